@@ -7,9 +7,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask
 from relvmoiscsi.cli.pool_connection import changes, opened, takes_copies
 from relvmoiscsi.cli.pool_vms import Tools
-from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.pool import jobs, records
+from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
@@ -50,7 +50,9 @@ def _discard(arguments: argparse.Namespace) -> Answer:
         plan = made_vms.plan(calls, refs, arguments.with_vms)
         made_vms.verify_free(calls, plan)
         if arguments.dry_run:
-            return _discarded(plan, gone, {}, _WOULD_DISCARD, {})
+            would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
+            is_refused = bool(plan.all_losers()) and not arguments.leave_vms  # with --yes
+            return would._replace(status=Refused.exit_status) if is_refused else would
         if arguments.yes and not arguments.leave_vms:
             made_vms.verify_nobody_left(plan)
         destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
@@ -74,7 +76,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
 
 
 def _question(plan: Plan) -> str:
-    halted = {ref: name for sr in plan.uses for ref, name in plan.losers(sr).items()}
+    halted = plan.all_losers()
     lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
     lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
     made = [each for of_sr in plan.made.values() for each in of_sr]
@@ -131,6 +133,8 @@ def _discarded(
             lines.append(
                 f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks on the copy'}: {', '.join(others)}"
             )
+        if status == "discarded":
+            lines.append(f"  next: remove the LUN {lock.name_of(plan.pool.srs[ref])} on the array")
     row = {"sr": None, "name": None, "status": "not in the pool", "error": None, "vms": [], "snapshots": []}
     rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]

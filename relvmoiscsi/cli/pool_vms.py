@@ -13,9 +13,9 @@ from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import choice, clone, cloned, home, inventory, keep, rescue, restore, saved
+from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
 from relvmoiscsi.pool.vms.choice import Source
-from relvmoiscsi.pool.vms.cloned import Cloned
+from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
@@ -155,23 +155,21 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         found = inventory.read(calls)
         copy = choice.find_copy(pool, found, arguments.sr)
         if arguments.from_snapshot:
-            sources = saved.choose(found, saved.read(calls, copy), arguments.vms, arguments.all)
+            sources = save_vms.choose(found, save_vms.read(calls, copy), arguments.vms, arguments.all)
         else:
             sources = choice.choose(found, copy, arguments.vms, arguments.all)
         wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
-        choice.verify_macs(found, sources, wanted)
         planned = clone.would(calls, pool, with_network, copy, sources, wanted)
-        count = sum(each.status == cloned.WOULD for each in planned)
+        count = sum(each.status == clone.WOULD for each in planned)
         if arguments.dry_run or not count:  # nobody is asked for nothing
             return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned), _status(planned))
         if not arguments.yes:
             say("Planned:\n" + _cloned_text(planned))
         ask(arguments, f"Clone {counted(count, 'VM')}?")
         found = inventory.read(calls)  # what was seen before the question is old
-        todo = [_said(source) for source, each in zip(sources, planned) if each.status == cloned.WOULD]
+        todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
         with arguments.so_far.work(todo):
             wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
-            choice.verify_macs(found, sources, wanted)
             results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments))
     lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
@@ -213,7 +211,7 @@ def _told(arguments: argparse.Namespace) -> Callable[[Source, str], None]:
     lock = threading.Lock()
 
     def tell(source: Source, status: str) -> None:
-        state = UNDER_WAY if not status else FAILED if status == cloned.FAILED else DONE
+        state = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE
         arguments.so_far.tell(_said(source), state, status if state == DONE else "clone")
         if not arguments.json:
             with lock:
@@ -237,6 +235,8 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
             lines.append(f"  {each.error}")
+        if each.status == clone.MADE:
+            lines.append(f"  next: xe vm-start uuid={each.uuid}")
     return "\n".join(map(printable, lines))
 
 
@@ -244,14 +244,14 @@ def _to_know(
     found: Inventory, sources: Sequence[Source], wanted: choice.Wanted, results: Sequence[Cloned]
 ) -> Sequence[str]:
     """What a person has to know before a copy is started."""
-    if not any(each.status == cloned.MADE for each in results):
+    if not any(each.status == clone.MADE for each in results):
         return ()
     return (*clone.TO_KNOW, *((clone.SAME_NETWORK,) if choice.used_networks(found, sources, wanted) else ()))
 
 
 def _status(results: Sequence[Cloned]) -> int:
     """That of the error where one VM was asked for."""
-    if cloned.are_whole(results):
+    if all(result.status != clone.FAILED for result in results):
         return 0
     error = results[0].error
     if len(results) == 1 and isinstance(error, RelvmoiscsiError):
@@ -277,7 +277,7 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
             return _back(arguments, calls, found, inventory.find_vm(found, back))
         copy, vm = choice.find_copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
         swaps = restore.plan(found, copy, vm, devices, records.today())
-        planned = restore.would(calls, vm, swaps, arguments.shutdown)
+        planned = restore.restore(calls, vm, swaps, arguments.shutdown, dry_run=True)
         if arguments.dry_run:
             return _restored(planned)
         if planned.status != restore.ALREADY:
@@ -303,21 +303,27 @@ def _devices(text: Optional[str]) -> List[str]:
 
 def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
     name = printable(found.vms[vm]["name_label"])
-    if arguments.undo:
-        planned, question = restore.would_undo(calls, vm, arguments.shutdown), f"Undo the restore of {name}?"
-    elif arguments.home:
-        planned, question = home.would(calls, vm), f"Move the disks of {name} to its own SR?"
-    else:
-        planned, question = keep.would(calls, vm), f"Leave the disks of {name} as they are and remove the journal?"
+
+    def work(dry_run: bool) -> Restored:
+        if arguments.undo:
+            return restore.undo(calls, vm, arguments.shutdown, dry_run)
+        if arguments.home:
+            return move_home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved"), dry_run)
+        return restore.keep(calls, vm, dry_run)
+
+    planned = work(dry_run=True)
     if arguments.dry_run:
         return _restored(planned)
+    what, question = (
+        ("undo", f"Undo the restore of {name}?")
+        if arguments.undo
+        else ("home", f"Move the disks of {name} to its own SR?")
+        if arguments.home
+        else ("keep", f"Leave the disks of {name} as they are and remove the journal?")
+    )
     _ask(arguments, planned, question)
-    with _work(arguments, planned.name, "undo" if arguments.undo else "home" if arguments.home else "keep"):
-        if arguments.undo:
-            return _restored(restore.undo(calls, vm, arguments.shutdown))
-        if arguments.home:
-            return _restored(home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
-        return _restored(keep.keep(calls, vm))
+    with _work(arguments, planned.name, what):
+        return _restored(work(dry_run=False))
 
 
 @contextmanager
@@ -354,9 +360,26 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [f"  no longer needed: {uuid}" for uuid in result.waiting]
+    lines += [f"  no longer needed: {uuid} (xe vdi-destroy uuid={uuid})" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
+    lines += [f"  {step}" for step in _next_of(result)]
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
+
+
+def _next_of(result: Restored) -> List[str]:
+    """What to do after a restore and after its end."""
+    steps = {
+        restore.DONE: [
+            f"next: xe vm-start uuid={result.vm}",
+            f"then: relvmoiscsi pool restore --home {result.vm}",
+            f"or:   relvmoiscsi pool restore --undo {result.vm}",
+        ],
+        restore.UNDONE: [f"next: xe vm-start uuid={result.vm}"],
+    }.get(result.status, [])
+    if result.status in (restore.UNDONE, restore.HOME):
+        word = "then" if steps else "next"
+        steps += [f"{word}: relvmoiscsi pool discard {sr}" for sr in dict.fromkeys(disk.sr for disk in result.disks)]
+    return steps
 
 
 # --- rescue
@@ -377,37 +400,41 @@ def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
         assert vdi is not None and vm is not None
         planned = rescue.lend(calls, found, copy, vdi, vm, arguments.rw, dry_run=True)
         if arguments.dry_run:
-            return _lent([planned])
+            return _lent(copy, [planned])
         if planned.status == rescue.WOULD:
             ask(arguments, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
         with _work(arguments, planned.name, "lend"):
             result = rescue.lend(calls, found, copy, vdi, vm, arguments.rw)
-    return _lent([result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
+    return _lent(copy, [result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
 
 
 def _take_back(
     arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]
 ) -> Answer:
+    rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
     if arguments.dry_run:
-        return _lent([rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds])
+        return _lent(copy, rows)
     ask(arguments, f"Take {counted(len(vbds), 'disk')} back?")
-    rows = [rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds]
     said = [f"{row.name} ({row.vdi}), {row.vm}" for row in rows]
     results: List[Lent] = []
     with arguments.so_far.work(said):
         for name, vbd in zip(said, vbds):
             arguments.so_far.tell(name, UNDER_WAY, "take back")
-            results += rescue.take_all_back(calls, found, copy, [vbd])
+            results += rescue.take_back(calls, found, copy, [vbd])
             arguments.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
-    return _lent(results)
+    return _lent(copy, results)
 
 
-def _lent(results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
+def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
     lines = []
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
+        if each.status in (rescue.DONE, rescue.ALREADY):
+            lines.append(f"  next: relvmoiscsi pool rescue {copy.uuid} {each.vdi} --done")
+    if all(each.status == rescue.BACK for each in results):
+        lines.append(f"next: relvmoiscsi pool discard {copy.uuid}")
     errors = [each.error for each in results if each.error is not None]
     status = Partial.exit_status if errors else 0
     if len(results) == len(errors) == 1:
@@ -423,14 +450,14 @@ def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         sr = records.find_sr(pool, arguments.sr)
-        refs = saved.vms_on(pool, found, sr)
+        refs = save_vms.vms_on(pool, found, sr)
         names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
         if arguments.dry_run:
             facts = {"would": [found.vms[ref]["uuid"] for ref in refs]}
             return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
         ask(arguments, printable(f"Save the records of {names}?"))
         with _work(arguments, str(pool.srs[sr]["name_label"]), "save the records"):
-            done = saved.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+            done = save_vms.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     lines = [f"{vm.name_label}: saved" for vm in done.vms]
     lines += [f"{name}: failed: {error}" for name, error in done.failed]
     lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")

@@ -3,6 +3,7 @@
 engine behind SR.create.
 """
 
+import pickle
 import re
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
@@ -129,7 +130,6 @@ class Lab:
             if isolated:
                 wanted["isolated"], found = choice.isolated_network(calls, found, isolated, sr_uuid=sr_uuid)
             wish = choice.Wanted(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
-            choice.verify_macs(found, sources, wish)
             return clone.clone(calls, pool, found, copy, sources, wish)
 
     def later(self, minutes=31):
@@ -188,3 +188,27 @@ class Lab:
                 ),
             }
         return found
+
+
+class Image:
+    """The pool and the LUNs of a lab as they are at this moment, and `more`, values of a test: `put` gives other labs
+    the same. That takes a tenth of the time of making them.
+    """
+
+    def __init__(self, lab, **more):
+        world, pool, db = lab.world, lab.pool, lab.pool.db
+        for lun in world.luns:
+            lun.disk.freeze()
+        self._luns, self._known = world.luns, world._known
+        rows = db._rows, db._touched, db._generation, pool.hosts, pool.master, pool.pool
+        self._state = pickle.dumps((rows, world.sessions, world.recipes, lab.originals, more))
+
+    def put(self, lab):
+        """Gives `more`."""
+        world, pool, db = lab.world, lab.pool, lab.pool.db
+        rows, world.sessions, world.recipes, lab.originals, more = pickle.loads(self._state)
+        db._rows, db._touched, db._generation, pool.hosts, pool.master, pool.pool = rows
+        disks = {lun.scsi_id: lun.disk.copy() for lun in self._luns}
+        world.luns = [lun._replace(disk=disks[lun.scsi_id]) for lun in self._luns]
+        world._known = {key: (disks[key[1]], 0, found) for key, (_, _, found) in self._known.items()}
+        return more

@@ -13,7 +13,7 @@ try:
     from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
     from relvmoiscsi.pool import attach, attach_plan, jobs, luns, records
     from relvmoiscsi.pool.connection import Where, connect
-    from relvmoiscsi.pool.vms import choice, clone, cloned, destroying, home, inventory, keep, rescue, restore, saved
+    from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, restore_journal, save_vms
     from relvmoiscsi.pool.vms import discard as made_vms
     from relvmoiscsi.pool.vms import forget as discard
 
@@ -30,19 +30,17 @@ __all__ = [
     "attach_plan",
     "choice",
     "clone",
-    "cloned",
-    "destroying",
     "discard",
-    "home",
     "inventory",
     "jobs",
-    "keep",
     "luns",
     "made_vms",
+    "move_home",
     "records",
     "rescue",
     "restore",
-    "saved",
+    "restore_journal",
+    "save_vms",
 ]
 
 CONNECTION = {

@@ -258,7 +258,7 @@ def _made(found, pool, ref, params):
         return []
     vms = {each: vm for each, vm in found.vms.items() if client.is_marked(params, vm)}
     vms = client.as_if_off(vms) if params["force"] else vms
-    return client.made_vms.made_on(found._replace(vms=vms), pool, [ref])[ref]
+    return client.made_vms.made_on(found._replace(vms=vms), pool, ref)
 
 
 def _verify_unused(found, pool, ref, made, params):

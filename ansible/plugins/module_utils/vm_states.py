@@ -14,11 +14,10 @@ def present(module, calls, pool):
     copy = client.choice.find_copy(pool, found, params["sr"])
     sources = _sources(module, calls, found, copy)
     wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
-    client.choice.verify_macs(found, sources, wanted)
     results = client.clone.would(calls, pool, with_network, copy, sources, wanted)
     problems = _problems(params, with_network, results, wanted)
     good = [source for source in sources if source.uuid not in problems]
-    is_any = any(result.status == client.cloned.WOULD for result in results)
+    is_any = any(result.status == client.clone.WOULD for result in results)
     if not module.check_mode and is_any:
         wanted, found = _wanted(params, calls, found, copy.uuid, sources, False)
         done = {result.vm: result for result in client.clone.clone(calls, pool, found, copy, good, wanted)}
@@ -33,8 +32,8 @@ def _sources(module, calls, found, copy):
     """The VMs that are to have copies. That there are none to have is no error where all are meant."""
     params = module.params
     if params["from_snapshot"]:
-        saved = client.saved.read(calls, copy)
-        return client.saved.choose(found, saved, params["vms"], params["all"])
+        saved = client.save_vms.read(calls, copy)
+        return client.save_vms.choose(found, saved, params["vms"], params["all"])
     try:
         return client.choice.choose(found, copy, params["vms"], params["all"])
     except client.NotFound as error:
@@ -47,7 +46,7 @@ def _sources(module, calls, found, copy):
 def _problems(params, found, results, wanted):
     """Why those that are there already are not what is asked for: sentences by UUID of the original."""
     by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
-    there = [result for result in results if result.status == client.cloned.ALREADY]
+    there = [result for result in results if result.status == client.clone.ALREADY]
     problems = {result.vm: problem_of(params, found, by_uuid[result.uuid], wanted) for result in there}
     return {vm: problem for vm, problem in problems.items() if problem}
 
@@ -111,10 +110,10 @@ def _cloned_row(result, problem=None):
     """`problem`: why one that was there before is not what is asked for."""
     told = result.facts()
     if problem:
-        told.update(status=client.cloned.FAILED, error=problem)
-    changed = result.status in (client.cloned.MADE, client.cloned.WOULD)
+        told.update(status=client.clone.FAILED, error=problem)
+    changed = result.status in (client.clone.MADE, client.clone.WOULD)
     after = f"{result.name}\n" + "".join(f"  disk {disk.userdevice}: {disk.new}\n" for disk in result.disks)
-    is_there = result.status == client.cloned.ALREADY
+    is_there = result.status == client.clone.ALREADY
     return {
         **told,
         "changed": changed,
@@ -173,7 +172,7 @@ def absent(module, calls, pool):
         raise client.UsageError("No VM is named: give vms, or all.")
     found = client.inventory.read(calls)
     copy = client.choice.find_copy(pool, found, params["sr"])
-    made = client.made_vms.made_on(_meant(found, copy, params), pool, [copy.ref])[copy.ref]
+    made = client.made_vms.made_on(_meant(found, copy, params), pool, copy.ref)
     rows = [_absent_row(found, each, module.check_mode) for each in made]
     if not module.check_mode:
         for each, row in zip(made, rows):
@@ -188,11 +187,11 @@ def _destroy(calls, pool, copy, params, each, row):
         if params["force"]:
             client.turn_off(calls, each.ref)
         found = client.inventory.read(calls)
-        still = client.made_vms.made_on(_meant(found, copy, params), pool, [copy.ref])[copy.ref]
+        still = client.made_vms.made_on(_meant(found, copy, params), pool, copy.ref)
         if each.uuid in {one.uuid for one in still}:
-            client.destroying.destroy(calls, found.vms, each.ref)
+            client.made_vms.destroy(calls, found.vms, each.ref)
     except client.RelvmoiscsiError as error:
-        row.update(status=client.cloned.FAILED, error=str(error), changed=False, after=row["before"])
+        row.update(status=client.clone.FAILED, error=str(error), changed=False, after=row["before"])
 
 
 def _meant(found, copy, params):
@@ -257,7 +256,7 @@ def _state(found, vm):
     if vm not in found.vms:
         return vm, {}
     record = found.vms[vm]
-    journal = {key for key in record["other_config"] if key.startswith(client.inventory.RESTORED)}
+    journal = {key for key in record["other_config"] if key.startswith(client.restore_journal.RESTORED)}
     return record["name_label"], _disks(found, vm), journal, record["power_state"], record["blocked_operations"]
 
 
@@ -273,8 +272,7 @@ def restored(module, calls, pool, found, vm):
     copy = client.choice.find_copy(pool, found, params["sr"])
     swaps = client.restore.plan(found, copy, vm, params["disks"], client.records.today())
     now = _disks(found, vm)
-    work = client.restore.would if module.check_mode else client.restore.restore
-    result = work(calls, vm, swaps, params["shutdown"])
+    result = client.restore.restore(calls, vm, swaps, params["shutdown"], module.check_mode)
     becomes = {swap.userdevice: swap.new for swap in result.disks}
     return _restored_result(result, result.status != client.restore.ALREADY, now, becomes)
 
@@ -283,17 +281,16 @@ def restored(module, calls, pool, found, vm):
 def back(module, calls, _pool, found, vm):
     """A restore undone, taken home or left as it is; the dict for exit_json. A VM that was not restored is done."""
     params, record, now = module.params, found.vms[vm], _disks(found, vm)
-    if not client.inventory.is_restored(record):
+    if not client.restore_journal.is_restored(record):
         result = client.restore.Restored(record["uuid"], record["name_label"], "not restored")
         return _restored_result(result, False, now, {})
     is_undo = params["state"] == "undone"
     if is_undo:
-        work = client.restore.would_undo if module.check_mode else client.restore.undo
-        result = work(calls, vm, params["shutdown"])
+        result = client.restore.undo(calls, vm, params["shutdown"], module.check_mode)
     elif params["state"] == "kept":
-        result = (client.keep.would if module.check_mode else client.keep.keep)(calls, vm)
+        result = client.restore.keep(calls, vm, module.check_mode)
     else:
-        result = (client.home.would if module.check_mode else client.home.home)(calls, vm)
+        result = client.move_home.home(calls, vm, dry_run=module.check_mode)
     becomes = {swap.userdevice: swap.old if is_undo else "a disk on the SR of " + swap.old for swap in result.disks}
     return _restored_result(result, True, now, becomes)
 
@@ -339,10 +336,7 @@ def taken_back(module, calls, pool):
     vdi = client.rescue.find(copy, params["vdi"]) if params["vdi"] else None
     vm = client.inventory.find_vm(found, params["vm"]) if params["vm"] else None
     vbds = _lent(found, copy, vdi, vm)
-    if module.check_mode:
-        results = [client.rescue.told(found, copy, vbd, client.rescue.WOULD_BACK) for vbd in vbds]
-    else:
-        results = client.rescue.take_all_back(calls, found, copy, vbds)
+    results = client.rescue.take_back(calls, found, copy, vbds, module.check_mode)
     left = [each for each in results if each.error is not None]
     told = {
         "changed": len(left) < len(results),

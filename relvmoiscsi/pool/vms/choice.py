@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Which VMs are to have copies, and what is to become of them: names, networks, MACs, and the edit of their records."""
+"""Which VMs are to have copies, and what the copies are to be: names, networks, MACs, and the edit of their records."""
 
 import random
 import string
@@ -16,16 +16,16 @@ from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inv
 NAME = "{vm} {date}"
 #: key of network.other_config
 _INTERNAL = "is_host_internal_management_network"
-#: categories of characters: controls, halves of pairs, and what is none
+#: categories of characters that no name has: controls, halves of pairs, unassigned
 _NO_TEXT = ("Cc", "Cs", "Cn")
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
 
-#: how long an import that a killed run has begun may be silent, before it is taken for dead
+#: how long the import of a killed run is waited for
 PATIENCE_SECONDS = 30.0
 
 
 class Wanted(NamedTuple):
-    """What is to become of the VMs."""
+    """What the copies of VMs are to be."""
 
     name: str = NAME  #: {vm}, {date}, {sr}
     date: str = ""
@@ -44,25 +44,25 @@ class Source(NamedTuple):
 
     uuid: str
     name: str
-    ref: str = ""  #: in the pool; "" where only its records are left
-    document: bytes = b""  #: its records, where they are not to be asked for
-    problem: Optional[RelvmoiscsiError] = None  #: why it cannot have one
+    ref: str = ""  #: in the pool; "" for a VM of which only saved records are left
+    document: bytes = b""  #: saved records; b"" has the pool asked for the records
+    problem: Optional[RelvmoiscsiError] = None  #: why the VM cannot have a copy
 
 
 # --- which
 
 
 def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
-    """The copy that somebody named. Raises NotFound, Refused, UsageError."""
+    """The copy with this UUID or name. Raises NotFound, Refused, UsageError."""
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
     return inventory.copy_of(pool, found, ref)
 
 
 def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False) -> List[Source]:
-    """The VMs that are meant, by UUID or name, or all that have a disk on the copy. Raises NotFound, UsageError.
+    """The VMs with these UUIDs or names, or all that have a disk on the copy. Raises NotFound, UsageError.
 
-    One that cannot be cloned says why, as its `problem`.
+    A VM that cannot be cloned says why, as its `problem`.
     """
     if not names and not everything:
         raise UsageError("No VM is selected: give VMs, or --all.")
@@ -72,45 +72,45 @@ def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool 
         refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
     if not refs:
         raise NotFound(f"No VM of the pool has a disk whose copy is on {copy.name!r}.")
-    return [_source(found, copy, ref) for ref in dict.fromkeys(refs)]
+    return [
+        Source(found.vms[ref]["uuid"], found.vms[ref]["name_label"], ref, problem=_problem(found, copy, ref))
+        for ref in dict.fromkeys(refs)
+    ]
 
 
 def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
     return any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(vm).values())
 
 
-def _source(found: Inventory, copy: Copy, ref: str) -> Source:
-    vm, disks = found.vms[ref], found.disks_of(ref)
-    problem = None
+def _problem(found: Inventory, copy: Copy, vm: str) -> Optional[Refused]:
+    disks, name = found.disks_of(vm), found.vms[vm]["name_label"]
     missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
-    lent = {device: vdi for device, vdi in missing.items() if _is_lent(found, ref, device)}
+    mine = found.vbds_of(vm).values()
+    lent = {
+        vbd["userdevice"]: missing[vbd["userdevice"]]
+        for vbd in mine
+        if vbd["userdevice"] in missing and rescue.is_lent(found, vbd)
+    }
+    words = ", ".join(
+        f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in sorted((lent or missing).items())
+    )
     if not disks:
-        problem = Refused(f"The VM {vm['name_label']!r} has no disk.")
-    elif lent:
-        problem = Refused(
-            f"The VM {vm['name_label']!r} has disks that were lent by `rescue`: {_named(lent)}. Take the disks "
+        return Refused(f"The VM {name!r} has no disk.")
+    if lent:
+        return Refused(
+            f"The VM {name!r} has disks that were lent by `rescue`: {words}. Take the disks "
             "back first: `relvmoiscsi pool rescue SR --done`, where SR is their copy."
         )
-    elif missing:
-        words = _named(missing)
-        problem = Refused(
-            f"The VM {vm['name_label']!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of "
+    if missing:
+        return Refused(
+            f"The VM {name!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of "
             "the VM would lack these disks or write to the originals."
         )
-    return Source(vm["uuid"], vm["name_label"], ref, problem=problem)
-
-
-def _is_lent(found: Inventory, vm: str, device: str) -> bool:
-    vbds = found.vbds_of(vm).values()
-    return any(rescue.is_lent(found, vbd) for vbd in vbds if vbd["userdevice"] == device)
-
-
-def _named(disks: Mapping[str, Record]) -> str:
-    return ", ".join(f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in sorted(disks.items()))
+    return None
 
 
 def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None:
-    """Raises Refused where a VM that is no copy has one of these disks. Copies share what their originals share."""
+    """Raises Refused where a VM that is no copy has a disk of these. Copies share what their originals share."""
     ours = dict(found.copies_on(copy.uuid))
     for disk in disks:
         for user in found.users_of(copy.by_uuid[disk.new]):
@@ -126,7 +126,11 @@ def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wante
     taken = {str(vm["name_label"]) for ref, vm in found.vms.items() if ref not in unfinished}
     chosen = {}
     for source in sources:
-        wish = _name(wanted, source, copy)
+        known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
+        parts = verify_template(wanted.name)
+        wish = "".join(text + (known[field] if field is not None else "") for text, field in parts)
+        if not wish.strip():
+            raise UsageError(f"--name {wanted.name!r} leaves the copy without a name.")
         name, number = there.get(source.uuid, wish), 2
         while name in taken and source.uuid not in there:
             name, number = f"{wish} ({number})", number + 1
@@ -135,17 +139,8 @@ def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wante
     return chosen
 
 
-def _name(wanted: Wanted, source: Source, copy: Copy) -> str:
-    known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
-    parts = verify_template(wanted.name)
-    name = "".join(text + (known[field] if field is not None else "") for text, field in parts)
-    if not name.strip():
-        raise UsageError(f"--name {wanted.name!r} leaves the copy without a name.")
-    return name
-
-
 def verify_template(template: str) -> List[Tuple[str, Optional[str]]]:
-    """Its parts: text, and the field behind it. Raises UsageError for a template that cannot be one."""
+    """The parts of a template: text, and the field behind the text. Raises UsageError."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -160,26 +155,23 @@ def verify_template(template: str) -> List[Tuple[str, Optional[str]]]:
 
 
 def whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """The VMs that are done and have a disk there, with their references."""
-    return [(ref, vm) for ref, vm in found.copies_on(copy.uuid) if inventory.is_own(vm) and _is_there(found, copy, ref)]
+    """The copies that are done and have a disk on the copy of the SR, with their references."""
+    return [(ref, vm) for ref, vm in found.copies_on(copy.uuid) if inventory.is_own(vm) and _is_on(found, copy, ref)]
 
 
 def empty(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """Those that were done, and have no disk there any more: the copy was discarded meanwhile, and attached again."""
+    """The copies that were done and have no disk there any more: the SR was discarded meanwhile, and attached again."""
     ours = found.copies_on(copy.uuid)
-    return [(ref, vm) for ref, vm in ours if inventory.is_own(vm) and not _is_there(found, copy, ref)]
+    return [(ref, vm) for ref, vm in ours if inventory.is_own(vm) and not _is_on(found, copy, ref)]
 
 
 def half(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """Those that are not done."""
+    """The copies that are not done."""
     return [(ref, vm) for ref, vm in found.copies_on(copy.uuid) if inventory.is_half(vm)]
 
 
-def _is_there(found: Inventory, copy: Copy, vm: str) -> bool:
+def _is_on(found: Inventory, copy: Copy, vm: str) -> bool:
     return any(disk["SR"] == copy.ref for disk in found.disks_of(vm).values())
-
-
-# --- networks, and the edit
 
 
 def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted) -> ova.Edit:
@@ -204,14 +196,17 @@ def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wan
     )
 
 
+# --- networks
+
+
 def networks(found: Inventory, sources: Sequence[Source], pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
-    """`Wanted.networks`, of pairs of old and new networks, each by UUID or name; the old ones may be in the records
-    alone that were saved of the VMs. Raises NotFound, Refused, UsageError.
+    """`Wanted.networks`, of pairs of old and new networks, each by UUID or name; an old network may be in saved records
+    alone. Raises NotFound, Refused, UsageError.
     """
     used = dict(_networks_of(found, sources))
     chosen: Dict[str, str] = {}
     for old, new in pairs:
-        ref = inventory.find_network(found, new)
+        ref = inventory.find(found.networks, new, "network")
         uuid = _old_network(found, used, old)
         if uuid not in used:
             raise UsageError(f"--network {old}={new}: none of the VMs has a network card on the network {old!r}.")
@@ -233,19 +228,16 @@ def _networks_of(found: Inventory, sources: Sequence[Source]) -> Iterator[Tuple[
 
 
 def _old_network(found: Inventory, used: Mapping[str, str], text: str) -> str:
-    """The UUID of a network that one of the VMs has, or that the pool has."""
-    if text.lower() in used:
-        return text.lower()
-    named = sorted(uuid for uuid, name in used.items() if name == text)
-    if len(named) > 1:
-        raise UsageError(f"{len(named)} networks have the name {text!r}; give a UUID: {', '.join(named)}.")
-    if named:
-        return named[0]
-    return str(found.networks[inventory.find_network(found, text)]["uuid"])
+    """The UUID of a network that a VM of these has, or that the pool has."""
+    there = {uuid: {"uuid": uuid, "name_label": name} for uuid, name in used.items()}
+    try:
+        return inventory.find(there, text, "network")
+    except NotFound:
+        return str(found.networks[inventory.find(found.networks, text, "network")]["uuid"])
 
 
 def network_of(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
-    """The reference of the network that takes the place of that with this UUID."""
+    """The reference of the network that takes the place of the network with this UUID."""
     if wanted.isolated:
         return wanted.isolated
     here = next((ref for ref, network in found.networks.items() if network["uuid"] == uuid), None)
@@ -255,13 +247,13 @@ def network_of(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
 def isolated_network(
     calls: Calls, found: Inventory, text: str, dry_run: bool = False, sr_uuid: str = ""
 ) -> Tuple[str, Inventory]:
-    """(reference of the network of this name, which leads nowhere, the inventory with it): made if there is none, for
-    copies on an SR, with which it goes.
+    """(reference of the network of this name, which leads nowhere, the inventory with that network): made if there is
+    none, for copies on an SR, with which the network goes.
 
-    Raises Refused for one that leads somewhere, PoolFailure, UsageError.
+    Raises Refused for a network that leads somewhere, PoolFailure, UsageError.
     """
     try:
-        ref = inventory.find_network(found, text)
+        ref = inventory.find(found.networks, text, "network")
     except NotFound:
         record = {
             "name_label": text,
@@ -274,17 +266,11 @@ def isolated_network(
         record.update(uuid="", PIFs=[], VIFs=[])
         return ref, found._replace(networks={**found.networks, ref: record})
     _verify_isolated(found, ref, text)
-    if not dry_run:
-        _own_as_well(calls, found, ref, sr_uuid)
-    return ref, found
-
-
-def _own_as_well(calls: Calls, found: Inventory, ref: str, sr_uuid: str) -> None:
-    """A network that an earlier run has made goes with the last of the copies for which it is there."""
     owners = inventory.owners_of(found.networks[ref])
-    if owners and sr_uuid not in owners:
+    if owners and sr_uuid not in owners and not dry_run:  # made by an earlier run: goes with the last of its copies
         with passing("MAP_DUPLICATE_KEY", "RBAC_PERMISSION_DENIED"):
             calls.call("network.add_to_other_config", ref, f"{ON_SR}:{sr_uuid}", "true")
+    return ref, found
 
 
 def _verify_isolated(found: Inventory, ref: str, text: str) -> None:
@@ -299,31 +285,18 @@ def _verify_isolated(found: Inventory, ref: str, text: str) -> None:
         raise Refused(f"The network {text!r} has VMs that are not copies: {', '.join(names)}. It is not isolated.")
 
 
-def verify_macs(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> None:
-    """Raises Refused where a MAC would be twice on one network."""
-    if not wanted.keep_mac:
-        return
-    for source in sources:
-        for vif in found.vifs_of(source.ref).values():
-            network = found.networks[vif["network"]]
-            if network_of(found, wanted, network["uuid"]) == vif["network"]:
-                raise Refused(
-                    f"--keep-mac: the MAC {vif['MAC']} of {source.name!r} would exist twice on the network "
-                    f"{network['name_label']!r}. Use --isolated NET, or --network {network['name_label']}=NEW."
-                )
-
-
-def verify_nics(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str = "") -> None:
+def verify_macs(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str = "") -> None:
     """Raises Refused where the MAC of an original (`name`) is on the network already that its copy (`own`) will be on.
     Snapshots of VMs never run.
     """
     for nic in nics:
+        network = found.networks[nic.network]["name_label"]
         for vif in found.vifs.values():
             is_same = (vif["network"], vif["MAC"].lower()) == (nic.network, nic.old_mac.lower())
             if is_same and vif["VM"] != own and not found.vms.get(vif["VM"], {}).get("is_a_snapshot"):
                 raise Refused(
-                    f"--keep-mac: the MAC {nic.old_mac} of {name!r} is on the network "
-                    f"{found.networks[nic.network]['name_label']!r} already, where its copy would be."
+                    f"--keep-mac: the MAC {nic.old_mac} of {name!r} is on the network {network!r} already, where its "
+                    f"copy would be. Use --isolated NET, or --network {network}=NEW."
                 )
 
 

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The VMs that `clone` has made go before the copy that has their disks. Their VDIs go with the SR, which is forgotten.
 
-A VM that bears our marks, and they are not its own, is left alone: somebody has copied it, marks and all. `plan` sees
-all that would be refused before anything goes, and `carry_out` looks at all of it again before it begins.
+A VM that has marks of another VM is left alone: a person has copied the VM, marks and all. `plan` sees all that would
+be refused before anything goes, and `carry_out` looks at all of it again before it begins.
 """
 
 from typing import Collection, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, records
-from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory
-from relvmoiscsi.pool.vms.destroying import destroy
 from relvmoiscsi.pool.vms.forget import Uses
-from relvmoiscsi.pool.vms.inventory import Inventory, is_own
+from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
 
 
 class Made(NamedTuple):
@@ -23,7 +22,7 @@ class Made(NamedTuple):
     ref: str
     name: str
     uuid: str
-    snapshots: Sequence[str] = ()  #: names of its snapshots, which go with it
+    snapshots: Sequence[str] = ()  #: names of its snapshots, which go with the VM
     snapshot_refs: Sequence[str] = ()
 
 
@@ -39,8 +38,12 @@ class Plan(NamedTuple):
         going = {ref for each in self.made.get(sr, ()) for ref in (each.ref, *each.snapshot_refs)}
         return {ref: name for ref, name in self.uses[sr].halted.items() if ref not in going}
 
+    def all_losers(self) -> Dict[str, str]:
+        """Those of every SR that the pool still has."""
+        return {ref: name for sr in self.uses if sr in self.pool.srs for ref, name in self.losers(sr).items()}
+
     def known(self, sr: str) -> List[str]:
-        """Those that were told of: all that have disks there."""
+        """All VMs (references) that have disks there: a person was told of them."""
         return [*self.uses[sr].halted, *(each.ref for each in self.made.get(sr, ()))]
 
 
@@ -50,14 +53,13 @@ class Plan(NamedTuple):
 def plan(calls: Calls, srs: Sequence[str], with_vms: bool) -> Plan:
     """All that it takes to discard these SRs, seen now. Raises PoolFailure; Refused if any part would be refused."""
     pool, uses = records.read(calls), forget.read_uses(calls, srs)
-    for sr in srs:
-        if sr in pool.srs:
-            records.verify_copy(pool, sr)
-            forget.verify_hosts_up(pool, sr)
     there = [sr for sr in srs if sr in pool.srs]
+    for sr in there:
+        records.verify_copy(pool, sr)
+        forget.verify_hosts_up(pool, sr)
     forget.verify_unused(pool, {sr: uses[sr] for sr in there})
-    made = made_on(inventory.read(calls), pool, there) if with_vms else {}
-    return Plan(pool, uses, made)
+    found = inventory.read(calls) if with_vms else None
+    return Plan(pool, uses, {sr: made_on(found, pool, sr) for sr in there} if found is not None else {})
 
 
 def verify_free(calls: Calls, plan: Plan) -> None:
@@ -68,7 +70,7 @@ def verify_free(calls: Calls, plan: Plan) -> None:
 
 def verify_nobody_left(plan: Plan) -> None:
     """Raises Refused where VMs would stay without their disks."""
-    left = {ref: name for sr in plan.uses if sr in plan.pool.srs for ref, name in plan.losers(sr).items()}
+    left = plan.all_losers()
     if left:
         raise Refused(
             f"These halted VMs would lose their disks: {forget.named(left)}. Nothing was changed. --with-vms "
@@ -84,55 +86,48 @@ def verify_as_told(told: Plan, now: Plan) -> None:
             forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
 
 
-def made_on(found: Inventory, pool: Pool, srs: Sequence[str]) -> Dict[str, List[Made]]:
-    """The VMs that go with each SR, by reference of the SR. Raises Refused for one that has a disk elsewhere, runs, or
-    is protected. Pure.
+def made_on(found: Inventory, pool: Pool, sr: str) -> List[Made]:
+    """The VMs that go with an SR (a reference). Raises Refused for a VM that has a disk elsewhere, runs, or is
+    protected. Pure.
     """
-    return {sr: _made_on(found, pool, sr) for sr in srs}
-
-
-def _made_on(found: Inventory, pool: Pool, sr: str) -> List[Made]:
     made = []
     for ref, vm in found.copies_on(str(pool.srs[sr]["uuid"])):
         homes = {disk["SR"] for disk in found.disks_of(ref).values()}
         if vm["is_a_snapshot"] or (homes and sr not in homes):
             continue
-        if not is_own(vm):
+        name = vm["name_label"]
+        if not inventory.is_own(vm):
             if not homes:
                 continue
             raise Refused(
-                f"The VM {vm['name_label']!r} ({vm['uuid']}) has disks on this copy but is not a finished VM of "
+                f"The VM {name!r} ({vm['uuid']}) has disks on this copy but is not a finished VM of "
                 "`relvmoiscsi pool clone`. The VM was not destroyed. If a `clone` run was interrupted, repeat "
                 "that `clone`. Otherwise move the disks, or destroy the VM by hand (xe vm-destroy)."
             )
-        snapshots = {each: row for each, row in found.vms.items() if row["is_a_snapshot"] and row["snapshot_of"] == ref}
-        _verify_goes(found, sr, ref, vm)
+        what = f"The VM {name!r}"
+        _verify_here(found, sr, ref, what, "Detach that disk")
+        if vm["power_state"] != "Halted":
+            raise Refused(f"The VM {name!r} is not shut down.")
+        _verify_unprotected(vm, what)
+        snapshots = _snapshots_of(found.vms, ref)
         for each, row in snapshots.items():
-            _verify_snapshot_goes(found, sr, vm, each, row)
+            what = f"The snapshot {row['name_label']!r} of the VM {name!r}"
+            _verify_here(found, sr, each, what, "Delete the snapshot")
+            _verify_unprotected(row, what)
         names = sorted(str(row["name_label"]) for row in snapshots.values())
-        made.append(Made(ref, vm["name_label"], vm["uuid"], names, list(snapshots)))
+        made.append(Made(ref, name, vm["uuid"], names, list(snapshots)))
     return sorted(made, key=lambda each: (each.name, each.uuid))
 
 
-def _verify_goes(found: Inventory, sr: str, ref: str, vm: Record) -> None:
-    if {disk["SR"] for disk in found.disks_of(ref).values()} - {sr}:
-        raise Refused(
-            f"The VM {vm['name_label']!r} has a disk that is not on this copy. Detach that disk, or destroy the VM "
-            "by hand (xe vm-destroy)."
-        )
-    if vm["power_state"] != "Halted":
-        raise Refused(f"The VM {vm['name_label']!r} is not shut down.")
-    _verify_unprotected(vm, f"The VM {vm['name_label']!r}")
+def _snapshots_of(vms: Records, vm: str) -> Records:
+    return {ref: row for ref, row in vms.items() if row["is_a_snapshot"] and row["snapshot_of"] == vm}
 
 
-def _verify_snapshot_goes(found: Inventory, sr: str, vm: Record, ref: str, snapshot: Record) -> None:
-    what = f"The snapshot {snapshot['name_label']!r} of the VM {vm['name_label']!r}"
-    if {disk["SR"] for disk in found.disks_of(ref).values()} - {sr}:
+def _verify_here(found: Inventory, sr: str, ref: str, what: str, way_out: str) -> None:
+    if any(disk["SR"] != sr for disk in found.disks_of(ref).values()):
         raise Refused(
-            f"{what} has a disk that is not on this copy. Delete the snapshot, or destroy the VM by hand (xe "
-            "vm-destroy)."
+            f"{what} has a disk that is not on this copy. {way_out}, or destroy the VM by hand (xe vm-destroy)."
         )
-    _verify_unprotected(snapshot, what)
 
 
 def _verify_unprotected(record: Record, what: str) -> None:
@@ -150,53 +145,60 @@ def _verify_unprotected(record: Record, what: str) -> None:
 
 
 def carry_out(calls: Calls, told: Plan, sr: str, gone: List[str], networks_of: Collection[str] = ()) -> None:
-    """Discard one SR of a plan, with the VMs that go with it, if all is still as it was told; what is gone is done.
-    `gone` gets the names of the VMs that were destroyed, whatever comes then; `networks_of` are the UUIDs of all SRs
-    that go in this run.
+    """Discard one SR of a plan, with the VMs that go with the SR, if all is still as it was told. An SR that is gone
+    already is done. `gone` gets the names of the VMs that were destroyed, also before an error; `networks_of` are the
+    UUIDs of all SRs that go in this run.
 
     Raises PoolFailure; Refused, also where another client works on the SR.
     """
     with lock.held(calls, [lock.name_of(told.pool.srs[sr])], "discard") as held:
-        _carry_out(calls, held, told, sr, gone, networks_of)
-
-
-def _carry_out(
-    calls: Calls, held: lock.Held, told: Plan, sr: str, gone: List[str], networks_of: Collection[str]
-) -> None:
-    now = plan(calls, [sr], bool(told.made))
-    if sr not in now.pool.srs:
-        return
-    verify_as_told(told, now)
-    held.verify(calls)
-    if told.made:
-        destroy_made(calls, now.pool, sr, now.made[sr], gone)
-        clean_networks(calls, [str(now.pool.srs[sr]["uuid"]), *networks_of])
-    forget.forget(calls, held, now.pool, sr, now.losers(sr))
+        now = plan(calls, [sr], bool(told.made))
+        if sr not in now.pool.srs:
+            return
+        verify_as_told(told, now)
+        held.verify(calls)
+        if told.made:
+            destroy_made(calls, now.pool, sr, now.made[sr], gone)
+            clean_networks(calls, [str(now.pool.srs[sr]["uuid"]), *networks_of])
+        forget.forget(calls, held, now.pool, sr, now.losers(sr))
 
 
 def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: Optional[List[str]] = None) -> None:
-    """Destroy them, with their snapshots, if they are still what they were; what is gone is done. Raises PoolFailure,
-    Refused.
+    """Destroy these VMs, with their snapshots, if they are still what they were. A VM that is gone is done. Raises
+    PoolFailure, Refused.
     """
-    if made:
-        found = inventory.read(calls)
-        known = {each.ref for each in made}
-        meant = {
-            ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in known
-        }
-        for each in _made_on(found._replace(vms=meant), pool, sr):
-            destroy(calls, meant, each.ref)
-            if gone is not None:
-                gone.append(each.name)
+    if not made:
+        return
+    found, known = inventory.read(calls), {each.ref for each in made}
+    meant = {ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in known}
+    for each in made_on(found._replace(vms=meant), pool, sr):
+        destroy(calls, meant, each.ref)
+        if gone is not None:
+            gone.append(each.name)
 
 
-def clean_networks(calls: Calls, sr_uuids: Collection[str]) -> List[str]:
+def destroy(calls: Calls, vms: Records, vm: str) -> None:
+    """Destroy a VM that has our marks, and its snapshots, whoever has made the snapshots; its VDIs stay.
+
+    Raises Refused, PoolFailure.
+    """
+    record = vms.get(vm)
+    if record is None or COPY_OF not in record["other_config"]:
+        raise Refused(f"The VM {vm} was not made by `relvmoiscsi pool clone`.")
+    if record["power_state"] != "Halted":
+        raise Refused(f"The VM {record['name_label']!r} is not shut down.")
+    # a snapshot with memory is suspended for ever, and goes so (xapi_vm_lifecycle.ml)
+    for ref in [*_snapshots_of(vms, vm), vm]:
+        with passing("HANDLE_INVALID"):
+            calls.call("VM.destroy", ref)
+
+
+def clean_networks(calls: Calls, sr_uuids: Collection[str]) -> None:
     """Destroy the networks that `clone` has made for copies on these SRs, that no VIF is on, and that no copy on
-    another SR has been put on; their names.
+    another SR has been put on.
 
     xapi would destroy the VIFs of halted VMs with a network. Raises PoolFailure.
     """
-    gone = []
     others = None
     for ref, network in calls.records("network").items():
         owners = inventory.owners_of(network)
@@ -204,16 +206,6 @@ def clean_networks(calls: Calls, sr_uuids: Collection[str]) -> List[str]:
             continue
         if others is None:
             others = {str(sr["uuid"]) for sr in calls.records("SR").values()} - set(sr_uuids)
-        if not owners & others and _destroyed(calls, ref):
-            gone.append(str(network["name_label"]))
-    return gone
-
-
-def _destroyed(calls: Calls, network: str) -> bool:
-    with passing("NETWORK_CONTAINS_VIF"):
-        with passing("HANDLE_INVALID"):
-            if calls.call("network.get_VIFs", network):
-                return False
-            calls.call("network.destroy", network)
-        return True
-    return False
+        with passing("NETWORK_CONTAINS_VIF", "HANDLE_INVALID"):
+            if not owners & others and not calls.call("network.get_VIFs", ref):
+                calls.call("network.destroy", ref)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Forget an attached copy: unplug, destroy the PBDs, forget the SR. What is on the LUN stays as it is.
 
-SR.destroy, which wipes a LUN, is never called. Only SRs that `attach` has introduced are forgotten, and none on which a
-running VM has a disk. What was seen before a question is read again, also when the hosts have let go of the SR: a VM
-that is halted, and gets a disk there meanwhile, would hinder nothing. What is gone is done: a run that was killed is
-finished by the next.
+SR.destroy, which wipes a LUN, is never called. Only SRs that `attach` has introduced are forgotten, and no SR on which
+a running VM has a disk. What was seen before a question is read again, also when the hosts have let go of the SR: a
+halted VM that gets a disk there meanwhile hinders no unplug. What is gone is done: the next run finishes a killed run.
 """
 
-from typing import Collection, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, vdis
@@ -21,23 +20,30 @@ from relvmoiscsi.pool.vms.rescue import is_lent
 class Uses(NamedTuple):
     """Who has VDIs of an SR: names, by reference of the VM."""
 
-    running: Dict[str, str]  #: VMs that have one plugged, or their memory there while they are suspended
-    halted: Dict[str, str]  #: the others, and snapshots of VMs, also with their memory; the disk goes from them
-    restored: Dict[str, str] = {}  #: those whose journal names this very copy; a VM may have no disk at this moment
-    lent: Dict[str, str] = {}  #: those to which `rescue` has lent one, running or halted
-    control: Dict[str, str] = {}  #: control domains, with the UUID of the VBD
+    running: Dict[str, str]  #: VMs that have a VDI plugged, or their memory there while they are suspended
+    halted: Dict[str, str]  #: other VMs, and snapshots of VMs, also with their memory; the disk goes from them
+    restored: Dict[str, str]  #: VMs whose journal names this very copy; a VM may have no disk at this moment
+    lent: Dict[str, str]  #: VMs to which `rescue` has lent a VDI, running or halted
+    control: Dict[str, str]  #: control domains, with the UUID of the VBD
 
 
 def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") -> Uses:
-    """Who has disks among these VDIs, those of an SR. Pure.
+    """Who has disks among these VDIs of an SR. Pure.
 
-    A snapshot of a VM runs never: one with memory is suspended, and its VBDs are attached for ever.
+    A snapshot of a VM never runs: a snapshot with memory is suspended, and its VBDs are attached for ever.
     """
     uses = Uses({}, {}, {}, {}, {})
     found = Inventory(vms, vbds, {}, {}, sr_vdis)
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
-            _add_vbd(uses, found, vbd)
+            ref, vm = vbd["VM"], vms.get(vbd["VM"], {})
+            if vm.get("is_control_domain"):
+                uses.control[ref] = f"{vm['name_label']} (VBD {vbd['uuid']})"
+                continue
+            kind = uses.running if vbd["currently_attached"] and not vm.get("is_a_snapshot") else uses.halted
+            kind[ref] = _name_of(ref, vm)
+            if is_lent(found, vbd):
+                uses.lent[ref] = str(vm["name_label"])
     for ref, vm in vms.items():
         if _is_restored_from(vm, sr_uuid):
             uses.restored[ref] = str(vm["name_label"])
@@ -46,26 +52,13 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
     return uses._replace(halted={ref: name for ref, name in uses.halted.items() if ref not in uses.running})
 
 
-def _add_vbd(uses: Uses, found: Inventory, vbd: Record) -> None:
-    ref, vm = vbd["VM"], found.vms.get(vbd["VM"], {})
-    if vm.get("is_control_domain"):
-        uses.control[ref] = f"{vm['name_label']} (VBD {vbd['uuid']})"
-        return
-    is_snapshot = bool(vm.get("is_a_snapshot"))
-    kind = uses.running if vbd["currently_attached"] and not is_snapshot else uses.halted
-    kind[ref] = _name_of(ref, vm)
-    if is_lent(found, vbd):
-        uses.lent[ref] = str(vm["name_label"])
-
-
 def _name_of(ref: str, vm: Record) -> str:
-    name = str(vm.get("name_label", ref))
-    return name + " (a snapshot)" if vm.get("is_a_snapshot") else name
+    return str(vm.get("name_label", ref)) + (" (a snapshot)" if vm.get("is_a_snapshot") else "")
 
 
 def _is_restored_from(vm: Record, sr_uuid: str) -> bool:
-    """Does its journal name this SR? A run may be cut when it has destroyed a VBD, so the VBDs do not tell. A VM that
-    was restored from another copy may have a disk here: a lent one. A journal that cannot be read is taken for one.
+    """Does the journal of the VM name this SR? A run may be cut when it has destroyed a VBD, so the VBDs do not tell. A
+    VM that was restored from another copy may have a lent disk here. A journal that cannot be read may name the SR.
     """
     swaps, spoiled = restore_journal.read(vm)
     texts = [str(vm["other_config"][key]) for key, _ in spoiled]
@@ -85,8 +78,8 @@ def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
 
 
 def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
-    """Raises Refused where somebody needs a VDI there: a VM that runs, that was restored from it, or to which one is
-    lent, and a control domain.
+    """Raises Refused where a VDI is needed there: by a VM that runs, that was restored from the copy, or to which a VDI
+    is lent, and by a control domain.
     """
     for sr, found in uses.items():
         name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
@@ -115,19 +108,28 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
 
 
 def verify_hosts_up(pool: Pool, sr: str) -> None:
-    """Raises Refused where a host is down and has the SR, as far as xapi knows: it would stay half discarded."""
+    """Raises Refused where a host is down and has the SR, as far as xapi knows: the SR would stay half discarded."""
     down = [host for host, (_, pbd) in pool.pbds_of(sr).items() if pbd["currently_attached"] and not pool.live[host]]
     if down:
+        name, hosts = pool.srs[sr]["name_label"], ", ".join(sorted(map(pool.host_name, down)))
         raise Refused(
-            "The SR {!r} is still attached on hosts that are down: {}. Nothing was unplugged. Start these hosts, "
-            "or remove the hosts from the pool, then discard again.".format(
-                pool.srs[sr]["name_label"], ", ".join(sorted(map(pool.host_name, down)))
-            )
+            f"The SR {name!r} is still attached on hosts that are down: {hosts}. Nothing was unplugged. Start these "
+            "hosts, or remove the hosts from the pool, then discard again."
+        )
+
+
+def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str]]) -> None:
+    """Raises Refused where a VM has a disk there that was not among those known."""
+    new = {ref: name for ref, name in uses.halted.items() if known is not None and ref not in known}
+    if new:
+        raise Refused(
+            f"VMs got disks on the SR {pool.srs[sr]['name_label']!r} since the run began: {named(new)}. "
+            "Check these VMs, then repeat the command."
         )
 
 
 def discard(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] = None) -> None:
-    """Forget one SR; the caller has made sure that it is a copy and not in use. Raises what `detach` does."""
+    """Forget one SR; the caller has made sure that the SR is a copy and not in use. Raises what `detach` does."""
     with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
         forget(calls, held, pool, sr, known)
 
@@ -147,12 +149,12 @@ def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[C
 
 
 def detach(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] = None) -> None:
-    """Take one SR from all hosts, with its PBDs: hosts plug those that are there when they start. The SR stays, and
-    what the pool knows of its VDIs and who has them. `known` are the VMs (references) that may have disks there; None:
-    any that are halted.
+    """Take one SR from all hosts, with its PBDs: a host plugs the PBDs that are there when the host starts. The SR
+    stays, and what the pool knows of its VDIs. `known` are the VMs (references) that may have disks there; None: any
+    halted VM.
 
-    The caller has made sure that it is a copy and not in use. Raises PoolFailure; Refused where a VM has begun to use
-    it, which then goes on as before, where a host is down, or where another client works on the copy.
+    The caller has made sure that the SR is a copy and not in use. Raises PoolFailure; Refused where a VM has begun to
+    use the SR, which then goes on as before, where a host is down, or where another client works on the copy.
     """
     with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
         _detach(calls, held, pool, sr, known)
@@ -166,8 +168,7 @@ def _detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[
     again = [pbds[host][0] for host in reversed(plugged)]
     try:
         _unplug(calls, [pbds[host][0] for host in plugged if host != pool.master])
-        if pool.master in pbds:
-            _unplug(calls, [pbds[pool.master][0]])
+        _unplug(calls, [pbds[pool.master][0]] if pool.master in pbds else [])
     except PoolFailure as failure:
         if failure.code == "VDI_IN_USE":
             _plug_again(calls, again)
@@ -185,25 +186,15 @@ def _detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[
 
 
 def _verify_nobody_new(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
-    """Raises Refused where somebody has begun to use it since it was looked at, PoolFailure."""
+    """Raises Refused where a VM has begun to use the SR since the run looked, PoolFailure."""
     uses = read_uses(calls, [sr])
     verify_unused(pool, uses)
     verify_known(pool, sr, uses[sr], known)
 
 
-def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str]]) -> None:
-    """Raises Refused where a VM has a disk there that was not among those known, and named."""
-    new = {ref: name for ref, name in uses.halted.items() if known is not None and ref not in known}
-    if new:
-        raise Refused(
-            f"VMs got disks on the SR {pool.srs[sr]['name_label']!r} since the run began: {named(new)}. "
-            "Check these VMs, then repeat the command."
-        )
-
-
 def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
-    """All of them at once. Raises the first PoolFailure, when all have ended."""
-    tasks = []
+    """All at once. Raises the first PoolFailure, when all have ended."""
+    tasks: List[str] = []
     failures = []
     for pbd in pbds:
         with passing("HANDLE_INVALID"):

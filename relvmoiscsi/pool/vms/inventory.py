@@ -2,13 +2,12 @@
 """VMs of the pool and what hangs on them, each class read once, and our marks on them.
 
 The marks are keys of VM.other_config. A copy of a VM is born as a template, which xapi does not start, with COPY_OF,
-ON_SR and the id of its run. The template becomes a VM and gets DONE as soon as every disk of it was found where it
-should be; a copy without DONE is what a run that was cut has left. xapi copies these keys with a VM, so DONE has the
-copy's UUID: in a VM that somebody has cloned from a copy it is that of another.
+ON_SR and the id of its run. When every disk of the template was found where it should be, the template becomes a VM and
+gets DONE. A copy without DONE is what a run that was cut has left. xapi copies these keys with a VM, so DONE has the
+UUID of the copy: a VM that a person has cloned from a copy has the UUID of another VM there.
 """
 
-import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -17,16 +16,12 @@ from relvmoiscsi.pool.records import ORIGINAL_SR, Pool
 
 NULL = "OpaqueRef:NULL"
 
-#: keys of VM.other_config; DONE and ON_SR are also a network's that we have made
+#: keys of VM.other_config; a network that a run has made has DONE and ON_SR too
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
-#: the journal of `restore`, on a VM that has disks of a copy in place of its own: a key for each, ending in its device
-RESTORED = "relvmoiscsi:restore:"
-
-_OUTSIDE = re.compile(r"Ref:[0-9]+\Z")
 
 
 class Inventory(NamedTuple):
-    """A snapshot, by reference."""
+    """The records of the pool at one moment, by reference."""
 
     vms: Records
     vbds: Records
@@ -35,8 +30,9 @@ class Inventory(NamedTuple):
     vdis: Records
 
     def named_vms(self) -> Records:
-        """Those that somebody uses: no templates, snapshots or control domains."""
-        return {ref: vm for ref, vm in self.vms.items() if is_ordinary(vm)}
+        """The VMs that a person uses: no templates, snapshots or control domains."""
+        kinds = ("is_a_template", "is_a_snapshot", "is_control_domain")
+        return {ref: vm for ref, vm in self.vms.items() if not any(vm[kind] for kind in kinds)}
 
     def vbds_of(self, vm: str) -> Records:
         return {ref: vbd for ref, vbd in self.vbds.items() if vbd["VM"] == vm}
@@ -61,11 +57,11 @@ class Inventory(NamedTuple):
         return {ref: vdi for ref, vdi in self.vdis.items() if vdi["SR"] == sr}
 
     def is_copy(self, vm: str) -> bool:
-        """Is this a VM that a run has made, done or half, or a snapshot of one? None that was cloned from a copy is."""
+        """Is this a VM that a run has made, done or half, or a snapshot of such a VM?"""
         record = self.vms.get(vm)
         if record is not None and record["is_a_snapshot"]:
             record = self.vms.get(record["snapshot_of"])
-        return record is not None and (is_own(record) or is_half(record))
+        return record is not None and is_own_or_half(record)
 
     def copies_on(self, sr_uuid: str) -> Iterator[Tuple[str, Record]]:
         """The VMs and snapshots of VMs that a run has made on this SR (a UUID), done or not."""
@@ -80,43 +76,39 @@ class Copy(NamedTuple):
     ref: str
     uuid: str
     name: str
-    original: str  #: UUID of the SR that it is a copy of
+    original: str  #: UUID of the original SR
     vdis: Records  #: by reference
-    by_uuid: Dict[str, str]  #: references of the same
+    by_uuid: Dict[str, str]  #: references of the VDIs
 
     def new_of(self, old_uuid: str) -> Optional[Record]:
-        """The VDI of the copy that a VDI of the original became; None where there is none. Hidden ones are none."""
+        """The VDI of the copy that a VDI of the original became; None where there is none, or a hidden parent."""
         ref = self.by_uuid.get(derived_uuid(self.uuid, old_uuid))
         found = self.vdis[ref] if ref is not None else None
         return found if found is not None and found["managed"] else None
 
 
 def is_own(vm: Record) -> bool:
-    """Are the marks its own, and was it done? The snapshots of a copy have its UUID, for VM.revert gives it theirs."""
+    """Is this a copy that is done? Its snapshots have the UUID of the copy: VM.revert gives the VM their marks."""
     return COPY_OF in vm["other_config"] and bool(vm["other_config"].get(DONE) == vm["uuid"])
 
 
 def is_half(vm: Record) -> bool:
-    """Has a run been cut before it was done?"""
+    """Is this a copy whose run was cut?"""
     return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and not vm["is_a_snapshot"]
 
 
-def is_restored(vm: Record) -> bool:
-    """Has `restore` put disks of a copy in place of the VM's own? A VM that was copied from such a one has its keys."""
-    return any(key.startswith(RESTORED) and vm["uuid"] in text for key, text in vm["other_config"].items())
+def is_own_or_half(vm: Record) -> bool:
+    """Is this a VM that a run has made, done or not? A VM that was cloned from a copy is not."""
+    return is_own(vm) or is_half(vm)
 
 
 def owners_of(network: Record) -> Set[str]:
-    """The SRs (UUIDs) for whose copies a network of ours is there: the first in one key, each more in its own."""
+    """The SRs (UUIDs) for whose copies a run has made a network: the first in ON_SR, each other in a key of its own."""
     config = network["other_config"]
     if DONE not in config:
         return set()
     more = {key[len(ON_SR) + 1 :] for key in config if key.startswith(ON_SR + ":")}
     return more | ({str(config[ON_SR])} if ON_SR in config else set())
-
-
-def is_ordinary(vm: Record) -> bool:
-    return not (vm["is_a_template"] or vm["is_a_snapshot"] or vm["is_control_domain"])
 
 
 def read(calls: Calls) -> Inventory:
@@ -125,7 +117,7 @@ def read(calls: Calls) -> Inventory:
 
 
 def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
-    """The copy that an SR is; the caller has made sure that it is one."""
+    """The copy that an SR is; the caller has made sure that the SR is a copy."""
     record = pool.srs[sr]
     vdis = found.vdis_of(sr)
     by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
@@ -133,25 +125,12 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
 
 
 def find_vm(found: Inventory, text: str) -> str:
-    """The VM that somebody named, by UUID or by a name that only one has. Raises NotFound, UsageError."""
+    """The reference of the VM with this UUID or name. Raises NotFound, UsageError."""
     return find(found.named_vms(), text, "VM")
 
 
-def find_network(found: Inventory, text: str) -> str:
-    """The network that somebody named. Raises NotFound, UsageError."""
-    return find(found.networks, text, "network")
-
-
-def find_vdi(records: Records, text: str) -> str:
-    """The VDI among these that somebody named. Raises NotFound, UsageError."""
-    return find(records, text, "VDI")
-
-
 def find(records: Records, text: str, what: str) -> str:
-    """The reference of the record that somebody named, by UUID or by a name that only one has.
-
-    Raises NotFound, UsageError.
-    """
+    """The reference of the record with this UUID or name. Raises NotFound, UsageError where several have the name."""
     refs = [ref for ref, record in records.items() if record["uuid"] == text.lower()]
     refs = refs or [ref for ref, record in records.items() if record["name_label"] == text]
     if not refs:
@@ -165,12 +144,3 @@ def find(records: Records, text: str, what: str) -> str:
 def in_order(records: Records) -> List[str]:
     """References by name."""
     return sorted(records, key=lambda ref: (str(records[ref]["name_label"]), str(records[ref]["uuid"])))
-
-
-def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
-    """The fields of records that still have a reference of an export file, "Ref:5", in place of one of the pool."""
-    return sorted(
-        name
-        for name in {name for record in records for name in record}
-        if not name.startswith("name_") and any(_OUTSIDE.match(str(record.get(name))) for record in records)
-    )

@@ -2,9 +2,8 @@
 """The records of a VM, as xapi exports them, made those of its copy on other disks. Pure.
 
 xapi finds the disks of an import by the SR's UUID and the VDI's location in the file, and asks nobody: with the file
-as it was exported, the new VM would have the disks of the original. So every disk that is not in the map is refused,
-what is no disk of the copy is taken out, and the result is parsed again and must have no way to any other disk
-(`verify`).
+as it was exported, the new VM would have the disks of the original. So a disk that is not in the map is refused, and
+what is no disk of the copy is taken out. The result is parsed again and must lead to no other disk (`verify`).
 
 Source: xen-api ocaml/xapi/{export,import}.ml.
 """
@@ -14,7 +13,7 @@ from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, 
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.pool.vms.inventory import NULL
-from relvmoiscsi.pool.vms.ova_file import Ova, Thing
+from relvmoiscsi.pool.vms.ova_file import Ova, Thing, text_of
 
 #: keys of VM.other_config that say what the original is to others, or would have it started, or take a device from it
 _STAY = (
@@ -30,11 +29,11 @@ _STAY = (
 )
 _STAY_ALL = ("xo:backup:", "relvmoiscsi:")
 
-#: keys of VDI.other_config that an import gives to the VDI that it finds
+#: keys of VDI.other_config that an import takes from the VDI, unless the file says them (xapi_globs.ml)
 _SYNCED = ("config-drive",)
 
-#: fields whose references are those of the file. An export gives a number to every one that it meets, also to NULL, and
-#: an import keeps one that leads to no object, as it stands
+#: fields whose references are those of the file. An export gives a number to every reference, also to NULL, and an
+#: import keeps a reference that leads to no object, as it stands
 REFERENCES = {
     "VM": ("snapshot_of", "parent", "resident_on", "affinity", "metrics", "guest_metrics", "suspend_VDI"),
     "VBD": ("VM", "VDI"),
@@ -50,7 +49,7 @@ _PHYSICAL = "udev"
 
 
 class NewDisk(NamedTuple):
-    """The VDI that one becomes."""
+    """The VDI that a VDI of the original becomes."""
 
     uuid: str
     location: str
@@ -114,20 +113,17 @@ def edited(document: bytes, edit: Edit) -> Edited:
     disks = _move_disks(ova, main, edit, notes)
     nics = _move_vifs(ova, main, edit)
     notes += _quieten(ova, main, edit)
-    main.set_truth("is_a_template", True)  # xapi starts none: so it stays until all of the copy was looked at
+    main.set("is_a_template", True)  # xapi starts none: so it stays until all of the copy was looked at
     if main.text("generation_id"):
-        main.set_text("generation_id", edit.generation_id)
-    main.set_text("name_label", edit.name)
-    main.set_text("name_description", _joined(main.text("name_description"), edit.description))
-    _end_references(ova)
+        main.set("generation_id", edit.generation_id)
+    main.set("name_label", edit.name)
+    main.set("name_description", f"{main.text('name_description')} {edit.description}".strip())
+    for thing, name in _references(ova):  # what leads to no object of the file leads nowhere
+        thing.set(name, NULL)
     snapshots = [vm.text("name_label") for vm in ova.of("VM") if vm is not main]
     result = Edited(ova.document(), disks, nics, snapshots, notes)
     verify(result.document, edit)
     return result
-
-
-def _joined(*texts: str) -> str:
-    return " ".join(text for text in texts if text)
 
 
 def _drop_classes(ova: Ova, classes: Sequence[str], notes: List[str]) -> None:
@@ -145,7 +141,7 @@ def _vbds_of(ova: Ova, vm: Thing) -> List[Thing]:
 
 
 def _keep_snapshots(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> None:
-    """Those that are wanted and whose disks are all on the copy stay; one that was made later has none there."""
+    """Snapshots that are wanted and whose disks are all on the copy stay; a later snapshot has no disk there."""
     for vm in [vm for vm in ova.of("VM") if vm is not main]:
         if edit.snapshots and all(_has_its_disk(ova, vbd, edit) for vbd in _vbds_of(ova, vm)):
             continue
@@ -164,40 +160,38 @@ def _is_disk(vbd: Thing) -> bool:
 
 
 def _drop_vm(ova: Ova, vm: Thing) -> None:
-    """Whose parent it was has its parent."""
+    """Drop a VM: its children become those of its parent."""
     for other in ova.of("VM"):
         if other.text("parent") == vm.id:
-            other.set_text("parent", vm.text("parent"))
+            other.set("parent", vm.text("parent"))
     for thing in [thing for thing in ova.things if thing.text("VM") == vm.id]:
         ova.drop(thing)
     ova.drop(vm)
 
 
 def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Disk]:
-    """Every disk goes to the copy, CDs stay if they are in an ISO SR, and all that nobody refers to then goes."""
+    """Every disk goes to the copy, CDs stay if they are in an ISO SR, and VDIs without a VBD then go."""
     vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
     used = set()
     moved: Dict[str, str] = {}
     disks = []
     for vbd in ova.of("VBD"):
-        vbd.set_truth("currently_attached", False)
+        vbd.set("currently_attached", False)
         vdi = vdis.get(vbd.text("VDI"))
         if not _is_disk(vbd):
             if vdi is not None and _is_iso(srs.get(vdi.text("SR"))):
                 used.add(vdi.id)
             else:
-                _eject(vbd)
+                vbd.set("VDI", NULL)
+                vbd.set("empty", True)
             continue
         if vdi is None:
             raise Refused(f"The disk {vbd.text('userdevice')} of the VM has no VDI in its records.")
         old = moved.get(vdi.id) or vdi.text("uuid")
         new = edit.new_disk(old)
         if new is None:
-            raise Refused(
-                "The disk {} of the VM, {!r} ({}), is not on this copy.".format(
-                    vbd.text("userdevice"), vdi.text("name_label"), vdi.text("uuid")
-                )
-            )
+            name, uuid = vdi.text("name_label"), vdi.text("uuid")
+            raise Refused(f"The disk {vbd.text('userdevice')} of the VM, {name!r} ({uuid}), is not on this copy.")
         moved[vdi.id] = old
         used.add(vdi.id)
         if vbd.text("VM") == main.id:
@@ -212,11 +206,6 @@ def _is_iso(sr: Optional[Thing]) -> bool:
     return sr is not None and sr.text("content_type") == "iso" and sr.text("type") != _PHYSICAL
 
 
-def _eject(vbd: Thing) -> None:
-    vbd.set_text("VDI", NULL)
-    vbd.set_truth("empty", True)
-
-
 def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
     """The VDIs in `moved` (old UUID by id) and their SR get the UUIDs of the copy."""
     vdis = ova.by_id("VDI")
@@ -225,25 +214,22 @@ def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
         new = edit.new_disk(old)
         assert new is not None
         for name in ("snapshot_of", "parent"):
-            vdis[each].set_text(name, NULL)
-        vdis[each].set_text("uuid", new.uuid)
-        vdis[each].set_text("location", new.location)
-        vdis[each].set_map("sm_config", {})  # a SCSIid there would be looked for before anything else
-        vdis[each].set_map("other_config", _synced(vdis[each].map("other_config")))
+            vdis[each].set(name, NULL)
+        vdis[each].set("uuid", new.uuid)
+        vdis[each].set("location", new.location)
+        vdis[each].set("sm_config", {})  # a SCSIid there would be looked for before anything else
+        vdis[each].set(
+            "other_config", {key: text for key, text in vdis[each].map("other_config").items() if key in _SYNCED}
+        )
     for sr in ova.of("SR"):
         if sr.id in homes:
-            sr.set_text("uuid", edit.sr_uuid)
+            sr.set("uuid", edit.sr_uuid)
         elif not any(vdi.text("SR") == sr.id for vdi in ova.of("VDI")):
             ova.drop(sr)
 
 
-def _synced(other_config: Mapping[str, str]) -> Dict[str, str]:
-    """What an import takes away from the VDI that it finds, unless the file says it (xapi_globs.ml)."""
-    return {key: value for key, value in other_config.items() if key in _SYNCED}
-
-
 def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
-    """Every VIF names its network by reference: xapi would take the first of that name, or make one."""
+    """Every VIF names its network by reference: xapi would take the first network of that name, or make a network."""
     networks = ova.by_id("network")
     found = {}
     for vif in ova.of("VIF"):
@@ -254,8 +240,8 @@ def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
             raise UsageError(
                 f"The network {name!r} ({uuid}) is not in the pool; use --network {name}=NEW, or --isolated."
             )
-        vif.set_map("other_config", {**_kept(vif.map("other_config")), "maps_to": ref})
-        vif.set_truth("currently_attached", False)
+        vif.set("other_config", {**_kept(vif.map("other_config")), "maps_to": ref})
+        vif.set("currently_attached", False)
         if vif.text("VM") == main.id:
             found[vif.text("device")] = Nic(ref, name, vif.text("MAC"), _settings(vif))
     for network in ova.of("network"):
@@ -264,15 +250,13 @@ def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
 
 
 def _settings(vif: Thing) -> Dict[str, Any]:
-    named = ("MTU", "qos_algorithm_type", "locking_mode")
-    texts: Dict[str, Any] = {name: vif.text(name) for name in named if name in vif.fields}
-    lists: Dict[str, Any] = {
-        name: [each.text for each in vif.fields[name].items()]
-        for name in ("ipv4_allowed", "ipv6_allowed")
-        if name in vif.fields
-    }
+    texts = ("MTU", "qos_algorithm_type", "locking_mode")
+    lists = ("ipv4_allowed", "ipv6_allowed")
+    found: Dict[str, Any] = {name: vif.text(name) for name in texts if name in vif.fields}
+    for name in [name for name in lists if name in vif.fields]:
+        found[name] = [text_of(each) for each in vif.fields[name].findall("array/data/value")]
     other_config = {key: value for key, value in vif.map("other_config").items() if key != "maps_to"}
-    return {**texts, **lists, "qos_algorithm_params": vif.map("qos_algorithm_params"), "other_config": other_config}
+    return {**found, "qos_algorithm_params": vif.map("qos_algorithm_params"), "other_config": other_config}
 
 
 def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:
@@ -280,7 +264,7 @@ def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:
 
 
 def _quieten(ova: Ova, main: Thing, edit: Edit) -> List[str]:
-    """Halted, without HA, PCI devices, tags and whatever would have somebody else start or back it up."""
+    """Halted, without HA, PCI devices, tags, and what would have another client start or back up the VM."""
     told = {
         "without the suspended memory: the VM boots as after a power cut": main.text("power_state") == "Suspended",
         "HA is off": main.truth("ha_always_run") or bool(main.text("ha_restart_priority")),
@@ -293,22 +277,15 @@ def _quieten(ova: Ova, main: Thing, edit: Edit) -> List[str]:
 
 
 def _quieten_one(vm: Thing, edit: Edit) -> None:
-    vm.set_text("power_state", "Halted")
+    vm.set("power_state", "Halted")
     for name in ("suspend_VDI", "resident_on", "appliance", "protection_policy", "scheduled_to_be_resident_on"):
-        vm.set_text(name, NULL)
-    vm.set_truth("is_default_template", False)
-    vm.set_truth("ha_always_run", False)
-    vm.set_text("ha_restart_priority", "")
-    vm.set_text("PCI_bus", "")
-    vm.set_map("other_config", {**_kept(vm.map("other_config")), **edit.marks})
-    if "tags" in vm.fields:
-        vm.fields["tags"].set_list(edit.tags)
-
-
-def _end_references(ova: Ova) -> None:
-    """What leads to no object of the file leads nowhere."""
-    for thing, name in _references(ova):
-        thing.set_text(name, NULL)
+        vm.set(name, NULL)
+    vm.set("is_default_template", False)
+    vm.set("ha_always_run", False)
+    vm.set("ha_restart_priority", "")
+    vm.set("PCI_bus", "")
+    vm.set("other_config", {**_kept(vm.map("other_config")), **edit.marks})
+    vm.set("tags", edit.tags)
 
 
 def _references(ova: Ova) -> List[Tuple[Thing, str]]:
@@ -335,8 +312,17 @@ def networks(document: bytes) -> List[Tuple[str, str]]:
 # --- the check
 
 
+def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
+    """The fields of records of the pool that still have a reference of an export file, "Ref:5"."""
+    return sorted(
+        name
+        for name in {name for record in records for name in record}
+        if not name.startswith("name_") and any(_IN_FILE.match(str(record.get(name))) for record in records)
+    )
+
+
 def verify(document: bytes, edit: Edit) -> None:
-    """Parse the file again: it leads to disks of the copy and to ISOs, and nowhere else. Raises Refused."""
+    """Parse the file again: the file leads to disks of the copy and to ISOs, and nowhere else. Raises Refused."""
     ova = Ova(document)
     srs, vdis = ova.by_id("SR"), ova.by_id("VDI")
     new = {vbd.text("VDI") for vbd in ova.of("VBD") if _is_disk(vbd)}

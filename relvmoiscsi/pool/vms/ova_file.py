@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The file with the records of a VM: ova.xml in a tar, XML-RPC. Pure.
 
-It is a struct of `version` and `objects`; each of them a struct of `class`, `id` ("Ref:5") and `snapshot`, the record,
-in which references to other objects of the file have that form. What is not changed here stays as it is, whatever
-release has written it. Source: xen-api ocaml/xapi/{export,import,importexport}.ml.
+The file is a struct of `version` and `objects`. Each object is a struct of `class`, `id` ("Ref:5") and `snapshot`, the
+record, in which references to other objects of the file have the form of an id. What is not changed here stays as it
+is, whatever release has written the file. Source: xen-api ocaml/xapi/{export,import,importexport}.ml.
 """
 
 import io
 import tarfile
 import xml.etree.ElementTree as ET
-from typing import Collection, Dict, List, Mapping, Sequence
+from typing import Collection, Dict, List, Mapping, Sequence, Union
 
 from relvmoiscsi.errors import Refused
 
@@ -17,69 +17,39 @@ _NAME = "ova.xml"
 _BLOCK = 512  #: of a tar
 
 
-# --- values
+# --- values: `<value>` elements of XML-RPC, read and changed in place
 
 
-class Value:
-    """A `<value>` of XML-RPC, in place."""
+def text_of(value: ET.Element) -> str:
+    return (value[0] if len(value) else value).text or ""
 
-    def __init__(self, element: ET.Element) -> None:
-        self.element = element
 
-    def _inside(self) -> ET.Element:
-        return self.element[0] if len(self.element) else self.element
+def members_of(value: ET.Element) -> Dict[str, ET.Element]:
+    """Of a struct."""
+    found = {}
+    for member in value.findall("struct/member"):
+        name, inside = member.find("name"), member.find("value")
+        if name is not None and inside is not None:
+            found[name.text or ""] = inside
+    return found
 
-    @property
-    def text(self) -> str:
-        return self._inside().text or ""
 
-    @text.setter
-    def text(self, text: str) -> None:
-        for child in list(self.element):
-            self.element.remove(child)
-        self.element.text = text
-
-    @property
-    def truth(self) -> bool:
-        return self.text in ("1", "true")
-
-    @truth.setter
-    def truth(self, is_true: bool) -> None:
-        self.text = ""
-        self.element.text = None
-        ET.SubElement(self.element, "boolean").text = "1" if is_true else "0"
-
-    def members(self) -> Dict[str, "Value"]:
-        """Of a struct."""
-        found = {}
-        for member in self.element.findall("struct/member"):
-            name, value = member.find("name"), member.find("value")
-            if name is not None and value is not None:
-                found[name.text or ""] = Value(value)
-        return found
-
-    def items(self) -> List["Value"]:
-        """Of an array."""
-        return [Value(value) for value in self.element.findall("array/data/value")]
-
-    @property
-    def map(self) -> Dict[str, str]:
-        return {name: value.text for name, value in self.members().items()}
-
-    def set_map(self, entries: Mapping[str, str]) -> None:
-        self.text = ""
-        self.element.text = None
-        struct = ET.SubElement(self.element, "struct")
-        for name, text in entries.items():
+def put(value: ET.Element, new: Union[str, bool, Mapping[str, str], Sequence[str]]) -> None:
+    """Change what a value holds: to a text, a boolean, a map or a list of texts."""
+    for child in list(value):
+        value.remove(child)
+    value.text = new if isinstance(new, str) else None
+    if isinstance(new, bool):
+        ET.SubElement(value, "boolean").text = "1" if new else "0"
+    elif isinstance(new, Mapping):
+        struct = ET.SubElement(value, "struct")
+        for name, text in new.items():
             member = ET.SubElement(struct, "member")
             ET.SubElement(member, "name").text = name
             ET.SubElement(member, "value").text = text
-
-    def set_list(self, texts: Sequence[str]) -> None:
-        self.text = ""
-        self.element.text = None
-        data = ET.SubElement(ET.SubElement(self.element, "array"), "data")
-        for text in texts:
+    elif not isinstance(new, str):
+        data = ET.SubElement(ET.SubElement(value, "array"), "data")
+        for text in new:
             ET.SubElement(data, "value").text = text
 
 
@@ -91,48 +61,39 @@ _MOST_BYTES = 64 << 20
 
 
 def _verify_plain(value: ET.Element, depth: int = 0) -> None:
-    """Raises Refused for what one reader may take otherwise than another: xapi takes names of its header in any case,
-    and of two members now the first, now the last.
+    """Raises Refused for what two readers may take differently: xapi takes names of its header in any case, and of two
+    members now the first, now the last.
     """
     inside = list(value)
     if value.tag != "value" or len(inside) > 1 or depth > _DEEPEST:
         raise _not_plain()
-    if not inside:
-        return
-    (one,) = inside
-    if (value.text or "").strip() or (one.tail or "").strip():
-        raise _not_plain()
-    if one.tag == "struct":
-        _verify_struct(one, depth)
-    elif one.tag == "array":
-        for data in _only(one, ["data"] if len(one) else []):
-            for each in data:
-                _verify_plain(each, depth + 1)
-    elif one.tag not in _LEAVES or len(one) or (one.tag == "boolean" and one.text not in _TRUTHS):
-        raise _not_plain()
-
-
-def _verify_struct(struct: ET.Element, depth: int) -> None:
-    names = set()
-    for member in struct:
-        if member.tag != "member":
+    for one in inside:
+        if (value.text or "").strip() or (one.tail or "").strip():
             raise _not_plain()
-        name, value = _only(member, ["name", "value"])
-        if len(name) or name.text in names:
+        if one.tag == "struct":
+            names = [_only(member, "member", "name", "value")[0] for member in one]
+            if any(len(name) for name in names) or len({name.text for name in names}) != len(names):
+                raise _not_plain()
+            for member in one:
+                _verify_plain(member[1], depth + 1)
+        elif one.tag == "array":
+            for data in _only(one, "array", "data") if len(one) else []:
+                for each in data:
+                    _verify_plain(each, depth + 1)
+        elif one.tag not in _LEAVES or len(one) or (one.tag == "boolean" and one.text not in _TRUTHS):
             raise _not_plain()
-        names.add(name.text)
-        _verify_plain(value, depth + 1)
 
 
-def _only(element: ET.Element, tags: Sequence[str]) -> List[ET.Element]:
+def _only(element: ET.Element, tag: str, *tags: str) -> List[ET.Element]:
+    """The children of an element of this tag, which has exactly children of these tags. Raises Refused."""
     children = list(element)
-    if [child.tag for child in children] != list(tags):
+    if element.tag != tag or [child.tag for child in children] != list(tags):
         raise _not_plain()
     return children
 
 
 def _verify_names(names: Collection[str], exactly: Collection[str] = ()) -> None:
-    """Of a struct that is a record, and no map: alike in any case is the same. Raises Refused."""
+    """The names of a record, unlike those of a map, are the same in any case. Raises Refused."""
     alike = {name.strip().lower() for name in names}
     if len(alike) != len(names) or (exactly and set(names) != set(exactly)):
         raise _not_plain()
@@ -146,41 +107,34 @@ def _not_plain() -> Refused:
 
 
 class Thing:
-    """An object of the file."""
+    """An object of the file: its class, its id, and the fields of its record."""
 
-    def __init__(self, value: Value) -> None:
-        members = value.members()
+    def __init__(self, value: ET.Element) -> None:
+        members = members_of(value)
         _verify_names(members, ("class", "id", "snapshot"))
         self.value = value
-        self.cls, self.id = members["class"].text, members["id"].text
-        self.fields = members["snapshot"].members()
+        self.cls, self.id = text_of(members["class"]), text_of(members["id"])
+        self.fields = members_of(members["snapshot"])
         _verify_names(self.fields)
 
     def text(self, name: str) -> str:
-        return self.fields[name].text if name in self.fields else ""
+        return text_of(self.fields[name]) if name in self.fields else ""
 
     def truth(self, name: str) -> bool:
-        return name in self.fields and self.fields[name].truth
+        return self.text(name) in ("1", "true")
 
     def map(self, name: str) -> Dict[str, str]:
-        return self.fields[name].map if name in self.fields else {}
+        members = members_of(self.fields[name]) if name in self.fields else {}
+        return {key: text_of(value) for key, value in members.items()}
 
-    def set_text(self, name: str, text: str) -> None:
-        """Fields that this release does not have are left out."""
+    def set(self, name: str, new: Union[str, bool, Mapping[str, str], Sequence[str]]) -> None:
+        """A field that this release does not have is not made."""
         if name in self.fields:
-            self.fields[name].text = text
-
-    def set_truth(self, name: str, is_true: bool) -> None:
-        if name in self.fields:
-            self.fields[name].truth = is_true
-
-    def set_map(self, name: str, entries: Mapping[str, str]) -> None:
-        if name in self.fields:
-            self.fields[name].set_map(entries)
+            put(self.fields[name], new)
 
 
 class Ova:
-    """The file, parsed. Raises Refused for what is no such file."""
+    """The file, parsed. Raises Refused for another file."""
 
     def __init__(self, document: bytes) -> None:
         if b"<!" in document:  # entities of its own: xapi writes none
@@ -190,10 +144,10 @@ class Ova:
         try:
             self.root = ET.fromstring(document)
             _verify_plain(self.root)
-            header = Value(self.root).members()
+            header = members_of(self.root)
             _verify_names(header, ("version", "objects"))
-            self._data = header["objects"].element.findall("array/data")[0]
-            self.things = [Thing(each) for each in header["objects"].items()]
+            self._data = header["objects"].findall("array/data")[0]
+            self.things = [Thing(each) for each in self._data.findall("value")]
         except (ET.ParseError, KeyError, IndexError) as error:
             raise Refused(f"The records of the VM cannot be read: {error}.") from error
         if len({thing.id for thing in self.things}) != len(self.things):
@@ -206,7 +160,7 @@ class Ova:
         return {thing.id: thing for thing in self.of(cls)}
 
     def drop(self, thing: Thing) -> None:
-        self._data.remove(thing.value.element)
+        self._data.remove(thing.value)
         self.things.remove(thing)
 
     def main(self) -> Thing:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""One disk of a copy lent to a VM, read-only unless somebody says otherwise, and taken back."""
+"""A disk of a copy lent to a VM, read-only unless a person says otherwise, and taken back."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
@@ -8,18 +8,15 @@ from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import OLD_VDI
-from relvmoiscsi.pool.vms import devices, inventory
+from relvmoiscsi.pool.vms import inventory, left_behind, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
-#: key of VBD.other_config: UUIDs of the copy, of the VM and of the VDI, as xapi copies it when it copies a VM
+#: key of VBD.other_config: UUIDs of the copy, of the VM and of the VDI, as xapi copies the key with a VM
 LENT = "relvmoiscsi:rescue"
 
 #: status of a disk
 DONE, ALREADY, WOULD, BACK = "lent", "already lent", "would be lent", "taken back"
 WOULD_BACK, FAILED = "would be taken back", "failed"
-
-#: the guest is at work with the disk
-_HELD = ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT")
 
 TO_KNOW = "Do not attach the original to this guest too: LVM and filesystem IDs would clash."
 READ_ONLY = (
@@ -44,50 +41,56 @@ class Lent(NamedTuple):
 
 
 def find(copy: Copy, text: str) -> str:
-    """The VDI of the copy that somebody named: by its UUID, that of the original, or a name.
-
-    Raises NotFound, UsageError.
-    """
+    """The VDI of the copy with this UUID or name, or with this UUID of the original. Raises NotFound, UsageError."""
     new = copy.new_of(text.lower())
     if new is not None:
         return copy.by_uuid[new["uuid"]]
-    return inventory.find_vdi({ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}, text)
+    return inventory.find({ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}, text, "VDI")
+
+
+# --- lend
 
 
 def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool, dry_run: bool = False) -> Lent:
-    """Hang a disk on a VM, and plug it in if that runs. Raises Refused, PoolFailure."""
+    """Hang a disk on a VM, and plug the disk in if the VM runs. Raises Refused, PoolFailure."""
     names = lock.names_of(calls, [copy.uuid])
     if dry_run:
-        planned = _lend(calls, found, copy, vdi, vm, writable, dry_run)
+        planned = _plan(found, copy, vdi, vm, writable)
         lock.verify_free(calls, names if planned.status == WOULD else ())
         return planned
     with lock.held(calls, names, "rescue"):
-        return _lend(calls, found, copy, vdi, vm, writable, dry_run)
+        planned = _plan(found, copy, vdi, vm, writable)
+        vbd = _lent_to(found, vdi, vm)
+        if vbd is None:
+            _verify_still_free(calls, found, vdi)
+        is_new, vbd = vbd is None, vbd or str(calls.call("VBD.create", _vbd(found, copy, vdi, vm, planned.mode)))
+        to = found.vms[vm]
+        is_plugged = to["power_state"] == "Running" and _plug(calls, vbd, to["name_label"])
+        device = str(calls.call("VBD.get_userdevice", vbd))
+        return planned._replace(status=DONE if is_plugged or is_new else ALREADY, userdevice=device)
 
 
-def _lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool, dry_run: bool) -> Lent:
-    record, to = copy.vdis[vdi], found.vms[vm]
-    mode = "RW" if writable else "RO"
+def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Lent:
+    """What `lend` would do. Raises Refused."""
+    record, to, mode = copy.vdis[vdi], found.vms[vm], "RW" if writable else "RO"
     there = _lent_to(found, vdi, vm)
-    _verify_free(found, copy, vdi, vm if there is not None else "", writable)
+    for user in found.users_of(vdi):  # two VMs would write, or a VM would read what the other writes
+        if not (user == vm and there) and (writable or found.vms[user]["power_state"] != "Halted"):
+            name = found.vms[user]["name_label"]
+            raise Refused(
+                f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk. "
+                "Take another VDI or another copy."
+            )
     _verify_not_beside_itself(found, copy, vdi, vm, there)
     if there is not None and found.vbds[there]["mode"] != mode:
         raise Refused(
             f"The VM {to['name_label']!r} already has this disk, in another mode. Take the disk back first (--done)."
         )
-    told = Lent(record["uuid"], record["name_label"], to["name_label"], WOULD, mode)
     is_running = to["power_state"] == "Running"
     is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])
     if is_running and not is_whole and not writable and to.get("domain_type") == "hvm":  # xapi_vbd.ml plug
         raise Refused(NO_READ_ONLY_DISK)
-    if dry_run:
-        return told._replace(status=ALREADY) if is_whole else told
-    if there is None:
-        _verify_still_free(calls, found, vdi)
-    vbd = there or str(calls.call("VBD.create", _vbd(found, copy, vdi, vm, mode)))
-    plugged = is_running and _plug(calls, vbd, to["name_label"])
-    device = str(calls.call("VBD.get_userdevice", vbd))
-    return told._replace(status=DONE if plugged or there is None else ALREADY, userdevice=device)
+    return Lent(record["uuid"], record["name_label"], to["name_label"], ALREADY if is_whole else WOULD, mode)
 
 
 def _vbd(found: Inventory, copy: Copy, vdi: str, vm: str, mode: str) -> Dict[str, Any]:
@@ -113,37 +116,26 @@ def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
 
 
 def is_lent(found: Inventory, vbd: Record) -> bool:
-    """Is the mark its own, and not of a VM of which this one is a snapshot or a clone?"""
+    """Has the VBD a mark of its own VM, and not of a VM of which that VM is a snapshot or a clone?"""
     vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
     whose = vbd["other_config"].get(LENT, "").split()[1:]
     return vm is not None and vdi is not None and bool(whose == [vm["uuid"], vdi["uuid"]])
 
 
-def _verify_free(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> None:
-    """Raises Refused where two would write, or read what another writes."""
-    for user in found.users_of(vdi):
-        if user != vm and (writable or found.vms[user]["power_state"] != "Halted"):
-            name = found.vms[user]["name_label"]
-            raise Refused(
-                f"The VDI {copy.vdis[vdi]['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk. "
-                "Take another VDI or another copy."
-            )
-
-
 def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
-    """Raises Refused where somebody has got the VDI since the pool was read, or starts or moves a VM that has it."""
-    vbds = calls.call("VDI.get_VBDs", vdi)
-    if not set(vbds) <= set(found.vbds):
+    """Raises Refused where a VM has got the VDI since the pool was read, or a VM with the VDI is started or moved."""
+    vbds_now = calls.call("VDI.get_VBDs", vdi)
+    if not set(vbds_now) <= set(found.vbds):
         raise Refused("Another client has just attached this disk to a VM. Check that VM, then repeat the command.")
-    for vm in {found.vbds[vbd]["VM"] for vbd in vbds}:
+    for vm in {found.vbds[vbd]["VM"] for vbd in vbds_now}:
         now = calls.call("VM.get_record", vm)
-        devices.must_be_idle(now)
+        vbds.must_be_idle(now)
         if now["power_state"] != found.vms[vm]["power_state"]:
             raise Refused(f"The VM {now['name_label']!r} has this disk, and is {now['power_state'].lower()} meanwhile.")
 
 
 def _verify_not_beside_itself(found: Inventory, copy: Copy, vdi: str, vm: str, there: Optional[str]) -> None:
-    """Raises Refused where the VM has the disk already, or the one of which it is the copy, or another copy of that."""
+    """Raises Refused where the VM has the disk already, or its original, or another copy of that original."""
     by_uuid = {str(record["uuid"]): record for record in found.vdis.values()}
     mine = _ancestors(by_uuid, copy.vdis[vdi])
     for ref, vbd in found.vbds_of(vm).items():
@@ -160,7 +152,7 @@ def _verify_not_beside_itself(found: Inventory, copy: Copy, vdi: str, vm: str, t
 
 
 def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
-    """The UUIDs of a VDI and of those that it is a copy of, one of the other, as far as the pool knows them."""
+    """The UUIDs of a VDI, of its original, and of the originals of that, as far as the pool knows them."""
     uuid, found = str(vdi["uuid"]), set()  # type: str, Set[str]
     while uuid and uuid not in found:
         found.add(uuid)
@@ -169,8 +161,8 @@ def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
 
 
 def _plug(calls: Calls, vbd: str, name: str) -> bool:
-    """Gives whether it was not plugged in. A VM that does not take the disk now does not get it at its next boot: the
-    VBD goes. Raises PoolFailure.
+    """Gives whether the VBD was not plugged in. A VM that does not take the disk now does not get the disk at its next
+    boot: the VBD goes. Raises PoolFailure.
     """
     if calls.call("VBD.get_currently_attached", vbd):
         return False
@@ -181,8 +173,11 @@ def _plug(calls: Calls, vbd: str, name: str) -> bool:
     except PoolFailure as failure:
         with passing("HANDLE_INVALID"):
             calls.call("VBD.destroy", vbd)
-        raise failure.in_state(f"The disk was removed from the VM {name!r}.") from failure
+        raise failure.in_state(left_behind.lent_disk_removed(name)) from failure
     return True
+
+
+# --- take back
 
 
 def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[str] = None) -> List[str]:
@@ -197,41 +192,31 @@ def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[s
     return rows
 
 
-def take_all_back(calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]) -> List[Lent]:
-    """The same of several, where one that fails stops no other."""
+def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str], dry_run: bool = False) -> List[Lent]:
+    """Unplug the disks that are lent by these VBDs and take them from their VMs. A disk that fails stops no other."""
     results = []
-    for vbd in vbds:
+    for vbd in lent_by:
+        record = found.vbds[vbd]
+        vdi, name = copy.vdis[record["VDI"]], str(found.vms[record["VM"]]["name_label"])
+        told = Lent(vdi["uuid"], vdi["name_label"], name, WOULD_BACK, record["mode"], record["userdevice"])
         try:
-            results.append(take_back(calls, found, copy, vbd))
+            if not dry_run:
+                _take_back(calls, copy, vbd, name)
+                told = told._replace(status=BACK)
         except RelvmoiscsiError as error:
-            results.append(told(found, copy, vbd, FAILED)._replace(error=error))
+            told = told._replace(status=FAILED, error=error)
+        results.append(told)
     return results
 
 
-def take_back(calls: Calls, found: Inventory, copy: Copy, vbd: str) -> Lent:
-    """Unplug a lent disk and take it from its VM. Raises PoolFailure; Refused where another client works on the
-    copy.
-    """
-    with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue --done"):
-        _take_back(calls, found, vbd)
-    return told(found, copy, vbd, BACK)
-
-
-def _take_back(calls: Calls, found: Inventory, vbd: str) -> None:
-    try:
-        if calls.call("VBD.get_currently_attached", vbd):
-            calls.run("VBD.unplug", vbd)
-        calls.call("VBD.destroy", vbd)
-    except PoolFailure as failure:
-        if failure.code in _HELD:
-            name = found.vms[found.vbds[vbd]["VM"]]["name_label"]
-            failure.in_state(f"Unmount the disk in the guest of {name!r}, then repeat the command.")
-        if failure.code != "HANDLE_INVALID":
+def _take_back(calls: Calls, copy: Copy, vbd: str, vm_name: str) -> None:
+    """Raises PoolFailure; Refused where another client works on the copy."""
+    with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue --done"), passing("HANDLE_INVALID"):
+        try:
+            if calls.call("VBD.get_currently_attached", vbd):
+                calls.run("VBD.unplug", vbd)
+            calls.call("VBD.destroy", vbd)
+        except PoolFailure as failure:
+            if failure.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):  # the guest works with the disk
+                failure.in_state(left_behind.mounted_disk(vm_name))
             raise
-
-
-def told(found: Inventory, copy: Copy, vbd: str, status: str) -> Lent:
-    """What is, or was, lent by a VBD."""
-    record = found.vbds[vbd]
-    vdi, name = copy.vdis[record["VDI"]], found.vms[record["VM"]]["name_label"]
-    return Lent(vdi["uuid"], vdi["name_label"], name, status, record["mode"], record["userdevice"])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Records of VMs out of the pool and into it, and bytes into a raw VDI: by HTTP, beside the calls.
 
-Each goes with a task, and the task is the verdict: xapi may hang up before the last byte was sent. A handler that fails
-before it takes the task leaves that task pending for ever: then its HTTP answer is all there is. A request and its
-headers must fit into 1024 bytes, so session and task are cookies and nothing else is said there; xapi takes a blank
-between the two for a part of the name.
+Each transfer has a task, and the task is the verdict: xapi may hang up before the last byte was sent. A handler that
+fails before it takes the task leaves the task pending for ever: then the HTTP answer is all there is. A request and its
+headers must fit into 1024 bytes, so session and task are cookies, without other headers. xapi takes a blank between the
+two cookies for a part of the name.
 Source: xen-api ocaml/xapi/{export,import,xapi_http}.ml, ocaml/libs/http-lib/http.ml.
 """
 
@@ -16,12 +16,10 @@ from typing import List, Mapping, NamedTuple, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.xapi.sdk import GONE, reason
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
 from relvmoiscsi.pool.vms import ova_file
 
-_PENDING = ("pending", "cancelling")
-
-#: how long a task may stay silent after an answer that is an error, until it is one that no handler has taken
+#: how long the end of a task is awaited after an HTTP answer that is an error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
 _MOST_SAID = 300  #: characters of an answer that are shown
 
@@ -74,31 +72,10 @@ def export_raw(calls: Calls, vdi: str) -> bytes:
     return content
 
 
-def under_way(calls: Calls, label: str) -> List[str]:
+def under_way(calls: Calls, label: str) -> Records:
     """Tasks of this name that have not ended. Raises PoolFailure."""
     found = calls.records("task", name_label=label)
-    return [ref for ref, task in found.items() if task["status"] in _PENDING]
-
-
-def pending(calls: Calls, tasks: List[str]) -> List[str]:
-    """UUIDs of those that have not ended. Raises PoolFailure."""
-    if not tasks:
-        return []
-    found = calls.records("task")
-    return [str(found[ref]["uuid"]) for ref in tasks if ref in found and found[ref]["status"] in _PENDING]
-
-
-def wait_for(calls: Calls, tasks: List[str], seconds: float) -> None:
-    """Until all have ended, or as long as no news of any has come for so many seconds. Raises PoolFailure."""
-    token, pending = "", set(tasks)
-    while pending:
-        batch = calls.call("event.from", ["task/" + task for task in sorted(pending)], token, seconds)
-        if not batch["events"]:
-            return
-        for event in batch["events"]:
-            if event.get("snapshot", {}).get("status") not in _PENDING:
-                pending.discard(event["ref"])
-        token = batch["token"]
+    return {ref: task for ref, task in found.items() if task["status"] in ("pending", "cancelling")}
 
 
 def _transferred(calls: Calls, request: _Request) -> Tuple[bytes, str]:

@@ -5,12 +5,13 @@ import json
 import os
 import re
 import signal
+from contextlib import contextmanager
 
 import pytest
 
 from kit.lun_world import World
 from kit.pool.errors import XenError
-from kit.pool_lab import Lab
+from kit.pool_lab import Image, Lab
 from relvmoiscsi import cli
 from relvmoiscsi.cli import pool_discard
 from relvmoiscsi.pool.vms import choice
@@ -21,16 +22,17 @@ pytestmark = pytest.mark.states
 class Office(Lab):
     """The VMs "web" and "db" on "Production", and a copy of that SR with the name "copy"."""
 
-    def __init__(self, world, simulated):
-        super().__init__(world, simulated)
+    def make(self):
+        """Gives what the attributes of an Office are."""
         self.original("Production")
         self.original("Testing")
-        self.net = self.network("office")
+        net, db = self.network("office"), self.pool.db
         root, data = (self.vdi("Production", label)[0] for label in ("root disk", "data"))
-        self.web = self.vm("web", root, networks=[self.net], state="Running", ha_always_run=True)
-        self.db_vm = self.vm("db", data, networks=[self.net])
-        (self.copy,) = self.attach(self.clone("Production"))
-        simulated.db.set("SR", simulated.db.by_uuid("SR", self.copy.sr_uuid), "name_label", "copy")
+        web = self.vm("web", root, networks=[net], state="Running", ha_always_run=True)
+        db_vm = self.vm("db", data, networks=[net])
+        (copy,) = self.attach(self.clone("Production"))
+        db.set("SR", db.by_uuid("SR", copy.sr_uuid), "name_label", "copy")
+        return {"net": net, "web": web, "db_vm": db_vm, "copy": copy}
 
     def state(self):
         """All records but tasks and sessions."""
@@ -38,12 +40,24 @@ class Office(Lab):
         return {table: self.pool.db.records(table) for table in tables}
 
 
-@pytest.fixture
-def office(name_pool):
+@contextmanager
+def new_office():
     world = World()
     with world.pool(hosts=("xs1", "xs2")) as simulated:
-        ready = Office(world, simulated)
-        name_pool(simulated)
+        yield Office(world, simulated)
+
+
+@pytest.fixture(scope="session")
+def image_of_office():
+    with new_office() as made:
+        return Image(made, **made.make())
+
+
+@pytest.fixture
+def office(name_pool, image_of_office):
+    with new_office() as ready:
+        ready.__dict__.update(image_of_office.put(ready))
+        name_pool(ready.pool)
         yield ready
 
 
@@ -58,6 +72,8 @@ def test_all_vms_isolated_by_one_command(office, pool_command):
     lines = ran.out.splitlines()
     assert lines[0].startswith('db: cloned "db lab" (') and "  network 0: office became lab" in lines
     assert "  HA is off" in lines
+    (uuid,) = [row["uuid"] for row in office.pool.db.records("VM", name_label="db lab").values()]
+    assert f"  next: xe vm-start uuid={uuid}" in lines
     assert "hostname, the machine SID" in ran.out and "first backup of a copy is a full backup" in ran.out
     assert "networks of their originals" not in ran.out
     assert "relvmoiscsi: web: cloned" in ran.err
@@ -114,6 +130,7 @@ def with_a_snapshot(office, _run):
     office.snapshot(office.web, "of today", office.vdi("Testing", "before")[0])
 
 
+@pytest.mark.states("state", "more", few=8)
 @pytest.mark.parametrize("more", [[], ["--isolated", "lab"], ["--snapshots"], ["--isolated", "lab", "--keep-mac"]])
 @pytest.mark.parametrize(
     "state",
@@ -178,7 +195,6 @@ def test_one_vm_that_cannot_be_cloned(office, pool_command):
         (["copy", "--all", "--network", "x"], "give OLD=NEW"),
         (["Production", "--all"], "was not introduced by"),
         (["copy", "--all", "--isolated", "office"], "has physical interfaces"),
-        (["copy", "--all", "--keep-mac"], "would exist twice on the network 'office'"),
         (["copy", "--all", "--network", "office=other"], "no network with the UUID or the name 'other'"),
         (["nothing", "--all"], "no SR with the UUID or the name 'nothing'"),
     ],
@@ -187,6 +203,12 @@ def test_wrong_words(office, pool_command, words, message):
     before = office.state()
     ran = pool_command("clone", *words, "--yes")
     assert ran.status in (2, 3, 4) and message in ran.err and office.state() == before
+
+
+def test_the_same_mac_beside_the_original_is_refused(office, pool_command):
+    before = office.state()
+    ran = pool_command("clone", "copy", "web", "--keep-mac", "--yes")
+    assert ran.status == 4 and "is on the network 'office' already" in ran.out and office.state() == before
 
 
 def test_another_network(office, pool_command):
@@ -218,6 +240,7 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
     before = office.state()
     ran = pool_command("discard", "copy", "--dry-run")
     assert "  halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms): db too" in ran.out
+    assert ran.status == 4 and pool_command("discard", "copy", "--dry-run", "--leave-vms").status == 0
     (row,) = facts(pool_command("discard", "copy", "--dry-run", "--json"))["srs"]
     assert row["vms_left_without_disks"] == ["db too"]
     ran = pool_command("discard", "copy", "--yes")
@@ -226,6 +249,7 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
 
     ran = pool_command("discard", "copy", "--yes", "--leave-vms")
     assert ran.status == 0 and "halted VMs that had disks on the copy: db too" in ran.out
+    assert f"  next: remove the LUN {office.copy.scsi_id} on the array" in ran.out
 
 
 @pytest.mark.parametrize("words", [[], ["--with-vms"]])
@@ -240,6 +264,7 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
     assert pool_command("discard", "--all", "--yes", "--leave-vms", *words).status == 0
 
 
+@pytest.mark.states("words", few=2)
 @pytest.mark.parametrize("words", [["--yes"], ["--yes", "--leave-vms"], ["--yes", "--with-vms"], ["--dry-run"]])
 @pytest.mark.parametrize("state", ["Halted", "Running"])
 def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives_it_back(
@@ -343,7 +368,7 @@ def test_the_network_of_two_copies_goes_with_both(office, pool_command):
 # --- names and networks
 
 
-@pytest.mark.parametrize("name", ["{vm:d}", "{vm!x}", "{date:>9z}", "{vm:{date}}", "", "a\x01b"])
+@pytest.mark.parametrize("name", ["{vm:d}", "a\x01b"])
 def test_a_name_that_cannot_be_is_a_usage_error(office, pool_command, name):
     ran = pool_command("clone", "copy", "web", "--name", name, "--yes", "--json")
     assert ran.status == 2 and "--name" in ran.out + ran.err and made(office) == []
@@ -428,6 +453,9 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     ran = pool_command(*words, "--shutdown", "--yes")
     assert ran.status == 0 and "  the VM was shut down and is halted: start the VM when you are ready" in ran.out
     assert office.pool.db.get("VM", office.web, "power_state") == "Halted"
+    uuid = office.pool.db.get("VM", office.web, "uuid")
+    then = f"discard {office.copy.sr_uuid}\n" if "--undo" in words else f"restore --home {uuid}\n  or:   relvmoiscsi"
+    assert f"  next: xe vm-start uuid={uuid}\n  then: relvmoiscsi pool {then}" in ran.out
     again = pool_command("restore", "copy", "web", "--shutdown", "--dry-run")
     assert "is running" not in again.out, "it is halted"
 
@@ -510,7 +538,7 @@ def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_a
     assert len(office.pool.api.calls) == calls, "nothing was asked of the pool"
 
 
-def test_rescue(office, pool_command):
+def test_rescue(office, pool_command, command):
     helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running", domain_type="pv_in_pvh")
     assert "would be lent, helper" in pool_command("rescue", "copy", "root disk", "--vm", "helper", "--dry-run").out
     ran = pool_command("rescue", "copy", "root disk", "--vm", "helper", "--yes")
@@ -520,6 +548,8 @@ def test_rescue(office, pool_command):
         and "use --rw, which writes only to the copy" in ran.out
     )
     assert pool_command("discard", "copy", "--yes").status == 4
+    (said,) = re.findall("next: relvmoiscsi (pool rescue .* --done)", ran.out)
+    assert "would be taken back" in command(*said.split(), "--dry-run").out
     assert "would be taken back" in pool_command("rescue", "copy", "--done", "--dry-run").out
     ran = pool_command("rescue", "copy", "--done", "--yes", "--json")
     assert facts(ran)["disks"][0]["status"] == "taken back" and len(office.disks_of(helper)) == 1

@@ -89,7 +89,7 @@ def test_the_memory_of_a_suspended_vm_keeps_it():
         "other": {"name_label": "awake", "suspend_VDI": "NULL", "other_config": {}},
     }
 
-    assert forget.uses_of({"vdi": {}}, {}, vms) == forget.Uses({"vm": "sleeping"}, {})
+    assert forget.uses_of({"vdi": {}}, {}, vms) == forget.Uses({"vm": "sleeping"}, {}, {}, {}, {})
 
 
 def test_a_host_that_is_down_and_has_it_keeps_it_whole(lab):

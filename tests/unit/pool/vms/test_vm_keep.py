@@ -4,39 +4,12 @@
 import pytest
 
 from kit.pool.errors import XenError
+from kit.pool_verbs import bring_back, keep, take_home, undo
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import home, inventory, keep, restore
+from relvmoiscsi.pool.connection import Where
 
 pytestmark = pytest.mark.states
-
-
-def run(day, work, where=None):
-    with connect(where or day.lab.where()) as calls:
-        return work(calls, day.web)
-
-
-def bring_back(day, sr=None, devices=(), where=None, **more):
-    def work(calls, vm):
-        pool, found = records.read(calls), inventory.read(calls)
-        copy = inventory.copy_of(pool, found, sr or day.sr)
-        return restore.restore(calls, vm, restore.plan(found, copy, vm, devices, "then"), **more)
-
-    return run(day, work, where)
-
-
-def undo(day):
-    return run(day, restore.undo)
-
-
-def take_home(day):
-    return run(day, home.home)
-
-
-def leave(day):
-    return run(day, keep.keep)
 
 
 def uuid(day, vdi):
@@ -73,26 +46,27 @@ def test_moved_home_by_hand_it_is_kept_as_it_is(halted):
     for work in (undo, take_home):
         with pytest.raises(Refused, match="To keep that disk, run `relvmoiscsi pool restore --keep"):
             work(halted)
-    done = leave(halted)
+    done = keep(halted)
 
     assert done.status == "kept as it is" and not marks(halted) and halted.lab.disks_of(halted.web) == disks
     assert f"disk 0: {disks['0'][1]} ('root disk', on the SR 'Production')" in done.notes
     assert (
-        f"on no VM: {uuid(halted, halted.root)} ('root disk before restore then', on the SR 'Production')" in done.notes
+        f"on no VM: {uuid(halted, halted.root)} ('root disk before restore 2026-11-22', on the SR 'Production')"
+        in done.notes
     )
     (second,) = halted.lab.attach(halted.lab.clone("Production"))  # its disks have other UUIDs, so it is on no copy
     with pytest.raises(Refused, match="is not on this copy"):
-        bring_back(halted, halted.db.by_uuid("SR", second.sr_uuid))
+        bring_back(halted, sr=halted.db.by_uuid("SR", second.sr_uuid))
 
 
 def test_what_would_be_kept_is_told_and_nothing_done(halted):
     bring_back(halted)
     before = halted.db.records("VM"), halted.db.records("VDI")
-    told = run(halted, keep.would)
+    told = keep(halted, dry_run=True)
     assert told.status == "would be kept as it is" and "it disappears when that copy is discarded" in told.notes[0]
     assert (halted.db.records("VM"), halted.db.records("VDI")) == before
     with pytest.raises(Refused, match="was not restored from a copy"):
-        run(halted, lambda calls, _: keep.keep(calls, halted.lab.vm("other")))
+        keep(halted, halted.lab.vm("other"))
 
 
 def test_kept_half_restored_it_can_be_started_and_what_it_has_not_is_told(halted):
@@ -108,7 +82,7 @@ def test_kept_half_restored_it_can_be_started_and_what_it_has_not_is_told(halted
     with pytest.raises(PoolFailure):
         undo(halted)
     api._methods["VBD.create"] = real
-    done = leave(halted)
+    done = keep(halted)
     vm = halted.db.record("VM", halted.web)
     assert "disk 0: none" in done.notes and done.notes[1].startswith("disk 1: ")
     assert not vm["blocked_operations"] and vm["ha_restart_priority"] == "restart" and not marks(halted)
@@ -117,9 +91,9 @@ def test_kept_half_restored_it_can_be_started_and_what_it_has_not_is_told(halted
 def test_a_disk_that_is_its_own_again_has_its_name_again(halted):
     bring_back(halted)
     halted.db.set("VBD", vbd(halted, "0"), "VDI", halted.root)
-    leave(halted)
+    keep(halted)
     assert halted.db.get("VDI", halted.root, "name_label") == "root disk"
-    assert halted.db.get("VDI", halted.data, "name_label") == "data before restore then"
+    assert halted.db.get("VDI", halted.data, "name_label") == "data before restore 2026-11-22"
 
 
 def test_a_journal_that_somebody_has_spoiled_is_taken_away(halted):
@@ -128,7 +102,7 @@ def test_a_journal_that_somebody_has_spoiled_is_taken_away(halted):
     halted.db.set("VM", halted.web, "other_config", {**marked, "relvmoiscsi:restore:0": "x"})
     with pytest.raises(Refused, match="cannot be read: .* --keep"):
         undo(halted)
-    leave(halted)
+    keep(halted)
     assert not marks(halted)
 
 
@@ -142,7 +116,7 @@ def test_reverted_to_a_snapshot_of_after_the_restore_it_is_kept(halted):
     for work in (undo, take_home, bring_back):
         with pytest.raises(Refused, match="--keep"):
             work(halted)
-    assert leave(halted).status == "kept as it is" and not marks(halted)
+    assert keep(halted).status == "kept as it is" and not marks(halted)
 
 
 # --- a migration that has failed when the VM had moved

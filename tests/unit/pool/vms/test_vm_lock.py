@@ -2,44 +2,16 @@
 """Two clients at once with a copy: one goes on, the other is refused and changes nothing. A killed one keeps nobody."""
 
 import os
-import signal
 
 import pytest
 
-from kit.examples import EVERY_OTHER_DEATH
 from kit.pool.api import GoneAway
-from kit.pool_lab import only_reads
+from kit.pool_verbs import bring_back, keep, run, take_home, undo, unlock
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import discard as made_vms
-from relvmoiscsi.pool.vms import home, inventory, keep, rescue, restore
-
-
-def run(day, work):
-    with connect(day.lab.where()) as calls:
-        pool, found = records.read(calls), inventory.read(calls)
-        return work(calls, pool, found, inventory.copy_of(pool, found, day.sr))
-
-
-def bring_back(day):
-    def work(calls, _pool, found, copy):
-        return restore.restore(calls, day.web, restore.plan(found, copy, day.web, [], "then"))
-
-    return run(day, work)
-
-
-def undo(day):
-    return run(day, lambda calls, *_: restore.undo(calls, day.web))
-
-
-def take_home(day):
-    return run(day, lambda calls, *_: home.home(calls, day.web))
-
-
-def leave(day):
-    return run(day, lambda calls, *_: keep.keep(calls, day.web))
+from relvmoiscsi.pool.vms import rescue
 
 
 def clone(day):
@@ -47,15 +19,15 @@ def clone(day):
 
 
 def lend(day):
-    def work(calls, _pool, found, copy):
+    def work(calls, found, copy):
         return rescue.lend(calls, found, copy, day.new(day.lab.vdi("Production", "before")[0]), day.helper, True)
 
     return run(day, work)
 
 
 def take_back(day):
-    def work(calls, _pool, found, copy):
-        (done,) = rescue.take_all_back(calls, found, copy, rescue.lent(found, copy))
+    def work(calls, found, copy):
+        (done,) = rescue.take_back(calls, found, copy, rescue.lent(found, copy))
         if done.error is not None:
             raise done.error
 
@@ -98,7 +70,7 @@ FIRST = {
     "restore": ((), bring_back, "VBD.create"),
     "undo": ((bring_back,), undo, "VBD.create"),
     "home": ((bring_back,), take_home, "Async.VDI.pool_migrate"),
-    "keep": ((bring_back,), leave, "VM.remove_from_other_config"),
+    "keep": ((bring_back,), keep, "VM.remove_from_other_config"),
     "clone": ((), clone, "VM.set_is_a_template"),
     "lend": ((), lend, "VBD.create"),
     "take back": ((lend,), take_back, "VBD.destroy"),
@@ -116,7 +88,7 @@ SEEN_BEFORE = {
 OTHERS = {"restore": bring_back, "clone": clone, "lend": lend, "discard": discard, "attach": attach}
 
 
-@pytest.mark.states
+@pytest.mark.states("first", "other", few=9)
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("first", FIRST)
 def test_the_other_one_is_refused_with_who_and_the_command_and_changes_nothing(ready, first, other):
@@ -186,58 +158,6 @@ def test_two_copies_are_worked_on_at_once(ready):
 # --- killed
 
 
-def unlocked(day):
-    with connect(day.lab.where()) as calls:
-        for each in lock.read(calls).values():
-            lock.unlock(calls, each)
-
-
-def killed_at(day, number, work):
-    """The client dies at the call of this number, of those that change something: gives whether it came so far."""
-    count = [0]
-
-    def before(name, _params):
-        count[0] += not only_reads(name)
-        if count[0] > number:
-            raise GoneAway()
-
-    day.lab.pool.api.before = before
-    try:
-        work(day)
-    except (PoolFailure, Refused):
-        pass
-    day.lab.pool.api.before = None
-    return count[0] > number
-
-
-@pytest.mark.states
-@pytest.mark.parametrize("then", [bring_back, undo], ids=["restore", "undo"])
-def test_killed_at_each_call_it_is_refused_until_the_lock_is_broken_and_then_comes_home(ready, then):
-    own = ready.lab.disks_of(ready.web)
-    number, refusals = 0, 0
-    while True:
-        came = killed_at(ready, number, bring_back)
-        with connect(ready.lab.where()) as calls:
-            is_locked = bool(lock.read(calls))
-        if is_locked:
-            try:
-                then(ready)
-            except Refused as refused:
-                assert "Another client has locked" in str(refused) or "was not restored from a copy" in str(refused)
-                refusals += "Another client" in str(refused)
-            unlocked(ready)
-        vm = ready.db.record("VM", ready.web)
-        if then is bring_back:
-            assert {sr for sr, _ in bring_back(ready) and ready.lab.disks_of(ready.web).values()} == {ready.sr}
-        if then is bring_back or any("restore" in key for key in vm["other_config"]):
-            undo(ready)
-        assert ready.lab.disks_of(ready.web) == own and not ready.db.get("VM", ready.web, "blocked_operations")
-        number += EVERY_OTHER_DEATH
-        if not came:
-            break
-    assert number > 14 and refusals
-
-
 def test_a_run_whose_lock_was_broken_stops_before_its_next_step(ready):
     """Somebody has taken it for dead: what it has left is undone, and nothing comes after that."""
     done = []
@@ -249,7 +169,7 @@ def test_a_run_whose_lock_was_broken_stops_before_its_next_step(ready):
     def after(name, _params):
         if name == "VBD.create":
             ready.lab.pool.api.before = None
-            unlocked(ready)
+            unlock(ready)
             done.append(undo(ready).status)
 
     ready.lab.pool.api.before = come
@@ -270,42 +190,13 @@ def test_a_slow_run_does_no_harm_to_the_one_that_has_broken_its_lock(ready, meth
         seen.extend([name] if name == method else [])
         if len(seen) == number:
             ready.lab.pool.api.before = None
-            unlocked(ready)
+            unlock(ready)
             undo(ready)
 
     ready.lab.pool.api.before = come
     with pytest.raises(Refused):
         bring_back(ready)
     assert ready.lab.disks_of(ready.web) == own
-
-
-@pytest.fixture
-def interruptible():
-    """A shell has its background jobs ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.parametrize("work", [bring_back, undo], ids=["restore", "undo"])
-def test_in_the_middle_it_says_what_the_vm_is_like_and_the_same_goes_on_at_once(ready, interruptible, work):
-    if work is undo:
-        bring_back(ready)
-    seen = []
-
-    def before(name, _params):
-        seen.extend([name] if name == "VBD.destroy" else [])
-        if len(seen) == 2:
-            ready.lab.pool.api.before = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-    ready.lab.pool.api.before = before
-    with pytest.raises(KeyboardInterrupt) as ended:
-        work(ready)
-    said, uuid = str(ended.value), ready.db.get("VM", ready.web, "uuid")
-    assert "Some disks of the VM 'web' may be swapped and others not, and its start is blocked" in said
-    assert "Repeat the command, or run `relvmoiscsi pool restore --undo " + uuid in said
-    assert work(ready).status in ("restored", "undone")
 
 
 # --- a copy that a VM's journal names is not discarded
@@ -344,5 +235,5 @@ def test_a_journal_that_cannot_be_read_keeps_the_copy_too(ready):
     ready.db.set("VM", ready.web, "other_config", {key: text + "}" for key, text in config.items()})
     with pytest.raises(Refused, match="VMs were restored from the SR .*: web.*--keep VM"):
         discard(ready)
-    leave(ready)
+    keep(ready)
     discard(ready)

@@ -7,17 +7,11 @@ import pytest
 
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
+from kit.pool_verbs import run, second_copy
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import inventory, rescue, restore
-
-
-def run(day, work):
-    with connect(day.lab.where()) as calls:
-        pool, found = records.read(calls), inventory.read(calls)
-        return work(calls, found, inventory.copy_of(pool, found, day.sr))
 
 
 def lend(day, text, vm, rw=False, **more):
@@ -27,7 +21,11 @@ def lend(day, text, vm, rw=False, **more):
 def take_back(day, vdi=None, vm=None):
     def work(calls, found, copy):
         ref = rescue.find(copy, vdi) if vdi else None
-        return [rescue.take_back(calls, found, copy, vbd) for vbd in rescue.lent(found, copy, ref, vm)]
+        rows = rescue.take_back(calls, found, copy, rescue.lent(found, copy, ref, vm))
+        for row in rows:
+            if row.error is not None:
+                raise row.error
+        return rows
 
     return run(day, work)
 
@@ -218,15 +216,10 @@ def test_one_that_is_mounted_keeps_no_other(day, helper):
         vms.vbd_unplug(session, vbd)
 
     day.lab.pool.api._methods["VBD.unplug"] = unplug
-    found = run(day, lambda calls, found, copy: rescue.take_all_back(calls, found, copy, rescue.lent(found, copy)))
+    found = run(day, lambda calls, found, copy: rescue.take_back(calls, found, copy, rescue.lent(found, copy)))
     assert sorted(each.status for each in found) == ["failed", "taken back"]
     (error,) = [each.facts()["error"] for each in found if each.error]
     assert "Unmount the disk in the guest of 'helper', then repeat the command." in error
-
-
-def second_copy(day):
-    (second,) = day.lab.attach(day.lab.clone("Production"))
-    return day.db.by_uuid("SR", second.sr_uuid)
 
 
 def lend_of(day, sr, text, vm):

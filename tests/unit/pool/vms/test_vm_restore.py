@@ -2,43 +2,20 @@
 """Disks of a copy in place of a VM's own: a journal first, undoable, done again after a cut, home by migration."""
 
 import json
+import re
 
 import pytest
 
-from kit.examples import EVERY_OTHER_DEATH
 from kit.pool.api import GoneAway
 from kit.pool.database import NULL
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
+from kit.pool_verbs import bring_back, keep, locks, run, second_copy, take_home, undo, unlock
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import forget, home, inventory, keep, restore, restore_journal, swapping
-
-
-def run(day, work):
-    with connect(day.lab.where()) as calls:
-        pool, found = records.read(calls), inventory.read(calls)
-        return work(calls, pool, found, inventory.copy_of(pool, found, day.sr))
-
-
-def bring_back(day, vm=None, devices=(), shutdown=False, date="2026-11-22"):
-    vm = vm or day.web
-    return run(
-        day,
-        lambda calls, _, found, copy: restore.restore(
-            calls, vm, restore.plan(found, copy, vm, devices, date), shutdown
-        ),
-    )
-
-
-def undo(day, vm=None, **more):
-    return run(day, lambda calls, *_: restore.undo(calls, vm or day.web, **more))
-
-
-def take_home(day):
-    return run(day, lambda calls, *_: home.home(calls, day.web))
+from relvmoiscsi.pool.vms import inventory, restore, restore_journal, swap_disks
 
 
 def uuid(day, vdi):
@@ -91,11 +68,6 @@ def cut_between_the_disks(day, work=bring_back):
 def planned(day, calls, sr):
     pool, found = records.read(calls), inventory.read(calls)
     return restore.plan(found, inventory.copy_of(pool, found, sr), day.web, [], "then")
-
-
-def second_copy(day):
-    (second,) = day.lab.attach(day.lab.clone("Production"))
-    return day.db.by_uuid("SR", second.sr_uuid)
 
 
 @pytest.fixture
@@ -218,11 +190,7 @@ def away(day):
         day.db.set("PBD", pbd, "currently_attached", False)
 
 
-def keep_as_it_is(day):
-    return run(day, lambda calls, *_: keep.keep(calls, day.web))
-
-
-@pytest.mark.parametrize("back, status", [(undo, "undone"), (keep_as_it_is, "kept as it is")], ids=["undo", "keep"])
+@pytest.mark.parametrize("back, status", [(undo, "undone"), (keep, "kept as it is")], ids=["undo", "keep"])
 def test_without_the_sr_of_the_original_all_is_done_but_the_names(halted, back, status):
     away(halted)
     done = bring_back(halted)
@@ -241,7 +209,7 @@ def test_without_the_sr_of_the_original_all_is_done_but_the_names(halted, back, 
 
     for vdi in (halted.root, halted.data):  # an earlier restore has named them when the SR was there
         halted.db.set("VDI", vdi, "name_label", "waits")
-    if back is keep_as_it_is:
+    if back is keep:
         halted.db.set("VBD", vbd(halted, "0"), "VDI", halted.root)
     ended = back(halted)
     assert ended.status == status and not left_of(halted) and not halted.db.get("VM", halted.web, "blocked_operations")
@@ -260,7 +228,7 @@ def test_a_name_is_written_when_the_vm_may_be_started(halted):
 
 
 def test_a_name_that_takes_too_long_is_not_waited_for(halted, monkeypatch):
-    monkeypatch.setattr(swapping, "NAME_SECONDS", 0.05)
+    monkeypatch.setattr(swap_disks, "NAME_SECONDS", 0.05)
     halted.lab.pool.storage.slow[halted.lab.pool.master] = 0.5
     done = bring_back(halted)
     assert done.status == "restored" and "did not end within 0 seconds" in done.notes[0]
@@ -297,26 +265,9 @@ def test_a_vm_that_was_restored_has_no_copy_on_the_same_disks(halted):
 
 def test_one_copy_at_a_time(halted):
     bring_back(halted)
-    (second,) = halted.lab.attach(halted.lab.clone("Production"))
-    first, halted.sr = halted.sr, halted.db.by_uuid("SR", second.sr_uuid)
     with pytest.raises(Refused, match="was restored from the copy"):
-        bring_back(halted)
-    assert halted.lab.disks_of(halted.web)["0"][0] == first
-
-
-def test_the_copy_is_not_discarded_under_it(halted):
-    bring_back(halted)
-
-    def uses(calls, pool, *_):
-        found = forget.read_uses(calls, [halted.sr])
-        forget.verify_unused(pool, found)
-
-    with pytest.raises(
-        Refused, match="VMs were restored from the SR .*: web. Run `relvmoiscsi pool restore --home VM`"
-    ):
-        run(halted, uses)
-    undo(halted)
-    run(halted, uses)
+        bring_back(halted, sr=second_copy(halted))
+    assert halted.lab.disks_of(halted.web)["0"][0] == halted.sr
 
 
 def test_a_vm_that_was_copied_from_a_restored_one_has_no_journal(halted):
@@ -335,7 +286,7 @@ def test_a_vm_that_was_copied_from_a_restored_one_has_no_journal(halted):
 def test_a_journal_of_another_vm_is_written_over(halted):
     marks = {"relvmoiscsi:restore:0": json.dumps({"vm": "another"})}
     other = {**halted.db.get("VM", halted.web, "other_config"), **marks}
-    swap = run(halted, lambda calls, _, found, copy: restore.plan(found, copy, halted.web, [], "today"))[0]
+    swap = run(halted, lambda calls, found, copy: restore.plan(found, copy, halted.web, [], "today"))[0]
     text = json.dumps({**swap._asdict(), "vm": "another"})
     halted.db.set("VM", halted.web, "other_config", {**other, "relvmoiscsi:restore:0": text})
     bring_back(halted)
@@ -353,29 +304,29 @@ def test_without_the_disk_before_there_is_no_undo(halted):
 
 
 @pytest.mark.states
-@pytest.mark.parametrize("cut_work", [bring_back, undo], ids=["restore", "undo"])
-@pytest.mark.parametrize("then", [bring_back, undo], ids=["restore", "undo"])
-def test_killed_at_every_call_it_goes_forward_or_back(halted, dies, cut_work, then):
-    before, expected = seen(halted), halted.expected(halted.web)
-    number = 0
-    while True:
-        if cut_work is undo:
-            bring_back(halted)
-        death = dies(lambda: cut_work(halted), number)
-        marks = [
-            key for key in halted.db.get("VM", halted.web, "other_config") if key.startswith("relvmoiscsi:restore")
-        ]
+@pytest.mark.parametrize("work", [bring_back, undo], ids=["restore", "undo"])
+def test_killed_at_a_call_of_each_kind_it_goes_forward_or_back(halted, deaths, work):
+    """When the lock is stale; or at once, when a person has broken the lock."""
+    before, expected, refusals = seen(halted), halted.expected(halted.web), 0
+    if work is undo:
+        bring_back(halted)
+    ways = [(then, is_broken) for then in (bring_back, undo) for is_broken in (True, False)]
+    for then, is_broken in deaths(lambda: work(halted), *ways):
+        if is_broken and locks(halted):
+            try:
+                then(halted)
+            except Refused as refused:
+                assert re.search("Another client has locked|was not restored from a copy", str(refused))
+                refusals += 1
+            unlock(halted)
+        halted.lab.later()
         if then is bring_back:
-            assert {entry.new for entry in then(halted).disks} == {uuid for _, uuid in expected.values()}
-            assert halted.lab.disks_of(halted.web) == expected, number
+            assert {swap.new for swap in then(halted).disks} == {uuid for _, uuid in expected.values()}
+            assert halted.lab.disks_of(halted.web) == expected
+        if left_of(halted):
             undo(halted)
-        elif marks:
-            undo(halted)
-        assert seen(halted) == before and names(halted) == ["root disk", "data"], number
-        number += EVERY_OTHER_DEATH
-        if not death.came:
-            break
-    assert number > 14
+        assert seen(halted) == before and names(halted) == ["root disk", "data"]
+    assert refusals
 
 
 # --- others change the VM as well
@@ -399,7 +350,7 @@ def test_a_vm_that_was_reverted_on_the_copy_is_not_at_home(halted):
     revert(halted, "0"), revert(halted, "1")
     with pytest.raises(Refused, match="is not what it was"):
         take_home(halted)
-    assert inventory.is_restored(halted.db.record("VM", halted.web))
+    assert restore_journal.is_restored(halted.db.record("VM", halted.web))
 
 
 def test_a_drive_without_a_disk_is_not_what_it_was(halted):
@@ -585,7 +536,7 @@ def test_home_looks_at_what_was_moved(halted):
     halted.lab.pool.api._methods["VDI.pool_migrate"] = of_another
     with pytest.raises(PoolFailure, match="The disk 0 of the VM 'web' is not on the SR .* The journal stays"):
         take_home(halted)
-    assert inventory.is_restored(halted.db.record("VM", halted.web))
+    assert restore_journal.is_restored(halted.db.record("VM", halted.web))
 
 
 def test_home_refuses_with_snapshots(halted):
@@ -641,30 +592,19 @@ def test_home_they_are_on_the_sr_of_the_disks_before(halted):
     assert sorted(done.waiting) == sorted(halted.db.get("VDI", vdi, "uuid") for vdi in (halted.root, halted.data))
     assert names(halted) == ["root disk before restore 2026-11-22", "data before restore 2026-11-22"]
     vm = halted.db.record("VM", halted.web)
-    assert vm["power_state"] == "Running" and not inventory.is_restored(vm)
+    assert vm["power_state"] == "Running" and not restore_journal.is_restored(vm)
 
 
 @pytest.mark.states
-def test_killed_at_every_call_it_comes_home(halted, dies):
-    number = 0
-    while True:
-        bring_back(halted, date="x")
-        death = dies(lambda: take_home(halted), number)
+def test_killed_at_a_call_of_each_kind_it_comes_home(halted, deaths):
+    original = halted.db.get("VDI", halted.root, "SR")
+    bring_back(halted)
+    for _ in deaths(lambda: take_home(halted)):
+        halted.lab.later()
         until(lambda: halted.lab.pool.is_at_rest)
         if left_of(halted):
             take_home(halted)
-        disks = halted.lab.disks_of(halted.web)
-        assert all(sr != halted.sr for sr, _ in disks.values()) and len(disks) == 2, number
-        # again: as it was, with another copy
-        for vbd in halted.db.refs("VBD", VM=halted.web):
-            halted.db.destroy("VBD", vbd)
-        for device, vdi in enumerate((halted.root, halted.data)):
-            halted.db.create("VBD", VM=halted.web, VDI=vdi, userdevice=str(device))
-        halted.lab.pool.storage.sr_scan("", halted.sr)
-        number += EVERY_OTHER_DEATH
-        if not death.came:
-            break
-    assert number > 10
+        assert [sr for sr, _ in halted.lab.disks_of(halted.web).values()] == [original] * 2 and not left_of(halted)
 
 
 def half_way_home(day):
@@ -721,4 +661,4 @@ def test_what_the_pool_refuses_stays_as_it_was(halted):
     halted.lab.pool.api._methods["VDI.pool_migrate"] = full
     with pytest.raises(PoolFailure, match="insufficient space"):
         take_home(halted)
-    assert inventory.is_restored(halted.db.record("VM", halted.web))
+    assert restore_journal.is_restored(halted.db.record("VM", halted.web))

@@ -5,16 +5,16 @@ vTPM contents are left out: whoever has the LUN would have them. Everything goes
 """
 
 from operator import attrgetter
-from typing import AbstractSet, Any, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import align_up
-from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
-from relvmoiscsi.pool.vms import inventory, ova_file, transfer
+from relvmoiscsi.pool.vms import inventory, left_behind, ova_file, transfer
 from relvmoiscsi.pool.vms.choice import Source
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
@@ -58,29 +58,34 @@ def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
     return refs
 
 
-def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str, at_once: int = jobs.MOST) -> Save:
+def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save:
     """Save the records of all VMs on an SR; `when` is the time, as in SavedVms.
 
     Raises NotFound, PoolFailure, Refused.
     """
     refs = vms_on(pool, found, sr)
-    outcomes = jobs.at_once(calls, refs, lambda one, ref: _records(one, found, ref), at_once)
+    outcomes = jobs.at_once(calls, refs, lambda one, ref: _records(one, found, ref))
     good = [outcome for outcome in outcomes if not isinstance(outcome, RelvmoiscsiError)]
-    failed = [
-        (str(found.vms[ref]["name_label"]), str(outcome))
+    failed = {
+        str(found.vms[ref]["uuid"]): (str(found.vms[ref]["name_label"]), str(outcome))
         for ref, outcome in zip(refs, outcomes)
         if isinstance(outcome, RelvmoiscsiError)
-    ]
+    }
     if not good:
-        raise PoolFailure(f"The pool exported no VM records: {failed[0][1]}")
-    missing = {found.vms[ref]["uuid"] for ref in refs} - {vm.uuid for vm, _ in good}
-    kept, failed, serial = _earlier(calls, sr, failed, missing)
+        raise PoolFailure(f"The pool exported no VM records: {next(iter(failed.values()))[1]}")
+    earlier, serial = _earlier(calls, sr, failed)
+    kept = []
+    for vm, document, before in earlier.values():  # the VDI of the earlier save goes, and the records with the VDI
+        kept.append((vm, document))
+        name, why = failed[vm.uuid]
+        failed[vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
     content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial + 1, [*good, *kept])
     _verify_size(content)
-    vdi = _written(calls, sr, f"{serial + 1} {when}", content)
-    _drop_older(calls, sr, vdi)
-    uuid = str(calls.call("VDI.get_uuid", vdi))
-    return Save(pool.srs[sr]["uuid"], uuid, when, [vm for vm, _ in good], failed)
+    with in_state(left_behind.SAVING):
+        vdi = _written(calls, sr, f"{serial + 1} {when}", content)
+        _drop_older(calls, sr, vdi)
+        uuid = str(calls.call("VDI.get_uuid", vdi))
+    return Save(pool.srs[sr]["uuid"], uuid, when, [vm for vm, _ in good], list(failed.values()))
 
 
 def _verify_size(content: bytes) -> None:
@@ -93,48 +98,33 @@ def _verify_size(content: bytes) -> None:
         ) from error
 
 
-def _earlier(
-    calls: Calls, sr: str, failed: Sequence[Tuple[str, str]], missing: AbstractSet[str]
-) -> Tuple[List[Tuple[SavedVm, bytes]], List[Tuple[str, str]], int]:
-    """(the records that an earlier save has of VMs (UUIDs) whose records could not be had now, `failed` with a word
-    on it, the highest serial so far). The VDI before goes, and they would go with it. Raises PoolFailure.
+def _earlier(calls: Calls, sr: str, wanted: Collection[str]) -> Tuple[Dict[str, Tuple[SavedVm, bytes, str]], int]:
+    """(what earlier saves have of these VMs by UUID: records, and when they were saved; the highest serial so far). A
+    VDI is read if records are wanted, or where the pool does not know its serial. Raises PoolFailure where records that
+    are wanted cannot be read.
     """
-    rows = {ref: vdi for ref, vdi in _of_sr(calls, sr).items() if vdi["name_label"] == saved_vms.NAME_LABEL}
-    serials = [0] + [_order(vdi)[0] for vdi in rows.values() if _is_ours(vdi)]
     found: Dict[str, Tuple[SavedVm, bytes, str]] = {}
-    wanted = {ref: vdi for ref, vdi in rows.items() if missing or not _is_ours(vdi) or not _order(vdi)[0]}
-    read_again = [_earlier_one(calls, ref, vdi, bool(missing)) for ref, vdi in wanted.items()]
-    saves = [one for one in read_again if isinstance(one, SavedVms)]
-    for one in sorted(saves, key=lambda each: each.order):
+    serials, saves = [0], []
+    for ref, vdi in calls.records("VDI", SR=sr).items():
+        if vdi["name_label"] == saved_vms.NAME_LABEL:
+            known = _order(vdi)[0]
+            serials.append(known)
+            if wanted or not known:
+                try:
+                    saves.append(_read(calls, ref, vdi))
+                except PoolGone:
+                    raise
+                except PoolFailure:  # a VDI that another client uses, say
+                    if wanted:
+                        raise
+    for one in sorted((save for save in saves if save is not None), key=attrgetter("order")):
         serials.append(one.serial)
-        for vm in one.vms:
-            if vm.uuid in missing:
-                found.update(_kept(one, vm))
-    whens = {vm.name_label: when for vm, _, when in found.values()}
-    told = [
-        (name, why + (f" Its records of the save of {whens[name]} are kept." if name in whens else ""))
-        for name, why in failed
-    ]
-    return [(vm, document) for vm, document, _ in found.values()], told, min(max(serials), saved_vms.MOST_SERIAL - 1)
-
-
-def _earlier_one(calls: Calls, ref: str, vdi: Record, is_needed: bool) -> Union[SavedVms, FormatError, None]:
-    """None for one that somebody uses, say. Raises PoolFailure where its records are needed."""
-    try:
-        return _read(calls, ref, vdi)
-    except PoolGone:
-        raise
-    except PoolFailure:
-        if is_needed:
-            raise
-        return None
-
-
-def _kept(save_before: SavedVms, vm: SavedVm) -> Dict[str, Tuple[SavedVm, bytes, str]]:
-    try:
-        return {vm.uuid: (vm, save_before.documents([vm.uuid])[vm.uuid], save_before.when)}
-    except FormatError:
-        return {}
+        for vm in [vm for vm in one.vms if vm.uuid in wanted]:
+            try:
+                found[vm.uuid] = vm, one.documents([vm.uuid])[vm.uuid], one.when
+            except FormatError:
+                pass  # these records are spoiled; an older save may have the VM
+    return found, min(max(serials), saved_vms.MOST_SERIAL - 1)
 
 
 def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
@@ -152,7 +142,7 @@ def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
 
 
 def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
-    """Reference of a new VDI with this content and mark; one that does not get it goes again. Raises PoolFailure."""
+    """Reference of a new VDI with this content and mark. A VDI that was not written goes again. Raises PoolFailure."""
     vdi = calls.run("VDI.create", _vdi(sr, mark, align_up(len(content), _EXTENT)))
     try:
         size = int(calls.call("VDI.get_virtual_size", vdi))
@@ -183,29 +173,25 @@ def _vdi(sr: str, mark: str, size: int) -> Dict[str, Any]:
     }
 
 
-def _of_sr(calls: Calls, sr: str) -> Records:
-    return calls.records("VDI", SR=sr)
-
-
 def _is_ours(vdi: Record) -> bool:
     return SAVED in vdi["other_config"] and vdi["name_label"] == saved_vms.NAME_LABEL
 
 
 def _order(vdi: Record) -> Tuple[int, str, str]:
-    """By serial: the clocks of those who save may be wrong. Of two at once one is the last."""
-    serial, _, when = str(vdi["other_config"][SAVED]).rpartition(" ")
+    """By serial, 0 without one: the clocks of the clients may be wrong. Of two saves at once one is the last."""
+    serial, _, when = str(vdi["other_config"].get(SAVED, "")).rpartition(" ")
     is_serial = serial.isdigit() and len(serial) <= len(str(saved_vms.MOST_SERIAL))
     return int(serial) if is_serial else 0, when, str(vdi["uuid"])
 
 
 def _drop_older(calls: Calls, sr: str, keep: str) -> None:
-    """The VDIs of earlier saves, and what a save that was cut has left.
+    """Destroy the VDIs of earlier saves, and what a save that was cut has left.
 
-    One that is newer stays: it is of somebody who saves at the same time, and who drops this one.
+    A newer VDI stays: another client saves at the same time, and drops the VDI of this save.
     """
-    ours = {ref: vdi for ref, vdi in _of_sr(calls, sr).items() if _is_ours(vdi)}
+    ours = {ref: vdi for ref, vdi in calls.records("VDI", SR=sr).items() if _is_ours(vdi)}
     if keep not in ours:
-        return  # of two at once, the other was the last
+        return  # of two saves at once, the other was the last
     for ref, vdi in ours.items():
         if _order(vdi) < _order(ours[keep]) and not vdi["VBDs"]:
             _destroy(calls, ref)
@@ -215,7 +201,7 @@ def _destroy(calls: Calls, vdi: str) -> None:
     try:
         calls.run("VDI.destroy", vdi)
     except PoolFailure:
-        pass  # it stays until the next save, which tries again
+        pass  # the VDI stays until the next save, which tries again
 
 
 # --- read
@@ -223,27 +209,26 @@ def _destroy(calls: Calls, vdi: str) -> None:
 
 def read(calls: Calls, copy: Copy) -> SavedVms:
     """The last records that can be read on a copy. Raises NotFound, PoolFailure."""
-    named = [(ref, vdi) for ref, vdi in copy.vdis.items() if vdi["name_label"] == saved_vms.NAME_LABEL]
-    found = (_read(calls, ref, vdi) for ref, vdi in named if vdi["managed"])  # one at a time: each may be large
-    good = (one for one in found if isinstance(one, SavedVms))
-    last = max(good, key=attrgetter("order"), default=None)
+    last: Optional[SavedVms] = None
+    for ref, vdi in copy.vdis.items():  # one VDI at a time: each may be large
+        if vdi["name_label"] == saved_vms.NAME_LABEL and vdi["managed"]:
+            found = _read(calls, ref, vdi)
+            if found is not None and (last is None or found.order > last.order):
+                last = found
     if last is None:
         raise NotFound(f"There are no VM records on {copy.name!r}: run `save-vms` before the next array snapshot.")
     return last
 
 
-def _read(calls: Calls, ref: str, vdi: Record) -> Union[SavedVms, FormatError, None]:
-    """None for a VDI of this name that is too large to be one; raises PoolFailure."""
+def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
+    """None for a VDI of this name that has no records, or is too large to have any. Raises PoolFailure."""
     if int(vdi["virtual_size"]) > _MOST_VDI_BYTES:
         return None
-    return _parsed(transfer.export_raw(calls, ref), str(vdi["uuid"]))
-
-
-def _parsed(content: bytes, name: str) -> Union[SavedVms, FormatError]:
+    content, name = transfer.export_raw(calls, ref), str(vdi["uuid"])
     try:
         return saved_vms.unpack(saved_vms.read_header(content, name), content[SavedHeader.SIZE :], name)
-    except FormatError as error:
-        return error
+    except FormatError:
+        return None
 
 
 def choose(found: Inventory, saved: SavedVms, names: Sequence[str], everything: bool = False) -> List[Source]:

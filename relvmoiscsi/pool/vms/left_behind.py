@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a run on VMs leaves in the pool when the run fails or a person stops it, and the command that ends that.
+
+Each sentence is said behind the error, or after Ctrl-C, by `errors.in_state`.
+"""
+
+from relvmoiscsi.pool.calls import Record
+
+#: a clone that is half made is a template: the two other commands would destroy its disks on the copy too
+BY_HAND = "destroy the VM without its disks (xe vm-destroy, never vm-uninstall or template-uninstall)"
+
+NOTHING = "Nothing was changed."
+#: of a restore that was refused after the shutdown
+SHUT_DOWN = "The VM was shut down for this run; nothing else was changed."
+CLONES = (
+    "A VM that is not finished is a template, which nobody can start. Repeat the command: it finishes the VM and makes "
+    "no VM twice."
+)
+KEEPING = "The disks of the VM are as they were. Parts of the journal may remain. Repeat the command."
+SAVING = (
+    "The records of the last complete save stay valid. The next save removes a VDI that this save has left on the SR."
+)
+
+
+def swapping(vm: Record) -> str:
+    """Of restore and undo."""
+    return (
+        f"Some disks of the VM {vm['name_label']!r} may be swapped and others not, and its start is blocked. "
+        f"Repeat the command, or run `relvmoiscsi pool restore --undo {vm['uuid']}`."
+    )
+
+
+def moving_home(vm: Record) -> str:
+    return (
+        f"The VM {vm['name_label']!r} has some disks on its own SR and the others on the copy, and can be "
+        f"used. Repeat the command, or run `relvmoiscsi pool restore --undo {vm['uuid']}`."
+    )
+
+
+def not_movable(vm: Record) -> str:
+    """Of a pool whose licence has no migration of disks."""
+    return (
+        f"The VM {vm['name_label']!r} stays on the copy and can be used. Shut the VM down, copy the disk "
+        "(`xe vdi-copy`) and attach the new VDI in its place. Then run `relvmoiscsi pool restore --keep "
+        f"{vm['uuid']}`. Or use `--undo`."
+    )
+
+
+def lent_disk_removed(vm_name: str) -> str:
+    return f"The disk was removed from the VM {vm_name!r}."
+
+
+def mounted_disk(vm_name: str) -> str:
+    return f"Unmount the disk in the guest of {vm_name!r}, then repeat the command."

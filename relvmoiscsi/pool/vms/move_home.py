@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Disks of a copy that a VM has since a restore move to the SR of the VM's old disks, and stay: the journal ends.
+
+xapi moves the disks by copying, whether the VM runs or not. The old VDIs stay, and nobody needs them.
+"""
+
+from typing import Callable, List
+
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
+from relvmoiscsi.pool.vms import left_behind, restore_journal, vbds
+from relvmoiscsi.pool.vms.inventory import NULL
+from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
+from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
+
+
+def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None, dry_run: bool = False) -> Restored:
+    """Move the disks of the copy to the SR of the old disks, whether the VM runs or not, and end the journal.
+
+    `tell` is told the device of each disk that begins. Raises Refused, NotFound, PoolFailure. `dry_run`: take the same
+    looks and change nothing.
+    """
+    record: Record = calls.call("VM.get_record", vm)
+    swaps = _verify(calls, vm, record)
+    if dry_run:
+        restore_journal.verify_free(calls, record, swaps)
+        ahead = [swap for swap in swaps if vbds.read(calls, vm, swap.userdevice).vdi == swap.new]
+        return result_of(record, WOULD_HOME, ahead)
+    sentence = left_behind.moving_home(record)
+    with restore_journal.locked(calls, vm, record, swaps, "restore --home", sentence) as locked:
+        swaps = restore_journal.journal_of(locked.read())
+        for swap in swaps:
+            if locked.device(swap).vdi == swap.new:  # else an earlier run has moved it
+                tell(swap.userdevice)
+                _move(locked, swap)
+        for swap in swaps:
+            _verify_is_home(locked, swap)
+        restore_journal.forget_all(locked)
+    waiting, notes = [], []
+    for uuid in [uuid for swap in swaps for uuid in (swap.old, swap.new)]:
+        users = vbds.users_of(calls, uuid)
+        if users:
+            notes.append(f"The VDI {uuid} is a disk of {', '.join(users)}: keep the VDI.")
+        elif vbds.find(calls, uuid) is not None:
+            waiting.append(uuid)
+    return result_of(record, HOME, swaps, waiting, notes)
+
+
+def _verify(calls: Calls, vm: str, record: Record) -> List[Swap]:
+    """The journal. Raises Refused where a disk would not come home at this moment; NotFound, PoolFailure."""
+    restore_journal.must_be_restored(record)
+    swaps = restore_journal.journal_of(record)
+    there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
+    if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
+        raise Refused(
+            f"A restore of the VM {record['name_label']!r} was interrupted. First repeat the restore or undo the "
+            "restore. To leave the VM as it is, use `relvmoiscsi pool restore --keep`."
+        )
+    vbds.must_be_idle(record)
+    for swap, device in there:
+        if not restore_journal.is_home(calls, record, swap, device):
+            restore_journal.verify_not_between(calls, record, swap, device)
+            _verify_movable(calls, record, swap, device)
+    return swaps
+
+
+def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> None:
+    """Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure."""
+    name = record["name_label"]
+    vbds.must_have(record, device, (swap.new,))
+    vbds.must_be_free(calls, swap.new, device.vbd)
+    snapshots = vbds.snapshots_of(calls, record)
+    if snapshots:
+        raise Refused(
+            f"The VM {name!r} has snapshots: {', '.join(snapshots)}. Nothing was moved: the pool would move the "
+            "disks of the snapshots too, partly to its default SR. Delete the snapshots first, or undo the "
+            "restore."
+        )
+    vdi = calls.call("VDI.get_record", device.vdi_ref)
+    if vdi["cbt_enabled"]:
+        raise Refused(
+            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, "
+            f"and the pool cannot move such a VDI. Run `xe vdi-disable-cbt uuid={swap.new}`, then repeat the "
+            f"command. The next backup is a full backup in any case."
+        )
+    if vdi["on_boot"] != "persist":
+        raise Refused(
+            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start "
+            f"(on-boot), and the pool cannot move such a VDI. Run `xe vdi-param-set on-boot=persist "
+            f"uuid={swap.new}`, then repeat the command."
+        )
+    _sr(calls, swap)
+
+
+def _move(locked: LockedVm, swap: Swap) -> None:
+    """Raises Refused, NotFound, PoolFailure."""
+    calls, record, device = locked.calls, locked.read(), locked.device(swap)
+    vbds.must_be_idle(record)
+    _verify_movable(calls, record, swap, device)
+    restore_journal.write_leaving(locked, record, swap)
+    try:
+        calls.run("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
+    except PoolGone:
+        raise
+    except PoolFailure as failure:
+        now = locked.device(swap)
+        if now.vbd == device.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):
+            # the VM has the new VDI already: only the old VDI could not be destroyed
+            restore_journal.write_arrived(locked, locked.read(), swap, now.vdi)
+        is_licence = failure.code == "LICENCE_RESTRICTION"
+        failure.in_state((left_behind.not_movable if is_licence else left_behind.moving_home)(record))
+        raise
+    _verify_is_home(locked, swap)
+    restore_journal.write_arrived(locked, record, swap, locked.device(swap).vdi)
+
+
+def _verify_is_home(locked: LockedVm, swap: Swap) -> None:
+    """Raises PoolFailure."""
+    record = locked.read()
+    if not restore_journal.is_home(locked.calls, record, swap, locked.device(swap)):
+        raise PoolFailure(
+            f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, although "
+            f"the pool reported the move of the VDI {swap.new} as done. The journal stays. Check the disks of "
+            f"the VM before you go on."
+        )
+
+
+def _sr(calls: Calls, swap: Swap) -> str:
+    """The SR where the old disk was, whether or not the old disk is still there. Raises NotFound."""
+    try:
+        return str(calls.call("SR.get_by_uuid", swap.home))
+    except PoolFailure as failure:
+        if failure.code != "UUID_INVALID":
+            raise
+        raise NotFound(
+            f"The SR {swap.home}, which held the old disks, is no longer in the pool. Introduce the SR again. Or "
+            f"run `relvmoiscsi pool restore --keep {swap.vm}`: the VM then stays on the copy."
+        ) from failure

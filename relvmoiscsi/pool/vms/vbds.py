@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Which disk a VM has at a device, and who has a VDI: read anew before each step, as other clients change VMs too."""
+
+from typing import Collection, Dict, List, NamedTuple, Optional
+
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.vms.inventory import NULL
+
+
+class Device(NamedTuple):
+    """A device of a VM. All is empty for a device without a VBD."""
+
+    number: str  #: userdevice
+    vbd: str = ""  #: reference
+    record: Record = {}  #: of the VBD
+    vdi: str = ""  #: UUID; NULL for a VBD without a VDI
+    vdi_ref: str = ""
+    sr: str = ""  #: UUID
+
+
+def read(calls: Calls, vm: str, number: str) -> Device:
+    """Raises PoolFailure."""
+    for vbd, record in calls.records("VBD", VM=vm, userdevice=number).items():
+        ref = record["VDI"]
+        if ref != NULL:
+            with passing("HANDLE_INVALID"):  # the SR of the VDI was forgotten just now
+                vdi = calls.call("VDI.get_record", ref)
+                return Device(number, vbd, record, str(vdi["uuid"]), ref, str(calls.call("SR.get_uuid", vdi["SR"])))
+        return Device(number, vbd, record, NULL, NULL)
+    return Device(number)
+
+
+def must_have(record: Record, device: Device, expected: Collection[str], begun: bool = True) -> None:
+    """Raises Refused for a device with a VDI that is not expected. "" expects a device without a VBD. `begun`: the VM
+    has a journal.
+    """
+    if device.vdi in expected:
+        return
+    wanted = " or ".join(sorted(uuid for uuid in expected if uuid)) or "none"
+    found = "none" if not device.vbd else "no VDI" if device.vdi == NULL else f"the VDI {device.vdi}"
+    keep = (
+        f"To keep that disk, run `relvmoiscsi pool restore --keep {record['uuid']}`. Otherwise remove the disk "
+        "from the VM and repeat the command."
+    )
+    raise Refused(
+        f"The disk {device.number} of the VM {record['name_label']!r} is not what it was: it has {found}, and "
+        f"not {wanted}. This disk was not changed. {keep if begun else 'Check the VM, then repeat the command.'}"
+    )
+
+
+def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
+    """Raises Refused where a VBD other than `but` has the VDI (a UUID); NotFound."""
+    names = _owners(calls, [vbd for vbd in calls.call("VDI.get_VBDs", ref_of(calls, vdi)) if vbd != but])
+    if names:
+        raise Refused(
+            f"The VDI {vdi} is a disk of {', '.join(names.values())} as well. Remove the disk from there first. For a "
+            "lent disk, use `relvmoiscsi pool rescue --done`."
+        )
+
+
+def users_of(calls: Calls, vdi: str, but: str = "") -> List[str]:
+    """Names of the VMs that have a VDI (a UUID), without the VM `but` (a reference). A VDI that is gone has none."""
+    ref = find(calls, vdi)
+    found = {} if ref is None else _owners(calls, calls.call("VDI.get_VBDs", ref))
+    return [name for vm, name in found.items() if vm != but]
+
+
+def _owners(calls: Calls, vbds: Collection[str]) -> Dict[str, str]:
+    """Quoted names of the VMs that have these VBDs, in order, by reference."""
+    names = {vm: repr(calls.call("VM.get_name_label", vm)) for vm in {calls.call("VBD.get_VM", vbd) for vbd in vbds}}
+    return dict(sorted(names.items(), key=lambda item: item[1]))
+
+
+def must_be_idle(record: Record) -> None:
+    """Raises Refused for a VM on which xapi has an operation under way."""
+    busy = ", ".join(sorted(set(record["current_operations"].values())))
+    if busy:
+        raise Refused(
+            f"The pool is busy with the VM {record['name_label']!r}: {busy}. Nothing was changed. Wait, then repeat "
+            "the command."
+        )
+
+
+def ref_of(calls: Calls, vdi: str) -> str:
+    """Raises NotFound."""
+    ref = find(calls, vdi)
+    if ref is None:
+        raise NotFound(f"The VDI {vdi} is no longer in the pool.")
+    return ref
+
+
+def find(calls: Calls, vdi: str) -> Optional[str]:
+    """The reference of a VDI; None for a UUID that the pool does not have."""
+    with passing("UUID_INVALID"):
+        return str(calls.call("VDI.get_by_uuid", vdi))
+    return None
+
+
+def snapshots_of(calls: Calls, record: Record) -> List[str]:
+    """Names of the snapshots of a VM."""
+    return sorted(str(calls.call("VM.get_name_label", ref)) for ref in record["snapshots"])
