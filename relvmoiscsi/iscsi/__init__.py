@@ -12,7 +12,7 @@ without I/O: bytes in, bytes out. What ends with the process is all that there w
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.names import Credentials, Initiator, LunInfo, Portal, Target
 from relvmoiscsi.iscsi.opening import list_luns, open_lun
-from relvmoiscsi.iscsi.target import discover
+from relvmoiscsi.iscsi.target_sessions import discover
 
 __all__ = [
     "Credentials",

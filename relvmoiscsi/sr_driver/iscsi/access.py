@@ -14,7 +14,7 @@ from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.names import Credentials, Initiator, Portal, Target
-from relvmoiscsi.iscsi.target import discover
+from relvmoiscsi.iscsi.target_sessions import discover
 from relvmoiscsi.sr_driver.iscsi.config import Chap, Config
 from relvmoiscsi.sr_driver.iscsi.ifaces import interfaces
 from relvmoiscsi.sr_driver.protocol import Call

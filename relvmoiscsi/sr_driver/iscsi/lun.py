@@ -91,7 +91,7 @@ class IscsiLun(Lun):
     def _opened(self, held: ExitStack, writable: bool, patience: Deadline) -> LunDevice:
         def open_by(initiator: Initiator) -> LunDevice:
             where = (access.portals, access.config.target_iqn, initiator, self.scsi_id, writable, patience)
-            return held.enter_context(open_lun(*where, access.credentials, is_fenced=writable))
+            return held.enter_context(open_lun(*where, access.credentials, ends_late_writes=writable))
 
         access = self._access
         try:

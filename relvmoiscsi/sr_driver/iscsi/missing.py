@@ -8,7 +8,7 @@ from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.iscsi.names import Target
 from relvmoiscsi.iscsi.opening import list_luns
-from relvmoiscsi.iscsi.target import PORTAL_SECONDS
+from relvmoiscsi.iscsi.target_sessions import PORTAL_SECONDS
 from relvmoiscsi.sr_driver.iscsi import listing
 from relvmoiscsi.sr_driver.iscsi.access import Access
 from relvmoiscsi.sr_driver.iscsi.portals import Portal

@@ -508,7 +508,7 @@ def test_a_writer_wants_a_whole_url(command):
     ],
 )
 def test_what_refuses_us_says_what_to_do_and_that_nothing_was_written(command, quirk, words, monkeypatch):
-    monkeypatch.setattr("relvmoiscsi.iscsi.target._TRY_SECONDS", 0.01)
+    monkeypatch.setattr("relvmoiscsi.iscsi.target_sessions._TRY_SECONDS", 0.01)
     with HostileTarget(quirks=[quirk], ignore=("isid kept",)) as target:
         ran = command("resignature", url(target, 0), "--yes", "--not-in-use", "--initiator-name", NAME)
 

@@ -52,7 +52,7 @@ def test_the_same_bytes_as_on_an_image(name):
 
 
 def test_round_trips_are_few(monkeypatch):
-    """1 for the login, 2 to find the LUN, 28 of the engine, 2 for a reset and a look behind it, 1 for the logout."""
+    """1 for the login, 3 to find the LUN, 28 of the engine, 2 for a reset and a look behind it, 1 for the logout."""
     waits, wait = [], Link.wait
 
     def counted(link, is_done, what):
@@ -63,7 +63,12 @@ def test_round_trips_are_few(monkeypatch):
     with HostileTarget([Lun(0, disk=load("chain"))]) as target:
         over_iscsi(target, "chain")
 
-    assert waits[:3] == [f"the login at 127.0.0.1:{target.port}", "the list", "a look at the LUNs"]
+    assert waits[:4] == [
+        f"the login at 127.0.0.1:{target.port}",
+        "the list",
+        "a look at the names",
+        "a look at the LUNs",
+    ]
     assert waits[-1] == "the logout"
     assert len(waits) <= 34
 

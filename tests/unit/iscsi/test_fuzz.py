@@ -18,7 +18,7 @@ from relvmoiscsi.iscsi.login import Handshake, Wanted
 from relvmoiscsi.iscsi.names import Credentials, Portal
 from relvmoiscsi.iscsi.pdu import Wire
 from relvmoiscsi.iscsi.session import Command
-from relvmoiscsi.iscsi.target import targets_in
+from relvmoiscsi.iscsi.target_sessions import targets_in
 
 NONE = 0xFFFFFFFF
 PER_SEED = 120

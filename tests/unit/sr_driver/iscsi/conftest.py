@@ -9,7 +9,7 @@ from kit.iscsi.lun import Lun
 from kit.pool.client import connected_locally
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.iscsi import target as target_module
+from relvmoiscsi.iscsi import target_sessions as target_module
 from relvmoiscsi.sr_driver import calls
 from relvmoiscsi.sr_driver.iscsi import access, lun
 
