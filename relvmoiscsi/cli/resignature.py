@@ -31,8 +31,8 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError,
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
-from relvmoiscsi.iscsi.names import DEFAULT_PORT
 from relvmoiscsi.iscsi.url import parse_url
+from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.wording import printable
 
 _RESIGNATURE = """\

@@ -11,7 +11,7 @@ from typing import Any, Callable, List, NamedTuple, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.iscsi.faults import Lost
-from relvmoiscsi.iscsi.names import Portal
+from relvmoiscsi.portal import Portal
 
 CONNECT_SECONDS = 5.0  #: for each address, as SM has it
 RESOLVE_SECONDS = 10.0

@@ -16,9 +16,9 @@ from relvmoiscsi.iscsi.chap import Entropy
 from relvmoiscsi.iscsi.crc32c import Checksum
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.login import Handshake, Wanted
-from relvmoiscsi.iscsi.names import Portal
 from relvmoiscsi.iscsi.pdu import Pdu, Wire
 from relvmoiscsi.iscsi.session import Session
+from relvmoiscsi.portal import Portal
 
 log = logging.getLogger(__name__)
 

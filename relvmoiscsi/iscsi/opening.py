@@ -13,9 +13,10 @@ from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.looking import Look
 from relvmoiscsi.iscsi.lun_device import LunDevice, no_path, read_only, reserved
-from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunInfo, Portal
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunInfo
 from relvmoiscsi.iscsi.scsi import Verdict
 from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
+from relvmoiscsi.portal import Portal
 
 log = logging.getLogger(__name__)
 
@@ -137,8 +138,9 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
     if len(found) > 1:
         numbers = ", ".join(str(one.info.number) for one in found)
         raise Refused(
-            f"The LUNs {numbers} behind {iqn} have one SCSIid, {found[0].info.scsi_id}: the clone cannot be told from "
-            "its original. Have the array give the clone a SCSIid of its own, or map the clone alone to this machine.",
+            f"The LUNs {numbers} behind {iqn} have one SCSIid, {found[0].info.scsi_id}: the SCSIid does not tell the "
+            "clone from its original. Have the array give the clone a SCSIid of its own, or map the clone alone to "
+            "this machine.",
             "ISCSIDevice",
         )
     return found[0]

@@ -31,8 +31,9 @@ from relvmoiscsi.iscsi.faults import (
 )
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.login import Wanted
-from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, Portal, Target, parse_address
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, Target
 from relvmoiscsi.iscsi.text_keys import pack, unpack
+from relvmoiscsi.portal import Portal, parse_address
 
 log = logging.getLogger(__name__)
 

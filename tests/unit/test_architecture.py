@@ -24,7 +24,7 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "device", "vpd", "scsi_id_text", "wording", "__init__")
+BASE = ("errors", "device", "vpd", "scsi_id_text", "portal", "wording", "__init__")
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "sr_driver": ("direct", "doctor", "report", "procedure", "engine", "formats", "host", "iscsi"),
     "plugin": ("plugin_targets", "cli", "report", "engine", "formats", "host"),
     "plugin_targets": ("cli", "sr_driver", "host", "iscsi", "deadline"),
-    "direct": ("host",),
+    "direct": ("host", "deadline"),
     "doctor": ("direct", "host"),
     "pool": ("formats", "host"),
     "report": ("engine", "formats"),
@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "deadline": (),
     "vpd": (),
     "scsi_id_text": (),
+    "portal": (),
     "wording": (),
     "device": (),
     "errors": (),

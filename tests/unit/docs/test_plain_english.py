@@ -58,10 +58,10 @@ LEFT = {
     "docs/pool.rst": 18,
     "docs/protocol.rst": 25,
     "docs/scripting.rst": 13,
-    "docs/troubleshooting.rst": 56,
+    "docs/troubleshooting.rst": 55,
     "docs/urls.rst": 4,
 }
-ROOMS = ("cli", "pool", "direct", "doctor", "report")
+ROOMS = ("cli", "pool", "direct", "doctor", "report", "iscsi", "sr_driver")
 CALLS = {"say", "ask", "ask_for", "tell", "in_state", "PoolAnswer", "Finding"}
 
 

@@ -26,9 +26,9 @@ from kit.iscsi.wire import (
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.login import Parameters
-from relvmoiscsi.iscsi.names import Portal
 from relvmoiscsi.iscsi.pdu import Header, Wire
 from relvmoiscsi.iscsi.session import Session
+from relvmoiscsi.portal import Portal
 
 __all__ = ["ANSWER_LOST", "LOST", "MemoryTarget", "MemorySessions", "pairs_of", "pdus_in", "session"]
 

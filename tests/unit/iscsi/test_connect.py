@@ -13,8 +13,8 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.iscsi import Credentials, Initiator, Portal
 from relvmoiscsi.iscsi.connect import _why_not, connect, resolve
-from relvmoiscsi.iscsi.names import parse_address
 from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
+from relvmoiscsi.portal import parse_address
 
 
 @pytest.fixture

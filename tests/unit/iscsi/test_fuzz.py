@@ -15,10 +15,11 @@ from kit.iscsi.wire import Pdu, text_of
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import scsi
 from relvmoiscsi.iscsi.login import Handshake, Wanted
-from relvmoiscsi.iscsi.names import Credentials, Portal
+from relvmoiscsi.iscsi.names import Credentials
 from relvmoiscsi.iscsi.pdu import Wire
 from relvmoiscsi.iscsi.session import Command
 from relvmoiscsi.iscsi.target_sessions import targets_in
+from relvmoiscsi.portal import Portal
 
 NONE = 0xFFFFFFFF
 PER_SEED = 120
