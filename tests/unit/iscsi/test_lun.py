@@ -391,6 +391,7 @@ def test_the_session_ends_with_a_logout():
     assert target.events == ["logout"]
 
 
+@pytest.mark.states
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_is_lost_the_lun_holds_what_was_written(seed):
     """Cuts, attentions, power cuts at random commands: after a flush all is there, and no read is wrong."""
