@@ -7,7 +7,7 @@ the VDI, so the LUN stays the same VDI whatever the kernel calls its disk. The r
 
     a map                        leads there; its paths have no link
     one disk, no map             leads there, unless multipath will take it
-    several disks, no map        no link: each would be written past the others' caches and queues
+    several disks, no map        no link: writes to one disk pass the caches and queues of the other disks
     hidden by the driver         no link (the rule does not even ask)
     an SR, or LVM nobody reads   no link, clone or not
 
@@ -46,7 +46,7 @@ _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
 
 _SESSION = re.compile(r"/(session\d+)/")
 
-#: programs that look at every disk, and leave it to whoever uses it
+#: programs that look at every disk, and leave a disk to its user
 _ONLOOKERS = re.compile(r"process \d+ \((multipathd|systemd-udevd|\(?udev-worker\)?)\)\Z")
 
 
@@ -146,8 +146,8 @@ def in_time(look: Looker, path: str, seconds: float) -> Owner:
 def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
     """Raises Refused for a disk behind an iSCSI session, which nobody keeps for a VM.
 
-    SM logs out of a target when its last SR on it is detached, whoever else uses the session; and a host of XenServer
-    or XCP-ng logs in to nothing by itself when it starts.
+    SM logs out of a target when its last SR there is detached, even if another program uses the session; and a host of
+    XenServer or XCP-ng logs in to no target by itself when it starts.
     """
     for disk in disks:
         session = _SESSION.search(os.path.realpath(os.path.join(host.sysfs, "block", disk)))

@@ -37,7 +37,7 @@ _WRITE_PROTECTED = 0x80
 
 
 class Look(NamedTuple):
-    """What a LUN is, and whether it can be used now."""
+    """What a LUN is, and whether a call can use it now."""
 
     info: LunInfo
     is_disk: bool
@@ -140,7 +140,7 @@ def asking_names(lun: bytes) -> List[Command]:
 
 
 def _questions(lun: bytes) -> List[Command]:
-    """A unit attention, if one waits, comes with the first, so that the others need not be repeated for it."""
+    """A unit attention that waits answers the first command, so that no other command is repeated for it."""
     sizes = [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
     return [asking(lun, scsi.test_unit_ready(), 0), *asking_names(lun), *sizes]
 

@@ -245,7 +245,8 @@ class LunDevice(Device):
         return self._failure(reason, errno.ENODATA if is_medium else errno.EIO, operation)
 
     def _failure(self, reason: str, number: int, operation: Optional[Operation] = None) -> DeviceError:
-        at = operation or next(iter([*self._rest, *self._batch]), Operation(0, 0, Command(self.info.lun, b"")))
+        nothing = Operation(0, 0, Command(self.info.lun, b""))
+        at = operation if operation is not None else [*self._rest, *self._batch, nothing][0]
         return DeviceError(self.name, self._action, at.offset, at.length, reason, number)
 
     # --- a session

@@ -7,7 +7,7 @@ from relvmoiscsi.portal import Portal
 
 
 class Credentials(NamedTuple):
-    """CHAP users and secrets; "" where there is none. The incoming ones are those of the target."""
+    """CHAP users and secrets; "" where there is none. With the incoming user and secret the target proves itself."""
 
     user: str = ""
     secret: str = ""

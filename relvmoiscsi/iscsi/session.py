@@ -86,7 +86,7 @@ class Session:
     # --- commands
 
     def start(self, commands: Iterable[Command]) -> List[Task]:
-        """Queue commands. Once one has failed that must not, those that were not begun never are."""
+        """Queue commands. After a failure of a command that must not fail, no further command is sent."""
         tasks = [Task(command) for command in commands]
         self._waiting.extend(tasks)
         self._begin_waiting()
@@ -146,7 +146,7 @@ class Session:
         self._send(Header(pdu.TASK_MANAGEMENT | IMMEDIATE, function, lun=lun, task_tag=self._reset_tag))
 
     def _send(self, header: Header, data: Bytes = _EMPTY) -> None:
-        """Number a request and queue it; those that are not immediate take a place in the window."""
+        """Number a request and queue it; a request that is not immediate takes a place in the window."""
         self.wire.send(header._replace(word24=self._cmd_sn, word28=self._exp_stat_sn), data)
         if not header.opcode & IMMEDIATE:
             self._cmd_sn = _next(self._cmd_sn)
@@ -193,7 +193,7 @@ class Session:
             self._max_cmd_sn = header.word32
 
     def _destination(self, header: Header) -> memoryview:
-        """Where the data of a PDU go: those of a read into the memory of its command, in order and nowhere else."""
+        """Where the data of a PDU go: data of a read into the memory of its command, in order and nowhere else."""
         if header.opcode != pdu.DATA_IN:
             return memoryview(bytearray(header.lengths))
         task, end = self._task_of(header), header.word40 + header.lengths

@@ -4,7 +4,7 @@
 The ISID of a session that writes is a function of host, target and LUN. So a new session of this host ends the session
 of a killed call, with the writes that were on their way, before the target answers the login (RFC 7143 6.3.5).
 Sessions that only read have random ISIDs, or a reader would end a writer. Every ISID is of the random kind, 0x80:
-those of open-iscsi begin with 00 02 3d, so no session of the kernel is ended.
+the ISIDs of open-iscsi begin with 00 02 3d, so no session of the kernel is ended.
 """
 
 import hashlib

@@ -25,7 +25,7 @@ _TELL_SECONDS = 1.0
 
 
 def waiting(deadline: Deadline, seconds: float) -> float:
-    """How long to wait for a lock, so that who holds it is told before the caller gives up."""
+    """Seconds to wait for a lock: the error that names its holder must come before the caller gives up."""
     return max(0.0, min(seconds, deadline.left - _TELL_SECONDS))
 
 
@@ -33,7 +33,7 @@ class Locks(NamedTuple):
     """What is to be taken against LVM commands of this host. A LUN that LVM does not see needs none of it."""
 
     of_lvm: bool = True  #: LVM's own, of both names of the volume group
-    of_sm: bool = True  #: SM's LVM lock; False as well where whoever waits for this holds it
+    of_sm: bool = True  #: SM's LVM lock; False as well where the parent of this process holds it
 
 
 def resignatured(
@@ -112,7 +112,7 @@ class _SmLog(procedure.Voice):
     def locks(self, run: Run) -> Iterator[None]:
         """SM's LVM lock and LVM's own, on both names of the volume group, where LVM sees the LUN.
 
-        They are lent to whoever waits for this process, and end with it: the LUN may not answer.
+        The locks are lent to the parent of this process, and end with the parent: the LUN may not answer.
         """
         with ExitStack() as held:
             lend = held.enter_context(lending())

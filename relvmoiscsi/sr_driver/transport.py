@@ -114,7 +114,7 @@ def record_of_host(call: Call, xapi: "Xapi") -> Dict[str, Any]:
 class Lun:
     """The LUN that a call names."""
 
-    is_seen = True  #: does LVM on this host see it, so that who writes needs LVM's locks? Known once it is opened
+    is_seen = True  #: does LVM on this host see the LUN, so that writes need LVM's locks? Known once the LUN is open
     asks_pool_again = False  #: are the pool's records read once more before the first write?
     has_sm_lock = False  #: has SM's LVM lock been held since before the LUN came?
 
@@ -123,7 +123,7 @@ class Lun:
         self.scsi_id, self.deadline, self.lock_seconds = scsi_id, deadline, lock_seconds
 
     def with_device(self, work: Work, writable: bool) -> str:
-        """What `work` gives of the LUN. Nobody else on this host of ours works on it meanwhile.
+        """What `work` gives of the LUN. No other relvmoiscsi of this host works on the LUN meanwhile.
 
         The first write of `work` is refused after the deadline, and a SIGTERM is heeded until then. What has begun
         goes on to its end. Afterwards the host is as it was, but for the LUN itself where that has new identities.

@@ -41,7 +41,7 @@ FIRST_SECONDS = 5.0
 
 
 class IscsiLun(Lun):
-    """It comes with a session, and goes with it; sessions of others are left alone."""
+    """The LUN comes with a session, and goes with that session; the kernel's sessions are left alone."""
 
     asks_pool_again = True
 
@@ -74,7 +74,7 @@ class IscsiLun(Lun):
         return answer, device.info.kernel_number
 
     def _guard(self, held: ExitStack) -> None:
-        """Keep off who may write to the LUN on this host, but for LVM commands."""
+        """Keep other programs of this host from writing to the LUN; LVM commands have locks of their own."""
         with terminated.waiting():  # a command that was given a URL has this lock, also where root runs none
             held.enter_context(lun_name(self.scsi_id, self._lock_time, THIS_HOST))
         seen = held.enter_context(exclusive_open(self.scsi_id, self.deadline, THIS_HOST))
