@@ -104,11 +104,9 @@ def _names(directory: str) -> List[str]:
 # --- what is called
 
 
-def classify(
-    arguments: Arguments, host: Host = THIS_HOST, see: Look = look, known: Optional[Mapping[str, str]] = None
-) -> str:
-    """Every LUN of this host, in order of SCSIids; `known` are their devices, where somebody else has looked."""
-    shown: Mapping[str, str] = _asked_for(arguments, host) if known is None else known
+def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
+    """Every LUN of this host, in order of SCSIids."""
+    shown = _asked_for(arguments, host)
     start, deadline = arguments.get("from", ""), Deadline(PAGE_SECONDS)
     behind, problems = _behind_targets(arguments, host, deadline)
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]

@@ -13,7 +13,7 @@ from typing import Callable, Optional
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.iscsi.chap import Entropy
-from relvmoiscsi.iscsi.crc32c import Checksum
+from relvmoiscsi.iscsi.crc32c import fastest_crc32c
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.login import Handshake, Wanted
 from relvmoiscsi.iscsi.pdu import Pdu, Wire
@@ -27,8 +27,6 @@ SILENCE_SECONDS = 10.0
 NO_STEP_SECONDS = 30.0
 LOGOUT_SECONDS = 2.0
 
-Clock = Callable[[], float]
-
 
 class Link:
     """A connection to a portal, and the session on it once `log_in` is done."""
@@ -38,20 +36,17 @@ class Link:
         connection: socket.socket,
         portal: Portal,
         deadline: Deadline,
-        checksum: Checksum,
-        clock: Clock = time.monotonic,
     ) -> None:
         """`connection` does not block; it is closed with this."""
         self.session: Session
         self.portal = portal
         self.deadline = deadline
-        self.wire = Wire(checksum)
+        self.wire = Wire(fastest_crc32c)
         self._socket = connection
         self._poll = select.poll()
-        self._clock = clock
         self._is_in = False
         self._lost: Optional[Lost] = None
-        self._last_byte = self._last_step = clock()
+        self._last_byte = self._last_step = time.monotonic()
         self._steps = 0
         self._handle: Callable[[Pdu], None]
 
@@ -77,7 +72,7 @@ class Link:
 
     def wait(self, is_done: Callable[[], bool], what: str) -> None:
         """Return once it is done. Raises Lost, and OutOfTime, which says what was not done in time."""
-        now = self._clock()
+        now = time.monotonic()
         self._last_byte = max(self._last_byte, now)
         self._last_step = now
         self._raise_if_lost()
@@ -88,10 +83,10 @@ class Link:
 
     def pause(self, seconds: float) -> None:
         """Wait for as long, and answer the target meanwhile. Raises Lost and OutOfTime."""
-        end = self._clock() + seconds
+        end = time.monotonic() + seconds
         self._raise_if_lost()
         while True:
-            now = self._clock()
+            now = time.monotonic()
             if now >= end:
                 return
             if self.deadline.has_passed:
@@ -105,7 +100,7 @@ class Link:
             return
         try:
             if politely and self._is_in and self._lost is None and self.session.is_idle:
-                self.deadline = Deadline(LOGOUT_SECONDS, self._clock)
+                self.deadline = Deadline(LOGOUT_SECONDS)
                 self.session.log_out()
                 self.wait(lambda: self.session.is_logged_out, "the logout")
                 log.debug("logged out from %s", self.portal)
@@ -116,7 +111,7 @@ class Link:
 
     def _seconds_to_wait(self) -> float:
         """How long to wait for the next byte; pings, and raises Lost, when that is due."""
-        now = self._clock()
+        now = time.monotonic()
         silent, stuck = now - self._last_byte, now - self._last_step
         if silent >= SILENCE_SECONDS:
             raise self._is_lost(Lost(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds."))
@@ -162,7 +157,7 @@ class Link:
                 return True
 
     def _take(self, count: int) -> None:
-        now = self._clock()
+        now = time.monotonic()
         self._last_byte = now
         for answer in self.wire.received(count):
             self._handle(answer)

@@ -11,13 +11,12 @@ import hashlib
 import logging
 import os
 import time
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import chap
 from relvmoiscsi.iscsi.connect import Unreachable, connect
-from relvmoiscsi.iscsi.crc32c import fastest_crc32c
 from relvmoiscsi.iscsi.faults import (
     AUTHENTICATION_FAILED,
     NOT_ALLOWED,
@@ -43,16 +42,14 @@ _TRIES, _TRY_SECONDS = 5, 1.0  #: at a target that is not in service for now
 _MAX_PAUSE_SECONDS = 1.0  #: between sessions that are lost one after the other
 _RANDOM_ISID = b"\x80"
 
-Sleep = Callable[[float], None]
-
 
 def isid_of_reader() -> bytes:
-    """One of a session that only reads; no other session has it."""
+    """The ISID of a session that only reads; no other session has this ISID."""
     return _RANDOM_ISID + os.urandom(5)
 
 
 def isid_of_writer(host_uuid: str, iqn: str, scsi_id: str) -> bytes:
-    """The one of every session of this host that writes to the LUN. Source: RFC 7143 11.12.5."""
+    """The ISID of every session of this host that writes to the LUN. Source: RFC 7143 11.12.5."""
     if not host_uuid:
         raise UsageError("The UUID of this host is needed to write to a LUN over iSCSI.")
     return _RANDOM_ISID + hashlib.sha256("\0".join((host_uuid, iqn, scsi_id)).encode("utf-8")).digest()[:5]
@@ -69,13 +66,11 @@ class TargetSessions:
         credentials: Credentials,
         deadline: Deadline,
         isid: bytes,
-        sleep: Sleep = time.sleep,
     ) -> None:
         if not initiator.name:
             raise UsageError("This host has no iSCSI initiator name. Set the IQN of the host.", "ConfigISCSIIQNMissing")
         self.portals, self.iqn, self.initiator = tuple(portals), iqn, initiator
         self.credentials, self.deadline, self.isid = credentials, deadline, isid
-        self._sleep = sleep
         self._last = self.portals[0]  # which gave the last session
         self._skipped: List[Portal] = []  # whose paths to the LUN are standby
         self._offered: Optional[List[Portal]] = None  # by the target itself, once asked
@@ -108,7 +103,7 @@ class TargetSessions:
         failure = ""
         pause = 0.0 if attempt < 2 else min(_MAX_PAUSE_SECONDS, 0.05 * 2**attempt)
         while True:
-            self._sleep(self.deadline.within(pause))
+            time.sleep(self.deadline.within(pause))
             pause = min(_MAX_PAUSE_SECONDS, max(0.1, 2 * pause))
             for portal, seconds in in_turn(self._open_portals(), self.deadline):
                 try:
@@ -162,7 +157,7 @@ class TargetSessions:
                 if deadline.left < _TRY_SECONDS:
                     raise
                 log.info("%s", failure)
-            self._sleep(deadline.within(_TRY_SECONDS))
+            time.sleep(deadline.within(_TRY_SECONDS))
         raise AssertionError("the last attempt gives or raises something")
 
     def _verify_offered(self, portal: Portal, deadline: Deadline, refused: RelvmoiscsiError, passes: bool) -> None:
@@ -215,7 +210,7 @@ class TargetSessions:
 
 
 def _log_in_at(portal: Portal, wanted: Wanted, initiator: Initiator, isid: bytes, deadline: Deadline) -> Link:
-    link = Link(connect(portal, initiator.interface, deadline), portal, deadline, fastest_crc32c)
+    link = Link(connect(portal, initiator.interface, deadline), portal, deadline)
     try:
         link.log_in(wanted._replace(where=str(portal)), isid, os.urandom)
     except Violation as problem:
