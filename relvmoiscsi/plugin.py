@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the host plugin answers beside `version` and `doctor`: drivers/plugins/relvmoiscsi, by host.call_plugin.
 
-    classify     every LUN that this host sees, and those behind the iSCSI targets of its SRs, seen or not, by what is
-                 on it; nothing is written. With hba=true those behind its adapters (Fibre Channel, SAS), and none of
-                 an iSCSI session. `problems` has a sentence for each target that could not be asked: of its LUNs those
-                 are listed that the host sees
+    classify     every LUN that this host sees, and every LUN behind the iSCSI targets of its SRs, seen or not, by what
+                 is on the LUN; nothing is written. With hba=true: only LUNs behind its adapters (Fibre Channel, SAS).
+                 `problems` has a sentence for each target that did not answer: of its LUNs the answer lists only the
+                 LUNs that the host sees
                  {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
                  "name", "problem"}, ...], "problems": [], "next": null}
     map          sr: what the ids of a resignatured LUN were, as long as its journal is there
@@ -104,11 +104,9 @@ def _names(directory: str) -> List[str]:
 # --- what is called
 
 
-def classify(
-    arguments: Arguments, host: Host = THIS_HOST, see: Look = look, known: Optional[Mapping[str, str]] = None
-) -> str:
-    """Every LUN of this host, in order of SCSIids; `known` are their devices, where somebody else has looked."""
-    shown: Mapping[str, str] = _asked_for(arguments, host) if known is None else known
+def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
+    """Every LUN of this host, in order of SCSIids."""
+    shown = _asked_for(arguments, host)
     start, deadline = arguments.get("from", ""), Deadline(PAGE_SECONDS)
     behind, problems = _behind_targets(arguments, host, deadline)
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]
@@ -200,7 +198,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
     """What the ids of the LUN with this SR were. Raises UsageError, NotFound."""
     sr_uuid = arguments.get("sr", "").lower()
     if not is_uuid(sr_uuid):
-        raise UsageError("The argument sr is to be the UUID of an SR on a LUN of this host.")
+        raise UsageError("The argument sr is no UUID. Give the UUID of an SR on a LUN of this host.")
     for path in luns(host).values():
         try:
             found = see(path, lambda seen: _map_facts(seen, sr_uuid))
@@ -263,7 +261,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
     """New identities for a LUN of this host, under the guards of the command. Raises UsageError, NotFound, Failed."""
     scsi_id = arguments.get("scsi_id", "")
     if not is_scsi_id(scsi_id):
-        raise UsageError("The argument scsi_id is to be the SCSIid of a LUN of this host.")
+        raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
     path = luns(host).get(scsi_id)
     if path is None:
         raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")
@@ -276,7 +274,7 @@ def words(path: str, arguments: Arguments) -> List[str]:
     for name in ("dry_run", "clear_metadata_vdi"):
         value = arguments.get(name, "false")
         if value not in ("true", "false"):
-            raise UsageError(f"The argument {name} is to be true or false.")
+            raise UsageError(f"The argument {name} is neither true nor false. Give true or false.")
         found += ["--" + name.replace("_", "-")] if value == "true" else []
     for name in ("vdis", "sr_uuid"):
         if arguments.get(name):
@@ -302,7 +300,7 @@ def run_command(argv: List[str]) -> str:
 
 
 def fitted(facts: Dict[str, Any]) -> str:
-    """The facts as JSON without the lists that are too long; `left_out` names those. `map` pages the VDIs."""
+    """The facts as JSON without lists that are too long; `left_out` names each such list. `map` pages the VDIs."""
     left_out: List[str] = []
     for name in ("plan", "lvs", "other_uuids", "vdis", "notes"):
         text = json.dumps({**facts, "left_out": left_out})
@@ -339,9 +337,11 @@ def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
     """One LUN, for SM to find it, on the sessions that this host has to the target. Raises UsageError."""
     scsi_id, number = arguments.get("scsi_id", ""), arguments.get("number", "")
     if not is_scsi_id(scsi_id) or not arguments.get("iqn"):
-        raise UsageError("The arguments iqn and scsi_id are to be those of a LUN behind an iSCSI target.")
+        raise UsageError(
+            "The arguments iqn and scsi_id name no LUN. Give the IQN of a target, and the SCSIid of its LUN."
+        )
     if not number.isdigit():
-        raise UsageError("The argument number is to be the LUN's number, as the kernel has it.")
+        raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
     deadline = Deadline(iscsi_sessions.ADD_SECONDS)
     problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, int(number), deadline, host)
     return json.dumps({"problems": problems})

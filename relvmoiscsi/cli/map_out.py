@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The file of --map-out: what --json prints, for whoever looks a year later.
 
-The new file is opened before the LUN is: a file that cannot be written is an error while nothing has happened. The new
-file gets its name when it is whole and durable. No content is ever replaced: the name may be that of an image, of the
-file behind a loop device, or of the only record of an earlier run.
+A file is made and taken away again before the LUN is opened. So a file that cannot be written is an error while nothing
+has happened, and a run that is killed leaves none. The new file gets its name when it is whole and durable. No content
+is ever replaced: the name may be that of an image, of the file behind a loop device, or of the only record of an
+earlier run.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import errno
 import json
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
 from relvmoiscsi.cli.output import Answer, Command, say
@@ -44,59 +45,52 @@ def new_file(path: Optional[str], look: str) -> Iterator[Callable[[Dict[str, Any
         return
     with in_state(NOTHING_WRITTEN):
         file = _MapFile(path, look)
-    try:
-        yield file.finish
-    finally:
-        file.give_up()
+    yield file.finish
 
 
 class _MapFile:
-    """A new file beside the name that it will have."""
+    """A new file, written beside the name that it will have."""
 
     def __init__(self, path: str, look: str) -> None:
         """Raises UsageError when the file cannot be made, or when something is there already."""
         self._path, self._look = os.path.realpath(path), look
-        self._file: Optional[BinaryIO] = None
-        directory, name = os.path.split(self._path)
-        self._new = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
         try:
             if not _is_free(self._path):
                 raise UsageError(f"{path} already exists and --map-out replaces no file. Give the name of a new file.")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._file = os.fdopen(os.open(self._new, flags, 0o600), "wb")
-            take_over(self._path, self._file.fileno())
+            with self._new():
+                pass
         except OSError as error:
-            self.give_up()
             raise UsageError(f"{path}: {error.strerror}.") from error
 
     def finish(self, facts: Dict[str, Any]) -> bool:
         """Give it its content and its name. False, with a sentence on stderr, when that fails."""
-        assert self._file is not None
         try:
-            self._file.write(json.dumps(facts, indent=2).encode("ascii") + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            if not _is_free(self._path):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-            os.rename(self._new, self._path)
+            with self._new() as file:
+                file.write(json.dumps(facts, indent=2).encode("ascii") + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+                if not _is_free(self._path):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+                os.rename(file.name, self._path)
             sync_directory(os.path.dirname(self._path))
         except OSError as error:
             say(f"The run is complete, but the map cannot be written to {self._path}: {error.strerror}. {self._look}")
             return False
         return True
 
-    def give_up(self) -> None:
-        """Close it, and take it away unless it has its name."""
-        if self._file is None:
-            return
+    @contextmanager
+    def _new(self) -> Iterator[BinaryIO]:
+        """A file that is gone after the block unless it was given another name."""
+        directory, name = os.path.split(self._path)
+        path = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            self._file.close()
-        except OSError:
-            pass  # what could not be written is told by then
-        try:
-            os.unlink(self._new)
-        except FileNotFoundError:
-            pass
+            with open(path, "wb", opener=lambda where, _flags: os.open(where, flags, 0o600)) as file:
+                take_over(self._path, file.fileno())
+                yield file
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def _is_free(path: str) -> bool:

@@ -30,8 +30,8 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_st
 from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
-from relvmoiscsi.iscsi.names import DEFAULT_PORT
 from relvmoiscsi.iscsi.url import is_url, parse_url
+from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.wording import human_size, printable
 
 if TYPE_CHECKING:

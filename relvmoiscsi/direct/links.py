@@ -7,7 +7,7 @@ the VDI, so the LUN stays the same VDI whatever the kernel calls its disk. The r
 
     a map                        leads there; its paths have no link
     one disk, no map             leads there, unless multipath will take it
-    several disks, no map        no link: each would be written past the others' caches and queues
+    several disks, no map        no link: writes to one disk pass the caches and queues of the other disks
     hidden by the driver         no link (the rule does not even ask)
     an SR, or LVM nobody reads   no link, clone or not
 
@@ -19,17 +19,16 @@ import json
 import logging
 import os
 import re
-import select
-import signal
-import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
+from typing import Callable, Iterable, List, NamedTuple, Optional
 
+from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.direct.config import Entry, read_section
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.config_file import read_config
 from relvmoiscsi.host.disk import hiding, holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import lun_users
 
@@ -47,7 +46,7 @@ _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
 
 _SESSION = re.compile(r"/(session\d+)/")
 
-#: programs that look at every disk, and leave it to whoever uses it
+#: programs that look at every disk, and leave a disk to its user
 _ONLOOKERS = re.compile(r"process \d+ \((multipathd|systemd-udevd|\(?udev-worker\)?)\)\Z")
 
 
@@ -130,75 +129,25 @@ def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, second
 
 
 def in_time(look: Looker, path: str, seconds: float) -> Owner:
-    """What `look` says, if it does so in time. Raises Uncertain otherwise.
+    """What `look` says, if it does so in time. Raises Uncertain otherwise."""
 
-    A read of a LUN that hangs cannot be given up by whoever made it, so a child makes it, and is left behind.
-    """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _tell(writer, look, path)
-    os.close(writer)
+    def told(_begin: Begin) -> str:
+        return json.dumps(look(path)._asdict())
+
     try:
-        said = _read_until(reader, time.monotonic() + seconds)
-    finally:
-        os.close(reader)
-    if said is None:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, os.WNOHANG)
-        raise Uncertain(f"{path} did not answer within {seconds:g} seconds.")
-    os.waitpid(child, 0)
-    answer: Dict[str, Any] = json.loads(said) if said else {"error": "its reader was killed"}
-    if "error" in answer:
-        raise Uncertain("{} cannot be read: {}".format(path, answer["error"]))
-    return Owner(**answer)
-
-
-def _tell(writer: int, look: Looker, path: str) -> None:
-    """In the child: write what is found as JSON, and end. It keeps nothing open, no lock for one: it may live long."""
-    status = 1
-    try:
-        for descriptor in [int(name) for name in os.listdir("/proc/self/fd")]:
-            if descriptor != writer:
-                _close(descriptor)
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nowhere, descriptor)
-        try:
-            answer: Dict[str, Any] = dict(look(path)._asdict())
-        except RelvmoiscsiError as error:
-            answer = {"error": str(error)}
-        os.write(writer, json.dumps(answer).encode("ascii"))
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def _close(descriptor: int) -> None:
-    try:
-        os.close(descriptor)
-    except OSError:
-        pass  # the one that listed them
-
-
-def _read_until(descriptor: int, deadline: float) -> Optional[bytes]:
-    """All that comes until its end; None if that is not there in time."""
-    parts: List[bytes] = []
-    while True:
-        readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        if not readable:
-            return None
-        part = os.read(descriptor, 65536)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
+        said = run_in_child(told, Deadline(seconds), "the LUN had been read", only_reads=True)
+    except OutOfTime as over:
+        raise Uncertain(f"{path} did not answer within {seconds:g} seconds.") from over
+    except RelvmoiscsiError as error:
+        raise Uncertain(f"{path} cannot be read: {error.message}") from error
+    return Owner(**json.loads(said))
 
 
 def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
     """Raises Refused for a disk behind an iSCSI session, which nobody keeps for a VM.
 
-    SM logs out of a target when its last SR on it is detached, whoever else uses the session; and a host of XenServer
-    or XCP-ng logs in to nothing by itself when it starts.
+    SM logs out of a target when its last SR there is detached, even if another program uses the session; and a host of
+    XenServer or XCP-ng logs in to no target by itself when it starts.
     """
     for disk in disks:
         session = _SESSION.search(os.path.realpath(os.path.join(host.sysfs, "block", disk)))

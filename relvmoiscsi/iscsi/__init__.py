@@ -10,9 +10,10 @@ without I/O: bytes in, bytes out. What ends with the process is all that there w
 """
 
 from relvmoiscsi.iscsi.lun_device import LunDevice
-from relvmoiscsi.iscsi.names import Credentials, Initiator, LunInfo, Portal, Target
+from relvmoiscsi.iscsi.names import Credentials, Initiator, LunInfo, Target
 from relvmoiscsi.iscsi.opening import list_luns, open_lun
-from relvmoiscsi.iscsi.target import discover
+from relvmoiscsi.iscsi.target_sessions import discover
+from relvmoiscsi.portal import Portal
 
 __all__ = [
     "Credentials",

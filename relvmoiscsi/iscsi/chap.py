@@ -9,9 +9,8 @@ import hmac
 from typing import Callable, Dict, Generator, Tuple
 
 from relvmoiscsi.iscsi.faults import AUTHENTICATION_FAILED, Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation
-from relvmoiscsi.iscsi.keys import NO_ANSWER, Keys, binary, number
 from relvmoiscsi.iscsi.names import Credentials
-from relvmoiscsi.iscsi.steps import SECURITY, Answer, Request
+from relvmoiscsi.iscsi.text_keys import NO_ANSWER, SECURITY, Answer, Keys, Request, binary, number
 
 Entropy = Callable[[int], bytes]
 
@@ -23,7 +22,7 @@ _CHALLENGE_BYTES = 16
 
 
 def available(offered: Tuple[int, ...]) -> Tuple[int, ...]:
-    """Those that this Python has; MD5 is not among them where the kernel is in FIPS mode."""
+    """The algorithms that this Python has; MD5 is not among them where the kernel is in FIPS mode."""
     return tuple(algorithm for algorithm in offered if _has(algorithm))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, List, NamedTuple, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.iscsi.faults import Lost
-from relvmoiscsi.iscsi.names import Portal
+from relvmoiscsi.portal import Portal
 
 CONNECT_SECONDS = 5.0  #: for each address, as SM has it
 RESOLVE_SECONDS = 10.0
@@ -62,8 +62,9 @@ def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo)
 
 
 def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup = socket.getaddrinfo) -> socket.socket:
-    """A connection that does not block. Raises NotFound (DNSError), Unreachable, Refused, OutOfTime."""
+    """A connection that does not block. Raises NotFound (DNSError), Unreachable, Lost, Refused, OutOfTime."""
     failures: List[str] = []
+    is_reset = False
     for address in resolve(portal, deadline.within(RESOLVE_SECONDS), lookup):
         deadline.check(f"{portal} was tried")
         seconds = deadline.within(CONNECT_SECONDS)
@@ -84,7 +85,8 @@ def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup =
             return connection
         connection.close()
         failures.append(_why_not(candidate, number, seconds))
-    raise Unreachable(" ".join(failures))
+        is_reset = number == errno.ECONNRESET  # by a target that was there, and may take the next connection
+    raise (Lost if is_reset else Unreachable)(" ".join(failures))
 
 
 def _connect(connection: socket.socket, address: Address, seconds: float) -> int:

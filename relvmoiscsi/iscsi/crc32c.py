@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""CRC32C in Python: the digests of iSCSI where the kernel has none to lend. 4 to 5 MiB/s.
+"""CRC32C, the digest of iSCSI: by the kernel (AF_ALG) where it has algif_hash, else in Python at 4 to 5 MiB/s.
 
-Source: RFC 7143 13.1; the bytes go over the wire with the lowest first.
+Source: RFC 7143 13.1; the digest goes over the wire with its lowest byte first.
 """
 
-from typing import Callable, Iterable, List, Union
+import errno
+import socket
+from functools import lru_cache
+from typing import Callable, Iterable, List, Optional, Union
 
 Bytes = Union[bytes, bytearray, memoryview]
 Checksum = Callable[[Iterable[Bytes]], bytes]
 
 _REVERSED_POLYNOMIAL = 0x82F63B78
+_SMALL = 256  #: bytes; Python is done with these before the kernel is asked
+_NOT_OFFERED = (errno.ENOENT, errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES, errno.ELIBBAD)
 
 
+@lru_cache(maxsize=None)
 def _table() -> List[int]:
     found = []
     for byte in range(256):
@@ -22,16 +28,45 @@ def _table() -> List[int]:
     return found
 
 
-_TABLE: List[int] = []
-
-
 def crc32c(parts: Iterable[Bytes]) -> bytes:
-    """The digest of these bytes, one after the other, as it stands behind them on the wire."""
-    table = _TABLE
-    if not table:
-        table.extend(_table())
-    crc = 0xFFFFFFFF
+    """The digest of the parts, one after the other."""
+    table, crc = _table(), 0xFFFFFFFF
     for part in parts:
         for byte in bytes(part):
             crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
     return (crc ^ 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def fastest_crc32c(parts: Iterable[Bytes]) -> bytes:
+    """The same as `crc32c`."""
+    return (kernel_crc32c() or crc32c)(parts)
+
+
+@lru_cache(maxsize=None)
+def kernel_crc32c() -> Optional[Checksum]:
+    """The same function by the kernel, several hundred times as fast for long data; None where it offers none.
+
+    Source: Linux Documentation/crypto/userspace-if.rst.
+    """
+    if not hasattr(socket, "AF_ALG"):
+        return None
+    try:
+        with socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET) as factory:
+            factory.bind(("hash", "crc32c"))
+            operation, _ = factory.accept()
+    except OSError as error:
+        if error.errno in _NOT_OFFERED:
+            return None
+        raise
+
+    def checksum(parts: Iterable[Bytes]) -> bytes:
+        views = [memoryview(part) for part in parts]
+        if sum(len(view) for view in views) <= _SMALL:
+            return crc32c(views)
+        for view in views:
+            done = 0
+            while done < len(view):
+                done += operation.send(view[done:], socket.MSG_MORE)
+        return operation.recv(4)  # which ends the message
+
+    return checksum

@@ -2,7 +2,7 @@
 """A session over a socket: reading and writing at once, until what is awaited has come or the time is over.
 
 A target that says nothing for 5 seconds is pinged, and lost after 10; one that answers pings and carries out nothing is
-lost after 30. Nobody reads the socket between waits: who thinks or waits for long calls `pump` now and then.
+lost after 30. Nobody reads the socket between waits.
 """
 
 import logging
@@ -12,14 +12,13 @@ import time
 from typing import Callable, Optional
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.iscsi.carrier import Carrier
 from relvmoiscsi.iscsi.chap import Entropy
-from relvmoiscsi.iscsi.crc32c import Checksum
+from relvmoiscsi.iscsi.crc32c import fastest_crc32c
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.login import Handshake, Wanted
-from relvmoiscsi.iscsi.names import Portal
 from relvmoiscsi.iscsi.pdu import Pdu, Wire
 from relvmoiscsi.iscsi.session import Session
+from relvmoiscsi.portal import Portal
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +26,9 @@ PING_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
 NO_STEP_SECONDS = 30.0
 LOGOUT_SECONDS = 2.0
-_PUMP_SECONDS = 0.05
-
-Clock = Callable[[], float]
 
 
-class Link(Carrier):
+class Link:
     """A connection to a portal, and the session on it once `log_in` is done."""
 
     def __init__(
@@ -40,19 +36,17 @@ class Link(Carrier):
         connection: socket.socket,
         portal: Portal,
         deadline: Deadline,
-        checksum: Checksum,
-        clock: Clock = time.monotonic,
     ) -> None:
         """`connection` does not block; it is closed with this."""
+        self.session: Session
         self.portal = portal
         self.deadline = deadline
-        self.wire = Wire(checksum)
+        self.wire = Wire(fastest_crc32c)
         self._socket = connection
         self._poll = select.poll()
-        self._clock = clock
         self._is_in = False
         self._lost: Optional[Lost] = None
-        self._last_byte = self._last_step = clock()
+        self._last_byte = self._last_step = time.monotonic()
         self._steps = 0
         self._handle: Callable[[Pdu], None]
 
@@ -77,7 +71,8 @@ class Link(Carrier):
             raise AssertionError("what is thrown into a login comes out") from lost
 
     def wait(self, is_done: Callable[[], bool], what: str) -> None:
-        now = self._clock()
+        """Return once it is done. Raises Lost, and OutOfTime, which says what was not done in time."""
+        now = time.monotonic()
         self._last_byte = max(self._last_byte, now)
         self._last_step = now
         self._raise_if_lost()
@@ -87,10 +82,11 @@ class Link(Carrier):
             self._turn(self._seconds_to_wait())
 
     def pause(self, seconds: float) -> None:
-        end = self._clock() + seconds
+        """Wait for as long, and answer the target meanwhile. Raises Lost and OutOfTime."""
+        end = time.monotonic() + seconds
         self._raise_if_lost()
         while True:
-            now = self._clock()
+            now = time.monotonic()
             if now >= end:
                 return
             if self.deadline.has_passed:
@@ -98,20 +94,13 @@ class Link(Carrier):
             self._last_byte = self._last_step = now  # nothing is awaited
             self._turn(min(end - now, self.deadline.left))
 
-    def pump(self) -> None:
-        end = self._clock() + _PUMP_SECONDS
-        try:
-            while self._lost is None and self._turn(0.0) and self._clock() < end:
-                pass
-        except Lost as lost:
-            log.debug("%s", lost)
-
     def close(self, politely: bool) -> None:
+        """End it; politely: with a logout, for which the target has a moment. Raises nothing."""
         if self._socket.fileno() < 0:
             return
         try:
             if politely and self._is_in and self._lost is None and self.session.is_idle:
-                self.deadline = Deadline(LOGOUT_SECONDS, self._clock)
+                self.deadline = Deadline(LOGOUT_SECONDS)
                 self.session.log_out()
                 self.wait(lambda: self.session.is_logged_out, "the logout")
                 log.debug("logged out from %s", self.portal)
@@ -122,7 +111,7 @@ class Link(Carrier):
 
     def _seconds_to_wait(self) -> float:
         """How long to wait for the next byte; pings, and raises Lost, when that is due."""
-        now = self._clock()
+        now = time.monotonic()
         silent, stuck = now - self._last_byte, now - self._last_step
         if silent >= SILENCE_SECONDS:
             raise self._is_lost(Lost(f"{self.portal} has said nothing for {SILENCE_SECONDS:g} seconds."))
@@ -135,21 +124,20 @@ class Link(Carrier):
             self.session.ping()
         return min(next_event, NO_STEP_SECONDS - stuck, self.deadline.left)
 
-    def _turn(self, seconds: float) -> bool:
-        """Send what can be sent, and take what comes within so many seconds; did anything?"""
+    def _turn(self, seconds: float) -> None:
+        """Send what can be sent, and take what comes within so many seconds."""
         try:
             is_sending = self._send()
             self._poll.register(self._socket, select.POLLIN | (select.POLLOUT if is_sending else 0))
             events = self._poll.poll(int(seconds * 1000 + 0.999))
             if not events or not events[0][1] & ~select.POLLOUT:
-                return bool(events)
+                return
             count = self._socket.recvmsg_into(self.wire.buffers())[0]
             if not count:
                 raise _ClosedByTarget(f"{self.portal} has closed the connection.")
             self._take(count)
-            return True
         except BlockingIOError:
-            return False
+            return
         except OSError as error:
             reason = error.strerror or str(error)
             raise self._is_lost(_ClosedByTarget(f"{self.portal} has closed the connection: {reason}.")) from error
@@ -169,7 +157,7 @@ class Link(Carrier):
                 return True
 
     def _take(self, count: int) -> None:
-        now = self._clock()
+        now = time.monotonic()
         self._last_byte = now
         for answer in self.wire.received(count):
             self._handle(answer)

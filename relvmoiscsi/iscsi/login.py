@@ -13,10 +13,22 @@ from typing import Dict, Generator, List, NamedTuple, Optional, Tuple
 from relvmoiscsi.iscsi import pdu
 from relvmoiscsi.iscsi.chap import Entropy, authenticate
 from relvmoiscsi.iscsi.faults import AUTHENTICATION_FAILED, Closed, LoginRefused, Redirected, Unproven, Violation
-from relvmoiscsi.iscsi.keys import MAX_LOGIN_TEXT, NO_ANSWER, Collector, Keys, number, pack, unpack
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials
 from relvmoiscsi.iscsi.pdu import MAX_DATA_BYTES, Header, Pdu, Wire
-from relvmoiscsi.iscsi.steps import NEXT, OPERATIONAL, SECURITY, Answer, Request
+from relvmoiscsi.iscsi.text_keys import (
+    MAX_LOGIN_TEXT,
+    NEXT,
+    NO_ANSWER,
+    OPERATIONAL,
+    SECURITY,
+    Answer,
+    Collector,
+    Keys,
+    Request,
+    number,
+    pack,
+    unpack,
+)
 
 MAX_ROUNDS = 20
 _LEAST_BYTES, _MOST_BYTES = 512, 2**24 - 1  #: of each length that is negotiated

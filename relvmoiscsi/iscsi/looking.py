@@ -4,8 +4,8 @@
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.iscsi import scsi
-from relvmoiscsi.iscsi.carrier import Carrier
 from relvmoiscsi.iscsi.faults import Violation
+from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.pdu import NO_LUN
 from relvmoiscsi.iscsi.scsi import Capacity, Verdict
@@ -37,7 +37,7 @@ _WRITE_PROTECTED = 0x80
 
 
 class Look(NamedTuple):
-    """What a LUN is, and whether it can be used now."""
+    """What a LUN is, and whether a call can use it now."""
 
     info: LunInfo
     is_disk: bool
@@ -46,10 +46,10 @@ class Look(NamedTuple):
     is_read_only: bool = False
 
 
-def read(carrier: Carrier, commands: Sequence[Command], what: str) -> List[Task]:
+def read(link: Link, commands: Sequence[Command], what: str) -> List[Task]:
     """Carry out commands of which each may fail."""
-    tasks = carrier.session.start(commands)
-    carrier.wait(lambda: carrier.session.is_idle, what)
+    tasks = link.session.start(commands)
+    link.wait(lambda: link.session.is_idle, what)
     return tasks
 
 
@@ -71,64 +71,62 @@ def _verdict(task: Task) -> Verdict:
     return verdict
 
 
-def list_luns(carrier: Carrier) -> List[bytes]:
+def list_luns(link: Link) -> List[bytes]:
     """The LUNs that the target has for this initiator, in its order. Raises Lost, OutOfTime."""
     size, tries = _LIST_BYTES, 0
     while tries < TRIES:
         tries += 1
-        (task,) = read(carrier, [asking(NO_LUN, scsi.report_luns(size), size)], "the list of LUNs")
+        (task,) = read(link, [asking(NO_LUN, scsi.report_luns(size), size)], "the list of LUNs")
         answer = answer_of(task)
         if answer and scsi.luns_bytes(answer) > size:
             size = scsi.luns_bytes(answer)
         elif answer:
             return scsi.luns_in(answer)
         elif _verdict(task) in (Verdict.LATER, Verdict.LOOK_AGAIN):
-            carrier.pause(PAUSE_SECONDS if _verdict(task) == Verdict.LATER else 0.0)
+            link.pause(PAUSE_SECONDS if _verdict(task) == Verdict.LATER else 0.0)
         else:
             break
     raise Violation(f"The target does not list its LUNs: {scsi.reason(task.status, task.sense)}.")
 
 
-def look(carrier: Carrier, luns: Sequence[bytes]) -> List[Look]:
+def look(link: Link, luns: Sequence[bytes]) -> List[Look]:
     """What each LUN says of itself now, in one round trip unless some are not ready. Raises Lost, OutOfTime."""
-    return _patiently(carrier, luns, _look_once)
+    return _patiently(link, luns, _look_once)
 
 
-def names(carrier: Carrier, luns: Sequence[bytes]) -> List[LunInfo]:
+def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
     """What each LUN is called, and no more: a look at a thousand LUNs takes half as long. Raises Lost, OutOfTime."""
-    return [one.info for one in _patiently(carrier, luns, _names_once)]
+    return _patiently(link, luns, _names_once)
 
 
-def _patiently(
-    carrier: Carrier, luns: Sequence[bytes], once: Callable[[Carrier, Sequence[bytes]], List[Look]]
-) -> List[Look]:
+def _patiently(link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]]) -> List[Look]:
     """A look that is repeated at the LUNs that were busy, or whose news came in between."""
-    found = once(carrier, luns)
+    found = once(link, luns)
     for _ in range(TRIES - 1):
         again = [number for number, one in enumerate(found) if one.verdict in (Verdict.LATER, Verdict.LOOK_AGAIN)]
         if not again:
             break
         if any(found[number].verdict == Verdict.LATER for number in again):
-            carrier.pause(PAUSE_SECONDS)
-        for number, one in zip(again, once(carrier, [luns[number] for number in again])):
+            link.pause(PAUSE_SECONDS)
+        for number, one in zip(again, once(link, [luns[number] for number in again])):
             found[number] = one
     return found
 
 
-def _look_once(carrier: Carrier, luns: Sequence[bytes]) -> List[Look]:
+def _look_once(link: Link, luns: Sequence[bytes]) -> List[Look]:
     commands = [command for lun in luns for command in _questions(lun)]
-    tasks = read(carrier, commands, "a look at the LUNs")
+    tasks = read(link, commands, "a look at the LUNs")
     each = len(commands) // max(1, len(luns))
     found = [_look_of(lun, tasks[number * each : (number + 1) * each]) for number, lun in enumerate(luns)]
     old = [number for number, one in enumerate(found) if one.is_disk and one.verdict == Verdict.UNSUPPORTED]
-    sizes = read(carrier, [asking(luns[number], scsi.read_capacity_10(), 8) for number in old], "a look at old LUNs")
+    sizes = read(link, [asking(luns[number], scsi.read_capacity_10(), 8) for number in old], "a look at old LUNs")
     for number, task in zip(old, sizes):
         found[number] = _with_capacity(found[number], task, scsi.capacity_10)
     return found
 
 
-def _names_once(carrier: Carrier, luns: Sequence[bytes]) -> List[Look]:
-    tasks = read(carrier, [command for lun in luns for command in asking_names(lun)], "a look at the names of LUNs")
+def _names_once(link: Link, luns: Sequence[bytes]) -> List[Look]:
+    tasks = read(link, [command for lun in luns for command in asking_names(lun)], "a look at the names of LUNs")
     return [name_of(lun, tasks[3 * number : 3 * number + 3]) for number, lun in enumerate(luns)]
 
 
@@ -142,7 +140,7 @@ def asking_names(lun: bytes) -> List[Command]:
 
 
 def _questions(lun: bytes) -> List[Command]:
-    """A unit attention, if one waits, comes with the first, so that the others need not be repeated for it."""
+    """A unit attention that waits answers the first command, so that no other command is repeated for it."""
     sizes = [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
     return [asking(lun, scsi.test_unit_ready(), 0), *asking_names(lun), *sizes]
 

@@ -1,34 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What callers say and are told: portals, initiators, credentials, targets, LUNs."""
 
-import re
 from typing import NamedTuple, Optional, Tuple
 
-DEFAULT_PORT = 3260
-_ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[^\[\]:,\s]+))(?::(?P<port>[0-9]{1,5}))?\Z")
-
-
-class Portal(NamedTuple):
-    """Where a target listens. An IPv6 address has no brackets here."""
-
-    host: str  #: name, IPv4 or IPv6 address
-    port: int = DEFAULT_PORT
-
-    def __str__(self) -> str:
-        return ("[{}]:{}" if ":" in self.host else "{}:{}").format(self.host, self.port)
-
-
-def parse_address(text: str) -> Portal:
-    """The portal of a TargetAddress: "10.0.0.1:3260,1", "[fd00::1]", "san.example". Raises ValueError."""
-    match = _ADDRESS.match(text.partition(",")[0].strip())
-    port = int(match.group("port") or DEFAULT_PORT) if match else 0
-    if match is None or not 0 < port < 65536:
-        raise ValueError(f"{text!r} is no address of a target")
-    return Portal(match.group("six") or match.group("name"), port)
+from relvmoiscsi.portal import Portal
 
 
 class Credentials(NamedTuple):
-    """CHAP users and secrets; "" where there is none. The incoming ones are those of the target."""
+    """CHAP users and secrets; "" where there is none. With the incoming user and secret the target proves itself."""
 
     user: str = ""
     secret: str = ""

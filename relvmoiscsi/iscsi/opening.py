@@ -3,33 +3,29 @@
 
 import logging
 from contextlib import contextmanager
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.iscsi import looking
-from relvmoiscsi.iscsi.carrier import Carrier
+from relvmoiscsi.iscsi.crc32c import kernel_crc32c
 from relvmoiscsi.iscsi.faults import Lost
-from relvmoiscsi.iscsi.kernel_crc import kernel_crc32c
+from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.looking import Look
-from relvmoiscsi.iscsi.lun import Lun, no_way, read_only, reserved
-from relvmoiscsi.iscsi.lun_device import LunDevice
-from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunInfo, Portal
+from relvmoiscsi.iscsi.lun_device import LunDevice, no_path, read_only, reserved
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunInfo
 from relvmoiscsi.iscsi.scsi import Verdict
-from relvmoiscsi.iscsi.target import TargetWay, isid_of_reader, isid_of_writer
+from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
+from relvmoiscsi.portal import Portal
 
 log = logging.getLogger(__name__)
 
 _SLOW_COPY_BYTES = 64 * 1024 * 1024  #: that digests in Python are done with in a quarter of a minute
+_SESSIONS = 5  #: that may be lost, one after the other, before the LUN is known
 _TELLING_TRIES = 5  #: each takes a second where a LUN is busy, and then says so at once
-_MANY = 100  #: LUNs; of more, only the one that is wanted is asked for its size
 
 LunName = Union[str, int]
-
-
-class _Open(NamedTuple):
-    carrier: Carrier
-    look: Look
+_Found = TypeVar("_Found")
 
 
 def list_luns(
@@ -40,12 +36,11 @@ def list_luns(
     credentials: Credentials = NO_CREDENTIALS,
 ) -> List[LunInfo]:
     """The disks behind a target, as a session sees them that only reads. Raises NotFound, Refused, OutOfTime."""
-    way = TargetWay(portals, iqn, initiator, credentials, deadline, isid_of_reader())
-    carrier = way.first()
+    link = TargetSessions(portals, iqn, initiator, credentials, deadline, isid_of_reader()).log_in()
     try:
-        return [one.info for one in looking.look(carrier, looking.list_luns(carrier)) if one.is_disk]
+        return [one.info for one in looking.look(link, looking.list_luns(link)) if one.is_disk]
     finally:
-        carrier.close(politely=True)
+        link.close(politely=True)
 
 
 @contextmanager
@@ -58,151 +53,156 @@ def open_lun(
     deadline: Deadline,
     credentials: Credentials = NO_CREDENTIALS,
     scsi_id: Optional[str] = None,
-    is_fenced: bool = False,
+    ends_late_writes: bool = False,
 ) -> Iterator[LunDevice]:
     """A LUN as a device, by its SCSIid or (an int) its number, for the block.
 
     A LUN that is named by its number is refused where it has another SCSIid than `scsi_id`, if that is given.
 
-    Who opens it for writing has the lock of the LUN: the session ends every other one of this host that was opened to
-    write to it, and resets the LUN before the first write; with `is_fenced` before the first read, which is for who
-    knows by then that nobody uses the LUN.
+    The caller that opens the LUN for writing has the lock of the LUN. The session ends every other session of this host
+    that was opened to write to the LUN, and resets the LUN before the first write. With `ends_late_writes` it resets
+    the LUN before the first read: for a caller that knows by then that nobody uses the LUN.
 
     Raises NotFound (DNSError, ISCSITarget, ISCSIDiscovery, ISCSIDevice), Refused (ISCSILogin, SRInUse), OutOfTime.
     """
-    way = TargetWay(portals, iqn, initiator, credentials, deadline, isid_of_reader())
+    sessions = TargetSessions(portals, iqn, initiator, credentials, deadline, isid_of_reader())
     expected = lun if isinstance(lun, str) else scsi_id
-    if writable and expected is None:  # the SCSIid has to be read before a session can be the one that writes
-        opened = _find(way, lun, None, writable)
-        opened.carrier.close(politely=True)
-        expected = opened.look.info.scsi_id
+    if writable:
+        if expected is None:  # the SCSIid has to be read before a session can be the one that writes
+            link, named = _on_a_session(sessions, lambda link: _named(sessions, link, lun, writable))
+            link.close(politely=True)
+            expected = named.info.scsi_id
         if expected is None:
-            raise Refused(f"The LUN {lun} behind {iqn} has no SCSIid, so nothing is written to it.", "ISCSIDevice")
-    if writable and expected is not None:
-        way.isid = isid_of_writer(initiator.host_uuid, iqn, expected)
-    opened = _find(way, lun, expected, writable)
-    info, name = opened.look.info, f"iscsi://{portals[0]}/{iqn}/{opened.look.info.number}"
-    found = Lun(way, opened.carrier, info, name)
+            raise Refused(
+                f"The LUN {lun} behind {iqn} has no SCSIid, so nothing is written to the LUN. Have the array give the "
+                "LUN a SCSIid.",
+                "ISCSIDevice",
+            )
+        sessions.isid = isid_of_writer(initiator.host_uuid, iqn, expected)
+    link, one = _on_a_session(sessions, lambda link: _usable(sessions, link, lun, expected, writable))
+    while one.verdict == Verdict.ELSEWHERE:
+        link.close(politely=True)
+        if not sessions.next_portal():
+            raise no_path(f"the LUN {lun} behind {iqn}", one.info.problem)
+        link, one = _on_a_session(sessions, lambda link: _usable(sessions, link, lun, expected, writable))
+    info, name = one.info, f"iscsi://{portals[0]}/{iqn}/{one.info.number}"
+    device = LunDevice(sessions, link, info, name, writable, _copy_limit(link))
     try:
-        if writable and opened.look.is_read_only:
+        if writable and one.is_read_only:
             raise read_only(name)
-        if is_fenced:
-            found.fence()
+        if ends_late_writes:
+            device.end_late_writes()
         log.info("opened %s (%s): %d bytes in blocks of %d", name, info.scsi_id, info.size_bytes, info.block_size)
-        yield LunDevice(found, writable, _copy_limit(opened.carrier))
+        yield device
     finally:
-        found.close()
+        device.close()
 
 
-def _copy_limit(carrier: Carrier) -> Optional[int]:
-    parameters = carrier.session.parameters
+def _copy_limit(link: Link) -> Optional[int]:
+    parameters = link.session.parameters
     has_digests = parameters.header_digest or parameters.data_digest
     return _SLOW_COPY_BYTES if has_digests and kernel_crc32c() is None else None
 
 
-def _find(way: TargetWay, lun: LunName, scsi_id: Optional[str], writable: bool) -> _Open:
-    """A session over which the LUN can be used. A session that is lost on the way is made once more."""
-    is_second = False
-    while True:
-        carrier = way.first()
+def _on_a_session(sessions: TargetSessions, ask: Callable[[Link], _Found]) -> Tuple[Link, _Found]:
+    """A session and what `ask` gives on it; a session that is lost meanwhile is made anew."""
+    for number in range(1, _SESSIONS + 1):
+        link = sessions.log_in()
         try:
-            one = _usable(way, carrier, lun, scsi_id, writable)
+            return link, ask(link)
         except Lost as lost:
-            carrier.close(politely=False)
-            if is_second:
+            link.close(politely=False)
+            if number == _SESSIONS:
                 raise
             log.info("%s", lost)
-            is_second = True
-            continue
         except BaseException:
-            carrier.close(politely=True)
+            link.close(politely=True)
             raise
-        if one is not None:
-            return _Open(carrier, one)
-        carrier.close(politely=True)
+    raise AssertionError("the last session gives or raises something")
 
 
-def _usable(way: TargetWay, carrier: Carrier, lun: LunName, scsi_id: Optional[str], writable: bool) -> Optional[Look]:
-    """The LUN; None where another portal is to be tried. Raises NotFound, Refused."""
-    luns = every = looking.list_luns(carrier)
-    if isinstance(lun, int):
+def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -> Look:
+    """The LUN with this SCSIid or number, as far as its names tell. Raises NotFound, Refused."""
+    luns, iqn = looking.list_luns(link), sessions.iqn
+    if isinstance(lun, int) and not writable:  # else another LUN may have the same SCSIid
         luns = [address for address in luns if LunInfo(address).number == lun] or luns
-    elif len(luns) > _MANY:
-        called = looking.names(carrier, luns)
-        luns = [info.lun for info in called if info.scsi_id == lun or info.problem] or luns[:_MANY]
-    looks = looking.look(carrier, luns)
+    looks = looking.names(link, luns)
     if writable:
-        _verify_told(carrier, way.iqn, looks)
+        looks = _verify_told(link, iqn, looks)
     disks = [one for one in looks if one.is_disk]
     found = [one for one in disks if lun == (one.info.scsi_id if isinstance(lun, str) else one.info.number)]
     if not found:
-        _refuse_no_disk(way.iqn, lun, looks)
-        there = ", ".join(sorted({_called(one.info, lun) for one in disks})) or "none"
-        raise NotFound(
-            f"No LUN {lun} is behind {way.iqn}; there are {there}. Map it to {way.initiator.name} at the array.",
+        raise _not_there(sessions, lun, looks, disks)
+    if len(found) == 1 and writable and found[0].info.scsi_id is not None:
+        found = [one for one in disks if one.info.scsi_id == found[0].info.scsi_id]
+    if len(found) > 1:
+        numbers = ", ".join(str(one.info.number) for one in found)
+        raise Refused(
+            f"The LUNs {numbers} behind {iqn} have one SCSIid, {found[0].info.scsi_id}: the SCSIid does not tell the "
+            "clone from its original. Have the array give the clone a SCSIid of its own, or map the clone alone to "
+            "this machine.",
             "ISCSIDevice",
         )
-    one, name = found[0], f"the LUN {lun} behind {way.iqn}"
-    if len(found) > 1:
-        raise _several(way.iqn, scsi_id, [one.info for one in found])
+    return found[0]
+
+
+def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optional[str], writable: bool) -> Look:
+    """The LUN, which can be used, or is to be reached through another portal. Raises NotFound, Refused."""
+    named = _named(sessions, link, lun, writable).info
+    name = f"the LUN {lun} behind {sessions.iqn}"
+    (one,) = looking.look(link, [named.lun])
     while one.verdict == Verdict.LATER:  # until the deadline
-        carrier.pause(looking.PAUSE_SECONDS)
-        (one,) = looking.look(carrier, [one.info.lun])
+        link.pause(looking.PAUSE_SECONDS)
+        (one,) = looking.look(link, [named.lun])
     if one.verdict == Verdict.ELSEWHERE:
-        if not way.move():
-            raise no_way(name, one.info.problem)
-        return None
+        return one
     if one.verdict == Verdict.RESERVED:
         raise reserved(name)
     if one.verdict != Verdict.DONE or one.info.size_bytes == 0:
-        raise Refused(f"{name} cannot be used: {one.info.problem or 'it has no size'}.", "ISCSIDevice")
-    if scsi_id is not None and one.info.scsi_id != scsi_id:
-        raise _another(name, one.info.scsi_id, scsi_id)
-    if writable and isinstance(lun, int) and one.info.scsi_id is not None:
-        _verify_told(carrier, way.iqn, looking.look(carrier, every))
-        alike = [info for info in looking.names(carrier, every) if info.scsi_id == one.info.scsi_id]
-        if len(alike) > 1:
-            raise _several(way.iqn, one.info.scsi_id, alike)
+        problem = one.info.problem or "it has no size"
+        raise Refused(f"{name} cannot be used: {problem}. Check the LUN at the array.", "ISCSIDevice")
+    expected = named.scsi_id if scsi_id is None else scsi_id
+    if one.info.scsi_id != expected:
+        raise Refused(
+            f"{name} has the SCSIid {one.info.scsi_id}, expected {expected}: it is another LUN now. Check the mapping "
+            "at the array.",
+            "ISCSIDevice",
+        )
     return one
 
 
-def _verify_told(carrier: Carrier, iqn: str, looks: Sequence[Look]) -> None:
-    """Raises Refused where a LUN keeps its SCSIid to itself: it may be a twin of the one that is to be written."""
-    silent = [one for one in looks if one.is_disk and one.info.scsi_id is None and one.verdict != Verdict.DONE]
+def _verify_told(link: Link, iqn: str, looks: List[Look]) -> List[Look]:
+    """The looks once every LUN has told its SCSIid. Raises Refused where one does not: it may be the same SCSIid."""
+    silent = _silent(looks)
     for _ in range(_TELLING_TRIES):
         if not silent:
-            return
-        carrier.pause(looking.PAUSE_SECONDS)
-        silent = [one for one in looking.look(carrier, [one.info.lun for one in silent]) if one.info.scsi_id is None]
-        silent = [one for one in silent if one.is_disk and one.verdict != Verdict.DONE]
+            return looks
+        link.pause(looking.PAUSE_SECONDS)
+        looks = looking.names(link, [one.info.lun for one in looks])
+        silent = _silent(looks)
     if silent:
-        one = silent[0].info
         raise Refused(
-            f"The LUN {one.number} behind {iqn} does not tell its SCSIid ({one.problem}): it may be a twin of the LUN "
-            "that is wanted. Try again when the array has time, or have it hide that LUN from this host.",
+            f"The LUN {silent[0].number} behind {iqn} does not tell its SCSIid ({silent[0].problem}): it may have the "
+            "SCSIid of the wanted LUN. Try again when the array has time, or have the array hide that LUN from this "
+            "host.",
             "ISCSIDevice",
         )
+    return looks
 
 
-def _refuse_no_disk(iqn: str, lun: LunName, looks: Sequence[Look]) -> None:
-    """Raises NotFound where the LUN with this number is a device of another kind."""
+def _silent(looks: Sequence[Look]) -> List[LunInfo]:
+    return [one.info for one in looks if one.is_disk and one.info.scsi_id is None and one.verdict != Verdict.DONE]
+
+
+def _not_there(sessions: TargetSessions, lun: LunName, looks: Sequence[Look], disks: Sequence[Look]) -> NotFound:
     for one in looks:
         if one.what and one.info.number == lun:
-            raise NotFound(f"The LUN {lun} behind {iqn} is no disk: it is {one.what}. Name another LUN.", "ISCSIDevice")
-
-
-def _another(name: str, found: Optional[str], expected: str) -> Refused:
-    return Refused(
-        f"{name} has the SCSIid {found}, expected {expected}: it is another LUN now. Check the mapping at the array.",
-        "ISCSIDevice",
-    )
-
-
-def _several(iqn: str, scsi_id: Optional[str], found: Sequence[LunInfo]) -> Refused:
-    numbers = ", ".join(str(info.number) for info in found)
-    return Refused(
-        f"The LUNs {numbers} behind {iqn} have one SCSIid, {scsi_id}: it does not tell the clone from its original. "
-        "Have the array give the clone a SCSIid of its own, or map the clone alone to this machine.",
+            problem = "The LUN {} behind {} is no disk: it is {}. Name another LUN."
+            return NotFound(problem.format(lun, sessions.iqn, one.what), "ISCSIDevice")
+    there = ", ".join(sorted({_called(one.info, lun) for one in disks})) or "none"
+    return NotFound(
+        f"No LUN {lun} is behind {sessions.iqn}; there are {there}. Map the LUN to {sessions.initiator.name} at the "
+        "array.",
         "ISCSIDevice",
     )
 

@@ -8,8 +8,8 @@
     byte 5      length of the data, bytes         byte 32   MaxCmdSN, then by opcode; the command of a SCSI Command
     byte 8      LUN
 
-A `Wire` has both directions of a connection. The reader asks it where the next bytes belong, so that data go straight
-into the memory of whoever waits for them. Source: RFC 7143 11.2.
+A `Wire` has both directions of a connection. The reader asks the wire where the next bytes belong, so that data go
+straight into the memory of the command that reads them. Source: RFC 7143 11.2.
 """
 
 import struct

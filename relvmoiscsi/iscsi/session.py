@@ -15,9 +15,9 @@ from typing import Deque, Dict, Iterable, List, NamedTuple, Optional
 from relvmoiscsi.iscsi import pdu
 from relvmoiscsi.iscsi.crc32c import Bytes
 from relvmoiscsi.iscsi.faults import Lost, Violation
-from relvmoiscsi.iscsi.keys import MAX_TEXT, Collector
 from relvmoiscsi.iscsi.login import FIRST_CMD_SN, Parameters
 from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, Header, Pdu, Wire
+from relvmoiscsi.iscsi.text_keys import MAX_TEXT, Collector
 
 DEPTH = 32  #: commands on their way at once, the usual queue depth of an iSCSI session
 
@@ -76,8 +76,9 @@ class Session:
         self._tag = 0
         self._ping_tag = self._logout_tag = self._text_tag = self._reset_tag = NO_TAG
         self._text = Collector(MAX_TEXT)
-        self._text_is_done = True
-        self._reset_response: Optional[int] = None
+        self.text_is_done = True
+        #: 0: done; 5: the target does not support it; None: no answer yet. Source: RFC 7143 11.6.1
+        self.reset_response: Optional[int] = None
         wire.header_digest, wire.data_digest = parameters.header_digest, parameters.data_digest
         wire.max_data_bytes = pdu.MAX_DATA_BYTES
         wire.destination = self._destination
@@ -85,7 +86,7 @@ class Session:
     # --- commands
 
     def start(self, commands: Iterable[Command]) -> List[Task]:
-        """Queue commands. Once one has failed that must not, those that were not begun never are."""
+        """Queue commands. After a failure of a command that must not fail, no further command is sent."""
         tasks = [Task(command) for command in commands]
         self._waiting.extend(tasks)
         self._begin_waiting()
@@ -132,29 +133,20 @@ class Session:
 
     def ask(self, text: bytes) -> None:
         """Send text, and collect the answer until `text_is_done`."""
-        self._text_tag, self._text_is_done = self._new_tag(), False
+        self._text_tag, self.text_is_done = self._new_tag(), False
         self._send(Header(pdu.TEXT, task_tag=self._text_tag), text)
-
-    @property
-    def text_is_done(self) -> bool:
-        return self._text_is_done
 
     def take_text(self) -> bytes:
         return self._text.take()
 
     def reset_lun(self, lun: bytes) -> None:
         """End every task of the LUN, of whatever session; it was done when there is a `reset_response`."""
-        self._reset_tag, self._reset_response = self._new_tag(), None
+        self._reset_tag, self.reset_response = self._new_tag(), None
         function = FINAL | _LOGICAL_UNIT_RESET
         self._send(Header(pdu.TASK_MANAGEMENT | IMMEDIATE, function, lun=lun, task_tag=self._reset_tag))
 
-    @property
-    def reset_response(self) -> Optional[int]:
-        """0: done; 5: the target does not support it; None: no answer yet. Source: RFC 7143 11.6.1."""
-        return self._reset_response
-
     def _send(self, header: Header, data: Bytes = _EMPTY) -> None:
-        """Number a request and queue it; those that are not immediate take a place in the window."""
+        """Number a request and queue it; a request that is not immediate takes a place in the window."""
         self.wire.send(header._replace(word24=self._cmd_sn, word28=self._exp_stat_sn), data)
         if not header.opcode & IMMEDIATE:
             self._cmd_sn = _next(self._cmd_sn)
@@ -201,7 +193,7 @@ class Session:
             self._max_cmd_sn = header.word32
 
     def _destination(self, header: Header) -> memoryview:
-        """Where the data of a PDU go: those of a read into the memory of its command, in order and nowhere else."""
+        """Where the data of a PDU go: data of a read into the memory of its command, in order and nowhere else."""
         if header.opcode != pdu.DATA_IN:
             return memoryview(bytearray(header.lengths))
         task, end = self._task_of(header), header.word40 + header.lengths
@@ -273,7 +265,7 @@ class Session:
 
     def _on_text(self, answer: Pdu) -> None:
         header = answer.header
-        if header.task_tag != self._text_tag or self._text_is_done:
+        if header.task_tag != self._text_tag or self.text_is_done:
             raise Violation("The target sent text that was not asked for.")
         if header.flags & _CONTINUES and header.flags & FINAL:
             raise Violation("The target ended its text in the middle.")
@@ -282,7 +274,7 @@ class Session:
         self._text.add(answer.data)
         self.steps += 1
         if header.flags & FINAL:
-            self._text_is_done = True
+            self.text_is_done = True
         else:
             self._send(Header(pdu.TEXT, lun=header.lun, task_tag=self._text_tag, word20=header.word20))
 
@@ -292,9 +284,9 @@ class Session:
         self.is_logged_out = True
 
     def _on_reset(self, answer: Pdu) -> None:
-        if answer.header.task_tag != self._reset_tag or self._reset_response is not None:
+        if answer.header.task_tag != self._reset_tag or self.reset_response is not None:
             raise Violation("The target answered a reset that was not asked for.")
-        self._reset_response = answer.header.byte2
+        self.reset_response = answer.header.byte2
         self.steps += 1
 
     def _on_async(self, answer: Pdu) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 from urllib.parse import unquote
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.iscsi.names import Portal, parse_address
+from relvmoiscsi.portal import Portal, parse_address
 
 SCHEME = "iscsi://"
 FORM = "iscsi://[user@]host[:port]/iqn/lun"

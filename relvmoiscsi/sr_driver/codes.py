@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""SM's error numbers, and what a plugin answers for each error of ours.
+"""SM's error numbers, and the driver's answer for each error of this project.
 
 xapi drops the text of 16, 24, 38, 39 and 144, and callers take 1 for the success of a resignature. An error that
 an operator must read is therefore never answered with one of them: it goes out as SMGeneral, with its own text.

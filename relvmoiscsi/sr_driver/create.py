@@ -36,13 +36,13 @@ def sr_create(
     lun = transport.open_lun(call, config, xapi, smlog, deadline, math.inf)
     asked = one_vdi(config.vdis)
     if config.vdi is not None and asked is None:
-        problem = "device-config:vdi names the one VDI that stays; say device-config:vdis=one as well."
+        problem = "device-config:vdi names the one VDI that stays. Say device-config:vdis=one as well."
         raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
     pool = read_pool(xapi)
     verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
 
     def verify_again() -> None:
-        """It may have waited for locks and logins, and somebody may have attached the LUN since."""
+        """While the call waited for locks and logins, a user of the pool may have attached the LUN."""
         if lun.asks_pool_again:
             verify_unused(lun.scsi_id, read_pool(xapi), call.sr_ref, here=call.host_ref)
 
@@ -99,7 +99,7 @@ def _not_meant(lun: Lun, pool: Pool) -> UsageError:
 
 
 def _held_on(path: str, deadline: Deadline) -> str:
-    from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415 - who is not refused needs no disk
+    from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415 - only a refused call needs a disk
     from relvmoiscsi.host.own_process import Begin, run_in_child  # noqa: PLC0415 - the same
 
     def read(_begin: Begin) -> str:

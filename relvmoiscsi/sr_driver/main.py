@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""One call of xapi, from argument to answer. Whatever happens, one document goes to stdout and the exit status is 0."""
+"""One call of xapi, from argument to answer: always one document on stdout, and the exit status 0."""
 
 import logging
 import sys
 from typing import Sequence, TextIO, Tuple
 
 from relvmoiscsi import __version__
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.sm_log import SmLogHandler, xml_safe
 from relvmoiscsi.sr_driver import protocol
@@ -17,8 +17,8 @@ from relvmoiscsi.sr_driver.codes import (
     fault_of,
     unmistakable,
 )
-from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
-from relvmoiscsi.sr_driver.transport import Transport
+from relvmoiscsi.sr_driver.iscsi import ISCSI
+from relvmoiscsi.sr_driver.transport import Transport, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
 def _told_to_end() -> RelvmoiscsiError:
     from relvmoiscsi.deadline import NOT_BEGUN  # noqa: PLC0415 - what the words alone refuse needs nothing of it
 
-    problem = "The call was ended from outside (SIGTERM), by `kill` or as a service was restarted."
+    problem = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."
     return Refused(problem, "SRUnavailable").in_state(NOT_BEGUN)
 
 
@@ -84,10 +84,25 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler, transport: Transport) -> T
         text = f"The operation {call.command} is not supported by SRs of type {transport.sr_type}"
         return _failure(UNIMPLEMENTED, text, smlog), ""
     config = transport.parse_config(call.device_config)
-    from relvmoiscsi.sr_driver import calls  # noqa: PLC0415 - what the words alone refuse needs nothing of it
+    return _worked_on(call, config, smlog, transport)
 
+
+def _worked_on(call: protocol.Call, config: Wanted, smlog: SmLogHandler, transport: Transport) -> Tuple[str, str]:
+    """The answer to a call whose device-config is right. A call that is refused before imports none of this."""
+    from relvmoiscsi.deadline import Deadline  # noqa: PLC0415
+    from relvmoiscsi.host.settings import deadline_seconds  # noqa: PLC0415
+    from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
+
+    deadline = Deadline(deadline_seconds())
+    xapi = Xapi(call.session_ref, subtask_of=call.subtask_of, deadline=deadline)
     if call.command == "sr_probe":
-        return protocol.string_response(calls.probe(call, config, smlog, transport)), ""
-    calls.create(call, config, smlog, transport)
+        from relvmoiscsi.sr_driver.probe import sr_probe  # noqa: PLC0415
+
+        return protocol.string_response(sr_probe(call, config, xapi, smlog, deadline, transport)), ""
+    from relvmoiscsi.sr_driver.create import sr_create  # noqa: PLC0415
+
+    with in_state(lambda: deadline.disk_state if deadline.has_passed else ""):  # an error that has a state keeps it
+        sr_uuid = sr_create(call, config, xapi, smlog, deadline, transport)
+    log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
     done = success(transport)
     return protocol.fault_response(done.code, done.text), done.stderr

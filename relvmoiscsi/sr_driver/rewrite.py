@@ -27,7 +27,7 @@ _TELL_SECONDS = 1.0
 
 
 def waiting(deadline: Deadline, seconds: float) -> float:
-    """How long to wait for a lock, so that who holds it is told before the caller gives up."""
+    """Seconds to wait for a lock: the error that names its holder must come before the caller gives up."""
     return max(0.0, min(seconds, deadline.left - _TELL_SECONDS))
 
 
@@ -35,7 +35,7 @@ class Locks(NamedTuple):
     """What is to be taken against LVM commands of this host. A LUN that LVM does not see needs none of it."""
 
     of_lvm: bool = True  #: LVM's own, of both names of the volume group
-    of_sm: bool = True  #: SM's LVM lock; False as well where whoever waits for this holds it
+    of_sm: bool = True  #: SM's LVM lock; False as well where the parent of this process holds it
 
 
 @contextmanager

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a transport is: a way to the bytes of a LUN, with an SR type of its own.
+"""A transport gives the bytes of a LUN to a call, and has an SR type of its own.
 
-All else is the same whatever the transport: what xapi is answered, the guards from the pool's records, the engine. A
-transport is a folder here:
-
-    config.py       the device-config keys of its stock type
-    transport.py    the two types' names, and where the rest begins; light, as a call may end with its words
-    listing.py      the list of LUNs that the stock driver prints on stderr
-
-and a `Lun`: over a session of this process (iscsi/lun.py), or as disks that a scan brings to this host (hba/lun.py).
+All else is the same with every transport: the answers to xapi, the guards from the pool's records, the engine. A
+transport is a folder here: its `Transport`, the device-config keys of its stock type, the lists that the stock driver
+prints on stderr, and a `Lun`: over a session of this process (iscsi), or as disks that a scan brings to this host
+(hba).
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Optional
 
-from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError
+from relvmoiscsi.host.settings import VDIS
+from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.sr_driver.protocol import Call
 
-if TYPE_CHECKING:  # they are slow to import, and a call may end with its words
+if TYPE_CHECKING:  # they are slow to import, and the device-config of a call may be refused
     from relvmoiscsi.deadline import Deadline
     from relvmoiscsi.device import Device
+    from relvmoiscsi.host.xapi.api import Xapi
 
 #: what a call does with a LUN; it gives the text of the answer
 Work = Callable[["Device"], str]
@@ -67,10 +67,54 @@ class Wanted:
         return True
 
 
+# --- the keys that mean the same with every transport
+
+
+def scsi_id_in(device_config: Mapping[str, str]) -> str:
+    """The SCSIid; "" when it is missing. Raises UsageError (ConfigSCSIid)."""
+    scsi_id = device_config.get("SCSIid", "").strip()
+    if scsi_id and not is_scsi_id(scsi_id):
+        raise UsageError(f"{scsi_id!r} is no SCSIid (device-config:SCSIid).", "ConfigSCSIid")
+    return scsi_id
+
+
+def vdis_in(device_config: Mapping[str, str]) -> Optional[str]:
+    """One, all, or None: as the host has it. Raises UsageError."""
+    text = device_config.get("vdis", "").strip()
+    if text and text not in VDIS:
+        raise UsageError(f"{text!r} is neither `one` nor `all` (device-config:vdis).", "InvalidArg")
+    return text or None
+
+
+def vdi_in(device_config: Mapping[str, str]) -> Optional[str]:
+    """The UUID of the VDI that stays; None where it is not said. Raises UsageError."""
+    from relvmoiscsi.formats.identity import is_uuid  # noqa: PLC0415 - few calls have the key
+
+    text = device_config.get("vdi", "").strip().lower()
+    if text and not is_uuid(text):
+        raise UsageError(f"{text!r} is no UUID of a VDI (device-config:vdi).", "InvalidArg")
+    return text or None
+
+
+def clear_databases_in(device_config: Mapping[str, str]) -> bool:
+    """Is no VDI to hold the database of a pool any more?"""
+    return device_config.get("clear-metadata-vdi", "").strip() == "true"
+
+
+def record_of_host(call: Call, xapi: "Xapi") -> Dict[str, Any]:
+    """Xapi's record of the host that the call runs on. Raises XapiFailure."""
+    try:
+        found: Dict[str, Any] = xapi.call("host.get_record", call.host_ref)
+        return found
+    except RelvmoiscsiError as failure:
+        failure.sm_key = "APILocalhost"
+        raise
+
+
 class Lun:
     """The LUN that a call names."""
 
-    is_seen = True  #: does LVM on this host see it, so that who writes needs LVM's locks? Known once it is opened
+    is_seen = True  #: does LVM on this host see the LUN, so that writes need LVM's locks? Known once the LUN is open
     asks_pool_again = False  #: are the pool's records read once more before the first write?
     has_sm_lock = False  #: has SM's LVM lock been held since before the LUN came?
 
@@ -79,7 +123,7 @@ class Lun:
         self.scsi_id, self.deadline, self.lock_seconds = scsi_id, deadline, lock_seconds
 
     def with_device(self, work: Work, writable: bool) -> str:
-        """What `work` gives of the LUN. Nobody else on this host of ours works on it meanwhile.
+        """What `work` gives of the LUN. No other relvmoiscsi of this host works on the LUN meanwhile.
 
         The first write of `work` is refused after the deadline, and a SIGTERM is heeded until then. What has begun
         goes on to its end. Afterwards the host is as it was, but for the LUN itself where that has new identities.

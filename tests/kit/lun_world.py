@@ -38,9 +38,8 @@ from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
 from relvmoiscsi.sr_driver.hba import config as hba_config
 from relvmoiscsi.sr_driver.hba.transport import HBA
-from relvmoiscsi.sr_driver.iscsi import listing
-from relvmoiscsi.sr_driver.iscsi.config import parse_config
-from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
+from relvmoiscsi.sr_driver.iscsi import ISCSI, unnamed
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.main import success
 from relvmoiscsi.sr_driver.transport import Listed
 
@@ -298,7 +297,7 @@ class World:
             targets = list(dict.fromkeys(targets))
             text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
             asked = Portal(parsed.target, 3260)
-            raise Listed(text, "ConfigTargetIQNMissing", listing.target_list(targets, asked))
+            raise Listed(text, "ConfigTargetIQNMissing", unnamed.target_list(targets, asked))
         if mine[0].chap and mine[0].chap != self._credentials(parsed.chap):
             raise NotFound("The target does not accept the login.", "ISCSILogin")
         for lun in mine:
@@ -520,7 +519,7 @@ def _new_row(db, sr, uuid, volume):
 
 
 def _lun_list(luns):
-    return listing.lun_list(
+    return unnamed.lun_list(
         [LunInfo(address_of(lun.number), lun.scsi_id, "TEST", size_bytes=lun.disk.size_bytes) for lun in luns]
     )
 

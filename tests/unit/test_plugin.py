@@ -25,6 +25,7 @@ from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import local_session
+from relvmoiscsi.sr_driver.iscsi import target_access
 
 OTHER, SILENT = "360014050000000000000000000000002", "360014050000000000000000000000003"
 
@@ -146,6 +147,25 @@ def test_a_clone_behind_a_target_of_an_sr_is_found_that_no_host_sees(member, cap
     }  # fmt: skip
     assert 1 < most <= 4
     assert CHAP.secret not in caplog.text + json.dumps(found)
+
+
+def test_a_target_is_asked_as_sm_asks_it(member, monkeypatch):
+    """With the initiator name of the PBD, and through the interfaces that are set aside for iSCSI and are there."""
+    this, pool, session_ref = member
+    put(this.root, "etc/iscsi/ifaces/c_a", "iface.ipaddress = 192.0.2.1\n")
+    put(this.root, "etc/iscsi/ifaces/c_b", "iface.ipaddress = 127.0.0.1\n")
+    monkeypatch.setattr(target_access, "THIS_HOST", this)
+    names = []
+    with HostileTarget([Lun(0)], chap=CHAP, ignore=("isid kept",)) as target:
+        session_of = target.session_of
+        monkeypatch.setattr(
+            target, "session_of", lambda one, *more: names.append(one.initiator) or session_of(one, *more)
+        )
+        plug(pool, target, localIQN="iqn.2026-01.test:own")
+        found = json.loads(plugin.classify({"session_ref": session_ref}, this, seen()))
+
+    assert [row["state"] for row in found["luns"]] == ["empty"] and found["problems"] == []
+    assert set(names) == {"iqn.2026-01.test:own"}
 
 
 def test_what_is_on_a_lun_is_read_from_the_target_and_not_from_the_kernel(member, host):

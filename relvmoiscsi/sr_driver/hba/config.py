@@ -15,8 +15,7 @@ import re
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.sr_driver.transport import Wanted
-from relvmoiscsi.sr_driver.words import clear_databases_in, scsi_id_in, vdi_in, vdis_in
+from relvmoiscsi.sr_driver.transport import Wanted, clear_databases_in, scsi_id_in, vdi_in, vdis_in
 
 ANY_DRIVER = "any"
 _LUN = re.compile(r"[0-9]{1,9}\Z")

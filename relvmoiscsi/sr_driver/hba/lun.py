@@ -38,8 +38,7 @@ from relvmoiscsi.sr_driver.hba.config import Config
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.missing import missing_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.this_host import record_of_host
-from relvmoiscsi.sr_driver.transport import Lun, Work
+from relvmoiscsi.sr_driver.transport import Lun, Work, record_of_host
 
 log = logging.getLogger(__name__)
 

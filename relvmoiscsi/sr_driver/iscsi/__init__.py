@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""LUNs behind iSCSI targets, over sessions of this process."""
+
+from typing import TYPE_CHECKING
+
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import Config, parse_config
+from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.transport import Lun, Transport, record_of_host
+
+if TYPE_CHECKING:
+    from relvmoiscsi.deadline import Deadline
+    from relvmoiscsi.host.sm_log import SmLogHandler
+    from relvmoiscsi.host.xapi.api import Xapi
+
+
+def open_lun(
+    call: Call, config: Config, xapi: "Xapi", smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
+) -> Lun:
+    """The LUN that a call names. Raises Listed, RelvmoiscsiError."""
+    from relvmoiscsi.sr_driver.iscsi.iscsi_lun import IscsiLun  # noqa: PLC0415 - a refused device-config needs none
+    from relvmoiscsi.sr_driver.iscsi.target_access import access_of  # noqa: PLC0415 - the same
+    from relvmoiscsi.sr_driver.iscsi.unnamed import verify_named  # noqa: PLC0415 - the same
+
+    access = access_of(config, record_of_host(call, xapi), xapi, smlog.hide)
+    verify_named(access, deadline)
+    return IscsiLun(access, deadline, lock_seconds)
+
+
+ISCSI = Transport("relvmoiscsi", "lvmoiscsi", parse_config, open_lun)

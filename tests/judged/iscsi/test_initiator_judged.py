@@ -194,18 +194,6 @@ def test_istgt_wants_chap_for_the_discovery(tmp_path):
             work(device)
 
 
-def test_pings_of_istgt_are_answered_while_somebody_waits(tmp_path):
-    require("istgt", "setpriv")
-    with Istgt(tmp_path, [image(tmp_path)], ping_seconds=1) as istgt, lun_of(istgt, 0) as device:
-        before = device._lun._carrier
-        end = time.monotonic() + 6
-        while time.monotonic() < end:
-            time.sleep(0.5)
-            device.pump()
-        device.read([Range(0, 512)])
-        assert device._lun._carrier is before
-
-
 @pytest.mark.parametrize(
     "quirks", [(), ("header_digest",), ("pings", "small_segments", "no_immediate_data"), ("chap_mutual",)]
 )
@@ -221,8 +209,8 @@ def test_tshark_finds_no_malformed_pdu(tmp_path, quirks):
             device.write([Chunk(512 * 3 * number, bytes([number]) * 1024) for number in range(40)])
             device.flush()
             device.read([Range(0, 65536)])
-            device._lun._carrier.session.reset_lun(target.luns[0].address)
-            device._lun._carrier.wait(lambda: device._lun._carrier.session.reset_response is not None, "the reset")
+            device._link.session.reset_lun(target.luns[0].address)
+            device._link.wait(lambda: device._link.session.reset_response is not None, "the reset")
     write_pcap(proxy.pieces, str(path))
 
     opcodes = ",".join(dissected(path, "iscsi", "iscsi.opcode"))

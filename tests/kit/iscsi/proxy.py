@@ -3,8 +3,7 @@
 
     with CuttingProxy(target.portal, [Cut("out", 1234)]) as proxy:      proxy.portal is what the initiator is given
         ...
-    proxy.passed("in"), proxy.passed("out")         bytes of the whole run: what a sweep goes over
-    for cut in sweep(lengths, step=97): ...          Cut("out", 0), Cut("in", 0), Cut("out", 97) ...
+    proxy.lengths()                                 bytes of the whole run, by direction
 
 "out" is what the initiator sends, "in" is what it gets. A cut counts the bytes of one direction over all connections,
 so a further Cut strikes the connection that came after. The bytes before the cut have arrived; no byte after it has.
@@ -17,7 +16,7 @@ import struct
 import termios
 import threading
 import time
-from typing import Dict, Iterator, NamedTuple
+from typing import NamedTuple
 
 RST, FIN, SILENCE = "RST", "FIN", "silence"
 _PIECE = 1 << 16
@@ -47,14 +46,6 @@ def write_pcap(pieces, path):
                 packet = struct.pack(">BBHHHBBH", 0x45, 0, length, 0, 0, 64, 6, 0) + ends + tcp + data
                 file.write(struct.pack("<IIII", index, 0, length, length) + packet)
                 reached[number, way] = here + len(data)
-
-
-def sweep(lengths: Dict[str, int], step: int = 1, how: str = RST, first: int = 0) -> Iterator[Cut]:
-    """Cuts at each so many'th byte of {"out": bytes, "in": bytes}, in turn."""
-    for after in range(first, max(lengths.values()), step):
-        for way in ("out", "in"):
-            if after < lengths[way]:
-                yield Cut(way, after, how)
 
 
 class CuttingProxy:
@@ -94,11 +85,6 @@ class CuttingProxy:
         for thread in self._threads:
             thread.join(10)
             assert not thread.is_alive(), "a thread of the proxy did not end"
-
-    def passed(self, way):
-        """How many bytes went through, over all connections."""
-        with self._lock:
-            return self._passed[way]
 
     def lengths(self):
         with self._lock:

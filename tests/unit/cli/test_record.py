@@ -150,6 +150,14 @@ def test_a_file_that_comes_during_the_run_stays(image, command, tmp_path, monkey
     assert sorted(item.name for item in tmp_path.iterdir()) == [image.name, "map.json"]
 
 
+def test_a_run_that_is_killed_leaves_no_file(image, command, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "fdatasync", lambda _descriptor: seen.append(os.listdir(str(tmp_path))))
+    assert command("resignature", image, "--yes", "--map-out", tmp_path / "map.json").status == 0
+
+    assert seen and all(names == [image.name] for names in seen)
+
+
 def test_a_file_that_finds_no_room_in_the_end_is_74_and_the_run_is_whole(image, command, tmp_path, monkeypatch):
     def fsync(_descriptor):
         raise OSError(28, "No space left on device")

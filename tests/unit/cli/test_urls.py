@@ -448,7 +448,7 @@ def test_luns_with_one_scsi_id_are_told_of_and_not_written_to(command, clone):
         assert "one SCSIid" not in command("show", url(target, 7)).err
         for more in ("--not-in-use",), ("--scsi-id", luns[1].scsi_id):
             ran = command("resignature", url(target, 5), "--yes", *more)
-            assert ran.status == 4 and "it does not tell the clone from its original" in ran.err
+            assert ran.status == 4 and "the SCSIid does not tell the clone from its original" in ran.err
         assert not target.written()
 
 
@@ -504,11 +504,11 @@ def test_a_writer_wants_a_whole_url(command):
         ("status_0302", "End sessions"),
         ("reserved", "reserved by another host"),
         ("data_protect", "is read-only"),
-        ("alua_standby", "No portal of the target has a way"),
+        ("alua_standby", "No portal of the target has a path"),
     ],
 )
 def test_what_refuses_us_says_what_to_do_and_that_nothing_was_written(command, quirk, words, monkeypatch):
-    monkeypatch.setattr("relvmoiscsi.iscsi.target._TRY_SECONDS", 0.01)
+    monkeypatch.setattr("relvmoiscsi.iscsi.target_sessions._TRY_SECONDS", 0.01)
     with HostileTarget(quirks=[quirk], ignore=("isid kept",)) as target:
         ran = command("resignature", url(target, 0), "--yes", "--not-in-use", "--initiator-name", NAME)
 

@@ -43,7 +43,7 @@ LEFT = {
     "docs/protocol.rst": 25,
     "docs/troubleshooting.rst": 32,
 }
-ROOMS = ("cli", "pool", "direct", "doctor", "report")
+ROOMS = ("cli", "pool", "direct", "doctor", "report", "iscsi", "sr_driver")
 CALLS = {"say", "ask", "ask_for", "tell", "in_state", "PoolAnswer", "Finding"}
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from relvmoiscsi.iscsi import link, target
+from relvmoiscsi.iscsi import link, target_sessions
 
 
 @pytest.fixture
@@ -12,4 +12,4 @@ def short_waits(monkeypatch):
     monkeypatch.setattr(link, "SILENCE_SECONDS", 2.0)
     monkeypatch.setattr(link, "NO_STEP_SECONDS", 3.0)
     monkeypatch.setattr(link, "LOGOUT_SECONDS", 0.3)
-    monkeypatch.setattr(target, "_TRY_SECONDS", 0.05)
+    monkeypatch.setattr(target_sessions, "_TRY_SECONDS", 0.05)

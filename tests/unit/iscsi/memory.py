@@ -24,14 +24,13 @@ from kit.iscsi.wire import (
     pairs_of,
 )
 from relvmoiscsi.deadline import OutOfTime
-from relvmoiscsi.iscsi.carrier import Carrier, Way
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.login import Parameters
-from relvmoiscsi.iscsi.names import Portal
 from relvmoiscsi.iscsi.pdu import Header, Wire
 from relvmoiscsi.iscsi.session import Session
+from relvmoiscsi.portal import Portal
 
-__all__ = ["ANSWER_LOST", "LOST", "MemoryTarget", "MemoryWay", "pairs_of", "pdus_in", "session"]
+__all__ = ["ANSWER_LOST", "LOST", "MemoryTarget", "MemorySessions", "pairs_of", "pdus_in", "session"]
 
 LOST, ANSWER_LOST = "lost", "answer lost"
 PORTAL = Portal("memory")
@@ -87,6 +86,7 @@ class MemoryTarget:
         self.commands = []  #: operation codes, in order
         self.events = []  #: "session", "reset", "logout", and operation codes of what changes something or reads it
         self.sessions = 0
+        self.reset_response = 0
 
     def result(self, cdb, data):
         said = None
@@ -107,7 +107,7 @@ class MemoryTarget:
         return found
 
 
-class MemoryCarrier(Carrier):
+class MemoryLink:
     """A session with a MemoryTarget."""
 
     def __init__(self, target, parameters, portal=PORTAL):
@@ -150,7 +150,7 @@ class MemoryCarrier(Carrier):
             return self._go_on(command) if pdu.flags & 0x80 else []
         if pdu.opcode == TASK:
             self.target.events.append("reset")
-            return [Pdu(0x22, tag=pdu.tag)]
+            return [Pdu(0x22, 0x80, self.target.reset_response, tag=pdu.tag)]
         assert pdu.opcode in (LOGOUT, NOP_OUT)
         if pdu.opcode == LOGOUT:
             self.target.events.append("logout")
@@ -176,9 +176,6 @@ class MemoryCarrier(Carrier):
     def pause(self, seconds):
         self.target.events.append(f"pause {seconds:g}")
 
-    def pump(self):
-        self.target.events.append("pump")
-
     def close(self, politely):
         if politely and not self.is_closed:
             self.session.log_out()
@@ -186,22 +183,22 @@ class MemoryCarrier(Carrier):
         self.is_closed = True
 
 
-class MemoryWay(Way):
+class MemorySessions:
     """Sessions to a MemoryTarget."""
 
     def __init__(self, target, most=1000):
         self.target, self._most = target, most
         self.moves = 0
 
-    def first(self):
-        return MemoryCarrier(self.target, self.target.parameters)
+    def log_in(self):
+        return MemoryLink(self.target, self.target.parameters)
 
-    def again(self, attempt):
+    def log_in_again(self, attempt):
         if self.target.sessions >= self._most:
             raise OutOfTime("The 50 seconds of this call were over before a new session could be made.")
-        return self.first()
+        return self.log_in()
 
-    def move(self):
+    def next_portal(self):
         self.moves += 1
         return self.moves < 2
 

@@ -13,8 +13,8 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.iscsi import Credentials, Initiator, Portal
 from relvmoiscsi.iscsi.connect import _why_not, connect, resolve
-from relvmoiscsi.iscsi.names import parse_address
-from relvmoiscsi.iscsi.target import TargetWay, isid_of_reader, isid_of_writer
+from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
+from relvmoiscsi.portal import parse_address
 
 
 @pytest.fixture
@@ -188,6 +188,6 @@ def test_isids_are_of_the_random_kind_and_of_host_target_and_lun():
 
 def test_without_an_initiator_name_nothing_begins():
     with pytest.raises(UsageError) as caught:
-        TargetWay([Portal("h")], "iqn.a", Initiator(""), Credentials(), Deadline(1), isid_of_reader())
+        TargetSessions([Portal("h")], "iqn.a", Initiator(""), Credentials(), Deadline(1), isid_of_reader())
 
     assert caught.value.sm_key == "ConfigISCSIIQNMissing"

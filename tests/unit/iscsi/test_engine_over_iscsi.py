@@ -38,6 +38,7 @@ def over_iscsi(target, name, port=None, seconds=30):
         return resignatured(device, name)
 
 
+@pytest.mark.states("name", few=4)
 @pytest.mark.parametrize("name", golden.NAMES + golden.LIVE_NAMES)
 def test_the_same_bytes_as_on_an_image(name):
     image, disk = load(name), load(name)
@@ -52,7 +53,7 @@ def test_the_same_bytes_as_on_an_image(name):
 
 
 def test_round_trips_are_few(monkeypatch):
-    """1 for the login, 2 to find the LUN, 28 of the engine, 2 for a reset and a look behind it, 1 for the logout."""
+    """1 for the login, 3 to find the LUN, 28 of the engine, 2 for a reset and a look behind it, 1 for the logout."""
     waits, wait = [], Link.wait
 
     def counted(link, is_done, what):
@@ -63,22 +64,30 @@ def test_round_trips_are_few(monkeypatch):
     with HostileTarget([Lun(0, disk=load("chain"))]) as target:
         over_iscsi(target, "chain")
 
-    assert waits[:3] == [f"the login at 127.0.0.1:{target.port}", "the list", "a look at the LUNs"]
+    assert waits[:4] == [
+        f"the login at 127.0.0.1:{target.port}",
+        "the list",
+        "a look at the names",
+        "a look at the LUNs",
+    ]
     assert waits[-1] == "the logout"
     assert len(waits) <= 34
 
 
-def lengths():
+@pytest.fixture(scope="module")
+def whole():
+    """Bytes of a run, by direction."""
     with HostileTarget([Lun(0, disk=load("chain"))]) as target, CuttingProxy(target.portal) as proxy:
         over_iscsi(target, "chain", proxy.port)
         return proxy.lengths()
 
 
+@pytest.mark.states
 @pytest.mark.parametrize("seed", range(12))
-def test_a_resignature_over_a_connection_that_is_cut_gives_the_same_bytes(seed):
+def test_a_resignature_over_a_connection_that_is_cut_gives_the_same_bytes(whole, seed):
     image = load("chain")
     resignatured(image, "chain")
-    dice, whole = random.Random(f"cuts {seed}"), lengths()
+    dice = random.Random(f"cuts {seed}")
     for _ in range(3):
         ways = [dice.choice(["out", "in"]) for _ in range(dice.choice([1, 2]))]
         cuts = [Cut(way, dice.randrange(3000, whole[way])) for way in sorted(ways)]
@@ -89,6 +98,7 @@ def test_a_resignature_over_a_connection_that_is_cut_gives_the_same_bytes(seed):
             assert not target.lun(0).unflushed
 
 
+@pytest.mark.states(few=2)
 @pytest.mark.parametrize("number", range(0, 26, 5))
 def test_a_target_that_loses_its_power_ends_with_the_same_bytes(number):
     image = load("chain")

@@ -5,7 +5,7 @@ import errno
 import random
 
 import pytest
-from memory import ANSWER_LOST, LOST, MemoryTarget, MemoryWay
+from memory import ANSWER_LOST, LOST, MemorySessions, MemoryTarget
 
 from kit.iscsi import scsi
 from kit.iscsi.lun import Lun as TargetLun
@@ -13,10 +13,9 @@ from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError, Truncated
 from relvmoiscsi.iscsi import looking
-from relvmoiscsi.iscsi import lun as lun_module
+from relvmoiscsi.iscsi import lun_device as lun_module
 from relvmoiscsi.iscsi.faults import Lost, Violation
 from relvmoiscsi.iscsi.looking import Look, look
-from relvmoiscsi.iscsi.lun import Lun
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.scsi import Verdict
@@ -27,17 +26,17 @@ LOOK = 3  #: commands of a look, but for INQUIRY
 ATTENTION = scsi.check(6, 0x29)
 
 
-def opened(target=None, is_fenced=True, **more):
+def opened(target=None, is_reset=True, **more):
     """A LUN that was looked at, which the script of the target does not count, and reset for the first session."""
     target = target or MemoryTarget(TargetLun(0, MIB), **more)
-    way = MemoryWay(target)
-    carrier = way.first()
+    sessions = MemorySessions(target)
+    link = sessions.log_in()
     script, target.script = target.script, {}
-    (one,) = look(carrier, [target.lun.address])
+    (one,) = look(link, [target.lun.address])
     target.script, target.commands, target.events = script, [], []
-    lun = Lun(way, carrier, one.info, "the LUN")
-    lun._fenced = carrier if is_fenced else None
-    return target, way, lun, LunDevice(lun, writable=True)
+    device = LunDevice(sessions, link, one.info, "the LUN", writable=True)
+    device._reset_on = link if is_reset else None
+    return target, sessions, device
 
 
 def block(number, count=1):
@@ -45,7 +44,7 @@ def block(number, count=1):
 
 
 def test_ranges_and_chunks_go_out_merged_and_in_blocks():
-    target, _, _, device = opened()
+    target, _, device = opened()
 
     device.write([Chunk(512, block(1)), Chunk(1024, block(2)), Chunk(65536, block(3))])
     found = device.read([Range(700, 600), Range(0, 512), Range(65540, 4), Range(9, 0)])
@@ -57,7 +56,7 @@ def test_ranges_and_chunks_go_out_merged_and_in_blocks():
 
 
 def test_what_is_not_on_the_lun_is_a_bug_or_truncated_and_asked_of_nobody():
-    target, _, _, device = opened()
+    target, _, device = opened()
 
     with pytest.raises(Truncated):
         device.read([Range(MIB - 4, 8)])
@@ -66,8 +65,9 @@ def test_what_is_not_on_the_lun_is_a_bug_or_truncated_and_asked_of_nobody():
             device.write([chunk])
     with pytest.raises(ValueError):
         device.read([Range(-1, 4)])
+    device.writable = False
     with pytest.raises(ValueError):
-        LunDevice(device._lun, writable=False).write([Chunk(0, block(1))])
+        device.write([Chunk(0, block(1))])
 
     assert target.commands == []
 
@@ -75,7 +75,7 @@ def test_what_is_not_on_the_lun_is_a_bug_or_truncated_and_asked_of_nobody():
 @pytest.mark.parametrize("cut", [LOST, ANSWER_LOST])
 @pytest.mark.parametrize("number", range(5))
 def test_a_batch_goes_on_over_a_new_session(cut, number):
-    target, _, _, device = opened(script={number: cut})
+    target, _, device = opened(script={number: cut})
 
     device.write([Chunk(0, block(1)), Chunk(4096, block(2)), Chunk(8192, block(3))])
     device.flush()
@@ -93,7 +93,7 @@ def test_all_since_the_last_flush_is_written_again_batch_by_batch():
         target.lun.lose_unflushed()
         return LOST
 
-    target, _, _, device = opened(script={5: power_cut})
+    target, _, device = opened(script={5: power_cut})
     device.write([Chunk(0, block(1))])
     device.flush()
     device.write([Chunk(0, block(2)), Chunk(4096, block(3))])
@@ -110,7 +110,7 @@ def test_writes_of_a_batch_that_were_answered_are_written_again():
         target.lun.lose_unflushed()
         return LOST
 
-    target, _, _, device = opened(script={2: power_cut})
+    target, _, device = opened(script={2: power_cut})
 
     device.write([Chunk(4096 * n, block(n + 1)) for n in range(3)])
 
@@ -118,7 +118,7 @@ def test_writes_of_a_batch_that_were_answered_are_written_again():
 
 
 def test_reads_that_were_answered_stay():
-    target, _, _, device = opened(script={2: LOST})
+    target, _, device = opened(script={2: LOST})
     target.lun.disk.poke(0, block(7))
 
     found = device.read([Range(65536 * n, 512) for n in range(4)])
@@ -128,7 +128,7 @@ def test_reads_that_were_answered_stay():
 
 
 def test_a_new_session_is_looked_at_before_anything_is_asked_of_it():
-    target, _, _, device = opened(script={0: LOST})
+    target, _, device = opened(script={0: LOST})
 
     device.write([Chunk(0, block(1))])
 
@@ -154,7 +154,7 @@ def test_another_lun_in_its_place_is_not_touched(how, change, words):
         change(target)
         return how
 
-    target, _, _, device = opened(script={0: happen})
+    target, _, device = opened(script={0: happen})
 
     with pytest.raises(Refused, match=words) as caught:
         device.write([Chunk(0, block(1))])
@@ -168,7 +168,7 @@ def test_of_a_batch_of_writes_none_reaches_another_lun_in_its_place():
         other_identity(target)
         return scsi.check(6, 0x3F, 0x0E)
 
-    target, _, _, device = opened(script={0: happen})
+    target, _, device = opened(script={0: happen})
 
     with pytest.raises(Refused, match="mapped another one in its place"):
         device.write([Chunk(4096 * number, block(1)) for number in range(8)])
@@ -177,7 +177,7 @@ def test_of_a_batch_of_writes_none_reaches_another_lun_in_its_place():
 
 
 def test_a_lun_that_is_gone_is_said_to_be():
-    target, _, _, device = opened(script={0: scsi.check(5, 0x25)})
+    target, _, device = opened(script={0: scsi.check(5, 0x25)})
 
     with pytest.raises(Refused, match="any more") as caught:
         device.read([Range(0, 512)])
@@ -187,7 +187,7 @@ def test_a_lun_that_is_gone_is_said_to_be():
 
 def test_behind_a_unit_attention_is_looked_and_all_is_written_again():
     """The target may have lost its cache."""
-    target, _, _, device = opened(script={1: ATTENTION})
+    target, _, device = opened(script={1: ATTENTION})
     device.write([Chunk(0, block(1))])
 
     device.write([Chunk(4096, block(2))])
@@ -197,7 +197,7 @@ def test_behind_a_unit_attention_is_looked_and_all_is_written_again():
 
 
 def test_unit_attentions_without_end_are_an_error():
-    target, _, _, device = opened(script={number: ATTENTION for number in range(1000) if number % (LOOK + 1) == 0})
+    target, _, device = opened(script={number: ATTENTION for number in range(1000) if number % (LOOK + 1) == 0})
 
     with pytest.raises(DeviceError, match="sense 6/29/00"):
         device.read([Range(0, 512)])
@@ -206,28 +206,28 @@ def test_unit_attentions_without_end_are_an_error():
 
 
 def test_a_busy_target_is_asked_later_and_for_less():
-    target, _, lun, device = opened(script={0: scsi.Result(0x08), 1: scsi.Result(0x28)})
+    target, _, device = opened(script={0: scsi.Result(0x08), 1: scsi.Result(0x28)})
 
     device.read([Range(0, 512)])
 
     assert target.events == ["pause 0.1", "pause 0.1", READ]
-    assert lun._carrier.session.depth == 8
+    assert device._link.session.depth == 8
 
 
 def test_a_standby_portal_is_left_for_another():
-    target, way, _, device = opened(script={1: scsi.check(2, 4, 0x0B)})
+    target, sessions, device = opened(script={1: scsi.check(2, 4, 0x0B)})
     device.write([Chunk(0, block(1))])
 
     device.write([Chunk(4096, block(2))])
 
-    assert way.moves == 1
+    assert sessions.moves == 1
     assert target.events == [WRITE, "logout", "session", "reset", WRITE, WRITE]
 
 
 def test_where_all_portals_are_standby_it_says_so():
-    _, _, _, device = opened(script={0: scsi.check(2, 4, 0x0B), 1 + LOOK: scsi.check(2, 4, 0x0C)})
+    _, _, device = opened(script={0: scsi.check(2, 4, 0x0B), 1 + LOOK: scsi.check(2, 4, 0x0C)})
 
-    with pytest.raises(Refused, match="No portal of the target has a way"):
+    with pytest.raises(Refused, match="No portal of the target has a path"):
         device.read([Range(0, 512)])
 
 
@@ -243,7 +243,7 @@ def test_where_all_portals_are_standby_it_says_so():
     ],
 )
 def test_each_failure_has_its_error(result, kind, sm_key, words):
-    _, _, _, device = opened(script={0: result})
+    _, _, device = opened(script={0: result})
 
     with pytest.raises(RelvmoiscsiError, match=words) as caught:
         device.read([Range(0, 512)])
@@ -254,13 +254,13 @@ def test_each_failure_has_its_error(result, kind, sm_key, words):
 
 
 def test_a_lun_that_does_not_know_flushes_writes_through():
-    _, _, _, device = opened(script={0: scsi.check(5, 0x20)})
+    _, _, device = opened(script={0: scsi.check(5, 0x20)})
 
     device.flush()
 
 
 def test_a_flush_that_fails_is_an_error():
-    target, _, _, device = opened(script={1: scsi.check(3, 0x0C)})
+    target, _, device = opened(script={1: scsi.check(3, 0x0C)})
     device.write([Chunk(0, block(1))])
 
     with pytest.raises(DeviceError, match="flush failed: sense 3/0c/00"):
@@ -272,11 +272,11 @@ def test_three_violations_in_a_row_end_it_and_cuts_do_not():
         raise Violation("The target rejected a request (reason 0x04).")
 
     step = LOOK + 1
-    target, _, _, device = opened(script={0: LOST, **{step * n: violate for n in (1, 2)}, 3 * step: LOST})
+    target, _, device = opened(script={0: LOST, **{step * n: violate for n in (1, 2)}, 3 * step: LOST})
     device.read([Range(0, 512)])
     assert target.sessions == 5
 
-    target, _, _, device = opened(script={step * n: violate for n in range(3)})
+    target, _, device = opened(script={step * n: violate for n in range(3)})
     with pytest.raises(DeviceError, match="3 times in a row. The target rejected a request"):
         device.read([Range(0, 512)])
     assert target.sessions == 3
@@ -284,8 +284,8 @@ def test_three_violations_in_a_row_end_it_and_cuts_do_not():
 
 def test_where_no_new_session_comes_the_error_is_one_of_the_device():
     target = MemoryTarget(TargetLun(0, MIB), script={0: LOST})
-    _, way, _, device = opened(target)
-    way._most = 1
+    _, sessions, device = opened(target)
+    sessions._most = 1
 
     with pytest.raises(DeviceError, match="write of 512 bytes at byte 0 failed: The 50 seconds") as caught:
         device.write([Chunk(0, block(1))])
@@ -294,8 +294,8 @@ def test_where_no_new_session_comes_the_error_is_one_of_the_device():
 
 
 def test_a_target_that_asks_for_a_logout_gets_one_between_batches():
-    target, _, lun, device = opened()
-    lun._carrier.session.wants_end = True
+    target, _, device = opened()
+    device._link.session.wants_end = True
 
     device.read([Range(0, 512)])
 
@@ -304,7 +304,7 @@ def test_a_target_that_asks_for_a_logout_gets_one_between_batches():
 
 def test_no_more_is_kept_than_can_be_and_a_flush_comes_between(monkeypatch):
     monkeypatch.setattr(lun_module, "KEPT_BYTES", 2048)
-    target, _, _, device = opened(script={5: LOST})
+    target, _, device = opened(script={5: LOST})
 
     for number in range(3):
         device.write([Chunk(4096 * number, block(number + 1, 2))])
@@ -321,7 +321,7 @@ def test_no_more_is_kept_than_can_be_and_a_flush_comes_between(monkeypatch):
 
 
 def test_late_writes_are_fenced_off_by_a_reset_before_the_first_write_of_a_session():
-    target, _, _, device = opened(is_fenced=False)
+    target, _, device = opened(is_reset=False)
 
     device.read([Range(0, 512)])
     device.write([Chunk(0, block(1))])
@@ -330,8 +330,19 @@ def test_late_writes_are_fenced_off_by_a_reset_before_the_first_write_of_a_sessi
     assert target.events == [READ, "reset", WRITE, WRITE]
 
 
+def test_nothing_is_written_to_a_lun_that_the_target_does_not_reset():
+    """A late write of an earlier session could change what is written."""
+    target, _, device = opened(is_reset=False)
+    target.reset_response = 5
+
+    with pytest.raises(Refused, match="does not reset the LUN .*response 5.* give the block device"):
+        device.write([Chunk(0, block(1))])
+
+    assert target.lun.writes == 0
+
+
 def test_a_new_session_is_fenced_before_anything_is_repeated():
-    target, _, _, device = opened(script={1: LOST})
+    target, _, device = opened(script={1: LOST})
     device.write([Chunk(0, block(1))])
 
     device.flush()
@@ -340,31 +351,30 @@ def test_a_new_session_is_fenced_before_anything_is_repeated():
 
 
 def test_a_lun_that_is_busy_when_it_is_asked_for_its_name_is_looked_at_until_it_tells(monkeypatch):
-    target, _, lun, device = opened()
+    target, _, device = opened()
     busy = Look(LunInfo(target.lun.address, problem="busy"), is_disk=True, verdict=Verdict.LATER)
     names, looks = [busy], [[busy], [busy]]
     name_of, look_at = looking.name_of, looking.look
     monkeypatch.setattr(looking, "name_of", lambda *given: names.pop() if names else name_of(*given))
     monkeypatch.setattr(looking, "look", lambda *given: looks.pop() if looks else look_at(*given))
 
-    device.read([Range(0, 512)])
-    device.write([Chunk(0, block(1))])
+    device.flush()
 
     assert (names, looks) == ([], [])
-    assert target.events == [READ, WRITE]
+    assert target.events == [FLUSH]
 
 
 @pytest.mark.parametrize("error", [LOST, OutOfTime("The time is over.")], ids=["lost", "out of time"])
 def test_a_session_that_ends_behind_the_last_answer_is_no_bug(monkeypatch, error):
-    target, _, lun, device = opened()
-    compare, ends = lun._compare, [error]
+    target, _, device = opened()
+    compare, ends = device._compare, [error]
 
     def end(*given):
         if ends:
             raise Lost("the connection was cut") if ends.pop() == LOST else error
         compare(*given)
 
-    monkeypatch.setattr(lun, "_compare", end)
+    monkeypatch.setattr(device, "_compare", end)
     if error == LOST:
         device.read([Range(0, 512)])
     else:
@@ -372,16 +382,16 @@ def test_a_session_that_ends_behind_the_last_answer_is_no_bug(monkeypatch, error
             device.read([Range(0, 512)])
 
 
-def test_the_link_is_pumped_and_closed_with_a_logout():
-    target, _, lun, device = opened()
+def test_the_session_ends_with_a_logout():
+    target, _, device = opened()
 
-    device.pump()
-    lun.close()
-    lun.close()
+    device.close()
+    device.close()
 
-    assert target.events == ["pump", "logout"]
+    assert target.events == ["logout"]
 
 
+@pytest.mark.states
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_is_lost_the_lun_holds_what_was_written(seed):
     """Cuts, attentions, power cuts at random commands: after a flush all is there, and no read is wrong."""
@@ -393,7 +403,7 @@ def test_whatever_is_lost_the_lun_holds_what_was_written(seed):
 
     happenings = [LOST, ANSWER_LOST, ATTENTION, power_cut, scsi.Result(0x08), scsi.Result(0x28)]
     script = {number: dice.choice(happenings) for number in range(400) if dice.random() < 0.06}
-    target, _, _, device = opened(script=script, piece=dice.choice([1 << 20, 48, 7]))
+    target, _, device = opened(script=script, piece=dice.choice([1 << 20, 48, 7]))
     expected = bytearray(MIB)
     for number in range(12):
         starts = sorted(dice.sample(range(0, 200), 4))

@@ -11,7 +11,7 @@ from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.host.xapi.lun_users import Pool
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.sr_driver import create
-from relvmoiscsi.sr_driver.iscsi.config import parse_config
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun, Transport
 

@@ -19,9 +19,9 @@ from relvmoiscsi.deadline import NOT_BEGUN
 from relvmoiscsi.errors import DeviceError, Refused, UsageError
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
-from relvmoiscsi.sr_driver import calls, create, probe
+from relvmoiscsi.sr_driver import create, probe
 from relvmoiscsi.sr_driver.hba.transport import HBA
-from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
+from relvmoiscsi.sr_driver.iscsi import ISCSI
 from relvmoiscsi.sr_driver.main import success
 from relvmoiscsi.sr_driver.transport import Listed
 
@@ -117,17 +117,19 @@ def test_a_failure_has_its_code_and_its_text(creating, smlog, error, code):
 
 
 def test_a_call_that_is_terminated_is_a_failure_that_says_what_the_lun_is(creating, monkeypatch, smlog):
-    """Until now it ended at once, with a session, a node record, a line of SM's and a visible clone behind it."""
-    monkeypatch.setattr(calls, "Deadline", lambda seconds: (os.kill(os.getpid(), signal.SIGTERM), pause(0)))
+    def terminated(_seconds):
+        os.kill(os.getpid(), signal.SIGTERM)
+        pause(0)
+
+    monkeypatch.setattr("relvmoiscsi.deadline.Deadline", terminated)
 
     found = creating(SR_UUID)
 
     assert found.result == wire.Fault(
         47,
-        "The call was ended from outside (SIGTERM), by `kill` or as a service was restarted. "
-        f"{NOT_BEGUN} [SRUnavailable]",
+        f"SIGTERM ended this call: `kill` or the restart of a service sent the signal. {NOT_BEGUN} [SRUnavailable]",
     )
-    assert [text for _, text in smlog if "(SIGTERM)" in text]
+    assert [text for _, text in smlog if "SIGTERM ended this call" in text]
 
 
 @pytest.mark.parametrize("key, code", [("ConfigTargetIQNMissing", 96), ("ConfigSCSIid", 107)])

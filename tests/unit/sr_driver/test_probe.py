@@ -16,7 +16,7 @@ from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.hba.transport import HBA
-from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
+from relvmoiscsi.sr_driver.iscsi import ISCSI
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun
 

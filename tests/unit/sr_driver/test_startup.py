@@ -47,7 +47,7 @@ def test_a_call_that_is_refused_for_its_words_imports_no_engine():
     modules, answer = imported("sr_create")
 
     assert "ConfigTargetMissing" in answer
-    assert "relvmoiscsi.sr_driver.iscsi.config" in modules
-    needless = ("relvmoiscsi.sr_driver.calls", "relvmoiscsi.engine", "relvmoiscsi.host.disk.block_device")
+    assert "relvmoiscsi.sr_driver.iscsi.iscsi_config" in modules
+    needless = ("relvmoiscsi.sr_driver.create", "relvmoiscsi.engine", "relvmoiscsi.host.disk.block_device")
     assert [name for name in modules if name in needless] == []
     assert [name for name in modules if name.startswith("relvmoiscsi.cli")] == []

@@ -9,9 +9,8 @@ from kit.iscsi.lun import Lun
 from kit.pool.client import connected_locally
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.iscsi import target as target_module
-from relvmoiscsi.sr_driver import calls
-from relvmoiscsi.sr_driver.iscsi import access, lun
+from relvmoiscsi.iscsi import target_sessions as target_module
+from relvmoiscsi.sr_driver.iscsi import iscsi_lun, target_access
 
 
 @pytest.fixture(scope="session")
@@ -48,13 +47,10 @@ class Driver:
 @pytest.fixture
 def driver(answer, pool, tmp_path, monkeypatch):
     host = Host(str(tmp_path / "host"))
-    for module in (lun, access):
+    for module in (iscsi_lun, target_access):
         monkeypatch.setattr(module, "THIS_HOST", host)
     monkeypatch.setattr(target_module, "_TRY_SECONDS", 0.05)
     with connected_locally(pool) as session:
-
-        def xapi(call, deadline):
-            return Xapi(call.session_ref, pool.socket_path, call.subtask_of, deadline=deadline)
-
-        monkeypatch.setattr(calls, "_xapi", xapi)
+        defaults = Xapi.__init__.__defaults__
+        monkeypatch.setattr(Xapi.__init__, "__defaults__", (pool.socket_path, *defaults[1:]))
         yield Driver(answer, pool, session.handle, tmp_path / "host")

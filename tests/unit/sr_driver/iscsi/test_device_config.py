@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.sr_driver.iscsi.config import Chap, SecretKey, parse_config
-from relvmoiscsi.sr_driver.iscsi.portals import Portal
+from relvmoiscsi.portal import Portal
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, SecretKey, parse_config
 
 IQN = DEVICE_CONFIG["targetIQN"]
 VDI = "7d2d9e72-1839-4ea5-85bd-6cecf8841738"

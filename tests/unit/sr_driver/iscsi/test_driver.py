@@ -27,9 +27,9 @@ from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, link, open_lun, opening
-from relvmoiscsi.sr_driver import calls, rewrite
-from relvmoiscsi.sr_driver.iscsi import lun as lun_module
-from relvmoiscsi.sr_driver.iscsi.lun import CallDevice
+from relvmoiscsi.sr_driver import rewrite
+from relvmoiscsi.sr_driver.iscsi import iscsi_lun as lun_module
+from relvmoiscsi.sr_driver.iscsi.iscsi_lun import CallDevice
 
 USER, TARGET = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
 LIST_START = '<?xml version="1.0" ?>\n'
@@ -253,7 +253,7 @@ def refusing(status, unlisted=False):
         ({"quirks": ["status_0206"]}, {}, 68, "log in with iscsiadm and give the block device to the command"),
         ({"quirks": ["status_0301"]}, {}, 68, "not in service"),
         (refusing("0301", unlisted=True), {}, 83, "has no target"),  # LIO, of a target that it does not have
-        (refusing("0202", unlisted=True), {}, 83, "offers this host no target"),
+        (refusing("0202", unlisted=True), {}, 83, "for this host. Check the IQN"),
         (refusing("0202"), {}, 68, "does not allow this initiator name"),
         ({"chap": USER}, {}, 68, "CHAP"),
         ({"chap": USER}, {"chapuser": "alice", "chappassword": "wrongwrongwrong"}, 68, "CHAP"),
@@ -383,7 +383,7 @@ def test_while_a_call_is_at_work_a_probe_is_busy_at_once(driver, clone):
 
 def test_a_command_that_was_given_a_url_keeps_the_call_away_and_no_probe(driver, clone, monkeypatch):
     """The two would have one ISID at the target, and end each other's session."""
-    monkeypatch.setattr(calls, "deadline_seconds", lambda: 1.0)
+    monkeypatch.setattr("relvmoiscsi.host.settings.deadline_seconds", lambda: 1.0)
     with lun_name(clone.scsi_id, 1, Host(str(driver.root))), HostileTarget([clone]) as target:
         found = driver.create(target)
         assert target.count("connected") == 0
@@ -501,8 +501,7 @@ def test_a_sigterm_before_the_first_write_ends_the_call_with_nothing_written(dri
 
     assert found.result == wire.Fault(
         47,
-        "The call was ended from outside (SIGTERM), by `kill` or as a service was restarted. "
-        f"{NOT_BEGUN} [SRUnavailable]",
+        f"SIGTERM ended this call: `kill` or the restart of a service sent the signal. {NOT_BEGUN} [SRUnavailable]",
     )
     assert clone.writes == 0
 
@@ -526,7 +525,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr(calls, "Deadline", lambda seconds: Deadline(seconds, found))
+    monkeypatch.setattr("relvmoiscsi.deadline.Deadline", lambda seconds: Deadline(seconds, found))
     return found
 
 
@@ -593,7 +592,7 @@ def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(drive
 def test_a_target_that_is_silent_is_lost_in_time(driver, clone, monkeypatch):
     monkeypatch.setattr(link, "PING_SECONDS", 0.2)
     monkeypatch.setattr(link, "SILENCE_SECONDS", 0.4)
-    monkeypatch.setattr(calls, "deadline_seconds", lambda: 1.5)
+    monkeypatch.setattr("relvmoiscsi.host.settings.deadline_seconds", lambda: 1.5)
     with HostileTarget([clone], quirks=["silent_in_login"]) as target:
         found = driver.create(target)
 

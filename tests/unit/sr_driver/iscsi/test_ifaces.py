@@ -4,7 +4,7 @@
 import pytest
 
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.sr_driver.iscsi.ifaces import DIRECTORIES, interfaces
+from relvmoiscsi.sr_driver.iscsi.target_access import DIRECTORIES, interfaces
 
 HARDWARE = "00:16:3e:00:00:0a"
 

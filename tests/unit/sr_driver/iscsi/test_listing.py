@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from kit.iscsi.lun import address_of
 from relvmoiscsi.iscsi import LunInfo, Portal, Target
-from relvmoiscsi.sr_driver.iscsi.listing import lun_list, target_list
+from relvmoiscsi.sr_driver.iscsi.unnamed import lun_list, target_list
 
 
 def facts(number, scsi_id, vendor="LIO-ORG", serial="993c87c3"):

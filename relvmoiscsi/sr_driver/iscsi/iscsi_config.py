@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The device-config of a call: checked, with the names and the meaning that lvmoiscsi gives them.
+"""The device-config of an iSCSI call: checked, with the names and the meaning that lvmoiscsi gives them.
 
 Keys nobody here knows are ignored: orchestrators send them (`resign`, `usediscoverynumber`, `LUNid`), xapi adds some.
 
@@ -12,11 +12,9 @@ import re
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.sr_driver.iscsi.portals import Portal, parse_portal
-from relvmoiscsi.sr_driver.transport import Wanted
-from relvmoiscsi.sr_driver.words import clear_databases_in, scsi_id_in, vdi_in, vdis_in
+from relvmoiscsi.portal import DEFAULT_PORT, Portal
+from relvmoiscsi.sr_driver.transport import Wanted, clear_databases_in, scsi_id_in, vdi_in, vdis_in
 
-DEFAULT_PORT = 3260
 ANY_IQN = "*"
 _IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: it becomes part of paths
 _PORT = re.compile(r"[0-9]{1,5}\Z")  # int() takes more than that
@@ -108,21 +106,17 @@ def _further_portals(config: Mapping[str, str], iqn: str) -> Tuple[Portal, ...]:
 
     What does not read as a portal is passed over: `target` is enough.
     """
-    texts = config.get("multihomelist", "").split(",")
+    found = [item.strip().rpartition(":")[::2] for item in config.get("multihomelist", "").split(",")]
     for item in config.get("multiSession", "").split("|"):
         address, _, rest = item.strip().partition(",")
         port, _, name = rest.partition(",")
         if name == iqn:
-            texts.append(f"{address}:{port}")
-    return tuple(portal for portal in map(_portal_or_none, texts) if portal)
-
-
-def _portal_or_none(text: str) -> Optional[Portal]:
-    try:
-        portal = parse_portal(text.strip())
-    except ValueError:
-        return None
-    return portal if 0 < portal.port < 65536 else None
+            found.append((address, port))
+    return tuple(
+        Portal(address.strip("[]"), int(port))
+        for address, port in found
+        if address and _PORT.match(port) and 0 < int(port) < 65536
+    )
 
 
 def _chap(config: Mapping[str, str], name: str, prefix: str) -> Optional[Chap]:

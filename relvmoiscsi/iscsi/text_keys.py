@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Text keys of logins and discovery: `Key=value`, each ended by a NUL. Source: RFC 7143 6.1, 6.2."""
+"""The text of logins and discovery: `Key=value`, each key ended by a NUL; and the steps of a login.
+
+Source: RFC 7143 6.1, 6.2, 11.12.
+"""
 
 import base64
 import re
-from typing import List, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.iscsi.crc32c import Bytes
 from relvmoiscsi.iscsi.faults import Violation
@@ -18,6 +21,25 @@ _NUMBER = re.compile(r"(?:[0-9]{1,10}|0[xX][0-9a-fA-F]{1,8})\Z")
 
 #: values that say that the key is not negotiated
 NO_ANSWER = ("NotUnderstood", "Irrelevant", "Reject")
+
+#: the stages of a login, and which stage follows
+SECURITY, OPERATIONAL, FULL_FEATURE = 0, 1, 3
+NEXT = {SECURITY: OPERATIONAL, OPERATIONAL: FULL_FEATURE}
+
+
+class Request(NamedTuple):
+    """What a login sends in a stage; `goes_on` asks for the next stage."""
+
+    stage: int
+    goes_on: bool
+    keys: Keys
+
+
+class Answer(NamedTuple):
+    """The target's answer to a request; `went_on`: the next stage has begun."""
+
+    went_on: bool
+    keys: Keys
 
 
 def pack(keys: Keys) -> bytes:

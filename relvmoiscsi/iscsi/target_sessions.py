@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Sessions to a target: portals in turn, redirections, CHAP algorithms; and discovery.
 
-The ISID of a session that writes is a function of host, target and LUN: a new session of this host ends the one that a
-killed call has left, with the writes that were on their way on it, before its login is answered (RFC 7143 6.3.5).
-Sessions that only read take random ones, or a reader would end a writer. All are of the random kind, 0x80: open-iscsi's
-begin with 00 02 3d, and none of these ends a session of the kernel.
+The ISID of a session that writes is a function of host, target and LUN. So a new session of this host ends the session
+of a killed call, with the writes that were on their way, before the target answers the login (RFC 7143 6.3.5).
+Sessions that only read have random ISIDs, or a reader would end a writer. Every ISID is of the random kind, 0x80:
+the ISIDs of open-iscsi begin with 00 02 3d, so no session of the kernel is ended.
 """
 
 import hashlib
 import logging
 import os
 import time
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import chap
-from relvmoiscsi.iscsi.carrier import Way
 from relvmoiscsi.iscsi.connect import Unreachable, connect
 from relvmoiscsi.iscsi.faults import (
     AUTHENTICATION_FAILED,
@@ -29,11 +28,11 @@ from relvmoiscsi.iscsi.faults import (
     Unproven,
     Violation,
 )
-from relvmoiscsi.iscsi.kernel_crc import fastest_crc32c
-from relvmoiscsi.iscsi.keys import pack, unpack
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.login import Wanted
-from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, Portal, Target, parse_address
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, Target
+from relvmoiscsi.iscsi.text_keys import pack, unpack
+from relvmoiscsi.portal import Portal, parse_address
 
 log = logging.getLogger(__name__)
 
@@ -43,22 +42,20 @@ _TRIES, _TRY_SECONDS = 5, 1.0  #: at a target that is not in service for now
 _MAX_PAUSE_SECONDS = 1.0  #: between sessions that are lost one after the other
 _RANDOM_ISID = b"\x80"
 
-Sleep = Callable[[float], None]
-
 
 def isid_of_reader() -> bytes:
-    """One of a session that only reads; no other session has it."""
+    """The ISID of a session that only reads; no other session has this ISID."""
     return _RANDOM_ISID + os.urandom(5)
 
 
 def isid_of_writer(host_uuid: str, iqn: str, scsi_id: str) -> bytes:
-    """The one of every session of this host that writes to the LUN. Source: RFC 7143 11.12.5."""
+    """The ISID of every session of this host that writes to the LUN. Source: RFC 7143 11.12.5."""
     if not host_uuid:
         raise UsageError("The UUID of this host is needed to write to a LUN over iSCSI.")
     return _RANDOM_ISID + hashlib.sha256("\0".join((host_uuid, iqn, scsi_id)).encode("utf-8")).digest()[:5]
 
 
-class TargetWay(Way):
+class TargetSessions:
     """Sessions to one target, all with one ISID."""
 
     def __init__(
@@ -69,21 +66,20 @@ class TargetWay(Way):
         credentials: Credentials,
         deadline: Deadline,
         isid: bytes,
-        sleep: Sleep = time.sleep,
     ) -> None:
         if not initiator.name:
-            raise UsageError("This host has no iSCSI initiator name.", "ConfigISCSIIQNMissing")
+            raise UsageError("This host has no iSCSI initiator name. Set the IQN of the host.", "ConfigISCSIIQNMissing")
         self.portals, self.iqn, self.initiator = tuple(portals), iqn, initiator
         self.credentials, self.deadline, self.isid = credentials, deadline, isid
-        self._sleep = sleep
         self._last = self.portals[0]  # which gave the last session
         self._skipped: List[Portal] = []  # whose paths to the LUN are standby
         self._offered: Optional[List[Portal]] = None  # by the target itself, once asked
         self._algorithms = chap.available(chap.FIRST) or chap.available(chap.FALLBACK)
 
-    def first(self) -> Link:
+    def log_in(self) -> Link:
+        """A session through the first portal that gives one. Raises what the login raises."""
         failures: List[RelvmoiscsiError] = []
-        for portal, seconds in _in_turn(self._open_portals(), self.deadline):
+        for portal, seconds in in_turn(self._open_portals(), self.deadline):
             try:
                 return self._log_in_patiently(portal, self.deadline.part(seconds))
             except OutOfTime as over:
@@ -98,13 +94,18 @@ class TargetWay(Way):
         refusals = [failure for failure in failures if isinstance(failure, Refused)]
         raise (refusals or failures)[0]
 
-    def again(self, attempt: int) -> Link:
+    def log_in_again(self, attempt: int) -> Link:
+        """A session in the place of one that was lost, with the same ISID: the target ends the old one.
+
+        `attempt` counts from 1 how often in a row a session was lost. Raises LoginRefused where no attempt will help,
+        and OutOfTime, which says what has happened.
+        """
         failure = ""
         pause = 0.0 if attempt < 2 else min(_MAX_PAUSE_SECONDS, 0.05 * 2**attempt)
         while True:
-            self._sleep(self.deadline.within(pause))
+            time.sleep(self.deadline.within(pause))
             pause = min(_MAX_PAUSE_SECONDS, max(0.1, 2 * pause))
-            for portal, seconds in _in_turn(self._open_portals(), self.deadline):
+            for portal, seconds in in_turn(self._open_portals(), self.deadline):
                 try:
                     return self._log_in(portal, self.deadline.part(seconds))
                 except Unproven:
@@ -121,7 +122,8 @@ class TargetWay(Way):
             if self.deadline.has_passed:
                 raise self.deadline.over("a new session could be made. " + failure)
 
-    def move(self) -> bool:
+    def next_portal(self) -> bool:
+        """Have the next session come through another portal of the target; False when all have been tried."""
         self._skipped.append(self._last)
         if not self._open_portals() and self._offered is None:  # the target knows more of itself than the caller
             self._offered = self._portals_offered()
@@ -144,32 +146,36 @@ class TargetWay(Way):
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._log_in(portal, deadline)
-            except LoginRefused as refused:
-                if not refused.passes or attempt == _TRIES or deadline.left < _TRY_SECONDS:
-                    raise
-                log.info("%s", refused)
-                if attempt == 1 and self._is_unknown_at(portal, deadline):
-                    raise NotFound(
-                        f"{portal} has no target {self.iqn}. Check the IQN, and whether the array shows it to this "
-                        "initiator.",
-                        "ISCSIDiscovery",
-                    ) from refused
-            except (Closed, Unreachable):
+            except Unreachable:
                 raise
-            except Lost as lost:
-                if attempt > 1:
+            except (LoginRefused, Lost) as failure:
+                passes = isinstance(failure, LoginRefused) and failure.passes
+                if attempt == 1 and failure.sm_key == "ISCSILogin":
+                    self._verify_offered(portal, deadline, failure, passes)
+                if attempt == (_TRIES if passes else 2 if isinstance(failure, Lost) else 1):
                     raise
-                log.info("%s", lost)
-            self._sleep(deadline.within(_TRY_SECONDS))
+                if deadline.left < _TRY_SECONDS:
+                    raise
+                log.info("%s", failure)
+            time.sleep(deadline.within(_TRY_SECONDS))
         raise AssertionError("the last attempt gives or raises something")
 
-    def _is_unknown_at(self, portal: Portal, deadline: Deadline) -> bool:
-        """Does the portal say that it has other targets, and not this one?"""
+    def _verify_offered(self, portal: Portal, deadline: Deadline, refused: RelvmoiscsiError, passes: bool) -> None:
+        """Raises NotFound where the portal that refused the login has other targets, and not this target.
+
+        LIO says of a target that it does not have that the target is not in service (`passes`), for good.
+        """
         try:
-            targets = discover([portal], self.initiator, self.credentials, deadline)
-        except (NotFound, Refused):
-            return False
-        return self.iqn not in [target.iqn for target in targets]
+            offered = [target.iqn for target in discover([portal], self.initiator, self.credentials, deadline)]
+        except (NotFound, Refused) as problem:
+            log.info("which targets %s has is not known: %s", portal, problem)
+            return
+        if self.iqn not in offered and (offered or passes):
+            raise NotFound(
+                f"{portal} has no target {self.iqn} for this host. Check the IQN, and whether the array shows the "
+                f"target to this initiator. {refused.message}",
+                "ISCSIDiscovery",
+            ) from refused
 
     def _log_in(self, portal: Portal, deadline: Deadline) -> Link:
         link = self._with_any_algorithm(portal, deadline)
@@ -204,7 +210,7 @@ class TargetWay(Way):
 
 
 def _log_in_at(portal: Portal, wanted: Wanted, initiator: Initiator, isid: bytes, deadline: Deadline) -> Link:
-    link = Link(connect(portal, initiator.interface, deadline), portal, deadline, fastest_crc32c)
+    link = Link(connect(portal, initiator.interface, deadline), portal, deadline)
     try:
         link.log_in(wanted._replace(where=str(portal)), isid, os.urandom)
     except Violation as problem:
@@ -223,8 +229,8 @@ def _place(redirected: Redirected) -> Portal:
         raise Refused(f"{redirected.message} But {error}.", "ISCSILogin") from error
 
 
-def _in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:
-    """Each portal with the seconds it may take, so that there are enough for those behind it and for the work."""
+def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:
+    """Each portal with the seconds it may take, so that enough remain for the further portals and for the work."""
     for number, portal in enumerate(portals):
         further = len(portals) - 1 - number
         yield portal, min(PORTAL_SECONDS, deadline.left / (further + 2)) if further else deadline.left
@@ -238,7 +244,7 @@ def discover(
     Raises NotFound (DNSError, ISCSITarget), Refused (ISCSILogin), OutOfTime.
     """
     failures: List[RelvmoiscsiError] = []
-    for portal, seconds in _in_turn(portals, deadline):
+    for portal, seconds in in_turn(portals, deadline):
         try:
             return _discover_at(portal, initiator, credentials, deadline.part(seconds))
         except (NotFound, Refused) as failure:
@@ -261,8 +267,8 @@ def _discover_at(portal: Portal, initiator: Initiator, credentials: Credentials,
 
 
 def _send_targets(portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline) -> List[Target]:
-    way = TargetWay([portal], "", initiator, credentials, deadline, isid_of_reader())
-    link = way._with_any_algorithm(portal, deadline)
+    sessions = TargetSessions([portal], "", initiator, credentials, deadline, isid_of_reader())
+    link = sessions._with_any_algorithm(portal, deadline)
     try:
         link.session.ask(pack([("SendTargets", "All")]))
         link.wait(lambda: link.session.text_is_done, f"the discovery at {portal}")

@@ -18,7 +18,7 @@ from typing import ContextManager, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.errors import DeviceError, RelvmoiscsiError, in_state
+from relvmoiscsi.errors import DeviceError, in_state
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.iscsi_sessions import add_lun
@@ -27,9 +27,7 @@ from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi.lun_device import LunDevice
-from relvmoiscsi.iscsi.names import Initiator
-from relvmoiscsi.iscsi.opening import open_lun
-from relvmoiscsi.sr_driver.iscsi.access import Access
+from relvmoiscsi.sr_driver.iscsi.target_access import Access
 from relvmoiscsi.sr_driver.transport import Lun, Work
 
 log = logging.getLogger(__name__)
@@ -43,7 +41,7 @@ FIRST_SECONDS = 5.0
 
 
 class IscsiLun(Lun):
-    """It comes with a session, and goes with it; sessions of others are left alone."""
+    """The LUN comes with a session, and goes with that session; the kernel's sessions are left alone."""
 
     asks_pool_again = True
 
@@ -68,13 +66,15 @@ class IscsiLun(Lun):
             with self._unopened(writable):
                 if writable:
                     self._guard(held)
-                patience = Patience(self.deadline)
-                device = self._opened(held, writable, patience)
-            answer = work(CallDevice(device, self.deadline, patience))
+                batch_deadline = BatchDeadline(self.deadline)
+                with terminated.waiting():
+                    opened = self._access.lun(self.scsi_id, writable, batch_deadline)
+                    device = held.enter_context(opened)
+            answer = work(CallDevice(device, self.deadline, batch_deadline))
         return answer, device.info.kernel_number
 
     def _guard(self, held: ExitStack) -> None:
-        """Keep off who may write to the LUN on this host, but for LVM commands."""
+        """Keep other programs of this host from writing to the LUN; LVM commands have locks of their own."""
         with terminated.waiting():  # a command that was given a URL has this lock, also where root runs none
             held.enter_context(lun_name(self.scsi_id, self._lock_time, THIS_HOST))
         seen = held.enter_context(exclusive_open(self.scsi_id, self.deadline, THIS_HOST))
@@ -88,20 +88,8 @@ class IscsiLun(Lun):
     def _lock_time(self) -> float:
         return self.deadline.within(self.lock_seconds)
 
-    def _opened(self, held: ExitStack, writable: bool, patience: Deadline) -> LunDevice:
-        def open_by(initiator: Initiator) -> LunDevice:
-            where = (access.portals, access.config.target_iqn, initiator, self.scsi_id, writable, patience)
-            return held.enter_context(open_lun(*where, access.credentials, is_fenced=writable))
 
-        access = self._access
-        try:
-            with terminated.waiting():
-                return access.in_turn(open_by)
-        except RelvmoiscsiError as failure:
-            raise access.login_failure(failure, self.deadline) from failure
-
-
-class Patience(Deadline):
+class BatchDeadline(Deadline):
     """The deadline of the call, until `renew` gives a batch of its own LOST_SECONDS."""
 
     _is_of_a_batch = False
@@ -128,15 +116,15 @@ class CallDevice(Device):
     A flush counts as a write, as it takes as long.
     """
 
-    def __init__(self, device: LunDevice, deadline: Deadline, patience: Patience) -> None:
+    def __init__(self, device: LunDevice, deadline: Deadline, batch_deadline: BatchDeadline) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
         self.physical_block_size, self.copy_limit_bytes = device.physical_block_size, device.copy_limit_bytes
-        self._device, self._deadline, self._patience = device, deadline, patience
+        self._device, self._deadline, self._batch_deadline = device, deadline, batch_deadline
         self._has_begun = False
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         if self._has_begun:
-            self._patience.renew()
+            self._batch_deadline.renew()
             return self._device.read(ranges)
         with terminated.waiting(), self._in_time():
             return self._device.read(ranges)
@@ -153,12 +141,12 @@ class CallDevice(Device):
     def _begun(self) -> Iterator[None]:
         """Each batch has a time of its own, as soon as the target has answered the first."""
         if self._has_begun:
-            self._patience.renew()
+            self._batch_deadline.renew()
         else:
             with terminated.waiting():  # a SIGTERM that has come is heeded here at the latest
                 self._deadline.check("the first write to the LUN")
             terminated.heed_no_longer()
-            self._patience.extend(FIRST_SECONDS)
+            self._batch_deadline.extend(FIRST_SECONDS)
         yield
         self._has_begun = True
 

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""How a call gets to its target: portals, this host's name, secrets, and the network interfaces to leave by.
+
+The session is one of this process (iscsi/), and has nothing to do with the sessions, records and locks of open-iscsi.
+
+An administrator may set network interfaces aside for iSCSI: ifaces of open-iscsi whose names begin with `c_`. Where
+there are any, SM goes through these interfaces alone. A session of this process leaves through the same interface, or
+from the same address, as open-iscsi's files name it. Source: SM drivers/iscsilib.py, get_iscsi_interfaces; open-iscsi
+README, "iface configs".
+"""
+
+import logging
+import os
+from contextlib import ExitStack, contextmanager
+from glob import escape, glob
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
+
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.iscsi_sessions import offload_hint
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.iscsi.lun_device import LunDevice
+from relvmoiscsi.iscsi.names import Credentials, Initiator, Target
+from relvmoiscsi.iscsi.opening import LunName, open_lun
+from relvmoiscsi.iscsi.target_sessions import discover
+from relvmoiscsi.portal import Portal
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, Config
+
+log = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
+
+class Access(NamedTuple):
+    """What a session takes, secrets resolved."""
+
+    config: Config
+    portals: Tuple[Portal, ...]
+    initiators: Tuple[Initiator, ...]  #: one for each network interface to try, in turn
+    credentials: Credentials
+
+    def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[Target]:
+        """The targets that the portals offer. Raises NotFound, Refused, OutOfTime."""
+        asked = self.portals if portals is None else portals
+        return self.in_turn(lambda initiator: discover(asked, initiator, self.credentials, deadline))
+
+    def in_turn(self, try_by: Callable[[Initiator], Found]) -> Found:
+        """What `try_by` gives with the first interface that is there and through which a portal is reached.
+
+        Raises what it raises with the last interface, and what a host does that reaches its targets by a card.
+        """
+        for initiator in self.initiators:
+            try:
+                return try_by(initiator)
+            except (NotFound, Refused) as failure:
+                if failure.sm_key not in ("ISCSITarget", "ISCSIInitiator"):
+                    raise
+                if initiator is self.initiators[-1]:
+                    hint = offload_hint(self.config.target_iqn, THIS_HOST)
+                    failure.message = f"{failure.message} {hint}".strip()
+                    raise
+                log.info("through %s: %s", initiator.interface, failure)
+        raise AssertionError("there is an initiator")
+
+    @contextmanager
+    def lun(
+        self, named: LunName, writable: bool, deadline: Deadline, scsi_id: Optional[str] = None
+    ) -> Iterator[LunDevice]:
+        """A LUN by its SCSIid or number, for the block; `scsi_id` is what a LUN named by its number must have."""
+        with ExitStack() as held:
+
+            def open_by(initiator: Initiator) -> LunDevice:
+                where = (self.portals, self.config.target_iqn, initiator, named, writable, deadline, self.credentials)
+                return held.enter_context(open_lun(*where, scsi_id, ends_late_writes=writable))
+
+            yield self.in_turn(open_by)
+
+
+def access_of(config: Config, host: Mapping[str, Any], xapi: Xapi, hide: Callable[[str], None]) -> Access:
+    """The access to the targets of a device-config; `host` is xapi's record of this host.
+
+    Passwords come from xapi, and go to `hide` at once. Raises Refused (ConfigISCSIIQNMissing) where this host has no
+    name, XapiFailure.
+    """
+    user, secret = _credentials(config.chap, xapi, hide)
+    incoming_user, incoming_secret = _credentials(config.incoming_chap, xapi, hide)
+    name = config.local_iqn or host.get("other_config", {}).get("iscsi_iqn") or host.get("iscsi_iqn")
+    if not name:
+        problem = "This host has no iSCSI initiator name: xapi has none for it. Set the IQN of the host."
+        raise Refused(problem, "ConfigISCSIIQNMissing")
+    return Access(
+        config=config,
+        portals=config.portals,
+        initiators=tuple(Initiator(str(name), host["uuid"], interface) for interface in interfaces(THIS_HOST)),
+        credentials=Credentials(user, secret, incoming_user, incoming_secret),
+    )
+
+
+def _credentials(chap: Optional[Chap], xapi: Xapi, hide: Callable[[str], None]) -> Tuple[str, str]:
+    if chap is None:
+        return "", ""
+    password = xapi.secret(chap.password.value) if chap.password.is_secret_uuid else chap.password.value
+    hide(password)
+    return chap.user, password
+
+
+# --- network interfaces
+
+DIRECTORIES = ("etc/iscsi/ifaces", "var/lib/iscsi/ifaces")
+PREFIX = "c_"
+_UNSET = ("", "<empty>", "default")
+
+
+def interfaces(host: Host) -> List[str]:
+    """Network interfaces ("eth1") or own addresses to leave by, in the order to try; [""] where any will do."""
+    found = []
+    for directory in DIRECTORIES:
+        for path in sorted(glob(os.path.join(escape(host.at(directory)), PREFIX + "*"))):
+            found.append(_leaving_by(_values(path), host))
+    return list(dict.fromkeys(filter(None, found))) or [""]
+
+
+def _values(path: str) -> Dict[str, str]:
+    pairs = [line.partition("=") for line in text_of(path).splitlines() if not line.startswith("#")]
+    return {name.strip(): value.strip() for name, is_set, value in pairs if is_set}
+
+
+def _leaving_by(values: Dict[str, str], host: Host) -> str:
+    """open-iscsi takes the hardware address first. "" for an iface of a card, which TCP of this host does not reach."""
+    if values.get("iface.transport_name", "tcp") != "tcp":
+        return ""
+    hardware = values.get("iface.hwaddress", "")
+    if hardware not in _UNSET:
+        return _interface_with(hardware, host)
+    for name in ("iface.net_ifacename", "iface.ipaddress"):
+        if values.get(name, "") not in _UNSET:
+            return values[name]
+    return ""
+
+
+def _interface_with(hardware: str, host: Host) -> str:
+    for path in sorted(glob(os.path.join(escape(host.sysfs), "class/net/*/address"))):
+        if text_of(path).strip().lower() == hardware.lower():
+            return os.path.basename(os.path.dirname(path))
+    return ""

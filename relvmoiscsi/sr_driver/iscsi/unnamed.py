@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The answers to a call that does not name its target or LUN: the lists that lvmoiscsi prints on stderr.
+
+Orchestrators find targets and LUNs that way. Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs);
+docs/host.rst, "Lists on stderr".
+"""
+
+from typing import Dict, Iterable, List, Sequence, Tuple
+
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host import terminated
+from relvmoiscsi.iscsi.names import LunInfo, Target
+from relvmoiscsi.iscsi.opening import list_luns
+from relvmoiscsi.iscsi.target_sessions import in_turn
+from relvmoiscsi.portal import DEFAULT_PORT, Portal
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import ANY_IQN
+from relvmoiscsi.sr_driver.iscsi.target_access import Access
+from relvmoiscsi.sr_driver.protocol import escaped
+from relvmoiscsi.sr_driver.transport import Listed
+
+
+def verify_named(access: Access, deadline: Deadline) -> None:
+    """Raises Listed when the IQN or the SCSIid is missing."""
+    with terminated.waiting():
+        if not access.config.target_iqn:
+            raise _missing_iqn(access, deadline)
+        if not access.config.scsi_id:
+            raise _missing_scsi_id(access, deadline)
+
+
+def _missing_iqn(access: Access, deadline: Deadline) -> Listed:
+    """The answer without targetIQN: what each of the portals offers."""
+    targets: List[Target] = []
+    failures: List[RelvmoiscsiError] = []
+    for portal, seconds in in_turn(access.portals, deadline):
+        try:
+            targets += access.discovered(deadline.part(seconds), [portal])
+        except RelvmoiscsiError as failure:
+            failures.append(failure)
+    if failures and not targets:
+        raise failures[0]
+    text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
+    asked = Portal(access.config.target, access.config.portals[0].port)
+    return Listed(text, "ConfigTargetIQNMissing", target_list(targets, asked))
+
+
+def _missing_scsi_id(access: Access, deadline: Deadline) -> Listed:
+    """The answer without SCSIid: the LUNs behind the target."""
+    iqn = access.config.target_iqn
+    luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
+    return Listed("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
+
+
+def lun_list(luns: Sequence[LunInfo]) -> str:
+    """The XML of error 107: each SCSIid once, by the numbers that Linux gives to LUNs."""
+    found: Dict[str, LunInfo] = {}
+    for lun in sorted(luns, key=lambda lun: lun.kernel_number):
+        if lun.scsi_id:
+            found.setdefault(lun.scsi_id, lun)
+    return _document(
+        "iscsi-target",
+        "LUN",
+        (
+            (
+                ("vendor", lun.vendor),
+                ("serial", lun.serial),
+                ("LUNid", str(lun.kernel_number)),
+                ("size", str(lun.size_bytes)),
+                ("SCSIid", lun.scsi_id or ""),
+            )
+            for lun in found.values()
+        ),
+    )
+
+
+def target_list(targets: Sequence[Target], asked: Portal) -> str:
+    """The XML of error 96. SM ends it with an entry for all targets of the portal that it was asked for."""
+    offered = [(portal, target.iqn) for target in targets for portal in target.portals]
+    places = [*offered, (asked, ANY_IQN)]
+    return _document(
+        "iscsi-target-iqns",
+        "TGT",
+        ([("Index", str(index)), *_place(portal), ("TargetIQN", iqn)] for index, (portal, iqn) in enumerate(places)),
+    )
+
+
+def _place(portal: Portal) -> List[Tuple[str, str]]:
+    port = [("Port", str(portal.port))] if portal.port != DEFAULT_PORT else []
+    return [("IPAddress", portal.host), *port]
+
+
+def _document(root: str, item: str, rows: Iterable[Sequence[Tuple[str, str]]]) -> str:
+    lines = ['<?xml version="1.0" ?>', f"<{root}>"]
+    for row in rows:
+        lines.append(f"\t<{item}>")
+        for name, text in row:
+            lines += [f"\t\t<{name}>", "\t\t\t" + escaped(text), f"\t\t</{name}>"]
+        lines.append(f"\t</{item}>")
+    lines.append(f"</{root}>")
+    return "\n".join(lines) + "\n"
