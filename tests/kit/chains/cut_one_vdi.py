@@ -11,8 +11,8 @@ from typing import Any, Callable, Iterator, Optional, Tuple
 import pytest
 
 from relvmoiscsi import engine
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
 
 from ..crash import CrashDisk
