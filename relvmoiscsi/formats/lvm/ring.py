@@ -16,8 +16,7 @@ there is.
 from typing import List, Optional, Sequence
 
 from relvmoiscsi.device import Range, align_down, align_up
-from relvmoiscsi.formats.lvm.layout import MDA_HEADER_SIZE
-from relvmoiscsi.formats.lvm.pv import Area
+from relvmoiscsi.formats.lvm.pv import MDA_HEADER_SIZE, Area
 
 ALIGNMENT = 4096
 #: room in a second area for LVM's own updates, should a run be cut there: two more texts and this

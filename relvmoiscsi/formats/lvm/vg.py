@@ -9,7 +9,7 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optiona
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, raise_defect, reading
 from relvmoiscsi.formats.identity import dashed, parse_lvm_id, replace_uuids
-from relvmoiscsi.formats.lvm.config import Edit, Section, edited, parse
+from relvmoiscsi.formats.lvm.text_format import Edit, Section, edited, parse
 
 #: section and key names of the text that carry nothing this project would have to know
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}

@@ -9,16 +9,15 @@ import re
 from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import mgt as mgt_records
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid
-from relvmoiscsi.formats.lvm.config import Edit, edited
+from relvmoiscsi.formats.lvm.text_format import Edit, edited
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
-from relvmoiscsi.formats.mgt import records as mgt_records
-from relvmoiscsi.formats.mgt.records import VdiRecord
+from relvmoiscsi.formats.mgt import VdiRecord
 from relvmoiscsi.formats.ondisk import Field
-from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.formats.vhd.layout import DynamicHeader
+from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun import Content, Lun, Volume
 
 #: what both kinds of identity have in their middle; where they begin and end, seen from there

@@ -8,7 +8,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
-from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_only
+from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_only
 from relvmoiscsi.resignature.one_vdi.choice import Chain, OneVdiRequest, choose_chain
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, segments_of
 from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways

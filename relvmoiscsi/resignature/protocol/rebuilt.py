@@ -19,8 +19,8 @@ from relvmoiscsi.device import SECTOR, Chunk, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import parse_lvm_id
 from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, extents_of
-from relvmoiscsi.formats.vhd.blocks import ENTRY_BYTES, UNIT
-from relvmoiscsi.formats.vhd.image import UNUSED_ENTRY
+from relvmoiscsi.formats.vhd import UNUSED_ENTRY
+from relvmoiscsi.formats.vhd_blocks import ENTRY_BYTES, UNIT
 
 #: of a slot, the unit that holds its bitmap; the rest of it is padding
 FULL_UNIT = bytes(UNIT - SECTOR) + b"\xff" * SECTOR

@@ -7,8 +7,7 @@ from typing import NamedTuple, Optional, Sequence, Tuple
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import IdMap, is_uuid, parse_lvm_id
-from relvmoiscsi.formats.lvm.layout import LABEL_SECTORS
-from relvmoiscsi.formats.lvm.pv import Area, parse_label
+from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, Area, parse_label
 from relvmoiscsi.resignature.protocol import structure
 from relvmoiscsi.resignature.protocol.mark import Tail
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, verify_rebuilt

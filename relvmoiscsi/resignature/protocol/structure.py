@@ -5,9 +5,9 @@ import re
 from typing import Dict, List, NamedTuple, Optional
 
 from relvmoiscsi.device import Range
+from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.checksum import vhd_checksum
-from relvmoiscsi.formats.vhd import layout as vhd_layout
-from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
+from relvmoiscsi.formats.vhd import DynamicHeader, Footer
 
 #: bytes that differ and lie this close are one field
 _FIELD_GAP_BYTES = 64
@@ -23,14 +23,12 @@ class _Checked(NamedTuple):
 
 
 _CHECKED: Dict[str, _Checked] = {
-    vhd_layout.HEADER_KIND: _Checked(
+    vhd.HEADER_KIND: _Checked(
         DynamicHeader.SIZE,
-        vhd_layout.HEADER_COOKIE,
+        vhd.HEADER_COOKIE,
         Range(DynamicHeader.checksum.offset, DynamicHeader.checksum.size),
     ),
-    vhd_layout.FOOTER_KIND: _Checked(
-        Footer.SIZE, vhd_layout.FOOTER_COOKIE, Range(Footer.checksum.offset, Footer.checksum.size)
-    ),
+    vhd.FOOTER_KIND: _Checked(Footer.SIZE, vhd.FOOTER_COOKIE, Range(Footer.checksum.offset, Footer.checksum.size)),
 }
 
 
@@ -62,11 +60,11 @@ def resealed(kind: str, data: bytes) -> bytes:
 
 def _old_creator_agrees(kind: str, data: bytes) -> bool:
     """Footers of libvhd before 1.2: their checksum does not follow the hidden byte."""
-    if kind != vhd_layout.FOOTER_KIND:
+    if kind != vhd.FOOTER_KIND:
         return False
     footer = Footer.at(data)
     shown = bytes(footer.replace(hidden=0))
-    return footer.creator_version in vhd_layout.OLD_CREATORS and shown == resealed(kind, shown)
+    return footer.creator_version in vhd.OLD_CREATORS and shown == resealed(kind, shown)
 
 
 def with_checksum_of(kind: str, data: bytes, other: bytes) -> bytes:

@@ -10,7 +10,7 @@ Source: xen-api ocaml/xapi/xapi_dr.ml (handle_metadata_vdis), message_forwarding
 from typing import Dict
 
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.mgt.records import without_pools
+from relvmoiscsi.formats.mgt import without_pools
 from relvmoiscsi.resignature.reading.lun import Lun, Work
 
 

@@ -20,11 +20,11 @@ from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import find_uuids
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
-from relvmoiscsi.formats.mgt.records import Mgt, VdiRecord
+from relvmoiscsi.formats.mgt import Mgt, VdiRecord
 from relvmoiscsi.formats.naming import LvName, ParentName
 from relvmoiscsi.formats.ondisk import Change
-from relvmoiscsi.formats.qcow2.image import Qcow2
-from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.formats.qcow2 import Qcow2
+from relvmoiscsi.formats.vhd import Vhd
 
 
 class Unreadable(NamedTuple):

@@ -13,7 +13,7 @@ from kit.chains.random_qcow2 import random_qcow2
 from kit.cuts import entropy
 from kit.judges import run
 from relvmoiscsi import engine
-from relvmoiscsi.formats.qcow2 import clusters
+from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.one_vdi.qcow2 import image, ways
 

@@ -6,10 +6,11 @@ from hashlib import sha256
 from typing import Dict, Iterable, Iterator, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import qcow2
+from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.lvm.vg import extents_of
-from relvmoiscsi.formats.qcow2 import clusters, layout
-from relvmoiscsi.formats.qcow2.clusters import ABSENT, ZEROS
-from relvmoiscsi.formats.qcow2.layout import COUNT_BYTES, ENTRY_BYTES
+from relvmoiscsi.formats.qcow2 import COUNT_BYTES, ENTRY_BYTES
+from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 from relvmoiscsi.resignature.one_vdi.compact import Arrays
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
 from relvmoiscsi.resignature.one_vdi.qcow2.layout import Layout, kept_bases
@@ -56,7 +57,7 @@ def first_pieces(made: Layout, leaf: Member) -> Iterator[Tuple[int, bytes]]:
     yield places.count_table, table.ljust(made.needed.count_table * unit, b"\0")
     first = array("Q", [0]) * (made.needed.first_level * made.per_table)
     for index, number in enumerate(made.tables):
-        first[number] = layout.ENTRY_USED_ONCE | places.second_level + index * unit
+        first[number] = qcow2.ENTRY_USED_ONCE | places.second_level + index * unit
     yield from _in_pieces(places.first_level, clusters.word_bytes(first))
 
 
@@ -141,7 +142,7 @@ def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
     for number, entries in _entries(made):
         for entry in entries:
             if entry:
-                used[(entry & layout.ENTRY_PLACE) // made.unit] = 1
+                used[(entry & qcow2.ENTRY_PLACE) // made.unit] = 1
         tables[number] = entries
     if sum(used) != first_copy + made.block_count:
         raise Refused("The planned image does not check: two clusters have one place.", sm_key="MetadataError")
@@ -154,7 +155,7 @@ def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
 
 def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
     """The tables with what the images have."""
-    once = layout.ENTRY_USED_ONCE
+    once = qcow2.ENTRY_USED_ONCE
     bases = {extent: once | base for extent, base in kept_bases(made).items()}
     copies = {copy.number: index for index, copy in enumerate(made.copied)}
     touched = {number // made.per_table for number in copies}
@@ -175,7 +176,7 @@ def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
 
 def _give_away(made: Layout, tables: Arrays, used: bytearray) -> None:
     """Dead units become those that no image has: zeros, whatever is there."""
-    mark, dead = layout.ENTRY_USED_ONCE | layout.ENTRY_ZEROS, used.find(b"\0")
+    mark, dead = qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_ZEROS, used.find(b"\0")
     for number in made.tables:
         if dead < 0:
             return

@@ -23,9 +23,9 @@ from collections import Counter
 from typing import Counter as CounterOf
 from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
 
-from relvmoiscsi.formats.qcow2 import clusters
-from relvmoiscsi.formats.qcow2.clusters import ZEROS, Needs
-from relvmoiscsi.formats.qcow2.layout import ENTRY_BYTES
+from relvmoiscsi.formats import qcow2_clusters as clusters
+from relvmoiscsi.formats.qcow2 import ENTRY_BYTES
+from relvmoiscsi.formats.qcow2_clusters import ZEROS, Needs
 from relvmoiscsi.resignature.one_vdi.compact import Arrays, Memory
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, none_kept
 from relvmoiscsi.resignature.one_vdi.qcow2.members import EXTENT_SHIFT, Member, cut_short, find_homes

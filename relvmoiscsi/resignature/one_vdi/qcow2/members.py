@@ -15,11 +15,10 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
 from relvmoiscsi.errors import Malformed, Place
+from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
-from relvmoiscsi.formats.qcow2 import clusters
-from relvmoiscsi.formats.qcow2.clusters import ABSENT, ZEROS
-from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2
-from relvmoiscsi.formats.qcow2.layout import ENTRY_BYTES
+from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, HEAD_BYTES, Qcow2
+from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 from relvmoiscsi.resignature.one_vdi.compact import Arrays, Memory
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
 from relvmoiscsi.resignature.protocol.rebuilt import Expected

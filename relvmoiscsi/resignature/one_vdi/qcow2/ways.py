@@ -5,9 +5,9 @@ from typing import Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range, torn_bytes
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, extents_of
-from relvmoiscsi.formats.qcow2 import clusters
-from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2, read_qcow2
+from relvmoiscsi.formats.qcow2 import HEAD_BYTES, Qcow2, read_qcow2
 from relvmoiscsi.resignature.one_vdi.choice import Chain
 from relvmoiscsi.resignature.one_vdi.compact import Memory
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, room_on

@@ -13,7 +13,7 @@ homes are kept as rows of numbers.
 from itertools import compress
 from typing import Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, UNUSED, bitmap_bytes, first_sectors
+from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNUSED, bitmap_bytes, first_sectors
 from relvmoiscsi.resignature.one_vdi.compact import Rows
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 

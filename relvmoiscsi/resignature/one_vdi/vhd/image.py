@@ -12,11 +12,11 @@ from itertools import chain
 from typing import Dict, Iterable, Iterator, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Range, align_down
+from relvmoiscsi.formats import vhd
+from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
-from relvmoiscsi.formats.vhd import blocks, layout
-from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
-from relvmoiscsi.formats.vhd.image import sealed
-from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
+from relvmoiscsi.formats.vhd import DynamicHeader, Footer, sealed
+from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
 from relvmoiscsi.resignature.one_vdi.vhd.homes import Home, Sectors, sectors_of
 from relvmoiscsi.resignature.one_vdi.vhd.layout import Hole, Layout
@@ -99,7 +99,7 @@ def make_image(
 
 def plain_footer(footer: Footer) -> Footer:
     """The footer of an image that is a leaf without a parent."""
-    return sealed(footer.replace(type=layout.TYPE_DYNAMIC, hidden=0))
+    return sealed(footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
 
 
 def plain_header(header: DynamicHeader) -> DynamicHeader:
@@ -132,10 +132,10 @@ def _head(making: _Making, footer: Footer, header: DynamicHeader) -> bytes:
     data = bytearray(making.layout.first_unit * UNIT + UNIT - SECTOR)
     table = blocks.table_bytes(_entries(making))
     data[: Footer.SIZE] = bytes(footer)
-    data[layout.HEADER_OFFSET : layout.HEADER_OFFSET + DynamicHeader.SIZE] = bytes(header)
+    data[vhd.HEADER_OFFSET : vhd.HEADER_OFFSET + DynamicHeader.SIZE] = bytes(header)
     data[place.table.offset : place.batmap_header] = table.ljust(place.batmap_header - place.table.offset, b"\xff")
     full = _batmap(making, primary.batmap_header.batmap_sectors * SECTOR)
-    version = layout.BATMAP_VERSIONS[-1]
+    version = vhd.BATMAP_VERSIONS[-1]
     batmap_header = leaf.batmap_header.replace(
         batmap_offset=primary.batmap_header.batmap_offset,
         batmap_sectors=primary.batmap_header.batmap_sectors,

@@ -21,10 +21,10 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequen
 
 from relvmoiscsi.device import SECTOR, align_up
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import extents_of
-from relvmoiscsi.formats.vhd import blocks
-from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
-from relvmoiscsi.formats.vhd.layout import Footer
+from relvmoiscsi.formats.vhd import Footer
+from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
 from relvmoiscsi.resignature.one_vdi.compact import Places, Rows
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, none_kept
 from relvmoiscsi.resignature.one_vdi.vhd.homes import Home, rows_of

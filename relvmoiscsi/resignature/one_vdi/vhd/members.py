@@ -8,11 +8,10 @@ from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Tu
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, in_pieces, read_pieces
 from relvmoiscsi.errors import Malformed, Place, Refused
+from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
-from relvmoiscsi.formats.vhd import blocks
-from relvmoiscsi.formats.vhd.blocks import FULL, UNIT, UNUSED, Batmap, Geometry
-from relvmoiscsi.formats.vhd.image import HEAD_BYTES, Vhd
-from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
+from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, DynamicHeader, Footer, Vhd
+from relvmoiscsi.formats.vhd_blocks import FULL, UNIT, UNUSED, Batmap, Geometry
 from relvmoiscsi.resignature.one_vdi.compact import Memory
 from relvmoiscsi.resignature.reading.lun import Volume
 from relvmoiscsi.resignature.reading.read_cache import uncached

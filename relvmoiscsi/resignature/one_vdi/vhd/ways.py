@@ -6,9 +6,9 @@ from typing import Iterator, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, torn_bytes
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
-from relvmoiscsi.formats.vhd import blocks
-from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.one_vdi.choice import Chain
 from relvmoiscsi.resignature.one_vdi.extents import Room, place, room_on
 from relvmoiscsi.resignature.one_vdi.vhd import layout

@@ -17,7 +17,7 @@ from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device, align_up
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.formats.qcow2 import clusters as qcow2_clusters
+from relvmoiscsi.formats import qcow2_clusters
 from relvmoiscsi.resignature.one_vdi import compact
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.one_vdi.qcow2 import image, layout, members

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relvmoiscsi.errors import FormatError, Malformed, Place
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
-from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
+from relvmoiscsi.formats.vhd import DynamicHeader, Footer
 from relvmoiscsi.resignature.protocol import structure
 from relvmoiscsi.resignature.protocol.journal import decode, encode
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE

@@ -11,10 +11,10 @@ from array import array
 import pytest
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, extents_of
-from relvmoiscsi.formats.vhd import blocks
-from relvmoiscsi.formats.vhd.blocks import FULL, UNUSED, Batmap
-from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
+from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, Footer
+from relvmoiscsi.formats.vhd_blocks import FULL, UNUSED, Batmap
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, segments_of
 from relvmoiscsi.resignature.one_vdi.vhd import homes as homes_module
 from relvmoiscsi.resignature.one_vdi.vhd import layout

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kit.chains.random_chain import random_chain
 from kit.cuts import entropy
 from relvmoiscsi import engine
-from relvmoiscsi.formats.vhd import blocks
+from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.one_vdi.vhd.members import Bitmaps
 

@@ -20,11 +20,10 @@ from typing import Iterable, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import SECTOR, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
+from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.checksum import byte_sum
 from relvmoiscsi.formats.ondisk import expect_magic
-from relvmoiscsi.formats.vhd import layout
-from relvmoiscsi.formats.vhd.image import locator_space
-from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, LocatorEntry
+from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, LocatorEntry, locator_space
 
 UNIT = 4096  #: bytes
 SLOT_UNITS = 513
@@ -60,9 +59,9 @@ def geometry(header: DynamicHeader, batmap: Optional[BatmapHeader] = None) -> Ge
 def end_of_headers(header: DynamicHeader, batmap: BatmapHeader) -> int:
     """Bytes: where the headers of an image end, its locators included. Source: libvhd, vhd_end_of_headers."""
     end = batmap.batmap_offset + batmap.batmap_sectors * SECTOR
-    for index in range(layout.LOCATOR_COUNT):
+    for index in range(vhd.LOCATOR_COUNT):
         entry = LocatorEntry.at(bytes(header), DynamicHeader.locators.offset + index * LocatorEntry.SIZE)
-        if entry.code != layout.LOCATOR_NONE:
+        if entry.code != vhd.LOCATOR_NONE:
             end = max(end, entry.data_offset + locator_space(entry))
     return end
 
@@ -155,8 +154,8 @@ def runs(bits: int) -> List[Range]:
 def read_batmap_header(data: bytes, where: Place) -> BatmapHeader:
     """Raises FormatError; Unsupported for an image that has no batmap."""
     header = BatmapHeader.at(data, 0, where)
-    expect_magic("VHD batmap", where, header.cookie, layout.BATMAP_COOKIE)
-    if header.version not in layout.BATMAP_VERSIONS:
+    expect_magic("VHD batmap", where, header.cookie, vhd.BATMAP_COOKIE)
+    if header.version not in vhd.BATMAP_VERSIONS:
         raise Unsupported("VHD batmap", where, f"its version is 0x{header.version:08x}")
     return header
 
@@ -192,7 +191,7 @@ def batmap_checksum(version: int, data: bytes, virtual_size: int) -> int:
     """The checksum of a batmap; version 1.1 adds bytes as signed numbers. Source: libvhd, vhd_checksum_batmap."""
     covered = data[: checked_bytes(virtual_size)]
     total = byte_sum(covered)
-    if version == layout.BATMAP_VERSIONS[0]:
+    if version == vhd.BATMAP_VERSIONS[0]:
         total -= 256 * sum(1 for byte in covered if byte > 127)
     return ~total & 0xFFFFFFFF
 

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Unsupported
-from relvmoiscsi.formats.vhd import blocks, layout
-from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, SLOT_UNITS, UNUSED, Batmap
-from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, LocatorEntry
+from relvmoiscsi.formats import vhd
+from relvmoiscsi.formats import vhd_blocks as blocks
+from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, LocatorEntry
+from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, SLOT_UNITS, UNUSED, Batmap
 
 WHERE = Place("VHD-1", 0)
 GIB, TIB = 1 << 30, 1 << 40
@@ -22,13 +23,13 @@ BATMAP = BATMAP_HEADER + 512
 HEADER = DynamicHeader.zero(table_offset=TABLE, max_bat_entries=ENTRIES, block_size=2 << 20)
 
 
-def batmap_header(version=layout.BATMAP_VERSIONS[-1], sectors=ENTRIES // 8 // 512, **more):
+def batmap_header(version=vhd.BATMAP_VERSIONS[-1], sectors=ENTRIES // 8 // 512, **more):
     values = {"cookie": b"tdbatmap", "batmap_offset": BATMAP, "batmap_sectors": sectors, "version": version}
     return BatmapHeader.zero(**{**values, **more})
 
 
 def with_locator(header, number, offset, sectors):
-    entry = LocatorEntry.zero(code=layout.LOCATOR_MACX, data_space=sectors, data_length=100, data_offset=offset)
+    entry = LocatorEntry.zero(code=vhd.LOCATOR_MACX, data_space=sectors, data_length=100, data_offset=offset)
     data = bytearray(bytes(header.locators))
     data[number * LocatorEntry.SIZE : (number + 1) * LocatorEntry.SIZE] = bytes(entry)
     return header.replace(locators=bytes(data))
@@ -221,7 +222,7 @@ def test_what_lies_behind_the_size_in_use_is_not_under_the_checksum():
     assert blocks.batmap_checksum(0x00010002, data, 16 * GIB) == 0xFFFFFFFF - 512 * 255
 
 
-@pytest.mark.parametrize("version", layout.BATMAP_VERSIONS)
+@pytest.mark.parametrize("version", vhd.BATMAP_VERSIONS)
 def test_a_batmap_of_each_version_is_read(version):
     assert verified(b"\xf0" + bytes(511), version=version)[3]
 

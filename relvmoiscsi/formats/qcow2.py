@@ -1,7 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Verify a QCOW2 image in a logical volume, and say which of its bytes a new identity changes.
+"""The QCOW2 format: verify an image in a logical volume, and say which of its bytes a new identity changes.
 
-The image has no UUID of its own; an image with a parent holds the parent's path, /dev/VG_XenStorage-<SR>/QCOW2-<VDI>.
+    0                     header (72 bytes in version 2, header_length bytes in version 3)
+    header_length         header extensions, then the path of the backing file
+
+An image is a row of clusters, and a number counts how often each cluster is used. Two levels of tables say where a
+cluster of the virtual disk is: an entry of the first level is the place of a table of the second level, which fills a
+cluster. All integers are big-endian.
+
+    first level           bit 63: used once; bits 9 to 55: place
+    second level          bit 63: used once; 62: compressed; bits 9 to 55: place; 0: reads as zeros, wherever it is
+    counts                a table of clusters that are full of counts, of 16 bits in an image that SM has made
+
+The image has no UUID of its own. An image with a parent holds the parent's path, /dev/VG_XenStorage-<SR>/QCOW2-<VDI>.
+Source: QEMU docs/interop/qcow2.rst.
 """
 
 from typing import List, Mapping, NamedTuple, Optional
@@ -9,9 +21,72 @@ from typing import List, Mapping, NamedTuple, Optional
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import Malformed, Place, Unsupported
 from relvmoiscsi.formats.naming import ParentName, parse_parent_name, rename_parent
-from relvmoiscsi.formats.ondisk import Change, expect_magic
-from relvmoiscsi.formats.qcow2 import layout
-from relvmoiscsi.formats.qcow2.layout import Extension, Header, HeaderV3
+from relvmoiscsi.formats.ondisk import Change, Record, be32, be64, expect_magic, raw
+
+# fmt: off
+MAGIC                    = b"QFI\xfb"
+VERSION_2_HEADER_LENGTH  = 72
+MAX_BACKING_BYTES        = 1023        #: the format's own limit
+INCOMPATIBLE_DIRTY       = 1 << 0      #: refcounts may be out of date
+INCOMPATIBLE_CORRUPT     = 1 << 1
+INCOMPATIBLE_DATA_FILE   = 1 << 2
+#: as QEMU's document calls those that an image is refused for
+INCOMPATIBLE_NAMES       = {2: "an external data file", 3: "compression type", 4: "extended L2 entries"}
+KNOWN_INCOMPATIBLE       = 0b11111     #: dirty, corrupt, external data file, compression type, extended L2
+
+MAX_L1_BYTES             = 32 << 20    #: of the first-level table; qemu makes none that is larger
+EXTENSION_END            = 0
+EXTENSION_BACKING_FORMAT = 0xE2792ACA
+EXTENSION_BITMAPS        = 0x23852875
+EXTENSION_DATA_FILE      = 0x44415441
+EXTENSION_ENCRYPTION     = 0x0537BE77
+EXTENSION_HIDDEN         = 0x76617465  #: "vate": SM's own; the first byte of its data is 1 for a hidden image
+
+
+ENTRY_USED_ONCE          = 1 << 63
+ENTRY_COMPRESSED         = 1 << 62
+ENTRY_ZEROS              = 1
+ENTRY_PLACE              = (1 << 56) - (1 << 9)
+COUNT_ORDER              = 4           #: counts have 16 bits
+ENTRY_BYTES              = 8
+COUNT_BYTES              = 2
+
+
+class Header(Record, size=72):
+    """What both versions begin with."""
+
+    magic                 = raw(0, 4)
+    version               = be32(4)    #: 2 or 3
+    backing_file_offset   = be64(8)    #: bytes from the start of the image; 0: no backing file
+    backing_file_size     = be32(16)   #: bytes, no NUL
+    cluster_bits          = be32(20)
+    size                  = be64(24)   #: bytes, the size of the virtual disk
+    crypt_method          = be32(32)   #: 0: not encrypted
+    l1_size               = be32(36)
+    l1_table_offset       = be64(40)
+    refcount_table_offset = be64(48)
+    refcount_clusters     = be32(56)
+    nb_snapshots          = be32(60)
+    snapshots_offset      = be64(64)
+
+
+class HeaderV3(Record, size=32):
+    """What version 3 adds at byte 72."""
+
+    incompatible   = be64(0)
+    compatible     = be64(8)
+    autoclear      = be64(16)
+    refcount_order = be32(24)
+    header_length  = be32(28)          #: bytes of the whole header, at least 104
+
+
+class Extension(Record, size=8):
+    """Start of a header extension; `length` bytes of data follow, padded to 8."""
+
+    type   = be32(0)
+    length = be32(4)
+# fmt: on
+
 
 #: what must be read from the start of a volume before `read_qcow2`; header, extensions and path of an image that
 #: SM made lie well inside
@@ -34,7 +109,7 @@ class Qcow2(NamedTuple):
 
     def block_table(self) -> Range:
         """The first level of the table of clusters, in the volume."""
-        return Range(self.header.l1_table_offset, min(8 * self.header.l1_size, layout.MAX_L1_BYTES))
+        return Range(self.header.l1_table_offset, min(8 * self.header.l1_size, MAX_L1_BYTES))
 
     def with_hidden(self, hidden: bool, volume: str) -> "Qcow2":
         """The same with another hidden flag. Raises Unsupported where the image has no room for one."""
@@ -47,7 +122,7 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
     """Verify the header and its extensions. `head` is the first HEAD_BYTES of the volume. Raises FormatError."""
     where = Place(volume, 0)
     header = Header.at(head, 0, where)
-    expect_magic("QCOW2 header", where, header.magic, layout.MAGIC)
+    expect_magic("QCOW2 header", where, header.magic, MAGIC)
     if header.version not in (2, 3):
         raise Unsupported("QCOW2 header", where, f"its version is {header.version}")
     if header.crypt_method:
@@ -64,12 +139,12 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
 
 def _header_length(head: bytes, header: Header, where: Place) -> int:
     if header.version == 2:
-        return layout.VERSION_2_HEADER_LENGTH
+        return VERSION_2_HEADER_LENGTH
     more = HeaderV3.at(head, Header.SIZE, where.plus(Header.SIZE))
-    if more.incompatible & ~layout.KNOWN_INCOMPATIBLE or more.incompatible & layout.INCOMPATIBLE_DATA_FILE:
+    if more.incompatible & ~KNOWN_INCOMPATIBLE or more.incompatible & INCOMPATIBLE_DATA_FILE:
         problem = f"it has the incompatible features {incompatible_features(more.incompatible)}"
         raise Unsupported("QCOW2 header", where.plus(Header.SIZE), problem)
-    if more.incompatible & layout.INCOMPATIBLE_CORRUPT:
+    if more.incompatible & INCOMPATIBLE_CORRUPT:
         raise Malformed("QCOW2 header", where.plus(Header.SIZE), "it is marked as corrupt")
     if more.header_length < Header.SIZE + HeaderV3.SIZE or more.header_length % 8:
         raise Malformed("QCOW2 header", where, f"its length is {more.header_length}")
@@ -81,7 +156,7 @@ def _backing(header: Header, header_end: int, volume_size: int, where: Place) ->
         return None
     found = Range(header.backing_file_offset, header.backing_file_size)
     first_cluster = min(1 << header.cluster_bits, volume_size)
-    if found.offset < header_end or found.end > first_cluster or not 0 < found.length <= layout.MAX_BACKING_BYTES:
+    if found.offset < header_end or found.end > first_cluster or not 0 < found.length <= MAX_BACKING_BYTES:
         problem = f"its backing file path has {found.length} bytes at {found.offset}"
         raise Malformed("QCOW2 header", where.plus(Header.backing_file_offset.offset), problem)
     return found
@@ -92,14 +167,14 @@ def _hidden_at(head: bytes, at: int, end: int, where: Place) -> Optional[int]:
     found = None
     while at + Extension.SIZE <= end:
         extension = Extension.at(head, at, where.plus(at))
-        if extension.type == layout.EXTENSION_END:
+        if extension.type == EXTENSION_END:
             break
-        if extension.type in (layout.EXTENSION_DATA_FILE, layout.EXTENSION_ENCRYPTION):
+        if extension.type in (EXTENSION_DATA_FILE, EXTENSION_ENCRYPTION):
             raise Unsupported("QCOW2 header extension", where.plus(at), f"its type is 0x{extension.type:08x}")
         data_at = at + Extension.SIZE
         if data_at + extension.length > end:
             raise Malformed("QCOW2 header extension", where.plus(at), f"it has {extension.length} bytes")
-        if extension.type == layout.EXTENSION_HIDDEN and extension.length > 0 and data_at < len(head):
+        if extension.type == EXTENSION_HIDDEN and extension.length > 0 and data_at < len(head):
             found = data_at
         at = data_at + extension.length + -extension.length % 8
     return found
@@ -134,5 +209,5 @@ def hidden_changes(before: Qcow2, after: Qcow2, volume: str) -> List[Change]:
 
 def incompatible_features(bits: int) -> str:
     """Features by their number, with the names of those that have one."""
-    names = [name for bit, name in layout.INCOMPATIBLE_NAMES.items() if bits >> bit & 1]
+    names = [name for bit, name in INCOMPATIBLE_NAMES.items() if bits >> bit & 1]
     return f"0x{bits:x}" + (f" ({', '.join(names)})" if names else "")

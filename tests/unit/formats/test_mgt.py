@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.build_volumes import MgtSpec, Record, mgt_content
 from kit.examples import examples
 from relvmoiscsi.errors import FormatError, Malformed, Unsupported
-from relvmoiscsi.formats.mgt.records import (
+from relvmoiscsi.formats.mgt import (
     NewRecord,
     changes,
     changes_between,

@@ -12,7 +12,7 @@ from kit.examples import examples
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadMagic, FormatError, Malformed, Truncated, Unsupported
 from relvmoiscsi.formats.naming import QCOW2, RAW, ParentName
-from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, changes, parent_of, read_qcow2
+from relvmoiscsi.formats.qcow2 import HEAD_BYTES, changes, parent_of, read_qcow2
 
 NAME = "QCOW2-6c936f08-3c14-41f7-8136-e4597b31e47e"
 SIZE = 8 << 20

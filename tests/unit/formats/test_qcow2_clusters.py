@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kit.build_volumes import Qcow2Spec, qcow2_content
 from relvmoiscsi.errors import Malformed, Place, Unsupported
-from relvmoiscsi.formats.qcow2 import clusters
-from relvmoiscsi.formats.qcow2.clusters import ABSENT, ZEROS
-from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, read_qcow2
+from relvmoiscsi.formats import qcow2_clusters as clusters
+from relvmoiscsi.formats.qcow2 import HEAD_BYTES, read_qcow2
+from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 
 WHERE = Place("QCOW2-x", 65536)
 ONCE = 1 << 63

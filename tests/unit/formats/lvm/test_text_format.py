@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kit import lvmreader
 from relvmoiscsi.errors import FormatError, Malformed, Place
-from relvmoiscsi.formats.lvm.config import BYTES_FOR_AN_ITEM, Edit, edited, parse
+from relvmoiscsi.formats.lvm.text_format import BYTES_FOR_AN_ITEM, Edit, edited, parse
 
 WHERE = Place("/dev/sdc", 4608)
 

@@ -12,17 +12,25 @@ from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
-from relvmoiscsi.formats.qcow2 import layout
-from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2, incompatible_features
-from relvmoiscsi.formats.qcow2.layout import COUNT_BYTES, ENTRY_BYTES, Extension, Header, HeaderV3
+from relvmoiscsi.formats import qcow2
+from relvmoiscsi.formats.qcow2 import (
+    COUNT_BYTES,
+    ENTRY_BYTES,
+    HEAD_BYTES,
+    Extension,
+    Header,
+    HeaderV3,
+    Qcow2,
+    incompatible_features,
+)
 
 ABSENT = 0  #: of `read_entries`: the parent has it
 ZEROS = 1  #: of `read_entries`: all zeros, whatever the parent has
 SM_CLUSTER_BYTES = 65536  #: for which SM reckons, whatever an image has
 MIN_CLUSTER_BYTES = 4096  #: of images that are put together; SM makes larger ones
 
-_L1_RESERVED = ~(layout.ENTRY_USED_ONCE | layout.ENTRY_PLACE) & (1 << 64) - 1
-_L2_RESERVED = _L1_RESERVED & ~layout.ENTRY_ZEROS  # compressed clusters among it
+_L1_RESERVED = ~(qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_PLACE) & (1 << 64) - 1
+_L2_RESERVED = _L1_RESERVED & ~qcow2.ENTRY_ZEROS  # compressed clusters among it
 
 
 class Needs(NamedTuple):
@@ -59,7 +67,7 @@ def read_tables(data: bytes, what: str, where: Place) -> List[int]:
     for index, entry in enumerate(found):
         if entry & _L1_RESERVED:
             raise Malformed(what, where.plus(ENTRY_BYTES * index), f"an entry is 0x{entry:016x}")
-    return [entry & layout.ENTRY_PLACE for entry in found]
+    return [entry & qcow2.ENTRY_PLACE for entry in found]
 
 
 class Entries(NamedTuple):
@@ -74,10 +82,10 @@ def read_entries(data: bytes, where: Place) -> Entries:
 
     There are millions of entries, so a table is looked at as one number.
     """
-    found, zeros = int.from_bytes(data, "big"), layout.ENTRY_ZEROS
+    found, zeros = int.from_bytes(data, "big"), qcow2.ENTRY_ZEROS
     if found & _repeated(_L2_RESERVED, len(data)):
         _raise_for(words(data), where)
-    places = words((found & _repeated(layout.ENTRY_PLACE, len(data))).to_bytes(len(data), "big"))
+    places = words((found & _repeated(qcow2.ENTRY_PLACE, len(data))).to_bytes(len(data), "big"))
     clusters = places
     if found & _repeated(zeros, len(data)):
         clusters = array("Q", [ZEROS if entry & zeros else place for entry, place in zip(words(data), places)])
@@ -101,7 +109,7 @@ def marked(places: Sequence[int], mark: int) -> Sequence[int]:
 def _raise_for(entries: Iterable[int], where: Place) -> None:
     for index, entry in enumerate(entries):
         at = where.plus(ENTRY_BYTES * index)
-        if entry & layout.ENTRY_COMPRESSED:
+        if entry & qcow2.ENTRY_COMPRESSED:
             raise Unsupported("QCOW2 cluster", at, "it is compressed")
         if entry & _L2_RESERVED:
             raise Malformed("QCOW2 cluster", at, f"its entry is 0x{entry:016x}")
@@ -156,18 +164,18 @@ def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -
         problem = f"it has {header.nb_snapshots} snapshots of its own"
         raise Unsupported("QCOW2 header", where.plus(Header.nb_snapshots.offset), problem)
     more, at = HeaderV3.at(head, Header.SIZE, where.plus(Header.SIZE)), where.plus(Header.SIZE)
-    if more.incompatible & layout.INCOMPATIBLE_DIRTY:
+    if more.incompatible & qcow2.INCOMPATIBLE_DIRTY:
         raise Unsupported("QCOW2 header", at, "it is marked as dirty")
     if more.incompatible:
         features = incompatible_features(more.incompatible)
         raise Unsupported("QCOW2 header", at, f"it has the incompatible features {features}")
-    if more.refcount_order != layout.COUNT_ORDER:
+    if more.refcount_order != qcow2.COUNT_ORDER:
         order = at.plus(HeaderV3.refcount_order.offset)
         raise Unsupported("QCOW2 header", order, f"its counts have {1 << min(99, more.refcount_order)} bits, not 16")
     for offset, extension, data in _extensions(head, more.header_length, volume):
-        if extension.type == layout.EXTENSION_BITMAPS:
+        if extension.type == qcow2.EXTENSION_BITMAPS:
             raise Unsupported("QCOW2 header extension", where.plus(offset), "it has bitmaps of changed blocks")
-        if extension.type == layout.EXTENSION_BACKING_FORMAT and data != parent_format:
+        if extension.type == qcow2.EXTENSION_BACKING_FORMAT and data != parent_format:
             named = data.decode("latin-1")
             raise Malformed("QCOW2 header extension", where.plus(offset), f"it calls its parent a {named!r}")
 
@@ -176,7 +184,7 @@ def _extensions(head: bytes, at: int, volume: str) -> Iterator[Tuple[int, Extens
     """Where each extension is, its start and its data; the end mark is not among them. Raises Truncated."""
     while True:
         extension = Extension.at(head, at, Place(volume, at))
-        if extension.type == layout.EXTENSION_END:
+        if extension.type == qcow2.EXTENSION_END:
             return
         data = head[at + Extension.SIZE : at + Extension.SIZE + extension.length]
         if len(data) < extension.length:
@@ -207,8 +215,8 @@ def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[
     )
     parts = [bytes(header), bytes(more.replace(autoclear=0)), head[Header.SIZE + HeaderV3.SIZE : more.header_length]]
     for _offset, extension, data in _extensions(head, more.header_length, volume):
-        if extension.type == layout.EXTENSION_BACKING_FORMAT:
+        if extension.type == qcow2.EXTENSION_BACKING_FORMAT:
             continue
-        kept = b"\0" + data[1:] if extension.type == layout.EXTENSION_HIDDEN else data
+        kept = b"\0" + data[1:] if extension.type == qcow2.EXTENSION_HIDDEN else data
         parts += [bytes(extension), kept.ljust(align_up(len(kept), ENTRY_BYTES), b"\0")]
     return b"".join(parts).ljust(HEAD_BYTES, b"\0")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit.examples import examples
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Truncated, Unsupported
 from relvmoiscsi.formats.naming import RAW, VHD, ParentName
-from relvmoiscsi.formats.vhd.image import (
+from relvmoiscsi.formats.vhd import (
     HEAD_BYTES,
     Locator,
     changes,
