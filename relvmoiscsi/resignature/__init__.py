@@ -9,9 +9,9 @@ reading        what is on it: survey (LVM's part), volumes (what is inside), rea
                (what it leads to)
 planning       new_ids (derived or chosen); collapse (a LUN with one VDI); plan, contents (inside volumes), labels;
                check (every identity new, nothing else differs), plan_check (the plan read back in memory)
-one_vdi        a leaf and its parents become one image: choice (which), way (what a format says of its chains), extents
-               (where it goes), compact (values in little memory), fit (an earlier run); vhd and qcow2: members (of a
-               chain), layout (where blocks go), homes (of a VHD's), ways, image
+merge          a leaf and its parents become one image: choice (which VDI, and an earlier run), strategy (costs, extents),
+               compact (values in little memory); vhd_chain and qcow2_chain (as read, owners of blocks), vhd_layout and
+               qcow2_layout (where blocks go), vhd_image and qcow2_image (strategies, bytes)
 protocol       steps (the table); mark (in the label), journal (its bytes), run (what it says), rebuilt (what one VDI
                adds to it), structure (with a checksum), canvas (as found, as it is to be), identities (taken back),
                sentences (what is said of a run that is not over)

@@ -7,8 +7,7 @@ from relvmoiscsi.device import Device
 from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Place, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.after_a_cut import earlier_run, recovery
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.one_vdi.fit import has_one_row
+from relvmoiscsi.resignature.merge.choice import OneVdiRequest, has_one_row
 from relvmoiscsi.resignature.planning import collapse
 from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.protocol import sentences

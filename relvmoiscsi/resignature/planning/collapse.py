@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From a LUN with a chain of images to the LUN with one VDI, and what has to be written for it. Nothing is written."""
 
-from typing import FrozenSet, Iterator, List, NamedTuple, Optional, Sequence
+from typing import FrozenSet, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Refused
@@ -9,11 +9,9 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_only
-from relvmoiscsi.resignature.one_vdi.choice import Chain, OneVdiRequest, choose_chain
-from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, segments_of
-from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways
-from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways
-from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Way
+from relvmoiscsi.resignature.merge import qcow2_image, vhd_image
+from relvmoiscsi.resignature.merge.choice import Chain, OneVdiRequest, choose_chain
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Counts, Image, MergeStrategy, segments_of
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
 
 
@@ -37,7 +35,7 @@ class OneVdi(NamedTuple):
     lun: Lun  #: as found; its work leads to the LUN with one VDI
     cost: Cost
     leaf: Volume
-    way: Optional[Way] = None
+    way: Optional[MergeStrategy] = None
     extents: Sequence[int] = ()  #: physical ones, of the new volume
 
     def image(self, device: Device, ids: IdMap) -> Optional[Image]:
@@ -48,7 +46,7 @@ class OneVdi(NamedTuple):
 
 
 def make_one(device: Device, lun: Lun, request: OneVdiRequest, lot: int = 0) -> OneVdi:
-    """How the LUN becomes one with one VDI. `lot` is that of `extents.room_on`.
+    """How the LUN becomes one with one VDI. `lot` is the seed of `strategy.room_on`.
 
     Raises Refused or UsageError where it cannot, or costs more than the request allows; FormatError for an image that
     does not read.
@@ -56,7 +54,7 @@ def make_one(device: Device, lun: Lun, request: OneVdiRequest, lot: int = 0) -> 
     settled = lun.settled()
     chain = choose_chain(settled, request)
     if len(chain.members) == 1:
-        made = OneVdi(lun, _cost(lun, chain, Counts(0, 0, 0, 0, 0, 0, 0)), chain.leaf)
+        made = OneVdi(lun, _cost(lun, chain, Counts(0, 0, 0, 0, 0)), chain.leaf)
         return made._replace(lun=_with_work(lun, settled, chain, chain.leaf, frozenset()))
     if lun.vg.extent_size != EXTENT_BYTES:
         raise Refused(f"The extents of {device.name} are not those that the storage manager makes: 4 MiB each.")
@@ -69,7 +67,8 @@ def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: i
     """The cheapest way for which there is room."""
     problem: Optional[Refused] = None
     least: Optional[int] = None
-    for way in _ways(device, lun, chain, lot):
+    image = qcow2_image if chain.leaf.name.kind == naming.QCOW2 else vhd_image
+    for way in image.strategies(device, lun, chain, lot):
         cost = _cost(lun, chain, way.counts)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             least = cost.data_bytes if least is None else min(least, cost.data_bytes)
@@ -87,14 +86,6 @@ def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: i
         "--vdis one` on the host has no such limit.",
         sm_key="InvalidArg",
     )
-
-
-def _ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:
-    """The ways to make a chain one image, by what its leaf is."""
-    if chain.leaf.name.kind == naming.QCOW2:
-        return qcow2_ways.ways(device, lun, chain, lot)
-
-    return vhd_ways.ways(device, lun, chain, lot)
 
 
 def _cost(lun: Lun, chain: Chain, counts: Counts) -> Cost:

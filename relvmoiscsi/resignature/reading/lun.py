@@ -114,7 +114,7 @@ class Work:
 
     `lun` is the LUN afterwards, under the old identities; its volumes are those of the LUN before, told by their LV
     ids: some have another name, status, tag or hidden flag, some are gone. `sentences` say what was done. What is in
-    volumes of the LV ids `rebuilt` is made anew (`resignature.one_vdi`), elsewhere on the LUN.
+    volumes of the LV ids `rebuilt` is made anew (`resignature.merge`), elsewhere on the LUN.
     """
 
     def __init__(self, lun: Lun, sentences: Sequence[str], rebuilt: FrozenSet[str] = frozenset()) -> None:

@@ -18,8 +18,8 @@ from kit.crash import FailingDisk
 from kit.cuts import SCSI_ID, entropy
 from kit.sparse import Recalled
 from relvmoiscsi import engine
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import DeviceError
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 
 pytestmark = pytest.mark.states
 CASES = ((1, 512), (2, 4096), (8, 512))

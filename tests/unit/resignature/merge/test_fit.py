@@ -10,8 +10,8 @@ from kit.chains.random_chain import random_chain
 from kit.crash import CrashDisk
 from kit.cuts import OTHER_SCSI_ID, SCSI_ID, entropy
 from relvmoiscsi import engine, procedure
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 
 ONE = OneVdiRequest()
 #: groups of writes that a cut has let through: the mark is there, the commit is not; and the commit is

@@ -19,7 +19,7 @@ from kit.chains.random_chain import random_chain
 from kit.chains.tapdisk import Tapdisk
 from kit.cuts import SCSI_ID, entropy
 from relvmoiscsi import engine
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
+from relvmoiscsi.engine import OneVdiRequest
 
 pytestmark = pytest.mark.states
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from kit.chains.random_chain import random_chain
 from kit.cuts import entropy
 from relvmoiscsi import engine
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.formats import vhd_blocks as blocks
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.one_vdi.vhd.members import Bitmaps
+from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps
 
 
 @given(st.dictionaries(st.integers(0, 1 << 20), st.binary(min_size=512, max_size=512)))

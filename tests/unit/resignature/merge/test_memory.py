@@ -16,12 +16,10 @@ from kit.chains.qemu import make
 from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device, align_up
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import qcow2_clusters
-from relvmoiscsi.resignature.one_vdi import compact
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.one_vdi.qcow2 import image, layout, members
-from relvmoiscsi.resignature.one_vdi.vhd import members as vhd_members
+from relvmoiscsi.resignature.merge import compact, qcow2_chain, qcow2_image, qcow2_layout, vhd_chain
 
 MIB = 1 << 20
 
@@ -49,8 +47,8 @@ def prepared_of(disk):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """What is read at once is little beside what stays: so the difference of two disks is what a larger one takes."""
-    monkeypatch.setattr(members, "_BATCH_BYTES", 64 << 10)
-    monkeypatch.setattr(image, "PIECE_BYTES", 64 << 10)
+    monkeypatch.setattr(qcow2_chain, "_BATCH_BYTES", 64 << 10)
+    monkeypatch.setattr(qcow2_image, "PIECE_BYTES", 64 << 10)
 
 
 def test_a_partial_block_of_a_vhd_takes_less_than_200_bytes():
@@ -71,7 +69,7 @@ def test_a_cluster_of_a_qcow2_takes_less_than_24_bytes():
     assert more < (chains.GIB // 65536) * 24
 
 
-def qcow2_chain(mib, bits, depth, places):
+def chain_of_qcow2s(mib, bits, depth, places):
     """Images of a disk; `places` are clusters of data for those of the disk, for all tables of one image."""
     cluster, size = 1 << bits, mib << 20
     tables = -(-size // (cluster * cluster // 8))
@@ -134,11 +132,11 @@ def test_what_is_told_of_a_larger_qcow2_is_not_less_than_it_takes_nor_three_time
 
     for mib in (small, large):
         clusters = [places(number, mib << 20 >> bits) for number in range(depth)]
-        disk = qcow2_chain(mib, bits, depth, clusters.__getitem__)
+        disk = chain_of_qcow2s(mib, bits, depth, clusters.__getitem__)
         taken[mib] = peak(lambda disk=disk: (noted.clear(), prepared_of(disk)))
         told[mib] = sum(noted)
 
-    assert taken[large] <= told[large] <= 3 * taken[large] + members._BYTES_AT_LEAST
+    assert taken[large] <= told[large] <= 3 * taken[large] + qcow2_chain._BYTES_AT_LEAST
     assert taken[large] - taken[small] <= told[large] - told[small] <= 3 * (taken[large] - taken[small])
 
 
@@ -192,10 +190,10 @@ def test_what_would_take_too_much_is_refused_with_the_sizes_and_show_tells_it(ma
 def test_a_disk_of_2_tib_is_not_refused_for_that():
     """Of clusters of 64 KiB, all there; and of a VHD, of which every block is partial in two images."""
     clusters, extents, blocks = (2 << 40) // 65536, (2 << 40) // (4 * MIB), 1 << 20
-    tables = clusters // 8192 * (members._BYTES_FOR_TABLE + members._TIMES_PACKED * 700)
-    of_volumes = 2 * (clusters * members._BYTES_FOR_CLUSTER + extents * members._BYTES_FOR_EXTENT)
-    of_new = clusters * members._BYTES_FOR_NEW_CLUSTER + extents * layout._BYTES_FOR_ALIVE
-    of_qcow2 = members._BYTES_AT_LEAST + tables + of_volumes + of_new
-    of_vhd = 2 * blocks * (vhd_members._BYTES_FOR_BLOCK + vhd_members._BYTES_FOR_BITMAP)
+    tables = clusters // 8192 * (qcow2_chain._BYTES_FOR_TABLE + qcow2_chain._TIMES_PACKED * 700)
+    of_volumes = 2 * (clusters * qcow2_chain._BYTES_FOR_CLUSTER + extents * qcow2_chain._BYTES_FOR_EXTENT)
+    of_new = clusters * qcow2_chain._BYTES_FOR_NEW_CLUSTER + extents * qcow2_layout._BYTES_FOR_ALIVE
+    of_qcow2 = qcow2_chain._BYTES_AT_LEAST + tables + of_volumes + of_new
+    of_vhd = 2 * blocks * (vhd_chain._BYTES_FOR_BLOCK + vhd_chain._BYTES_FOR_BITMAP)
 
     assert max(of_qcow2, of_vhd) < compact.MOST_MEMORY_BYTES

@@ -19,9 +19,9 @@ from kit.chains.random_qcow2 import random_qcow2, volume_size
 from kit.cuts import entropy
 from kit.examples import examples
 from relvmoiscsi import engine
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import FormatError, Refused
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.one_vdi.qcow2 import image, ways
+from relvmoiscsi.resignature.merge import qcow2_image as image
 
 pytestmark = pytest.mark.states
 
@@ -159,8 +159,8 @@ def test_until_the_commit_free_space_alone_is_written():
 @pytest.fixture
 def as_sm_makes_it(monkeypatch):
     """The way of a LUN that has no room for the others."""
-    every = ways.layouts
-    monkeypatch.setattr(ways, "layouts", lambda *arguments: list(every(*arguments))[-1:])
+    every = image.layouts
+    monkeypatch.setattr(image, "layouts", lambda *arguments: list(every(*arguments))[-1:])
 
 
 def test_with_dead_clusters_in_pieces_the_disk_does_not_fit_into_its_volume(as_sm_makes_it, monkeypatch):

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Millions of small values in little memory: dom0 has some gigabytes for everything. Pure."""
+"""Millions of small values in little memory: dom0 has some gigabytes for all programs. Pure."""
 
 import zlib
 from array import array
-from typing import Callable, Dict, Generic, Iterable, Iterator, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, Generic, Iterable, Iterator, Optional, Sequence, TypeVar
 
 from relvmoiscsi.errors import Refused
 
 T = TypeVar("T")
 
-#: a dom0 has 2 to 8 GiB for everything, the storage manager of all SRs and xapi among it: a quarter of the smallest
+#: a quarter of the smallest dom0: a dom0 has 2 to 8 GiB for all programs, among them xapi and SM for all SRs
 MOST_MEMORY_BYTES = 512 << 20
 
 _NUMBER_BYTES = 8
 
 
 class Memory:
-    """How much memory a chain takes, roughly, told before it is taken."""
+    """How much memory a chain takes, roughly; each part is counted before it is taken."""
 
     def __init__(self, disk: str) -> None:
         self._disk = disk  #: the name of its volume
         self._bytes = 0
 
     def take(self, count: int) -> None:
-        """Raises Refused where it becomes too much."""
+        """Counts bytes that are about to be taken. Raises Refused where the sum becomes too large."""
         self._bytes += count
         if self._bytes > MOST_MEMORY_BYTES:
             raise Refused(
@@ -35,9 +35,9 @@ class Memory:
 
 
 class Rows(Generic[T]):
-    """Tuples of numbers, in the order in which they were put in: each number in the bytes that its code takes.
+    """Tuples of numbers, in the order in which they were put in. Each number takes the bytes of its code.
 
-    `make` gives the tuple back. Sources of the codes: Python's module array.
+    `make` gives a tuple of its numbers. The codes are those of Python's module array.
     """
 
     def __init__(self, make: Callable[..., T], codes: str, rows: Iterable[Sequence[int]] = ()) -> None:
@@ -56,45 +56,11 @@ class Rows(Generic[T]):
         return map(self._make, *self._columns)
 
 
-class Places:
-    """A number for some of the numbers below `count`, as a dict has them; four bytes for each there may be."""
-
-    _NONE = 0xFFFFFFFF
-
-    def __init__(self, count: int) -> None:
-        self._places = array("I", [self._NONE]) * count
-        self._known = 0
-
-    def __setitem__(self, number: int, place: int) -> None:
-        self._known += self._places[number] == self._NONE
-        self._places[number] = place
-
-    def __getitem__(self, number: int) -> int:
-        if number not in self:
-            raise KeyError(number)
-        return self._places[number]
-
-    def __contains__(self, number: int) -> bool:
-        return self._places[number] != self._NONE
-
-    def __len__(self) -> int:
-        return self._known
-
-    def __iter__(self) -> Iterator[int]:
-        return (number for number, place in enumerate(self._places) if place != self._NONE)
-
-    def items(self) -> Iterator[Tuple[int, int]]:
-        return ((number, place) for number, place in enumerate(self._places) if place != self._NONE)
-
-    def values(self) -> Iterator[int]:
-        return (place for place in self._places if place != self._NONE)
-
-
 class Arrays:
-    """Arrays of numbers of 64 bits, by a number of each. Packed: they mostly count on.
+    """Arrays of numbers of 64 bits, by a number for each array, packed.
 
-    Byte by byte of all numbers, high bytes are one and the same, and low ones a cycle; that packs a hundredfold, other
-    than the numbers as they are.
+    The numbers of an array mostly count on. Sorted by the place of the byte, high bytes are the same and low bytes a
+    cycle; so they pack a hundredfold.
     """
 
     def __init__(self) -> None:
@@ -123,7 +89,7 @@ class Arrays:
         return found
 
     def size_bytes(self, number: int) -> int:
-        """What it takes in memory."""
+        """Bytes of memory that a packed array takes."""
         return len(self._packed[number])
 
     def __contains__(self, number: int) -> bool:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The tables of the images of a chain, as read, and where the newest data of each cluster of the disk is.
+"""A chain of QCOW2 images as read, and which image owns each cluster of the disk.
 
     unit        the smallest cluster of the chain: what the new image is made of
-    home        of a unit: ABSENT, ZEROS, or a number that has the image (its index in the chain, and one) above bit 56
-                and below it the place in that image's volume
+    owner       of a unit: ABSENT, ZEROS, or a number that has the image (its index in the chain, plus one) above bit 56
+                and below it the place of the unit in that image's volume
 
-There are millions of units. So homes come table by table, a table of the new image's second level at a time, as arrays,
-and are kept packed, as the tables of the images are.
+There are millions of units. So owners come table by table of the new image's second level, as arrays, and are kept
+packed, as the tables of the images are.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
 from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, HEAD_BYTES, Qcow2
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
-from relvmoiscsi.resignature.one_vdi.compact import Arrays, Memory
-from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
+from relvmoiscsi.resignature.merge.compact import Arrays, Memory
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES
 from relvmoiscsi.resignature.protocol.rebuilt import Expected
 from relvmoiscsi.resignature.reading.lun import Volume
 
 IMAGE_SHIFT = 56
-EXTENT_SHIFT = 22  #: a home without the place in its extent: the image and the extent
-#: of memory, roughly, as measured: for a table, beside four times what it takes packed, here and in what is made of it;
+EXTENT_SHIFT = 22  #: an owner without these bits is the image and the extent
+#: memory, roughly, as measured: for a table, beside four times its packed size, here and in what is made of the table;
 #: for an extent of a volume; and for all else
 _BYTES_FOR_TABLE, _TIMES_PACKED, _BYTES_FOR_EXTENT, _BYTES_AT_LEAST = 700, 4, 200, 8 << 20
-#: for a cluster of a volume, in each image, and in the new one, which is about as large as the leaf's
+#: for a cluster of a volume, in each image, and in the new image, whose volume is about as large as the leaf's
 _BYTES_FOR_CLUSTER, _BYTES_FOR_NEW_CLUSTER = 1, 2
 _BATCH_BYTES = 1 << 20  #: of tables that are read at once
 
@@ -51,11 +51,11 @@ class Member(NamedTuple):
         return not self.cluster_bytes
 
     def without_tables(self) -> "Member":
-        """What is left to be known once all homes are found."""
+        """The image without what nobody needs once all owners are found."""
         return self._replace(tables=Arrays(), taken=bytearray())
 
     def unused_extents(self) -> List[int]:
-        """Physical extents in which nothing is that the image uses."""
+        """Physical extents of which the image uses no cluster."""
         if self.is_raw:
             return []
         per_extent = EXTENT_BYTES // self.cluster_bytes
@@ -64,10 +64,10 @@ class Member(NamedTuple):
             pe for index, pe in enumerate(pes) if not any(self.taken[index * per_extent : (index + 1) * per_extent])
         ]
 
-    def homes(self, table: int, unit: int, image: int) -> Optional[Sequence[int]]:
-        """What this image alone knows of the units of a table of the new one; None if it has nothing of them.
+    def owners(self, table: int, unit: int, image: int) -> Optional[Sequence[int]]:
+        """The units of a table of the new image that this image owns or has as zeros; None if it has none of them.
 
-        `image` is its mark in a home. Behind the end of its disk all is zeros.
+        `image` is the mark of this image in an owner. Behind the end of its disk all is zeros.
         """
         count = unit // ENTRY_BYTES
         first, end = table * count, -(-self.virtual_size // unit)
@@ -84,8 +84,8 @@ class Member(NamedTuple):
         return range(image + first * unit, image + (first + count) * unit, unit)
 
     def _own(self, table: int, count: int, unit: int, image: int) -> Optional[Sequence[int]]:
-        times = self.cluster_bytes // unit  # a cluster has so many units, a table so many tables times that
-        own = self.tables.get(table // (times * times))  # of larger clusters one after the other comes from one
+        times = self.cluster_bytes // unit  # units of a cluster; a table has as many tables of the new image, squared
+        own = self.tables.get(table // (times * times))
         if own is None:
             return None
         at = table % (times * times) * (count // times)
@@ -97,22 +97,22 @@ class Member(NamedTuple):
 
 
 def image_mark(index: int) -> int:
-    """What the homes in an image have in their upper bits."""
+    """The upper bits of an owner, for an image by its index."""
     return index + 1 << IMAGE_SHIFT
 
 
-def place_of(home: int) -> Tuple[int, int]:
-    """The index of an image in its chain, and the place in its volume. Also of the first byte of an extent."""
-    return (home >> IMAGE_SHIFT) - 1, home & (1 << IMAGE_SHIFT) - 1
+def place_of(owner: int) -> Tuple[int, int]:
+    """The index of the image in the chain, and the place in its volume."""
+    return (owner >> IMAGE_SHIFT) - 1, owner & (1 << IMAGE_SHIFT) - 1
 
 
-def find_homes(members: Sequence[Member], unit: int) -> Iterator[Tuple[int, "array[int]"]]:
-    """The tables of the new image that are not empty: the number of each, and the homes of its units."""
+def find_owners(members: Sequence[Member], unit: int) -> Iterator[Tuple[int, "array[int]"]]:
+    """The tables of the new image that are not empty: the number of each, and the owners of its units."""
     count, units = unit // ENTRY_BYTES, -(-members[0].virtual_size // unit)
     for table in range(-(-units // count)):
         found: Optional[Sequence[int]] = None
         for index, member in enumerate(members):
-            own = member.homes(table, unit, image_mark(index))
+            own = member.owners(table, unit, image_mark(index))
             if own is None:
                 continue
             found = own if found is None else [upper or lower for upper, lower in zip(found, own)]
@@ -122,18 +122,18 @@ def find_homes(members: Sequence[Member], unit: int) -> Iterator[Tuple[int, "arr
             yield table, array("Q", found[: units - table * count])
 
 
-def cut_short(members: Sequence[Member], unit: int, homes: Arrays) -> Dict[int, int]:
-    """Units in which the disk of a parent ends: by their number, how many bytes are to be seen there.
+def cut_short(members: Sequence[Member], unit: int, owners: Arrays) -> Dict[int, int]:
+    """Units in which the disk of a parent ends: by their number, how many bytes of the unit a guest sees.
 
-    What its cluster holds behind that must not come to light.
+    A guest must not see the bytes of the parent's cluster behind them.
     """
     found: Dict[int, int] = {}
     for number in {member.virtual_size // unit for member in members[1:] if member.virtual_size % unit}:
         table, at = divmod(number, unit // ENTRY_BYTES)
-        own = homes.get(table) or ()
-        home = own[at] if at < len(own) else ABSENT
-        if home > ZEROS:
-            index, _place = place_of(home)
+        own = owners.get(table) or ()
+        owner = own[at] if at < len(own) else ABSENT
+        if owner > ZEROS:
+            index, _place = place_of(owner)
             seen = min((member.virtual_size for member in members[1 : index + 1]), default=unit * (number + 1))
             if seen < unit * (number + 1):
                 found[number] = seen - unit * number
@@ -143,15 +143,13 @@ def cut_short(members: Sequence[Member], unit: int, homes: Arrays) -> Dict[int, 
 # --- reading
 
 
-def read_members(
-    device: Device, vg: VolumeGroup, volumes: Sequence[Volume], memory: Optional[Memory] = None
-) -> Tuple[Member, ...]:
-    """The images of a chain, the leaf first. Raises FormatError for one that cannot be put together with others.
+def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], memory: Memory) -> Tuple[Member, ...]:
+    """The images of a chain, the leaf first. Raises FormatError for an image that cannot be merged.
 
-    `memory` is told what they take, and what the new one will, and may refuse.
+    `memory` counts these images and the new image, and may refuse.
     """
     found, leaf = [], volumes[0]
-    if memory is not None and isinstance(leaf.content, Qcow2):
+    if isinstance(leaf.content, Qcow2):
         memory.take(_BYTES_AT_LEAST)
         memory.take(_BYTES_FOR_NEW_CLUSTER * (vg.size_of(leaf.lv) >> leaf.content.header.cluster_bits))
     for volume, parent in zip(volumes, [*volumes[1:], None]):
@@ -160,12 +158,9 @@ def read_members(
     return tuple(found)
 
 
-def _read_volume(
-    device: Device, vg: VolumeGroup, volume: Volume, parent_format: bytes, memory: Optional[Memory]
-) -> Member:
+def _read_volume(device: Device, vg: VolumeGroup, volume: Volume, parent_format: bytes, memory: Memory) -> Member:
     name = volume.name.text
-    if memory is not None:
-        memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
+    memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
     if volume.virtual_size % SECTOR:
         raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
     if not isinstance(volume.content, Qcow2):
@@ -225,7 +220,7 @@ class _Reading:
         self.expected: List[Expected] = []
 
     def take(self, place: int, what: str) -> None:
-        """A cluster is used, and by nobody else."""
+        """Note that a cluster is used. Raises Malformed for one that is used already."""
         index, within = divmod(place, self.cluster_bytes)
         where = Place(self._name, place)
         if within:
@@ -263,7 +258,7 @@ class _Reading:
         return found
 
     def _take_all(self, places: Sequence[int]) -> None:
-        """As `take`, for the millions."""
+        """As `take`, for millions of clusters."""
         taken, size = self.taken, self.cluster_bytes
         end = len(taken) * size
         if places and places[0] % size == 0 and places[-1] < end and self._are_in_a_row(places):

@@ -2,20 +2,20 @@
 """Which extents of a QCOW2 chain stay, which clusters are copied, and what the new image is made of. Pure.
 
     head      new extents: header, count table, counts, tables of the first and of the second level, copied clusters
-    kept      old extents with data, those of each image in a row; dead clusters among them
+    kept      old extents with data, the extents of each image in a row; dead clusters among them
     tail      room for what no image has; nothing is written there
 
 SM makes every volume as large as a full image needs, and not larger. QEMU puts new clusters where its counts say that
-nobody is, but a write of several clusters only where so many are free in a row, and it does not come back to what it
-has passed by: with free clusters in pieces a disk that fills up runs out of its volume. So dead clusters are no room:
-the tail has a place for each cluster that no image has, and the volume is larger than SM's by what is dead. SM takes
-that, but for growing the disk by less than the volume has too much. Extents of which half or more is dead are copied
-together, as that takes less than it saves.
+a cluster is free, but a write of several clusters only where so many are free in a row, and it does not come back to
+clusters that it has passed by. With free clusters in pieces a disk that fills up runs out of its volume. So dead
+clusters are no room: the tail has a place for each cluster that no image has, and the volume is larger than SM's by
+the dead clusters. SM accepts that, but does not grow the disk by less than the volume has too much. Extents of which
+half or more is dead are copied together, as that takes less than it saves.
 
 Every dead cluster is given to a cluster of the disk that no image has, as zeros with a place that is there already.
 That alone would do in a volume of SM's size, until the guest writes zeros there: tapdisk has QEMU free such a cluster.
-So it is the way of a LUN without room for the other, with as few clusters copied as possible, those of the extents with
-the least; a disk that has grown since has no more than that either.
+So that is the strategy for a LUN without room for the other strategies, and copies as few clusters as possible: those
+of the extents with the least data. A disk that has grown since has no more than that either.
 """
 
 from array import array
@@ -26,16 +26,16 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
 from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.qcow2 import ENTRY_BYTES
 from relvmoiscsi.formats.qcow2_clusters import ZEROS, Needs
-from relvmoiscsi.resignature.one_vdi.compact import Arrays, Memory
-from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, none_kept
-from relvmoiscsi.resignature.one_vdi.qcow2.members import EXTENT_SHIFT, Member, cut_short, find_homes
+from relvmoiscsi.resignature.merge.compact import Arrays, Memory
+from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Member, cut_short, find_owners
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Counts
 
 
 class Copied(NamedTuple):
-    """A unit that gets a new place, and how many bytes of it are to be seen."""
+    """A unit that gets a new place, and how many bytes of it a guest sees."""
 
     number: int
-    home: int
+    owner: int
     length: int
 
 
@@ -44,13 +44,13 @@ class Layout(NamedTuple):
 
     unit: int  #: bytes of its clusters
     units: int  #: of the disk
-    homes: Arrays  #: of units, by the number of their table
+    owners: Arrays  #: of units, by the number of their table
     block_count: int  #: units of the disk that some image has
-    tables: Tuple[int, ...]  #: the numbers of its tables of the second level: those of `homes`, and empty ones
-    needed: Needs  #: clusters in its head, one for the header beside them
-    copied: Tuple[Copied, ...]  #: behind those
+    tables: Tuple[int, ...]  #: the numbers of its tables of the second level: those of `owners`, and empty tables
+    needed: Needs  #: clusters in its head, beside one for the header
+    copied: Tuple[Copied, ...]  #: in the head, behind its tables
     head_extents: int
-    kept: Tuple[int, ...]  #: extents, as homes without their last EXTENT_SHIFT bits, in the order of the volume
+    kept: Tuple[int, ...]  #: extents, as owners without their last EXTENT_SHIFT bits, in the order of the volume
     size_bytes: int  #: of the new volume, whole extents
 
     @property
@@ -71,28 +71,57 @@ class Layout(NamedTuple):
         """The unit of the volume at which copied clusters begin."""
         return self.needed.total
 
+    # where the parts of the head begin, in bytes from the start of the volume; the count table is behind the header
+
+    @property
+    def counts_at(self) -> int:
+        return (1 + self.needed.count_table) * self.unit
+
+    @property
+    def first_level_at(self) -> int:
+        return self.counts_at + self.needed.counts * self.unit
+
+    @property
+    def second_level_at(self) -> int:
+        return self.first_level_at + self.needed.first_level * self.unit
+
+    def kept_bases(self) -> Dict[int, int]:
+        """Where each extent that stays begins in the new volume, in bytes."""
+        return {extent: (self.head_extents + index) * EXTENT_BYTES for index, extent in enumerate(self.kept)}
+
+    def kept_extents(self, extents: Sequence[List[int]]) -> "array[int]":
+        """The physical extents that stay, as `strategy.place` wants them; `extents` are those of the images."""
+        found = array("q", [NEW]) * (self.size_bytes // EXTENT_BYTES)
+        for index, extent in enumerate(self.kept):
+            image, at = divmod(extent, 1 << 56 - EXTENT_SHIFT)
+            found[self.head_extents + index] = extents[image - 1][at]
+        return found
+
+    def counts(self) -> Counts:
+        copied = len(self.copied)
+        return Counts(self.block_count, self.block_count - copied, 0, copied, copied * self.unit)
+
 
 #: more than this is not copied to save extents
 MOST_COPIED_BYTES = 1 << 30
 
-#: of a volume that is to be small: SM grows a disk there without growing the volume, and its tables take some room
+#: of a thin volume: SM grows a disk there without growing the volume, and the tables of the disk take some room
 SPARE_EXTENTS = 1
 
-
-#: of memory, roughly, as measured: for a cluster that is copied, and for an extent with data
+#: memory, roughly, as measured: for a cluster that is copied, and for an extent with data
 _BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 300, 300
 
 
 def layouts(members: Sequence[Member], thick: bool, memory: Memory) -> Iterator[Layout]:
-    """The ways to do it, the better first: with room beside the dead clusters, and as large as SM makes it.
+    """The layouts, the better first: with room beside the dead clusters, and as large as SM makes the volume.
 
-    `thick`: the volume is to have room for a full disk. `memory` is told what a way takes, and may refuse.
+    `thick`: the volume is to have room for a full disk. `memory` counts what a layout takes, and may refuse.
     """
     unit = min(member.cluster_bytes for member in members if member.cluster_bytes)
-    homes = Arrays()
-    for number, table in find_homes(members, unit):
-        homes[number] = table
-    choice = _Choice(members, unit, homes)
+    owners = Arrays()
+    for number, table in find_owners(members, unit):
+        owners[number] = table
+    choice = _Choice(members, unit, owners)
     memory.take(_BYTES_FOR_ALIVE * len(choice.alive))
     dense, everything, as_sm_makes_it = choice.half_alive(), sorted(choice.alive), choice.that_fit()
     memory.take(_BYTES_FOR_COPY * (choice.copied_bytes(dense) // unit))
@@ -106,32 +135,32 @@ def layouts(members: Sequence[Member], thick: bool, memory: Memory) -> Iterator[
 class _Choice:
     """Which extents stay, and how large that becomes."""
 
-    def __init__(self, members: Sequence[Member], unit: int, homes: Arrays) -> None:
-        self.unit, self.homes, self.disk_bytes = unit, homes, members[0].virtual_size
+    def __init__(self, members: Sequence[Member], unit: int, owners: Arrays) -> None:
+        self.unit, self.owners, self.disk_bytes = unit, owners, members[0].virtual_size
         self.units, self.per_extent, self.per_table = (
             -(-self.disk_bytes // unit),
             EXTENT_BYTES // unit,
             unit // ENTRY_BYTES,
         )
-        self.cut = cut_short(members, unit, homes)
-        self.alive = _alive(homes)
+        self.cut = cut_short(members, unit, owners)
+        self.alive = _alive(owners)
         for number in self.cut:
-            self._forget(homes[number // self.per_table][number % self.per_table])
+            self._forget(owners[number // self.per_table][number % self.per_table])
         self.table_count = -(-self.units // self.per_table)
-        self.in_tables = sum(min(self.per_table, self.units - table * self.per_table) for table in homes)
+        self.in_tables = sum(min(self.per_table, self.units - table * self.per_table) for table in owners)
         self.most_extents = -(-max(clusters.formula_size(self.disk_bytes), self._full_size()) // EXTENT_BYTES)
 
     def _full_size(self) -> int:
         return clusters.full_size(self.disk_bytes, self.unit) if self.unit < clusters.SM_CLUSTER_BYTES else 0
 
-    def _forget(self, home: int) -> None:
-        extent = home >> EXTENT_SHIFT
+    def _forget(self, owner: int) -> None:
+        extent = owner >> EXTENT_SHIFT
         self.alive[extent] -= 1
         if not self.alive[extent]:
             del self.alive[extent]
 
     def half_alive(self) -> List[int]:
-        """The extents of which more than half is alive, and as many others as would be too much to copy."""
+        """The extents of which more than half is alive, and the extents that would be too much to copy."""
         kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
         copied = 0
         while kept and 2 * self.alive[kept[-1]] <= self.per_extent:
@@ -142,7 +171,7 @@ class _Choice:
         return sorted(kept)
 
     def that_fit(self) -> List[int]:
-        """As many extents as a volume of SM's size can have beside its head, those of which most is alive."""
+        """The extents of which most is alive, as many as a volume of SM's size can have beside its head."""
         kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
         alive, copied = sum(self.alive.values()), len(self.cut)
         while kept and self._head(len(kept), alive, copied)[0] + len(kept) > self.most_extents:
@@ -165,7 +194,7 @@ class _Choice:
         return Layout(
             unit=self.unit,
             units=self.units,
-            homes=self.homes,
+            owners=self.owners,
             block_count=all_alive,
             tables=self._tables(needed.second_level),
             needed=needed,
@@ -176,7 +205,7 @@ class _Choice:
         )
 
     def _tail(self, used: int, absent: int, needed: Needs) -> int:
-        """How many extents behind the used ones it takes for all that is not there yet: clusters, tables, counts."""
+        """How many extents clusters, tables and counts that are not there yet take behind the used extents."""
         wanted, tail = absent + self.table_count - needed.second_level, 0
         while True:
             counts = clusters.counts_for((used + tail) * self.per_extent, self.unit) - needed.counts
@@ -189,7 +218,7 @@ class _Choice:
         dead = kept * self.per_extent - alive + self.per_extent  # and as many in the head, at the most
         in_tables = self.in_tables - alive - copied
         more = -(-max(0, dead - in_tables) // self.per_table)
-        tables = min(self.table_count, len(self.homes) + more)
+        tables = min(self.table_count, len(self.owners) + more)
         most_units = (self.most_extents + kept + 1) * self.per_extent
         count_table = -(-clusters.counts_for(most_units, self.unit) // self.per_table)
         head, counts = 0, 0
@@ -202,38 +231,24 @@ class _Choice:
             counts = wanted
 
     def _tables(self, count: int) -> Tuple[int, ...]:
-        empty = (table for table in range(self.table_count) if table not in self.homes)
-        return (*self.homes, *(next(empty) for _ in range(count - len(self.homes))))
+        empty = (table for table in range(self.table_count) if table not in self.owners)
+        return (*self.owners, *(next(empty) for _ in range(count - len(self.owners))))
 
     def _copied(self, kept: FrozenSet[int]) -> Iterator[Copied]:
         """In the order of the disk."""
         if len(kept) == len(self.alive) and not self.cut:
             return
-        for table in self.homes:
-            homes = self.homes[table]
+        for table in self.owners:
+            owners = self.owners[table]
             first = table * self.per_table
-            for number, home in enumerate(homes, first):
-                if home > ZEROS and (number in self.cut or home >> EXTENT_SHIFT not in kept):
-                    yield Copied(number, home, self.cut.get(number, self.unit))
+            for number, owner in enumerate(owners, first):
+                if owner > ZEROS and (number in self.cut or owner >> EXTENT_SHIFT not in kept):
+                    yield Copied(number, owner, self.cut.get(number, self.unit))
 
 
-def _alive(homes: Arrays) -> CounterOf[int]:
+def _alive(owners: Arrays) -> CounterOf[int]:
     """How many units of the disk each extent holds."""
     found: CounterOf[int] = Counter()
-    for table in homes:
-        found.update([home >> EXTENT_SHIFT for home in homes[table] if home > ZEROS])
-    return found
-
-
-def kept_bases(layout: Layout) -> Dict[int, int]:
-    """Where each extent that stays begins in the new volume, in bytes."""
-    return {extent: (layout.head_extents + index) * EXTENT_BYTES for index, extent in enumerate(layout.kept)}
-
-
-def extents_kept(layout: Layout, extents: Sequence[List[int]]) -> "array[int]":
-    """The physical extents that stay, as `extents.place` wants them; `extents` are those of the images."""
-    found = none_kept(layout.size_bytes // EXTENT_BYTES)
-    for index, extent in enumerate(layout.kept):
-        image, at = divmod(extent, 1 << 56 - EXTENT_SHIFT)
-        found[layout.head_extents + index] = extents[image - 1][at]
+    for table in owners:
+        found.update([owner >> EXTENT_SHIFT for owner in owners[table] if owner > ZEROS])
     return found

@@ -1,26 +1,39 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The block tables of the images of a chain, as read: which blocks there are, where, and which of their sectors."""
+"""A chain of VHDs as read, and which image owns each block of the disk.
+
+The owner of a block is the topmost image that has any sector of the block. The block's other sectors may lie further
+down. Then the block is filled up in its owner: the bits of those sectors are clear there, so that nobody sees the
+writes. A sector that no image has becomes zeros, so that the block is full. These blocks are copied instead:
+
+    the last block of a disk, which may not become full
+    a block with sectors behind the end of the disk of its image, or of an image above
+    a block in whose padding, in front of its bitmap, another block ends
+    where a cut may tear a page of 4 KiB: a block of which sectors in use share a page with sectors to fill
+
+There may be a million blocks. So an owned block has no bitmaps: they are put together again for the block in question,
+and owned blocks are kept as rows of numbers.
+"""
 
 import zlib
 from array import array
 from bisect import bisect_left
-from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from itertools import compress
+from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, in_pieces, read_pieces
 from relvmoiscsi.errors import Malformed, Place, Refused
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, DynamicHeader, Footer, Vhd
-from relvmoiscsi.formats.vhd_blocks import FULL, UNIT, UNUSED, Batmap, Geometry
-from relvmoiscsi.resignature.one_vdi.compact import Memory
+from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap, Geometry, bitmap_bytes
+from relvmoiscsi.resignature.merge.compact import Memory, Rows
 from relvmoiscsi.resignature.reading.lun import Volume
 from relvmoiscsi.resignature.reading.read_cache import uncached
 
-#: bitmaps that are read in one batch
-_BATCH = 2048
-#: of memory, for a block of the disk, in each image, and for a bitmap; roughly, as measured
+_BATCH = 2048  #: bitmaps that are read at once
+#: memory for a block of the disk, in each image, and for a bitmap; roughly, as measured
 _BYTES_FOR_BLOCK, _BYTES_FOR_BITMAP = 16, 200
-CREATOR = b"tap\0"  #: of the images that blktap's tools make: they have a batmap
+CREATOR = b"tap\0"  #: of images that blktap's tools make; such an image has a batmap
 
 
 class Bitmaps:
@@ -59,8 +72,8 @@ class Member(NamedTuple):
     batmap_header: BatmapHeader
     entries: Sequence[int]  #: of the blocks that the disk has; UNUSED where a block is not there
     full: Batmap
-    bitmaps: "Bitmaps"  #: by block, of those that are there and not known to be full
-    #: blocks that do not keep the padding in front of their bitmaps for themselves: no program of SM's makes any
+    bitmaps: Bitmaps  #: of the blocks that are there and not known to be full
+    #: blocks in whose padding another block ends: no program of SM's makes any
     crowded: FrozenSet[int] = frozenset()
 
     @property
@@ -95,9 +108,9 @@ class Member(NamedTuple):
 
 
 def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[Member, ...]:
-    """The images of a chain, the leaf first. Raises FormatError or Refused for one that tapdisk has not made.
+    """The images of a chain, the leaf first. Raises FormatError or Refused for an image that tapdisk has not made.
 
-    What is read of them is read of all at once: tables, then batmaps, then bitmaps.
+    Tables are read of all images at once, then batmaps, then bitmaps.
     """
     contents = [_content(volume) for volume in volumes]
     pieces = [piece for volume, content in zip(volumes, contents) for piece in _tables(vg, volume, content)]
@@ -109,14 +122,18 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     members = tuple(_member(vg, *item) for item in zip(volumes, contents, headers, read[::2], batmaps))
     memory = Memory(members[0].name)
     for member in members:
-        partial = sum(1 for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block])
-        memory.take(_BYTES_FOR_BLOCK * len(member.entries) + _BYTES_FOR_BITMAP * partial)
+        memory.take(_BYTES_FOR_BLOCK * len(member.entries) + _BYTES_FOR_BITMAP * sum(1 for _ in _partial(member)))
     _read_bitmaps(uncached(device), vg, members)
     return members
 
 
+def _partial(member: Member) -> Iterator[int]:
+    """The blocks that are there and not known to be full."""
+    return (block for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block])
+
+
 def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
-    """Where that lies which tells whether an image has been written to: headers, tables, the footer at its end."""
+    """The ranges that tell whether an image was written to: headers, tables, the footer at its end."""
     found: List[Range] = []
     for member in members:
         table = align_up(blocks.ENTRY_BYTES * len(member.entries), SECTOR)
@@ -129,7 +146,7 @@ def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
 
 
 def bitmaps_as_read(vg: VolumeGroup, members: Iterable[Member]) -> Iterator[Chunk]:
-    """And the bitmaps, which alone change where a block has got sectors that it lacked."""
+    """The bitmaps: a write to sectors that a block lacked changes nothing else that was read."""
     for member in members:
         for block, data in member.bitmaps.items():
             yield from in_pieces(vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR), data)
@@ -149,7 +166,7 @@ def _content(volume: Volume) -> Vhd:
 
 
 def _tables(vg: VolumeGroup, volume: Volume, content: Vhd) -> List[List[Range]]:
-    """Where its block table and the header of its batmap lie."""
+    """Where the block table of an image and the header of its batmap lie."""
     header = blocks.geometry(content.header).batmap_header
     return [vg.ranges(volume.lv, *content.block_table()), vg.ranges(volume.lv, header, BatmapHeader.SIZE)]
 
@@ -164,14 +181,12 @@ def _member(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader,
     full = blocks.verify_batmap(header, batmap, content.virtual_size, Place(name, header.batmap_offset))
     _verify_entries(entries, vg.size_of(volume.lv), blocks.end_of_headers(content.header, header), name)
     footer, crowded = content.end_footer or content.footer, _crowded(entries)
-    bitmaps = Bitmaps()
-    return Member(
-        name, volume.lv, content.virtual_size, footer, content.header, header, entries, full, bitmaps, crowded
-    )
+    size, bitmaps = content.virtual_size, Bitmaps()
+    return Member(name, volume.lv, size, footer, content.header, header, entries, full, bitmaps, crowded)
 
 
 def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: str) -> None:
-    """Every block lies in the volume, behind the headers, and in none other's place."""
+    """Every block lies in the volume, behind the headers, and overlaps no other block."""
     taken = sorted(entry for entry in entries if entry != UNUSED)
     for entry, following in zip(taken, taken[1:] + [volume_size // SECTOR]):
         where = Place(name, blocks.bitmap_at(entry) if entry else 0)
@@ -182,7 +197,7 @@ def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: 
 
 
 def _crowded(entries: Sequence[int]) -> FrozenSet[int]:
-    """The blocks in whose padding another one ends."""
+    """The blocks in whose padding another block ends."""
     taken = sorted(entry for entry in entries if entry != UNUSED)
     found = {
         following
@@ -193,15 +208,106 @@ def _crowded(entries: Sequence[int]) -> FrozenSet[int]:
 
 
 def _read_bitmaps(device: Device, vg: VolumeGroup, members: Sequence[Member]) -> None:
-    """The bitmaps of blocks that are there and not known to be full."""
-    wanted = [
-        (member, block)
-        for member in members
-        for block, entry in enumerate(member.entries)
-        if entry != UNUSED and not member.full[block]
-    ]
+    wanted = [(member, block) for member in members for block in _partial(member)]
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
         pieces = [vg.ranges(one.lv, blocks.bitmap_at(one.entries[block]), SECTOR) for one, block in batch]
         for (member, block), data in zip(batch, read_pieces(device, pieces)):
             member.bitmaps.append(block, data)
+
+
+# --- which image owns each block
+
+
+class OwnedBlock(NamedTuple):
+    """A block of the disk that some image has."""
+
+    block: int
+    owner: int  #: index in the chain
+    filled_sectors: int = 0  #: sectors that the owner lacks, where an image further down has some of them
+    must_be_copied: bool = False
+
+
+def owned_blocks(found: Iterable[OwnedBlock] = ()) -> "Rows[OwnedBlock]":
+    """Owned blocks in eight bytes each."""
+    return Rows(OwnedBlock, "IBHB", found)
+
+
+class Sectors(NamedTuple):
+    """What images have of a block."""
+
+    bits: int  #: the sectors in its owner
+    below: Tuple[Tuple[int, int], ...]  #: index in the chain, and the missing sectors that this image has
+
+    @property
+    def all_bits(self) -> int:
+        """The sectors that any image has."""
+        found = self.bits
+        for _member, bits in self.below:
+            found |= bits
+        return found
+
+
+def find_owners(members: Sequence[Member], tears_pages: bool) -> "Rows[OwnedBlock]":
+    """All blocks that any image has, in the order of the disk. `tears_pages`: a cut tears more than a sector."""
+    found = (_owned(block, members, tears_pages) for block in _blocks_of(members))
+    return owned_blocks(owned for owned in found if owned is not None)
+
+
+def _blocks_of(members: Sequence[Member]) -> Iterator[int]:
+    """The blocks of the disk that any image has: most blocks of a large disk often are in no image."""
+    there = bytearray(len(members[0].entries))
+    for member in members:
+        for block, entry in zip(range(len(there)), member.entries):
+            if entry != UNUSED:
+                there[block] = 1
+    return compress(range(len(there)), there)
+
+
+def sectors_of(members: Sequence[Member], owned: OwnedBlock) -> Sectors:
+    """Which sectors of a block are in its owner, and which further down."""
+    (_owner, bits), *below = _found(owned.block, members)
+    return Sectors(bits, tuple(below))
+
+
+def _found(block: int, members: Sequence[Member]) -> Iterator[Tuple[int, int]]:
+    """The images that have sectors of a block which no image above has, and these sectors.
+
+    What lies behind the end of a parent's disk is zero, whatever is below it.
+    """
+    found, seen = 0, FULL
+    for index, member in enumerate(members):
+        seen &= _seen(block, member, index)
+        new = member.bits(block) & seen & ~found
+        if new:
+            yield index, new
+        found |= new
+        if found == seen:
+            return
+
+
+def _seen(block: int, member: Member, index: int) -> int:
+    """The sectors of a block that an image shows of itself and of the images below: up to the end of its disk."""
+    return blocks.first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
+
+
+def _owned(block: int, members: Sequence[Member], tears_pages: bool) -> Optional[OwnedBlock]:
+    parts = list(_found(block, members))
+    if not parts:
+        return None
+    index, bits = parts[0]
+    must_be_copied = _has_hidden_sectors(block, members, index)
+    if len(parts) == 1:
+        return OwnedBlock(block, index, must_be_copied=must_be_copied)
+    ends_here = members[0].sectors < (block + 1) * BLOCK_SECTORS
+    has_mixed_pages = tears_pages and set(bitmap_bytes(bits)) - {0, 255}
+    must_be_copied = must_be_copied or ends_here or block in members[index].crowded or bool(has_mixed_pages)
+    return OwnedBlock(block, index, BLOCK_SECTORS - bin(bits).count("1"), must_be_copied)
+
+
+def _has_hidden_sectors(block: int, members: Sequence[Member], index: int) -> bool:
+    """Whether an image has sectors of a block behind the end of its disk, or of the disk of an image above."""
+    seen = FULL
+    for number, member in enumerate(members[: index + 1]):
+        seen &= _seen(block, member, number)
+    return seen != FULL and bool(members[index].bits(block) & ~seen)

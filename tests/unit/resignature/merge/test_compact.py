@@ -5,11 +5,10 @@ import random
 from array import array
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relvmoiscsi.resignature.one_vdi.compact import Arrays, Places, Rows
+from relvmoiscsi.resignature.merge.compact import Arrays, Rows
 
 
 class Pair(NamedTuple):
@@ -24,23 +23,6 @@ def test_rows_come_back_in_their_order():
 
     assert list(rows) == list(rows) == pairs and len(rows) == 3
     assert isinstance(next(iter(rows)), Pair)
-
-
-@given(st.dictionaries(st.integers(0, 99), st.integers(0, (1 << 32) - 2)))
-def test_places_are_those_of_a_dict(meant):
-    places = Places(100)
-    for number, place in meant.items():
-        places[number] = 0
-        places[number] = place
-
-    assert dict(places.items()) == meant and len(places) == len(meant)
-    assert sorted(places) == sorted(meant) and sorted(places.values()) == sorted(meant.values())
-    assert all((number in places) == (number in meant) for number in range(100))
-
-
-def test_a_place_that_is_not_there():
-    with pytest.raises(KeyError):
-        Places(3)[1]
 
 
 @given(st.dictionaries(st.integers(0, 9), st.lists(st.integers(0, (1 << 64) - 1))))

@@ -15,11 +15,10 @@ from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, extents_of
 from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, Footer
 from relvmoiscsi.formats.vhd_blocks import FULL, UNUSED, Batmap
-from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, segments_of
-from relvmoiscsi.resignature.one_vdi.vhd import homes as homes_module
-from relvmoiscsi.resignature.one_vdi.vhd import layout
-from relvmoiscsi.resignature.one_vdi.vhd.homes import find_homes, sectors_of
-from relvmoiscsi.resignature.one_vdi.vhd.members import Bitmaps, Member
+from relvmoiscsi.resignature.merge import vhd_chain
+from relvmoiscsi.resignature.merge import vhd_layout as layout
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, place, segments_of
+from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, Member, find_owners, sectors_of
 
 SECTOR = 512
 BLOCK = 2 << 20
@@ -64,11 +63,11 @@ class World:
 
 def test_blocks_that_no_image_has_are_not_looked_at(monkeypatch):
     """A large disk of which little is written, in a chain of many images: that took minutes."""
-    world, seen, real = World(1, 9000), [], homes_module._home
+    world, seen, real = World(1, 9000), [], vhd_chain._owned
     members = tuple(world.image(f"image {n}", 1 << 16, [n, 9000 * n]) for n in range(1, 6))
-    monkeypatch.setattr(homes_module, "_home", lambda block, all_: (seen.append(block), real(block, all_))[1])
+    monkeypatch.setattr(vhd_chain, "_owned", lambda block, *more: (seen.append(block), real(block, *more))[1])
 
-    found = [home.block for home in find_homes(members)]
+    found = [owned.block for owned in find_owners(members, False)]
 
     assert found == seen == [1, 2, 3, 4, 5, 9000, 18000, 27000, 36000, 45000]
 
@@ -84,44 +83,44 @@ def place_of(segments, offset):
 
 def laid_out(world, members, thick=True):
     """The cheapest layout that there is room for, and the new volume."""
-    homes = find_homes(members)
+    owners = find_owners(members, False)
     used = {pe for member in members for pe in extents_of(member.lv.segments)}
     room = Room(tuple(world.free), tuple(sorted(used)))
-    for made in layout.layouts(members, homes, thick, False):
+    for made in layout.layouts(members, owners, thick):
         try:
             kept = layout.kept_extents(made, members)
-            return made, segments_of(place(kept, made.fresh, room)), homes
+            return made, segments_of(place(kept, made.fresh, room)), owners
         except Refused:
             continue
     raise AssertionError("no room")
 
 
-def verify(members, made, segments, homes, free):
+def verify(members, made, segments, owners, free):
     count = sum(segment.extent_count for segment in segments)
     pes = [segment.first_pe + n for segment in segments for n in range(segment.extent_count)]
     assert len(set(pes)) == len(pes) == count, "an extent is named twice"
     assert count * EXTENT_BYTES == made.size_bytes
-    slots = sorted(made.slots.values())
-    assert len(set(slots)) == len(slots) == len(homes), "two blocks share a slot"
+    slots = sorted(slot for slot in made.slots if slot != layout.NO_SLOT)
+    assert len(set(slots)) == len(slots) == len(owners), "two blocks share a slot"
     fresh = made.fresh
     assert all(pes[extent] in free for extent in fresh), "an extent that is in use is written"
-    copied = {home.block for home in made.copied}
-    for home in homes:
-        new = (made.first_unit + 513 * made.slots[home.block]) * 4096
-        old = blocks.unit_of(members[home.member].entries[home.block]) * 4096
+    copied = {owned.block for owned in made.copied}
+    for owned in owners:
+        new = (made.first_unit + 513 * made.slots[owned.block]) * 4096
+        old = blocks.unit_of(members[owned.owner].entries[owned.block]) * 4096
         assert new + 513 * 4096 + SECTOR <= made.size_bytes
         border = EXTENT_BYTES - new % EXTENT_BYTES
         for at in [0, 4095, *(one for one in (border - 1, border) if one < 513 * 4096), 513 * 4096 - 1]:
             extent = (new + at) // EXTENT_BYTES
-            if home.block in copied:
+            if owned.block in copied:
                 assert extent in fresh
             elif extent not in fresh:
-                assert place_of(segments, new + at) == place_of(members[home.member].lv.segments, old + at), home
+                assert place_of(segments, new + at) == place_of(members[owned.owner].lv.segments, old + at), owned
     given = {hole.slot for hole in made.holes}
     assert not given & set(slots)
-    assert not {hole.block for hole in made.holes} & set(made.slots)
+    assert all(made.slots[hole.block] == layout.NO_SLOT for hole in made.holes)
     dead = set(range(made.slot_count)) - given - set(slots)
-    unallocated = len(members[0].entries) - len(homes) - len(made.holes)
+    unallocated = len(members[0].entries) - len(owners) - len(made.holes)
     assert not dead or not unallocated, "a slot is lost, and a guest can run out of space"
     assert len(dead) == made.lost_slots
 
@@ -133,10 +132,10 @@ def test_two_large_images_are_put_together_without_a_copy(seed):
     base = world.image("base", 4096, world.dice.sample(range(4096), 1100))
     leaf = world.image("leaf", 4096, world.dice.sample(range(4096), 700))
 
-    made, segments, homes = laid_out(world, [leaf, base])
+    made, segments, owners = laid_out(world, [leaf, base])
 
     assert len(made.copied) <= 1  # the block in slot 0 of the image that moves
-    verify([leaf, base], made, segments, homes, set(world.free))
+    verify([leaf, base], made, segments, owners, set(world.free))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -145,10 +144,10 @@ def test_small_images_are_copied_and_large_ones_move(seed):
     sizes = [(40, "leaf"), (600, "middle"), (20, "small"), (1500, "base")]
     members = [world.image(name, 6000, world.dice.sample(range(6000), count)) for count, name in sizes]
 
-    made, segments, homes = laid_out(world, members)
+    made, segments, owners = laid_out(world, members)
 
     assert 0 < len(made.copied) < 65
-    verify(members, made, segments, homes, set(world.free))
+    verify(members, made, segments, owners, set(world.free))
 
 
 def test_an_image_of_another_geometry_moves_onto_the_lattice():
@@ -157,12 +156,12 @@ def test_an_image_of_another_geometry_moves_onto_the_lattice():
     leaf = world.image("leaf", 4096, world.dice.sample(range(4096), 900))
     base = world.image("base", 4096, world.dice.sample(range(4096), 1000), entries=4096)
 
-    made, segments, homes = laid_out(world, [leaf, base])
+    made, segments, owners = laid_out(world, [leaf, base])
 
     assert made.primary == 0
     assert len(made.moved) == 2
     assert (made.moved[1].at - made.moved[1].first) % 513 != 0
-    verify([leaf, base], made, segments, homes, set(world.free))
+    verify([leaf, base], made, segments, owners, set(world.free))
 
 
 def test_without_blocks_for_its_holes_an_image_is_copied():
@@ -171,11 +170,11 @@ def test_without_blocks_for_its_holes_an_image_is_copied():
     base = world.image("base", 1500, world.dice.sample(range(1500), 1500))
     leaf = world.image("leaf", 1500, world.dice.sample(range(1500), 300))
 
-    made, segments, homes = laid_out(world, [leaf, base])
+    made, segments, owners = laid_out(world, [leaf, base])
 
     assert len(made.copied) == 300
     assert made.lost_slots == 300
-    verify([leaf, base], made, segments, homes, set(world.free))
+    verify([leaf, base], made, segments, owners, set(world.free))
 
 
 def test_the_cost_does_not_depend_on_how_much_data_there_is():
@@ -185,7 +184,7 @@ def test_the_cost_does_not_depend_on_how_much_data_there_is():
         base = world.image("base", 4096 * scale, world.dice.sample(range(4096 * scale), 1100 * scale))
         leaf = world.image("leaf", 4096 * scale, world.dice.sample(range(4096 * scale), 700 * scale))
         made, _segments, _homes = laid_out(world, [leaf, base])
-        found += [made.cost_bytes(), len(made.fresh)]
+        found += [made.counts().data_bytes, len(made.fresh)]
 
     assert small == large
 
@@ -194,4 +193,4 @@ def test_bits_of_full_blocks_are_not_read():
     world = World(4, 2000)
     leaf = world.image("leaf", 100, range(50))
 
-    assert [sectors_of([leaf], home).bits for home in find_homes([leaf])] == [FULL] * 50
+    assert [sectors_of([leaf], owned).bits for owned in find_owners([leaf], False)] == [FULL] * 50

@@ -9,8 +9,8 @@ from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, journal, name
 from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused, UsageError
-from relvmoiscsi.resignature.one_vdi import choice
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest, choose_chain
+from relvmoiscsi.resignature.merge import choice
+from relvmoiscsi.resignature.merge.choice import OneVdiRequest, choose_chain
 
 MISSING = "0a0b0c0d-0000-4000-8000-000000000009"
 
