@@ -9,7 +9,7 @@ reading        what is on it: survey (LVM's part), volumes (what is inside), rea
                (what it leads to)
 planning       new_ids (derived or chosen); collapse (a LUN with one VDI); plan, contents (inside volumes), labels;
                check (every identity new, nothing else differs), plan_check (the plan read back in memory)
-merge          a leaf and its parents become one image: choice (which VDI, and an earlier run), strategy (costs, extents),
+merge          a leaf and its parents become one image: choice (which VDI, an earlier run), strategy (costs, extents),
                compact (values in little memory); vhd_chain and qcow2_chain (as read, owners of blocks), vhd_layout and
                qcow2_layout (where blocks go), vhd_image and qcow2_image (strategies, bytes)
 protocol       steps (the table); mark (in the label), journal (its bytes), run (what it says), rebuilt (what one VDI

@@ -5,8 +5,6 @@ The disks that a cut may leave are sampled; of a small LUN all are looked at. Th
 tables, and must find a fault.
 """
 
-import itertools
-
 import pytest
 
 from kit.chains.cut_one_vdi import cut, fault, faults, is_new, is_old
@@ -16,12 +14,13 @@ from kit.chains.qemu import Qemu
 from kit.chains.random_qcow2 import random_qcow2
 from kit.crash import FailingDisk
 from kit.cuts import SCSI_ID, entropy
+from kit.examples import steps
 from kit.sparse import Recalled
 from relvmoiscsi import engine
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import DeviceError
 
-pytestmark = pytest.mark.states
+pytestmark = pytest.mark.states(few=1)
 CASES = ((1, 512), (2, 4096), (8, 512))
 
 
@@ -80,7 +79,7 @@ def test_what_a_guest_wrote_to_the_old_image_since_the_cut_stays():
 def test_an_operation_that_fails_leaves_the_old_sr_or_the_new_one_or_what_recover_settles(leaves):
     chain, read = random_qcow2(1, bits=16, clusters=40, depth=2, raw=False, snapshots=False), Recalled(flatten)
 
-    for n in itertools.count(1):
+    for n in steps(6, leaves):
         disk = chain.disk.copy()
         failing = FailingDisk(disk, n, leaves=leaves)
         try:
