@@ -231,7 +231,7 @@ def _text(tags: Tags, name: bytes) -> str:
 
 
 def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List[str]:
-    """The tags with another text in one record than in the other, of those that a new identity leaves as they are."""
+    """The tags with another text in one record than in the other, without the tags that a new identity changes."""
     if _blanked(one, record) == _blanked(other, twin):
         return []
     left, right = _kept(one, record), _kept(other, twin)
@@ -253,10 +253,10 @@ def _kept(mgt: Mgt, record: VdiRecord) -> Tags:
     return {name: text.strip() for name, text in tags.items() if name not in (b"uuid", b"snapshot_of")}
 
 
-def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> List[Change]:
+def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
     """The bytes that change: the SR's UUID, every slot's UUID, and the UUIDs of what a snapshot was made of.
 
-    In a slot that does not read, what stands where those should.
+    In a slot that does not read, the UUIDs that stand in these places.
     """
     found = [Change(mgt.sr_uuid_at, mgt.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR")]
     for record in mgt.records:
@@ -274,9 +274,9 @@ def _change(at: int, old: str, uuids: Mapping[str, str], what: str) -> Change:
     return Change(at, old.encode("ascii"), uuids[old].encode("ascii"), what)
 
 
-def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> List[Change]:
+def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
     """The same where SM's unfinished work changes records as well: a slot that differs is written whole."""
-    found = changes(after, sr_uuid, uuids, volume)
+    found = changes(after, sr_uuid, uuids)
     if after.data == before.data:
         return found
     final = bytearray(after.data)
@@ -317,7 +317,7 @@ class NewRecord(NamedTuple):
 
 
 def with_records(mgt: Mgt, wanted: Sequence[NewRecord], volume_size: int, volume: str) -> Tuple[Mgt, List[NewRecord]]:
-    """MGT with these records in free slots, and those for which there was no room. SM takes the first deleted slot."""
+    """MGT with these records in free slots, and the records without room. SM takes the first deleted slot."""
     data = bytearray(mgt.data)
     free = [record.offset for record in mgt.records if record.deleted]
     most = min(volume_size, SR_END + MAX_RECORDS * RECORD_BYTES, mgt.length + len(mgt.spare))

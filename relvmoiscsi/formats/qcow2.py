@@ -30,7 +30,7 @@ MAX_BACKING_BYTES        = 1023        #: the format's own limit
 INCOMPATIBLE_DIRTY       = 1 << 0      #: refcounts may be out of date
 INCOMPATIBLE_CORRUPT     = 1 << 1
 INCOMPATIBLE_DATA_FILE   = 1 << 2
-#: as QEMU's document calls those that an image is refused for
+#: QEMU's names of the features for which an image is refused
 INCOMPATIBLE_NAMES       = {2: "an external data file", 3: "compression type", 4: "extended L2 entries"}
 KNOWN_INCOMPATIBLE       = 0b11111     #: dirty, corrupt, external data file, compression type, extended L2
 
@@ -208,6 +208,6 @@ def hidden_changes(before: Qcow2, after: Qcow2, volume: str) -> List[Change]:
 
 
 def incompatible_features(bits: int) -> str:
-    """Features by their number, with the names of those that have one."""
+    """Features by their number, and their names as far as known."""
     names = [name for bit, name in INCOMPATIBLE_NAMES.items() if bits >> bit & 1]
     return f"0x{bits:x}" + (f" ({', '.join(names)})" if names else "")

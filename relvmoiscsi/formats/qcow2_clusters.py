@@ -27,7 +27,7 @@ from relvmoiscsi.formats.qcow2 import (
 ABSENT = 0  #: of `read_entries`: the parent has it
 ZEROS = 1  #: of `read_entries`: all zeros, whatever the parent has
 SM_CLUSTER_BYTES = 65536  #: for which SM reckons, whatever an image has
-MIN_CLUSTER_BYTES = 4096  #: of images that are put together; SM makes larger ones
+MIN_CLUSTER_BYTES = 4096  #: of images that are merged; SM makes larger clusters
 
 _L1_RESERVED = ~(qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_PLACE) & (1 << 64) - 1
 _L2_RESERVED = _L1_RESERVED & ~qcow2.ENTRY_ZEROS  # compressed clusters among it
@@ -74,7 +74,7 @@ class Entries(NamedTuple):
     """A table of the second level."""
 
     clusters: Sequence[int]  #: for each cluster of the disk ABSENT, ZEROS, or its place
-    taken: Sequence[int]  #: all places that it names, those of zeros as well
+    taken: Sequence[int]  #: all places that the table names, also of clusters that read as zeros
 
 
 def read_entries(data: bytes, where: Place) -> Entries:
@@ -149,7 +149,7 @@ def formula_size(virtual_size: int) -> int:
 
 
 def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -> None:
-    """Raises FormatError for an image that is not put together with others. `head` is that of `read_qcow2`.
+    """Raises FormatError for an image that is not merged with others. `head` is that of `read_qcow2`.
 
     `parent_format` is what an image calls its parent's format, if it does; empty without a parent.
     """
@@ -194,7 +194,7 @@ def _extensions(head: bytes, at: int, volume: str) -> Iterator[Tuple[int, Extens
 
 
 def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[int, int], volume: str) -> bytes:
-    """The header of an image that is a leaf without a parent, made of that of a leaf; HEAD_BYTES long.
+    """The header of an image without a parent, made of the header of a leaf; HEAD_BYTES long.
 
     `tables_at`: where the tables of the first level and of counts are; `needed` has their sizes. SM's extension stays,
     not hidden; only what names the parent's format goes.

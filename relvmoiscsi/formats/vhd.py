@@ -8,9 +8,9 @@
 
 All integers are big-endian. Sources: Microsoft, Virtual Hard Disk Image Format Specification; blktap include/vhd.h.
 
-A dynamic VHD carries neither an SR nor a VDI UUID. A differencing one names its parent up to four times: in the
-dynamic header and in the texts of the locators. SM follows the header, tapdisk the locators, so all must agree in the
-end; where a reparenting was cut they do not, and which one is right is decided by whoever sees the parents.
+A dynamic VHD carries neither an SR nor a VDI UUID. A differencing VHD names its parent up to four times: in the dynamic
+header and in the texts of the locators. SM follows the header, tapdisk the locators, so all must agree in the end.
+Where a reparenting was cut, they do not agree. `resignature.reading`, which sees the parents, decides which is right.
 
 The footer in the last sector means nothing unless it is valid: tapdisk overwrites it (512 times 0xC7) whenever it
 opens a VHD to write to it, and only a clean close brings it back. The copy that the volume begins with then governs,
@@ -118,8 +118,8 @@ class BatmapHeader(Record, size=512):
 #: bytes at the start of a volume: the footer's copy and the header; the footer is its last Footer.SIZE bytes
 HEAD_BYTES = HEADER_OFFSET + DynamicHeader.SIZE
 
-#: what makes two valid footers those of one VHD; a resize, or a change of the hidden flag, that was cut between the
-#: writes of the two leaves them different in other fields
+#: two valid footers are of one VHD where these fields agree; where SM was cut between two writes, while it resized the
+#: VHD or changed its hidden flag, other fields differ
 _SAME_IN_BOTH_FOOTERS: Tuple[Field[Any], ...] = (Footer.uuid, Footer.type, Footer.data_offset)
 
 #: what is looked at in a header before its locators are believed

@@ -8,7 +8,7 @@
 
 A bitmap has a bit for each sector of the block, the first one in the highest bit; here it is one large integer. A
 sector without its bit is the parent's; without a parent it is zero. The batmap says of a block that all bits are set,
-and then nobody looks at the bitmap.
+and then no program looks at the bitmap.
 
 Sources: blktap drivers/block-vhd.c (reserve_new_block, schedule_redundant_bm_write), vhd/lib/libvhd.c
 (vhd_end_of_headers, vhd_batmap_header_offset, vhd_checksum_batmap); SM drivers/lvhdutil.py (calcSizeVHDLV).
@@ -197,5 +197,5 @@ def batmap_checksum(version: int, data: bytes, virtual_size: int) -> int:
 
 
 def checked_bytes(virtual_size: int) -> int:
-    """How many bytes of a batmap libvhd reads, and its checksum covers: nobody may be asked about blocks behind."""
+    """How many bytes of a batmap libvhd reads, and its checksum covers: it tells nothing about blocks behind."""
     return align_up(max(1, virtual_size >> 24), SECTOR)

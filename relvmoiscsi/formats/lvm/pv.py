@@ -263,7 +263,7 @@ def parse_mda(data: bytes, area: Area, where: Place) -> Mda:
 def mda_header(area: Area, committed: RawLocation, like: Optional[MdaHeader] = None) -> MdaHeader:
     """A header for `area` whose slot 0 is `committed` and whose slot 1 is empty.
 
-    `like` gives the bytes that nobody here knows the meaning of.
+    `like` gives the bytes whose meaning this program does not know.
     """
     header = (like or MdaHeader.zero()).replace(
         magic=MDA_MAGIC,

@@ -2,7 +2,7 @@
 r"""LVM's text format: read into a tree that remembers where every token stands.
 
 The tree is for finding things; the text itself is changed by replacing the bytes of single tokens (`edited`), so
-comments, order, spacing and keys nobody here knows survive by construction.
+comments, order, spacing and unknown keys survive by construction.
 
     node       = identifier "=" value | identifier "{" node* "}"
     value      = scalar | "[" scalar ("," scalar)* "]"

@@ -40,7 +40,7 @@ NO_SLOT = 0xFFFFFFFF  #: of a block that no image has
 
 
 class Moved(NamedTuple):
-    """Extents [first, end) of an image's volume, and the first of those in the new volume that they become."""
+    """Extents [first, end) of an image's volume, which become the extents from `at` on in the new volume."""
 
     member: int
     first: int
@@ -123,7 +123,7 @@ def layouts(members: Sequence[Member], several: "Rows[OwnedBlock]", thick: bool)
 
 
 def _copied_beside(counts: Dict[int, int], primary: int) -> int:
-    """How many blocks will be copied, but for those that cannot move for want of room."""
+    """How many blocks will be copied, without the blocks that turn out to have no room to move to."""
     return sum(count for index, count in counts.items() if index != primary and count < WORTH_MOVING)
 
 

@@ -43,7 +43,7 @@ def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMa
     if isinstance(after.content, CbtLog):
         return cbt.changes(after.content, ids.uuids, name)
     if after.name.kind == naming.MGT and lun.mgt and settled.mgt:
-        return mgt_records.changes_between(lun.mgt, settled.mgt, ids.new_sr, ids.uuids, name)
+        return mgt_records.changes_between(lun.mgt, settled.mgt, ids.new_sr, ids.uuids)
     return []
 
 

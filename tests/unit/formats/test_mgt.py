@@ -224,7 +224,7 @@ def test_a_record_that_does_not_read_keeps_its_bytes_but_for_the_uuids_in_it(old
 
     assert [record.uuid for record in mgt.records] == [SNAPSHOT]
     assert [(slot.offset, [link.uuid for link in slot.links]) for slot in mgt.unread] == [(2048, links)]
-    changed = {change.offset: change.new.decode() for change in changes(mgt, NEW[SR], NEW, "MGT")}
+    changed = {change.offset: change.new.decode() for change in changes(mgt, NEW[SR], NEW)}
     assert [changed[link.at] for link in mgt.unread[0].links] == [NEW[uuid] for uuid in links]
 
 
@@ -233,7 +233,7 @@ def test_of_two_records_of_one_vdi_the_last_counts_and_both_change():
 
     assert mgt.duplicates() == [DISK]
     assert mgt.live()[DISK].offset == 3072
-    assert [change.new.decode() for change in changes(mgt, NEW[SR], NEW, "MGT")].count(NEW[DISK]) == 3
+    assert [change.new.decode() for change in changes(mgt, NEW[SR], NEW)].count(NEW[DISK]) == 3
 
 
 def test_an_sr_part_without_uuid_is_malformed():
@@ -265,7 +265,7 @@ def applied(data, found):
 
 
 def test_uuids_change_in_place_and_nothing_else_does():
-    found = changes(read_mgt(DATA, "MGT"), NEW[SR], NEW, "MGT")
+    found = changes(read_mgt(DATA, "MGT"), NEW[SR], NEW)
 
     expected = DATA
     for old, new in NEW.items():
@@ -278,7 +278,7 @@ def test_uuids_change_in_place_and_nothing_else_does():
 def test_deleted_slots_and_links_to_what_is_gone_change_as_well():
     data = built(Record(GONE, "gone", deleted=True), Record(DISK, "disk", snapshot_of=GONE))
 
-    mgt = read_mgt(applied(data, changes(read_mgt(data, "MGT"), NEW[SR], NEW, "MGT")), "MGT")
+    mgt = read_mgt(applied(data, changes(read_mgt(data, "MGT"), NEW[SR], NEW)), "MGT")
 
     assert [record.uuid for record in mgt.records] == [NEW[GONE], NEW[DISK]]
     assert mgt.records[1].snapshot_of == NEW[GONE]
@@ -288,7 +288,7 @@ def test_a_reference_and_a_uuid_in_a_label_stay():
     record = Record(DISK, "copy of " + GONE, snapshot_of="OpaqueRef:NULL", metadata_of_pool="OpaqueRef:NULL")
     data = built(record)
 
-    after = applied(data, changes(read_mgt(data, "MGT"), NEW[SR], NEW, "MGT"))
+    after = applied(data, changes(read_mgt(data, "MGT"), NEW[SR], NEW))
 
     assert after.count(b"OpaqueRef:NULL") == 2
     assert ("copy of " + GONE).encode() in after
@@ -297,7 +297,7 @@ def test_a_reference_and_a_uuid_in_a_label_stay():
 def test_blanks_around_a_uuid_stay_where_they_are():
     data = in_record(b"<uuid>" + DISK.encode(), b"<uuid> \n" + DISK.encode())
 
-    found = changes(read_mgt(data, "MGT"), NEW[SR], NEW, "MGT")
+    found = changes(read_mgt(data, "MGT"), NEW[SR], NEW)
 
     assert applied(data, found[:2]) == data.replace(SR.encode(), NEW[SR].encode()).replace(
         b"<uuid> \n" + DISK.encode(), b"<uuid> \n" + NEW[DISK].encode()
@@ -308,7 +308,7 @@ def test_blanks_around_a_uuid_stay_where_they_are():
 def test_positions_are_those_of_the_bytes_however_the_record_was_shifted(bug):
     data = built(Record(DISK, "é漢字"), Record(SNAPSHOT, "ü", snapshot_of=DISK), bug=bug)
 
-    mgt = read_mgt(applied(data, changes(read_mgt(data, "MGT"), NEW[SR], NEW, "MGT")), "MGT")
+    mgt = read_mgt(applied(data, changes(read_mgt(data, "MGT"), NEW[SR], NEW)), "MGT")
 
     assert [record.uuid for record in mgt.records] == [NEW[DISK], NEW[SNAPSHOT]]
     assert mgt.records[1].snapshot_of == NEW[DISK]
@@ -323,7 +323,7 @@ ROOM = b"\xee" * 2048
 def final(before, after):
     """The bytes of MGT once every change between the two is made."""
     data = bytearray(before.data + before.spare)
-    for change in changes_between(before, after, SR, {uuid: uuid for uuid in [*NEW, BASE.uuid]}, "MGT"):
+    for change in changes_between(before, after, SR, {uuid: uuid for uuid in [*NEW, BASE.uuid]}):
         assert change.old == bytes(data[change.offset : change.offset + len(change.old)])
         data[change.offset : change.offset + len(change.new)] = change.new
     return bytes(data)
