@@ -120,8 +120,8 @@ def few_in_many_tables(number, count):
 #: MiB of a disk and of a larger one, bits of a cluster, images, where the clusters of each image are
 SHAPES = [
     (2048, 4096, 16, 2, in_random_order),
-    (128, 256, 12, 2, many_that_are_copied),
-    (2048, 4096, 16, 4, few_in_many_tables),
+    (64, 128, 12, 2, many_that_are_copied),
+    (1024, 2048, 16, 4, few_in_many_tables),
 ]
 
 
