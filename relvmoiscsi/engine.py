@@ -36,11 +36,10 @@ from relvmoiscsi.resignature.inspection import (
     one_vdi,
     state_of,
 )
-from relvmoiscsi.resignature.one_vdi import fit
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest, said_who_asks
-from relvmoiscsi.resignature.one_vdi.fit import fits, named_now
-from relvmoiscsi.resignature.one_vdi.way import Cost
+from relvmoiscsi.resignature.merge import choice
+from relvmoiscsi.resignature.merge.choice import OneVdiRequest, fits, named_now, said_who_asks
 from relvmoiscsi.resignature.planning import collapse, new_ids, run_plan
+from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.planning.run_plan import NEW_IMAGE, Plan, Planned
 from relvmoiscsi.resignature.protocol import sentences, steps
@@ -185,7 +184,7 @@ def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optiona
     """Raises Refused where a LUN that is resignatured does not hold the VDIs that are asked for; `run` if it reads."""
     if one is None and run is not None and run.one is not None and earlier_run.has_kept_all(device, lun, run):
         return
-    fit.refuse_other_vdis(device.name, lun, run, one)
+    choice.refuse_other_vdis(device.name, lun, run, one)
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:

@@ -6,8 +6,9 @@
     .venv/current/bin/python tools/differential.py /tmp/before . --states 1000
 
 LUNs are golden, live and built ones of `tests/kit`, as they are, with spoiled bytes, and with a run or an undo that was
-cut; each version makes them with its own kit. Each goes through inspect, resignature, recover and undo. Compared are
-the state that comes out, the sentence of a refusal, whether it was refused without a write, what LVM and the storage
+cut; each version makes them with its own kit. Each goes through inspect, resignature, recover and undo. Of random
+chains of VHDs and of QCOW2 images each version makes one VDI, and recovers its own run that was cut. Compared are the
+state that comes out, the sentence of a refusal, whether it was refused without a write, what LVM and the storage
 manager see, and all bytes but label and free ring space, in which both versions may keep their journals as they like.
 """
 
@@ -24,11 +25,12 @@ from typing import IO, Dict, List, Tuple
 SHOWN = 2  #: states that are named for each kind of difference
 
 
-def compare(before: str, after: str, seed: int, count: int) -> int:
+def compare(before: str, after: str, seed: int, count: int, only: str) -> int:
     found: List[Dict[Tuple[str, str], Tuple[str, str]]] = []
     with tempfile.TemporaryFile("w+") as one_said, tempfile.TemporaryFile("w+") as other_said:
         ran = [
-            (_started(package, seed, count, said), said) for package, said in ((before, one_said), (after, other_said))
+            (_started(package, seed, count, only, said), said)
+            for package, said in ((before, one_said), (after, other_said))
         ]
         for process, said in ran:
             if process.wait():
@@ -55,8 +57,8 @@ def _general(outcome: str) -> str:
     return re.sub(r"; [0-9a-f]{16}$", "; other bytes", outcome)
 
 
-def _started(package: str, seed: int, count: int, said: IO[str]) -> "subprocess.Popen[bytes]":
-    words = [sys.executable, "-m", "kit.differential", str(seed), str(count)]
+def _started(package: str, seed: int, count: int, only: str, said: IO[str]) -> "subprocess.Popen[bytes]":
+    words = [sys.executable, "-m", "kit.differential", str(seed), str(count), only]
     paths = os.pathsep.join([os.path.abspath(package), os.path.join(os.path.abspath(package), "tests")])
     return subprocess.Popen(words, stdout=said, env=dict(os.environ, PYTHONPATH=paths), cwd="/")
 
@@ -66,10 +68,11 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", help="two directories that hold the package")
     parser.add_argument("--states", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="states of a kind whose name contains this text, such as chain")
     arguments = parser.parse_args()
     if len(arguments.versions) != 2:
         parser.error("give two directories")
-    return compare(*arguments.versions, arguments.seed, arguments.states)
+    return compare(*arguments.versions, arguments.seed, arguments.states, arguments.only)
 
 
 if __name__ == "__main__":

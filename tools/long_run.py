@@ -30,7 +30,7 @@ from kit.chains.random_qcow2 import random_qcow2  # noqa: E402
 from relvmoiscsi import engine  # noqa: E402
 from relvmoiscsi.engine import OneVdiRequest  # noqa: E402
 from relvmoiscsi.errors import Refused, RelvmoiscsiError  # noqa: E402
-from relvmoiscsi.resignature.one_vdi.vhd import layout as vhd_layout  # noqa: E402
+from relvmoiscsi.resignature.merge import vhd_layout  # noqa: E402
 
 
 class Kind(NamedTuple):

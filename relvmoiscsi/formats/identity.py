@@ -4,9 +4,9 @@
 UUIDs of SRs and VDIs are 36 lower-case characters (RFC 4122); SM's patterns accept nothing else.
 LVM ids are 32 characters out of 64; the text form groups them 6-4-4-4-4-4-6 with dashes, the label does not.
 
-Only the UUID of the new SR is drawn. Every other new id follows from it and the old id, so whoever knows these can tell
-the map, without the LUN. docs/scripting.rst promises that to everybody: `derived_uuid` and `derived_lvm_id` stay as
-they are.
+Only the UUID of the new SR is drawn. Every other new id follows from it and the old id, so a program that knows both
+can tell the map, without the LUN. docs/scripting.rst promises that: `derived_uuid` and `derived_lvm_id` stay as they
+are.
 """
 
 import hashlib

@@ -101,7 +101,7 @@ def parse_lv_name(text: str, where: Place) -> LvName:
     """Take a logical volume's name apart.
 
     Raises Unsupported for a name that SM would take for one of its own, and that it does not give: the volume could
-    hold identities nobody here knows.
+    hold identities that this program does not know.
     """
     if text == MGT:
         return LvName(text, MGT)

@@ -29,7 +29,7 @@ VERSION = 1
 MOST_BYTES = 64 << 20  #: of index and all records, compressed
 MOST_INDEX_BYTES = 4 << 20
 MOST_RECORDS_BYTES = 16 << 20  #: of one VM, unpacked
-MOST_UNPACKED_BYTES = 256 << 20  #: of those that are unpacked at a time
+MOST_UNPACKED_BYTES = 256 << 20  #: of all VMs that are unpacked at a time
 MOST_SERIAL = 1 << 48
 _MOST_DIGITS = 18
 
@@ -95,9 +95,11 @@ class SavedVms(NamedTuple):
         try:
             document = unpacking.decompress(self.packed[uuid], limit + 1)
         except zlib.error as error:
-            raise Malformed(_WHAT, self._where(), f"those of {uuid} cannot be unpacked ({error})") from error
+            raise Malformed(_WHAT, self._where(), f"the records of {uuid} cannot be unpacked ({error})") from error
         if not unpacking.eof or unpacking.unused_data or len(document) > limit:
-            raise Malformed(_WHAT, self._where(), f"those of {uuid} unpack to more than {limit} bytes, or do not end")
+            raise Malformed(
+                _WHAT, self._where(), f"the records of {uuid} unpack to more than {limit} bytes, or do not end"
+            )
         return document
 
     def _where(self) -> Place:

@@ -9,9 +9,9 @@ reading        what is on it: survey (LVM's part), volumes (what is inside, VM r
                leads to, databases of pools)
 planning       new_ids (derived or chosen); collapse (a LUN with one VDI); run_plan, volume_writes (inside volumes);
                identity_check (every identity new, nothing else differs), plan_check (the plan read back in memory)
-one_vdi        a leaf and its parents become one image: choice (which), way (what a format says of its chains), extents
-               (where it goes), compact (values in little memory), fit (an earlier run); vhd and qcow2: members (of a
-               chain), layout (where blocks go), homes (of a VHD's), ways, image
+merge          a leaf and its parents become one image: choice (which VDI, and an earlier run), strategy (costs,
+               extents), compact (values in little memory); vhd_chain and qcow2_chain (as read, owners of blocks),
+               vhd_layout and qcow2_layout (where blocks go), vhd_image and qcow2_image (strategies, bytes)
 protocol       steps (the table); commit_record (in the label), journal (its bytes, and the label in every state), run
                (what it says), rebuilt (what one VDI adds to it), structure (with a checksum), identities (taken back),
                sentences (what is said of a run that is not over)

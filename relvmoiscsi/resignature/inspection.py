@@ -6,10 +6,9 @@ from typing import List, NamedTuple, Optional, Tuple
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Place, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.one_vdi.fit import has_one_row
-from relvmoiscsi.resignature.one_vdi.way import Cost
+from relvmoiscsi.resignature.merge.choice import OneVdiRequest, has_one_row
 from relvmoiscsi.resignature.planning import collapse
+from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run import Run

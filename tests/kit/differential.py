@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What one version of the engine makes of many LUNs: a line of JSON for each LUN and operation.
 
-`tools/differential.py` runs it with two versions. The same seed gives the same LUNs; a run that was cut is that of the
-version itself.
+`tools/differential.py` runs it with two versions. The same seed gives the same LUNs. A version cuts its own run. Of
+a LUN with a random chain of images each version makes one VDI.
 """
 
 import functools
@@ -11,15 +11,18 @@ import random
 import re
 import sys
 from contextlib import ExitStack
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from relvmoiscsi import engine, procedure
 from relvmoiscsi.errors import RelvmoiscsiError
 
 from . import cuts, lvmreader, reader
+from .chains.random_chain import random_chain
+from .chains.random_qcow2 import random_qcow2
 from .live import STATES
 
-KINDS = ("as it is", "spoiled", "cut", "cut undo", "cut and used", "cut")
+CHAINS = {"chain of VHDs": random_chain, "chain of QCOW2 images": random_qcow2}
+KINDS = ("as it is", "spoiled", "cut", "cut undo", "cut and used", "cut", *CHAINS)
 
 
 class _Silent(procedure.Voice):
@@ -44,13 +47,14 @@ class _Silent(procedure.Voice):
         pass
 
 
-def _call(lun: Any) -> Any:
+def _call(lun: Any, one: Optional[engine.OneVdiRequest] = None) -> Any:
     """What the command and the driver do."""
-    return procedure.resignature(lun, cuts.entropy(0), _Silent(), engine.ResignatureRequest(scsi_id=cuts.SCSI_ID))
+    request = engine.ResignatureRequest(scsi_id=cuts.SCSI_ID, one=one)
+    return procedure.resignature(lun, cuts.entropy(0), _Silent(), request)
 
 
-def worker(seed: int, count: int) -> None:
-    """A line of JSON for each state and operation."""
+def worker(seed: int, count: int, only: str = "") -> None:
+    """A line of JSON for each state and operation; of a kind that has `only` in its name."""
     bases: Dict[str, Callable[[], Any]] = {name: functools.partial(cuts.image, name) for name in cuts.IMAGES}
     bases.update({f"live, {name}": functools.partial(_live, make) for name, make in STATES.items()})
     picker = random.Random(seed)
@@ -58,11 +62,38 @@ def worker(seed: int, count: int) -> None:
     for number in range(count):
         name, kind = picker.choice(names), KINDS[number % len(KINDS)]
         draw = random.Random(picker.random())
+        if only not in kind:
+            continue
+        if kind in CHAINS:
+            for row in _of_chain(kind, number, draw):
+                print(json.dumps(row), flush=True)
+            continue
         disk = _state(bases[name]().copy(), kind, draw)
         if disk is None:
             continue
         for operation, outcome in _outcomes(disk):
             print(json.dumps([f"{number}: {name}, {kind}", kind, operation, outcome]), flush=True)
+
+
+def _of_chain(kind: str, number: int, draw: random.Random) -> Iterator[Tuple[str, str, str, str]]:
+    """One VDI of a random chain: what it costs, what an uncut run leaves, and what recovery makes of a cut one."""
+    name, one = f"{number}: {kind}", engine.OneVdiRequest()
+    try:
+        disk = CHAINS[kind](draw.randrange(1 << 30)).disk
+    except OSError:
+        return  # chance has made a chain that does not fit into its volumes
+    disk.physical_block_size = draw.choice((512, 4096))
+    try:
+        prepared = engine.prepare(
+            disk.copy(), cuts.entropy(0), engine.ResignatureRequest(scsi_id=cuts.SCSI_ID, one=one)
+        )
+        yield name, kind, "cost", repr(prepared.cost)
+    except RelvmoiscsiError as error:
+        yield name, kind, "cost", _words(error)
+        return
+    yield name, kind, "resignature", _after(disk.copy(), functools.partial(_call, one=one))
+    found = cuts.cut_before(disk.copy(), draw.randint(1, 6), run=functools.partial(_call, one=one), blocks=0)
+    yield name, kind, "recover", _after(found, engine.recover)
 
 
 @functools.lru_cache(maxsize=None)
@@ -126,4 +157,4 @@ def _words(error: Any) -> str:
 
 
 if __name__ == "__main__":
-    worker(int(sys.argv[1]), int(sys.argv[2]))
+    worker(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

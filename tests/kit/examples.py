@@ -22,7 +22,7 @@ SEED = int(os.environ["RELVMOISCSI_SEED"])
 
 def examples(count: int) -> int:
     """So many examples does hypothesis look at of `count`."""
-    return count if WHOLE else max(1, count // (16 if IS_36 else 2))
+    return count if WHOLE else max(1, count // (16 if IS_36 else 5))
 
 
 def steps(every: int, what: str = "") -> Iterator[int]:

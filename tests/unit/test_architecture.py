@@ -432,7 +432,7 @@ def test_exit_statuses_are_not_shared_between_families():
         (touches_the_world, "resignature.plan", "import os.path"),
         (touches_the_world, "iscsi.session", "import socket"),
         (touches_the_world, "iscsi.lun_device", "from time import monotonic"),
-        (touches_the_world, "formats.vhd.image", "from uuid import uuid4"),
+        (touches_the_world, "formats.vhd", "from uuid import uuid4"),
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, "resignature.apply", "with open('/dev/sdc') as device: pass"),
         (prints, "resignature.plan", "print('talk')"),
@@ -462,7 +462,7 @@ def test_a_breach_is_noticed(rule, name, source):
         (
             against_the_direction,
             "formats.lvm.pv",
-            "from relvmoiscsi.formats.lvm import layout\nfrom . import config\nfrom ... import errors",
+            "from relvmoiscsi.formats.lvm import pv\nfrom . import text_format\nfrom ... import errors",
         ),
         (against_the_direction, "resignature.journal", "from relvmoiscsi import __version__"),
         (

@@ -13,8 +13,8 @@ from typing import Dict, List, NamedTuple, Sequence
 from relvmoiscsi.device import SECTOR, Device, Range
 from relvmoiscsi.errors import FormatError, Place
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.lvm import layout, pv
-from relvmoiscsi.formats.lvm.layout import MdaHeader, RawLocation
+from relvmoiscsi.formats.lvm import pv
+from relvmoiscsi.formats.lvm.pv import MdaHeader, RawLocation
 
 USUAL_AREA = 4096  #: bytes from the start of the device, in every LVM2 release
 START_BYTES = USUAL_AREA + SECTOR
@@ -58,11 +58,11 @@ def read_owner(device: Device) -> Owner:
 
 def _slots(device: Device, areas: Sequence[int]) -> Dict[int, List[int]]:
     """Of each area with a header: where on the device the texts are that it points to, committed or in flight."""
-    heads = [Range(at, layout.MDA_HEADER_SIZE) for at in areas if at + layout.MDA_HEADER_SIZE <= device.size_bytes]
+    heads = [Range(at, pv.MDA_HEADER_SIZE) for at in areas if at + pv.MDA_HEADER_SIZE <= device.size_bytes]
     found: Dict[int, List[int]] = {}
     for head, data in zip(heads, device.read(heads)):
         header = MdaHeader.at(data)
-        if header.magic == layout.MDA_MAGIC:
+        if header.magic == pv.MDA_MAGIC:
             offsets = [RawLocation.at(slot).offset for slot in (header.committed, header.precommitted)]
             found[head.offset] = [head.offset + offset for offset in offsets if offset]
     return found

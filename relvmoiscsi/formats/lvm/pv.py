@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The label of a physical volume and its metadata areas: find, verify, and make them anew.
 
-The label sector holds the PV id and the list of metadata areas under one checksum. That is what makes the switch
-possible (docs/protocol.rst): one 512-byte write changes who the PV is and which metadata speaks for it.
+    sector 0-3        label: LabelHeader, PvHeader, data areas, metadata areas, [ExtensionHeader, bootloader areas]
+    4096              metadata area: MdaHeader, then a ring of text copies
+    pe_start          physical extents
+    [end of device]   [second metadata area]
+
+All integers are little-endian, and a sector has 512 bytes on every device. The label sector holds the PV id and the
+list of metadata areas under one checksum. So one 512-byte write changes the PV id and which metadata counts
+(docs/protocol.rst).
+
+Sources: LVM2 lib/label/label.h, lib/format_text/layout.h.
 """
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
@@ -11,16 +19,74 @@ from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.checksum import lvm_crc
 from relvmoiscsi.formats.identity import parse_lvm_id
-from relvmoiscsi.formats.lvm import layout
-from relvmoiscsi.formats.lvm.layout import (
-    AreaEntry,
-    ExtensionHeader,
-    LabelHeader,
-    MdaHeader,
-    PvHeader,
-    RawLocation,
-)
-from relvmoiscsi.formats.ondisk import expect_magic
+from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
+
+# fmt: off
+LABEL_SECTORS   = 4            #: LVM looks for the label in sectors 0 to 3
+LABEL_ID        = b"LABELONE"
+LABEL_TYPE      = b"LVM2 001"
+LABEL_CRC_START = 20           #: the label's checksum covers bytes [20, 512) of the sector
+MDA_MAGIC       = b"\x20LVM2\x20x[5A%r0N*>"
+MDA_VERSION     = 1
+MDA_CRC_START   = 4            #: the header's checksum covers bytes [4, 512)
+MDA_HEADER_SIZE = 512          #: the text ring starts here, counted from the start of the area
+FLAG_IGNORED    = 1            #: RawLocation.flags: LVM neither reads nor writes the area
+EXTENSION_USED  = 1            #: ExtensionHeader.flags: the PV belongs to a VG
+
+
+class LabelHeader(Record, size=32):
+    """Start of the sector that marks a device as an LVM physical volume."""
+
+    id     = raw(0, 8)     #: b"LABELONE"
+    sector = le64(8)       #: number of the sector the label is in, 0 to 3
+    crc    = le32(16)      #: checksum of bytes [20, 512) of the sector
+    offset = le32(20)      #: bytes from the start of this header to the PV header
+    type   = raw(24, 8)    #: b"LVM2 001"
+
+
+class PvHeader(Record, size=40):
+    """Who the PV is; the lists of areas follow."""
+
+    pv_id       = raw(0, 32)   #: 32 characters, no dashes
+    device_size = le64(32)     #: bytes
+
+
+class AreaEntry(Record, size=16):
+    """One entry of the area lists; an all-zero entry ends a list."""
+
+    offset = le64(0)       #: bytes from the start of the device
+    size   = le64(8)       #: bytes; for a data area 0 means "to the end of the device"
+
+
+class ExtensionHeader(Record, size=8):
+    """Follows the metadata area list; absent (zero) on PVs made before LVM 2.02.99. Bootloader areas follow."""
+
+    version = le32(0)      #: 0, 1 or 2
+    flags   = le32(4)      #: EXTENSION_USED
+
+
+class RawLocation(Record, size=24):
+    """Where a text copy lies in the ring; all zero: there is none."""
+
+    offset = le64(0)       #: bytes from the start of the metadata area
+    size   = le64(8)       #: bytes, the final NUL included
+    crc    = le32(16)      #: checksum of the text
+    flags  = le32(20)      #: FLAG_IGNORED
+
+
+class MdaHeader(Record, size=512):
+    """Start of a metadata area."""
+
+    crc          = le32(0)        #: checksum of bytes [4, 512)
+    magic        = raw(4, 16)
+    version      = le32(20)
+    start        = le64(24)       #: bytes from the start of the device to this header
+    size         = le64(32)       #: bytes of the whole area, this header included
+    committed    = raw(40, 24)    #: RawLocation of the text that counts ("slot 0")
+    precommitted = raw(64, 24)    #: RawLocation of an update in flight ("slot 1")
+    rest         = raw(88, 424)   #: the end of the list, then unused; kept
+# fmt: on
+
 
 #: no text of an SR comes near this (1000 volumes: 0.3 MiB); a larger size in a header is not believed
 MAX_TEXT_BYTES = 16 << 20
@@ -76,7 +142,7 @@ class Label(NamedTuple):
         Every release reads the new one. Source: LVM2 WHATS_NEW 2.02.143; docs/formats/lvm.rst, "The label".
         """
         extension = ExtensionHeader.at(self.sector, self.extension_at, where)
-        today = extension.replace(version=2, flags=extension.flags | layout.EXTENSION_USED)
+        today = extension.replace(version=2, flags=extension.flags | EXTENSION_USED)
         end = self.extension_at + ExtensionHeader.SIZE
         return parse_label(
             sealed_label(self.sector[: self.extension_at] + bytes(today) + self.sector[end:]), self.number, where
@@ -85,7 +151,7 @@ class Label(NamedTuple):
 
 def sealed_label(sector: bytes) -> bytes:
     """The label sector with its checksum made anew."""
-    crc = lvm_crc(sector[layout.LABEL_CRC_START :])
+    crc = lvm_crc(sector[LABEL_CRC_START:])
     header = LabelHeader.at(sector).replace(crc=crc)
     return bytes(header) + sector[LabelHeader.SIZE :]
 
@@ -98,10 +164,10 @@ def find_label(start: bytes, where: Place) -> Optional[Label]:
     Source: LVM2 lib/label/label.c, _find_label_header.
     """
     labels = []
-    for number in range(layout.LABEL_SECTORS):
+    for number in range(LABEL_SECTORS):
         sector = start[number * SECTOR : (number + 1) * SECTOR]
         header = LabelHeader.at(sector, 0, where.plus(number * SECTOR))
-        if header.id == layout.LABEL_ID or header.type == layout.LABEL_TYPE:
+        if header.id == LABEL_ID or header.type == LABEL_TYPE:
             labels.append(parse_label(sector, number, where.plus(number * SECTOR)))
     if len(labels) > 1:
         numbers = " and ".join(str(label.number) for label in labels)
@@ -112,11 +178,11 @@ def find_label(start: bytes, where: Place) -> Optional[Label]:
 def parse_label(sector: bytes, number: int, where: Place) -> Label:
     """Verify a label sector and read its lists. Raises FormatError."""
     header = LabelHeader.at(sector, 0, where)
-    expect_magic("LVM label", where, header.id, layout.LABEL_ID)
-    computed = lvm_crc(sector[layout.LABEL_CRC_START :])
+    expect_magic("LVM label", where, header.id, LABEL_ID)
+    computed = lvm_crc(sector[LABEL_CRC_START:])
     if header.crc != computed:
         raise BadChecksum("LVM label", where, header.crc, computed)
-    if header.type != layout.LABEL_TYPE:
+    if header.type != LABEL_TYPE:
         raise Unsupported("LVM label", where, f"its type is {header.type!r}")
     if header.sector != number or header.offset != LabelHeader.SIZE:
         raise Malformed("LVM label", where, f"it says sector {header.sector}, contents at {header.offset}")
@@ -166,7 +232,7 @@ class Mda(NamedTuple):
 
     @property
     def ignored(self) -> bool:
-        return bool(self.committed.flags & layout.FLAG_IGNORED)
+        return bool(self.committed.flags & FLAG_IGNORED)
 
     @property
     def has_text(self) -> bool:
@@ -179,11 +245,11 @@ def parse_mda(data: bytes, area: Area, where: Place) -> Mda:
     Source: LVM2 lib/format_text/format-text.c, _raw_read_mda_header.
     """
     header = MdaHeader.at(data, 0, where)
-    computed = lvm_crc(data[layout.MDA_CRC_START : MdaHeader.SIZE])
+    computed = lvm_crc(data[MDA_CRC_START : MdaHeader.SIZE])
     if header.crc != computed:
         raise BadChecksum("Metadata area header", where, header.crc, computed)
-    expect_magic("Metadata area header", where, header.magic, layout.MDA_MAGIC)
-    if header.version != layout.MDA_VERSION:
+    expect_magic("Metadata area header", where, header.magic, MDA_MAGIC)
+    if header.version != MDA_VERSION:
         raise Unsupported("Metadata area header", where, f"its version is {header.version}")
     if (header.start, header.size) != area:
         raise Malformed(
@@ -197,17 +263,17 @@ def parse_mda(data: bytes, area: Area, where: Place) -> Mda:
 def mda_header(area: Area, committed: RawLocation, like: Optional[MdaHeader] = None) -> MdaHeader:
     """A header for `area` whose slot 0 is `committed` and whose slot 1 is empty.
 
-    `like` gives the bytes that nobody here knows the meaning of.
+    `like` gives the bytes whose meaning this program does not know.
     """
     header = (like or MdaHeader.zero()).replace(
-        magic=layout.MDA_MAGIC,
-        version=layout.MDA_VERSION,
+        magic=MDA_MAGIC,
+        version=MDA_VERSION,
         start=area.offset,
         size=area.size,
         committed=bytes(committed),
         precommitted=_NO_TEXT,
     )
-    return header.replace(crc=lvm_crc(bytes(header)[layout.MDA_CRC_START :]))
+    return header.replace(crc=lvm_crc(bytes(header)[MDA_CRC_START:]))
 
 
 def text_location(area: Area, position: int, text: bytes) -> RawLocation:
@@ -220,10 +286,10 @@ def text_ranges(area: Area, location: RawLocation, where: Place) -> List[Range]:
 
     Raises Malformed when the slot points outside the ring, Unsupported for a text beyond MAX_TEXT_BYTES.
     """
-    ring = area.size - layout.MDA_HEADER_SIZE
+    ring = area.size - MDA_HEADER_SIZE
     if location.size > MAX_TEXT_BYTES:
         raise Unsupported("Metadata text", where, f"it has {location.size} bytes")
-    if not layout.MDA_HEADER_SIZE <= location.offset < area.size or not 0 < location.size <= ring:
+    if not MDA_HEADER_SIZE <= location.offset < area.size or not 0 < location.size <= ring:
         raise Malformed(
             "Metadata area header",
             where,
@@ -232,7 +298,7 @@ def text_ranges(area: Area, location: RawLocation, where: Place) -> List[Range]:
     before_wrap = min(location.size, area.size - location.offset)
     ranges = [Range(area.offset + location.offset, before_wrap)]
     if before_wrap < location.size:
-        ranges.append(Range(area.offset + layout.MDA_HEADER_SIZE, location.size - before_wrap))
+        ranges.append(Range(area.offset + MDA_HEADER_SIZE, location.size - before_wrap))
     return ranges
 
 

@@ -8,16 +8,14 @@ LVM writes its next text behind the live one and goes round. So the second area 
 journal ends shortly before it: that is what LVM reclaims last. Everything handed out starts and ends on a multiple
 of 4096, so that no physical block is shared with a live text or a header.
 
-A write of another host may land late. So two runs on the same LUN do not use the same places, unless they write the
-same there: a `lot`, a large number that comes with the new ids, moves what they are given within the room
-there is.
+A write of another host may land late. So two runs on the same LUN do not use the same places, unless both write the
+same bytes there: `seed`, a large number that comes with the new ids, moves area and journal within the free space.
 """
 
 from typing import List, Optional, Sequence
 
 from relvmoiscsi.device import Range, align_down, align_up
-from relvmoiscsi.formats.lvm.layout import MDA_HEADER_SIZE
-from relvmoiscsi.formats.lvm.pv import Area
+from relvmoiscsi.formats.lvm.pv import MDA_HEADER_SIZE, Area
 
 ALIGNMENT = 4096
 #: room in a second area for LVM's own updates, should a run be cut there: two more texts and this
@@ -44,7 +42,7 @@ def free_ranges(area: Area, live: Sequence[Range], taken: Sequence[Range] = ()) 
     return [part for part in free if part.offset >= behind_live] + [part for part in free if part.offset < behind_live]
 
 
-def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool, lot: int = 0) -> Optional[Area]:
+def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool, seed: int = 0) -> Optional[Area]:
     """Room for a header and a text, in the first half of the free part that it falls into; None when nothing fits.
 
     With `spare` there is room for LVM's own updates too: inside, should a run be cut while the label points there,
@@ -58,18 +56,18 @@ def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool, lot: 
     for gap in gaps:
         for part in free:
             if part.length >= gap + size:
-                return Area(part.offset + gap + _shift(lot, (part.length - gap - size) // 2), size)
+                return Area(part.offset + gap + _shift(seed, (part.length - gap - size) // 2), size)
     return None
 
 
-def place_journal(free: Sequence[Range], length: int, lot: int = 0) -> Optional[Range]:
+def place_journal(free: Sequence[Range], length: int, seed: int = 0) -> Optional[Range]:
     """Room for a journal of `length` bytes (a multiple of ALIGNMENT), late in LVM's order: in the last eighth."""
     for part in reversed(free):
         if part.length >= length:
-            return Range(part.end - length - _shift(lot, (part.length - length) // 8), length)
+            return Range(part.end - length - _shift(seed, (part.length - length) // 8), length)
     return None
 
 
-def _shift(lot: int, room: int) -> int:
+def _shift(seed: int, room: int) -> int:
     """A multiple of ALIGNMENT, at most `room`."""
-    return lot % (room // ALIGNMENT + 1) * ALIGNMENT
+    return seed % (room // ALIGNMENT + 1) * ALIGNMENT

@@ -9,7 +9,7 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optiona
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, raise_defect, reading
 from relvmoiscsi.formats.identity import dashed, parse_lvm_id, replace_uuids
-from relvmoiscsi.formats.lvm.config import Edit, Section, edited, parse
+from relvmoiscsi.formats.lvm.text_format import Edit, Section, edited, parse
 
 #: section and key names of the text that carry nothing this project would have to know
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
@@ -27,6 +27,8 @@ _OWNERSHIP = ("system_id", "lock_type", "lock_args")
 
 #: hints that name the original's disk (LVM 2.03.12 and later); LVM writes them anew
 _DEVICE_HINTS = ("device_id_type", "device_id")
+
+_IN_TEXT = Place("the metadata text", 0)  #: of a text that was verified already
 
 
 class Segment(NamedTuple):
@@ -60,43 +62,10 @@ class LogicalVolume(NamedTuple):
         return "WRITE" not in self.status
 
 
-class Span(NamedTuple):
-    """Bytes [start, end) of a text."""
-
-    start: int
-    end: int
-
-
-class LvPlaces(NamedTuple):
-    """Where a text speaks of one LV."""
-
-    section: Span  #: all of it, from its name to its closing brace
-    name: Span
-    id: Span
-    status: Span  #: the whole assignment
-    tags: Span  #: the whole assignment; empty, and where one would go, when there is none
-    segment_count: Span  #: its value
-    segments: Tuple[Span, ...]  #: whole sections, in the order of the text
-
-
-class Places(NamedTuple):
-    """Where a text says what a new identity changes; and the tags, which are the administrator's and stay."""
-
-    name: Span
-    id: Span
-    seqno: Span
-    pv_id: Span
-    hints: Tuple[Span, ...]  #: whole assignments, with the line end behind them
-    lvs: Tuple[LvPlaces, ...]  #: in the order of the text
-    description: Optional[Span]
-    tags: Tuple[Span, ...]
-
-
 class VolumeGroup(NamedTuple):
     """What the committed text says. `text` is as stored, without its NUL; one character per byte."""
 
     text: str
-    places: Places
     name: str
     id: str
     seqno: int
@@ -158,14 +127,12 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
         _refuse_unknown(vg)
     pv = _only_pv(vg)
     extent_size = vg.integer("extent_size", 1) * SECTOR
-    stated, lvs = [], []
-    for one in _stated_lvs(vg, pv.name, on_defect):
+    lvs = []
+    for section in _lv_sections(vg):
         with reading(on_defect):
-            lvs.append(_lv(one))
-            stated.append(one)
+            lvs.append(_lv(section, pv.name))
     found = VolumeGroup(
         text=text,
-        places=_places(text, root, vg, pv, [one.places for one in stated]),
         name=vg.name,
         id=parse_lvm_id(vg.string("id"), "id of volume group " + vg.name, vg.where),
         seqno=vg.integer("seqno"),
@@ -232,59 +199,28 @@ def _only_pv(vg: Section) -> Section:
     return pvs[0]
 
 
-class _Stated(NamedTuple):
-    """What a text says of an LV."""
-
-    name: str
-    where: Place
-    id: str  #: with its dashes
-    status: FrozenSet[str]
-    tags: Tuple[str, ...]
-    segment_count: int
-    segments: List[Segment]
-    places: LvPlaces
+def _lv_sections(vg: Section) -> List[Section]:
+    """The sections of the LVs in the order of the text; a VG without LVs has no `logical_volumes` section."""
+    found = vg.sections.get("logical_volumes")
+    return list(found.sections.values()) if found else []
 
 
-def _stated_lvs(vg: Section, pv_name: str, on_defect: OnDefect) -> List[_Stated]:
-    """The LVs in the order of the text; a VG without LVs has no `logical_volumes` section."""
-    if "logical_volumes" not in vg.sections:
-        return []
-    found = []
-    for child in vg.sections["logical_volumes"].sections.values():
-        with reading(on_defect):
-            found.append(_stated(child, pv_name))
-    return found
-
-
-def _stated(section: Section, pv_name: str) -> _Stated:
-    what = f"Logical volume {section.name}"
+def _lv(section: Section, pv_name: str) -> LogicalVolume:
+    what, where = f"Logical volume {section.name}", section.where
     if "creation_time" in section.assignments and "creation_host" not in section.assignments:
-        raise Malformed(what, section.where, "it has a creation_time and no creation_host")
-    return _Stated(
-        name=section.name,
-        where=section.where,
-        id=section.string("id"),
-        status=_status(what, section),
-        tags=tuple(section.strings("tags")),
-        segment_count=section.integer("segment_count"),
-        segments=[_segment(what, child, pv_name) for child in section.sections.values()],
-        places=_lv_places(section),
-    )
-
-
-def _lv(stated: _Stated) -> LogicalVolume:
-    what, where = f"Logical volume {stated.name}", stated.where
-    lv_id = parse_lvm_id(stated.id, f"id of logical volume {stated.name}", where)
-    segments = sorted(stated.segments)
-    if stated.segment_count != len(segments) or not segments:
+        raise Malformed(what, where, "it has a creation_time and no creation_host")
+    lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
+    status = _status(what, section)
+    segments = sorted(_segment(what, child, pv_name) for child in section.sections.values())
+    if section.integer("segment_count") != len(segments) or not segments:
         raise Malformed(what, where, f"it has {len(segments)} segments and says otherwise")
     expected = 0
     for segment in segments:
         if segment.start_extent != expected:
             raise Malformed(what, where, f"extent {expected} is in no segment or in two")
         expected += segment.extent_count
-    _refuse_unknown_status(what, where, stated.status, _LV_STATUS)
-    return LogicalVolume(stated.name, lv_id, stated.status, stated.tags, tuple(segments))
+    _refuse_unknown_status(what, where, status, _LV_STATUS)
+    return LogicalVolume(section.name, lv_id, status, tuple(section.strings("tags")), tuple(segments))
 
 
 def _segment(what: str, section: Section, pv_name: str) -> Segment:
@@ -293,56 +229,8 @@ def _segment(what: str, section: Section, pv_name: str) -> Segment:
     stripes = section.assignments.get("stripes")
     values = stripes.values if stripes else ()
     if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
-        raise _no_such_stripes(what, section.where, section.name, values)
+        raise Malformed(what, section.where, f"{section.name} has the stripes {list(values)!r}")
     return Segment(section.integer("start_extent"), section.integer("extent_count", 1), values[1])
-
-
-def _no_such_stripes(what: str, where: Place, segment: str, values: Sequence[object]) -> Malformed:
-    return Malformed(what, where, f"{segment} has the stripes {list(values)!r}")
-
-
-def _places(text: str, root: Section, vg: Section, pv: Section, lvs: Sequence[LvPlaces]) -> Places:
-    """What is kept of the tree; all else is verified and done with."""
-    tagged = [section.assignments["tags"] for section in (vg, pv) if "tags" in section.assignments]
-    note = root.assignments.get("description")
-    hints = [pv.assignments[key] for key in _DEVICE_HINTS if key in pv.assignments]
-    return Places(
-        name=_name_span(vg),
-        id=_value_span(vg, "id"),
-        seqno=_value_span(vg, "seqno"),
-        pv_id=_value_span(pv, "id"),
-        hints=tuple(Span(hint.start, hint.end + (text[hint.end : hint.end + 1] == "\n")) for hint in hints),
-        lvs=tuple(lvs),
-        description=Span(note.start, note.end) if note else None,
-        tags=(
-            *(Span(tags.start, tags.end) for tags in tagged),
-            *(at.tags for at in lvs if at.tags.start < at.tags.end),
-        ),
-    )
-
-
-def _lv_places(lv: Section) -> LvPlaces:
-    """LVM writes the tags of an LV behind its flags, which older releases do not have."""
-    status, tags = lv.assignments["status"], lv.assignments.get("tags")
-    before = lv.assignments.get("flags", status)
-    return LvPlaces(
-        section=Span(lv.name_start, lv.end),
-        name=_name_span(lv),
-        id=_value_span(lv, "id"),
-        status=Span(status.start, status.end),
-        tags=Span(tags.start, tags.end) if tags else Span(before.end, before.end),
-        segment_count=_value_span(lv, "segment_count"),
-        segments=tuple(sorted(Span(child.name_start, child.end) for child in lv.sections.values())),
-    )
-
-
-def _name_span(section: Section) -> Span:
-    return Span(section.name_start, section.name_end)
-
-
-def _value_span(section: Section, key: str) -> Span:
-    found = section.single(key)
-    return Span(found.value_start, found.end)
 
 
 def _verify_extents(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
@@ -367,6 +255,9 @@ def _verify_ids(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
         owners[lv.id] = lv.name
 
 
+# --- the text under new identities
+
+
 def renamed_text(
     vg: VolumeGroup,
     vg_name: str,
@@ -376,46 +267,65 @@ def renamed_text(
 ) -> str:
     """The text under new identities, one generation on; every other byte stays.
 
-    `lvs` says, by the name an LV has, what becomes of it: its new name, status, tags and segments, or None: it is
-    removed. `ids` maps every PV, VG and LV id (32 characters). Names of the SR and its volumes in LVM's note of its
-    last command (`description`) follow `uuids`. Hints that name the original's disk go.
+    `lvs` maps the name of each LV to its new name, status, tags and segments, or to None where the LV is removed.
+    `ids` maps every PV, VG and LV id (32 characters). Names of the SR and its volumes in LVM's note of its last
+    command (`description`) follow `uuids`. Hints that name the original's disk go.
     """
-    places = vg.places
+    root = parse(vg.text, _IN_TEXT)
+    (section,) = root.sections.values()
+    pv = _only_pv(section)
     edits = [
-        Edit(*places.name, vg_name),
-        Edit(*places.id, _quoted(ids[vg.id])),
-        Edit(*places.seqno, str(vg.seqno + 1)),
-        Edit(*places.pv_id, _quoted(ids[vg.pv_id])),
+        Edit(section.name_start, section.name_end, vg_name),
+        _of_value(section, "id", _quoted(ids[vg.id])),
+        _of_value(section, "seqno", str(vg.seqno + 1)),
+        _of_value(pv, "id", _quoted(ids[vg.pv_id])),
     ]
-    edits.extend(Edit(*hint, "") for hint in places.hints)
-    for lv, at in zip(vg.lvs, places.lvs):
-        edits.extend(_lv_edits(vg, lv, at, lvs[lv.name], ids))
-    if places.description is not None:
-        start, end = places.description
-        edits.append(Edit(start, end, replace_uuids(vg.text[start:end], uuids)))
+    for hint in (pv.assignments[key] for key in _DEVICE_HINTS if key in pv.assignments):
+        edits.append(Edit(hint.start, hint.end + (vg.text[hint.end : hint.end + 1] == "\n"), ""))
+    for lv, own in zip(vg.lvs, _lv_sections(section)):
+        edits.extend(_lv_edits(vg, lv, own, lvs[lv.name], ids))
+    note = root.assignments.get("description")
+    if note is not None:
+        edits.append(Edit(note.start, note.end, replace_uuids(vg.text[note.start : note.end], uuids)))
     return edited(vg.text, edits)
 
 
+def text_without_tags(vg: VolumeGroup) -> str:
+    """The text without the tags of the VG, the PV and the LVs: tags are the administrator's."""
+    (section,) = parse(vg.text, _IN_TEXT).sections.values()
+    tags = [one.assignments.get("tags") for one in (section, _only_pv(section), *_lv_sections(section))]
+    return edited(vg.text, [Edit(found.start, found.end, "") for found in tags if found is not None])
+
+
+def _of_value(section: Section, key: str, value: str) -> Edit:
+    found = section.single(key)
+    return Edit(found.value_start, found.end, value)
+
+
 def _lv_edits(
-    vg: VolumeGroup, lv: LogicalVolume, at: LvPlaces, wanted: Optional[LogicalVolume], ids: Mapping[str, str]
+    vg: VolumeGroup, lv: LogicalVolume, section: Section, wanted: Optional[LogicalVolume], ids: Mapping[str, str]
 ) -> List[Edit]:
     text = vg.text
     if wanted is None:
-        return [Edit(_blanks_before(text, at.section.start), at.section.end, "")]
-    edits = [Edit(*at.name, wanted.name), Edit(*at.id, _quoted(ids[lv.id]))]
+        return [Edit(_blanks_before(text, section.name_start), section.end, "")]
+    edits = [Edit(section.name_start, section.name_end, wanted.name), _of_value(section, "id", _quoted(ids[lv.id]))]
+    status = section.assignments["status"]
     if wanted.status != lv.status:
-        edits.append(Edit(*at.status, "status = " + _listed([word for word in _LV_WORDS if word in wanted.status])))
+        words = [word for word in _LV_WORDS if word in wanted.status]
+        edits.append(Edit(status.start, status.end, "status = " + _listed(words)))
     if wanted.tags != lv.tags:
-        edits.append(Edit(*at.tags, _tags_text(text, lv, at, wanted.tags)))
+        # LVM writes no tags for an LV that has none, and tags behind the flags, which older releases do not have
+        before = section.assignments.get("flags", status)
+        tags = section.assignments.get("tags")
+        start, end = (tags.start, tags.end) if tags else (before.end, before.end)
+        line_end = "" if lv.tags else text[_blanks_before(text, status.start) : status.start]
+        edits.append(Edit(start, end, f"{line_end}tags = {_listed(wanted.tags)}" if wanted.tags else ""))
     if wanted.segments != lv.segments:
-        edits += _segment_edits(vg, at, wanted.segments)
+        first, *others = sorted((child.name_start, child.end) for child in section.sections.values())
+        edits.append(_of_value(section, "segment_count", str(len(wanted.segments))))
+        edits.append(Edit(*first, _segments_text(wanted.segments, vg.pv_name)))
+        edits += [Edit(_blanks_before(text, start), end, "") for start, end in others]
     return edits
-
-
-def _segment_edits(vg: VolumeGroup, at: LvPlaces, wanted: Sequence[Segment]) -> List[Edit]:
-    """The new segments in the place of the first old one; the other old ones go."""
-    edits = [Edit(*at.segment_count, str(len(wanted))), Edit(*at.segments[0], _segments_text(wanted, vg.pv_name))]
-    return edits + [Edit(_blanks_before(vg.text, old.start), old.end, "") for old in at.segments[1:]]
 
 
 def _segments_text(segments: Sequence[Segment], pv_name: str) -> str:
@@ -426,14 +336,6 @@ def _segments_text(segments: Sequence[Segment], pv_name: str) -> str:
         where = f'type = "striped"\nstripe_count = 1\n\nstripes = [\n"{pv_name}", {first_pe}\n]'
         parts.append(f"segment{number} {{\n{extents}\n\n{where}\n}}")
     return "\n".join(parts)
-
-
-def _tags_text(text: str, lv: LogicalVolume, at: LvPlaces, tags: Sequence[str]) -> str:
-    """What takes the place of an LV's tags; LVM writes none for an LV that has none."""
-    if not tags:
-        return ""
-    line_end = "" if lv.tags else text[_blanks_before(text, at.status.start) : at.status.start]
-    return line_end + "tags = " + _listed(tags)
 
 
 def _blanks_before(text: str, position: int) -> int:

@@ -8,13 +8,25 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
-from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_only
-from relvmoiscsi.resignature.one_vdi.choice import Chain, OneVdiRequest, choose_chain
-from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, segments_of
-from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways
-from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways
-from relvmoiscsi.resignature.one_vdi.way import Cost, Image, Way
+from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_only
+from relvmoiscsi.resignature.merge import qcow2_image, vhd_image
+from relvmoiscsi.resignature.merge.choice import Chain, OneVdiRequest, choose_chain
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Counts, Image, MergeStrategy, segments_of
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
+
+
+class Cost(NamedTuple):
+    """What it takes."""
+
+    images: int  #: of the chain
+    dropped: int  #: volumes that go, those of SM's unfinished work among them
+    blocks: int  #: of the disk, that some image has
+    remapped: int  #: of them, that stay where they are
+    filled: int  #: of them, that get sectors from further down
+    copied: int  #: blocks that get another place
+    data_bytes: int  #: guest data that is written: fills and copies
+    fresh_extents: int  #: free extents that are written before the commit
+    free_extents: int  #: that there are
 
 
 class OneVdi(NamedTuple):
@@ -23,7 +35,7 @@ class OneVdi(NamedTuple):
     lun: Lun  #: as found; its work leads to the LUN with one VDI
     cost: Cost
     leaf: Volume
-    way: Optional[Way] = None
+    way: Optional[MergeStrategy] = None
     extents: Sequence[int] = ()  #: physical ones, of the new volume
 
     def image(self, device: Device, ids: IdMap) -> Optional[Image]:
@@ -34,31 +46,30 @@ class OneVdi(NamedTuple):
 
 
 def make_one(device: Device, lun: Lun, request: OneVdiRequest, lot: int = 0) -> OneVdi:
-    """How the LUN becomes one with one VDI. `lot` is that of `extents.room_on`.
+    """How the LUN becomes one with one VDI. `lot` is the seed of `strategy.room_on`.
 
     Raises Refused or UsageError where it cannot, or costs more than the request allows; FormatError for an image that
     does not read.
     """
     settled = lun.settled()
     chain = choose_chain(settled, request)
-    dropped = len(lun.volumes) - len(settled.volumes) + len(chain.dropped)
     if len(chain.members) == 1:
-        made = OneVdi(lun, Cost(1, dropped, 0, 0, 0, 0, 0, 0, 0), chain.leaf)
+        made = OneVdi(lun, _cost(lun, chain, Counts(0, 0, 0, 0, 0)), chain.leaf)
         return made._replace(lun=_with_work(lun, settled, chain, chain.leaf, frozenset()))
     if lun.vg.extent_size != EXTENT_BYTES:
         raise Refused(f"The extents of {device.name} are not those that the storage manager makes: 4 MiB each.")
-    made = _best(device, lun, chain, request, dropped, lot)
+    made = _best(device, lun, chain, request, lot)
     leaf = _new_leaf(made)
     return made._replace(lun=_with_work(lun, settled, chain, leaf, frozenset([leaf.lv.id])))
 
 
-def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, dropped: int, lot: int) -> OneVdi:
+def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: int) -> OneVdi:
     """The cheapest way for which there is room."""
     problem: Optional[Refused] = None
     least: Optional[int] = None
-    ways = qcow2_ways.ways if chain.leaf.name.kind == naming.QCOW2 else vhd_ways.ways
-    for way in ways(device, lun, chain, lot):
-        cost = way.cost._replace(dropped=way.cost.dropped + dropped)
+    image = qcow2_image if chain.leaf.name.kind == naming.QCOW2 else vhd_image
+    for way in image.strategies(device, lun, chain, lot):
+        cost = _cost(lun, chain, way.counts)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             least = cost.data_bytes if least is None else min(least, cost.data_bytes)
             continue
@@ -75,6 +86,11 @@ def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, droppe
         "--vdis one` on the host has no such limit.",
         sm_key="InvalidArg",
     )
+
+
+def _cost(lun: Lun, chain: Chain, counts: Counts) -> Cost:
+    settled = len(lun.volumes) - len(lun.settled().volumes)
+    return Cost(len(chain.members), settled + len(chain.dropped) + len(chain.members) - 1, *counts)
 
 
 # --- the LUN that it leads to

@@ -9,16 +9,14 @@ import re
 from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import mgt as mgt_records
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid
-from relvmoiscsi.formats.lvm.config import Edit, edited
-from relvmoiscsi.formats.lvm.vg import LogicalVolume
-from relvmoiscsi.formats.mgt import records as mgt_records
-from relvmoiscsi.formats.mgt.records import VdiRecord
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, text_without_tags
+from relvmoiscsi.formats.mgt import VdiRecord
 from relvmoiscsi.formats.ondisk import Field
-from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.formats.vhd.layout import DynamicHeader
+from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
 #: what both kinds of identity have in their middle; where they begin and end, seen from there
@@ -181,7 +179,7 @@ def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
 
 def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
     """Old identities that the new text still holds. Tags are the administrator's; they stay as they are."""
-    text = edited(after.vg.text, [Edit(*tags, "") for tags in after.vg.places.tags])
+    text = text_without_tags(after.vg)
     old = set(ids.uuids).union(dashed(lvm_id) for lvm_id in ids.lvm_ids)
     places = [match.start() for match in _MIDDLE.finditer(text)]
     found = {text[max(0, at - before) : at + behind] for at in places for before, behind in _AROUND}

@@ -11,7 +11,7 @@ from relvmoiscsi.device import Chunk, Device, Range, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.formats.lvm import layout, pv, ring
+from relvmoiscsi.formats.lvm import pv, ring
 from relvmoiscsi.formats.lvm.pv import Area, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
 from relvmoiscsi.resignature.planning.volume_writes import Known, content_fields, content_writes, volume_changes
@@ -207,7 +207,7 @@ def _moves(
 
 
 def _move(mda: Mda, second: Area, text: bytes, final: bytes) -> MdaMove:
-    at = second.offset + layout.MDA_HEADER_SIZE
+    at = second.offset + pv.MDA_HEADER_SIZE
     moved = pv.mda_header(second, pv.text_location(second, at, text))
     settled = pv.mda_header(mda.area, pv.text_location(mda.area, at, text), mda.header)
     return MdaMove(mda.area, second, bytes(mda.header), bytes(moved), final or bytes(settled))

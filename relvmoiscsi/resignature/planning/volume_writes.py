@@ -4,16 +4,14 @@
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Range, align_down, in_pieces
-from relvmoiscsi.formats import cbt, naming
+from relvmoiscsi.formats import cbt, naming, qcow2, vhd
+from relvmoiscsi.formats import mgt as mgt_records
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
-from relvmoiscsi.formats.mgt import records as mgt_records
 from relvmoiscsi.formats.ondisk import Change
-from relvmoiscsi.formats.qcow2 import image as qcow2
-from relvmoiscsi.formats.qcow2.image import Qcow2
-from relvmoiscsi.formats.vhd import image as vhd
-from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.formats.qcow2 import Qcow2
+from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.protocol import identities, structure
 from relvmoiscsi.resignature.protocol.identities import WriteBuffer
 from relvmoiscsi.resignature.protocol.run import Field, Run, Write
@@ -45,7 +43,7 @@ def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMa
     if isinstance(after.content, CbtLog):
         return cbt.changes(after.content, ids.uuids, name)
     if after.name.kind == naming.MGT and lun.mgt and settled.mgt:
-        return mgt_records.changes_between(lun.mgt, settled.mgt, ids.new_sr, ids.uuids, name)
+        return mgt_records.changes_between(lun.mgt, settled.mgt, ids.new_sr, ids.uuids)
     return []
 
 

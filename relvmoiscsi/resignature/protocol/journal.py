@@ -17,8 +17,7 @@ from typing import Any, Dict, NamedTuple, Sequence
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.formats.lvm.layout import MdaHeader
-from relvmoiscsi.formats.lvm.pv import Area, Label, parse_label
+from relvmoiscsi.formats.lvm.pv import Area, Label, MdaHeader, parse_label
 from relvmoiscsi.formats.lvm.vg import Segment
 from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
 from relvmoiscsi.resignature.protocol.commit_record import (

@@ -16,8 +16,8 @@ from typing import Callable, Dict, Generic, Iterable, Iterator, List, NamedTuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Range
 from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, extents_of
-from relvmoiscsi.formats.vhd.blocks import ENTRY_BYTES, UNIT
-from relvmoiscsi.formats.vhd.image import UNUSED_ENTRY
+from relvmoiscsi.formats.vhd import UNUSED_ENTRY
+from relvmoiscsi.formats.vhd_blocks import ENTRY_BYTES, UNIT
 
 #: of a slot, the unit that holds its bitmap; the rest of it is padding
 FULL_UNIT = bytes(UNIT - SECTOR) + b"\xff" * SECTOR

@@ -6,8 +6,7 @@ from typing import NamedTuple, Optional, Tuple
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import IdMap, is_uuid, parse_lvm_id
-from relvmoiscsi.formats.lvm.layout import LABEL_SECTORS
-from relvmoiscsi.formats.lvm.pv import Area, parse_label
+from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, Area, parse_label
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt
 
 

@@ -5,9 +5,9 @@ import re
 from typing import List, Optional
 
 from relvmoiscsi.device import Range
+from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.checksum import vhd_checksum
-from relvmoiscsi.formats.vhd import layout as vhd_layout
-from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
+from relvmoiscsi.formats.vhd import DynamicHeader, Footer
 
 #: bytes that differ and lie this close are one field
 _FIELD_GAP_BYTES = 64
@@ -16,11 +16,8 @@ _DIFFERENT = re.compile(rb"[^\0](?:\0{0,%d}[^\0])*" % _FIELD_GAP_BYTES)
 
 #: by kind: what the structure begins with, and where its checksum is
 _CHECKED = {
-    vhd_layout.HEADER_KIND: (
-        vhd_layout.HEADER_COOKIE,
-        Range(DynamicHeader.checksum.offset, DynamicHeader.checksum.size),
-    ),
-    vhd_layout.FOOTER_KIND: (vhd_layout.FOOTER_COOKIE, Range(Footer.checksum.offset, Footer.checksum.size)),
+    vhd.HEADER_KIND: (vhd.HEADER_COOKIE, Range(DynamicHeader.checksum.offset, DynamicHeader.checksum.size)),
+    vhd.FOOTER_KIND: (vhd.FOOTER_COOKIE, Range(Footer.checksum.offset, Footer.checksum.size)),
 }
 
 
@@ -45,11 +42,11 @@ def resealed(kind: str, data: bytes) -> bytes:
 
 def _old_creator_agrees(kind: str, data: bytes) -> bool:
     """Footers of libvhd before 1.2: their checksum does not follow the hidden byte."""
-    if kind != vhd_layout.FOOTER_KIND:
+    if kind != vhd.FOOTER_KIND:
         return False
     footer = Footer.at(data)
     shown = bytes(footer.replace(hidden=0))
-    return footer.creator_version in vhd_layout.OLD_CREATORS and shown == resealed(kind, shown)
+    return footer.creator_version in vhd.OLD_CREATORS and shown == resealed(kind, shown)
 
 
 def with_checksum_of(kind: str, data: bytes, other: bytes) -> bytes:

@@ -20,11 +20,11 @@ from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import find_uuids
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
-from relvmoiscsi.formats.mgt.records import Mgt, VdiRecord
+from relvmoiscsi.formats.mgt import Mgt, VdiRecord
 from relvmoiscsi.formats.naming import LvName, ParentName
 from relvmoiscsi.formats.ondisk import Change
-from relvmoiscsi.formats.qcow2.image import Qcow2
-from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.formats.qcow2 import Qcow2
+from relvmoiscsi.formats.vhd import Vhd
 
 
 class Unreadable(NamedTuple):
@@ -114,7 +114,7 @@ class Work:
 
     `lun` is the LUN afterwards, under the old identities; its volumes are those of the LUN before, told by their LV
     ids: some have another name, status, tag or hidden flag, some are gone. `sentences` say what was done. What is in
-    volumes of the LV ids `rebuilt` is made anew (`resignature.one_vdi`), elsewhere on the LUN.
+    volumes of the LV ids `rebuilt` is made anew (`resignature.merge`), elsewhere on the LUN.
     """
 
     def __init__(self, lun: Lun, sentences: Sequence[str], rebuilt: FrozenSet[str] = frozenset()) -> None:

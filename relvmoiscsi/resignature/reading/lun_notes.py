@@ -5,7 +5,7 @@ from typing import List, Mapping
 
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
-from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 
 

@@ -34,9 +34,9 @@ from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 from relvmoiscsi.errors import Place, Unsupported
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
-from relvmoiscsi.formats.mgt.records import NewRecord
+from relvmoiscsi.formats.mgt import NewRecord
 from relvmoiscsi.formats.naming import LvName
-from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import (
     JournalText,
     Lun,

@@ -4,9 +4,9 @@
 from typing import Dict, List, Optional
 
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_records, without_pools, without_record
-from relvmoiscsi.formats.qcow2.image import Qcow2
-from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_records, without_pools, without_record
+from relvmoiscsi.formats.qcow2 import Qcow2
+from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
 
 

@@ -23,7 +23,7 @@ from relvmoiscsi.errors import (
     reading,
 )
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.lvm import layout, pv
+from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.formats.naming import LvName
@@ -152,8 +152,8 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
         raise Unsupported("LVM label", place, f"it lists {len(label.mdas)} metadata areas")
     areas = []
     for area in label.mdas:
-        whole = area.offset % SECTOR == 0 and area.size % SECTOR == 0 and area.size > layout.MDA_HEADER_SIZE
-        if not whole or area.offset < layout.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
+        whole = area.offset % SECTOR == 0 and area.size % SECTOR == 0 and area.size > pv.MDA_HEADER_SIZE
+        if not whole or area.offset < pv.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
             problem = f"a metadata area of {area.size} bytes at {area.offset} is not on the device"
             on_defect(Malformed("LVM label", place, problem))
         else:
@@ -162,7 +162,7 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
         if other.offset < one.end:
             problem = f"the metadata areas at {one.offset} and {other.offset} overlap"
             on_defect(Malformed("LVM label", place, problem))
-    headers = device.read([Range(area.offset, layout.MDA_HEADER_SIZE) for area in areas])
+    headers = device.read([Range(area.offset, pv.MDA_HEADER_SIZE) for area in areas])
     found = []
     for header, area in zip(headers, areas):
         with reading(on_defect):
@@ -174,7 +174,7 @@ def vg_in(device: Device, area: Area) -> Optional[VolumeGroup]:
     """The volume group that a metadata area speaks of, whatever the label lists; None where it does not read."""
     place = Place(device.name, area.offset)
     try:
-        mda = pv.parse_mda(device.read([Range(area.offset, layout.MDA_HEADER_SIZE)])[0], area, place)
+        mda = pv.parse_mda(device.read([Range(area.offset, pv.MDA_HEADER_SIZE)])[0], area, place)
         if not mda.has_text:
             return None
         text = pv.read_texts(device, [mda])[0]
@@ -235,7 +235,7 @@ def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeG
     needed = max(label.device_size, vg.dev_size, vg.data_end)
     if needed > device.size_bytes:
         raise Truncated("Physical volume", Place(device.name, 0), needed, device.size_bytes)
-    if vg.pe_start < layout.LABEL_SECTORS * SECTOR:
+    if vg.pe_start < pv.LABEL_SECTORS * SECTOR:
         raise Malformed("LVM label", where, f"the extents begin at byte {vg.pe_start}, over the label")
     if vg.pe_start % device.block_size or vg.extent_size % device.block_size:
         problem = f"its extents are not made of blocks of {device.block_size} bytes"

@@ -6,13 +6,11 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, U
 
 from relvmoiscsi.device import SECTOR, Device, read_pieces
 from relvmoiscsi.errors import FormatError, OnDefect, Place, Truncated, raise_defect
-from relvmoiscsi.formats import cbt, naming, saved_vms
+from relvmoiscsi.formats import cbt, naming, qcow2, saved_vms, vhd
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
-from relvmoiscsi.formats.mgt.records import RECORD_BYTES, SR_END, Mgt, read_length, read_mgt
+from relvmoiscsi.formats.mgt import RECORD_BYTES, SR_END, Mgt, read_length, read_mgt
 from relvmoiscsi.formats.naming import LvName, ParentName
-from relvmoiscsi.formats.qcow2 import image as qcow2
 from relvmoiscsi.formats.saved_vms import SavedHeader, SavedVms
-from relvmoiscsi.formats.vhd import image as vhd
 from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Unreadable, Volume, agreed_parent
 

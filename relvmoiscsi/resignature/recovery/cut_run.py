@@ -11,7 +11,7 @@ from typing import List, Optional
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, FormatError, Refused, Unfinished, in_state
 from relvmoiscsi.formats.identity import dashed
-from relvmoiscsi.formats.lvm import layout, pv
+from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol import identities, steps
@@ -74,8 +74,8 @@ def _second_headers(device: Device, run: Run) -> List[Chunk]:
     moving = [move for move in run.mdas if move.moves]
     found = []
     for move, data in zip(moving, device.read([Range(move.second.offset, SECTOR) for move in moving])):
-        header = layout.MdaHeader.at(data)
-        if (header.magic, header.start) == (layout.MDA_MAGIC, move.second.offset):
+        header = pv.MdaHeader.at(data)
+        if (header.magic, header.start) == (pv.MDA_MAGIC, move.second.offset):
             found.append(Chunk(move.second.offset, bytes(SECTOR)))
     return found
 

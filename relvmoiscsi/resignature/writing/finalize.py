@@ -13,7 +13,7 @@ from typing import Iterable, List, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import Place, Refused
-from relvmoiscsi.formats.lvm import layout, pv, ring
+from relvmoiscsi.formats.lvm import pv, ring
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol import steps
@@ -82,7 +82,7 @@ def _landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[Lis
         at, copy = _landing(mda, move, text, journal)
         copies += copy
         location = pv.text_location(move.original, at, text)
-        like = layout.MdaHeader.at(move.old_header)
+        like = pv.MdaHeader.at(move.old_header)
         headers.append(Chunk(move.original.offset, bytes(pv.mda_header(move.original, location, like))))
     return headers, copies
 
@@ -93,7 +93,7 @@ def _landing(mda: Mda, move: MdaMove, text: bytes, journal: Journal) -> Tuple[in
     live = pv.text_ranges(mda.area, mda.committed, place)
     if len(live) == 1:
         return live[0].offset, []
-    keep = [Range(mda.area.offset, layout.MDA_HEADER_SIZE), Range(journal.offset, len(journal.data))]
+    keep = [Range(mda.area.offset, pv.MDA_HEADER_SIZE), Range(journal.offset, len(journal.data))]
     inside = [part for part in keep if move.original.offset <= part.offset < move.original.end]
     for part in ring.free_ranges(move.original, live, inside):
         if part.length >= align_up(len(text), ring.ALIGNMENT):

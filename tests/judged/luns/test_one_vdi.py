@@ -21,8 +21,8 @@ from kit.chains.random_qcow2 import random_qcow2
 from kit.cuts import entropy
 from kit.judges import NEW_LV, Loop, expected, extract, lv_ranges, run, vg_of
 from relvmoiscsi import engine
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.host.disk.block_device import open_device
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 
 pytestmark = pytest.mark.root
 CHAINS = {f"vhd {seed}": lambda seed=seed: random_chain(seed, bat_entries=4096, free=40, depth=3) for seed in range(4)}

@@ -13,9 +13,9 @@ from kit.chains.random_qcow2 import random_qcow2
 from kit.cuts import entropy
 from kit.judges import run
 from relvmoiscsi import engine
-from relvmoiscsi.formats.qcow2 import clusters
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.one_vdi.qcow2 import image, ways
+from relvmoiscsi.engine import OneVdiRequest
+from relvmoiscsi.formats import qcow2_clusters as clusters
+from relvmoiscsi.resignature.merge import qcow2_image as image
 
 MIB = 1 << 20
 SEEDS = range(8)  # `make exhaustive` takes thousands
@@ -112,8 +112,8 @@ def fills(chain, path, flat, seed, is_zeroed=False):
 def test_with_dead_clusters_in_pieces_the_disk_does_not_fit_into_its_volume(tmp_path, monkeypatch):
     """The negative control: counts alone tell QEMU where it may write, and that is not enough."""
     chain = random_qcow2(1, **TIGHT)
-    every = ways.layouts
-    monkeypatch.setattr(ways, "layouts", lambda *arguments: list(every(*arguments))[-1:])
+    every = image.layouts
+    monkeypatch.setattr(image, "layouts", lambda *arguments: list(every(*arguments))[-1:])
     filled(chain, tmp_path, "right")
     monkeypatch.setattr(image, "_give_away", lambda *_: None)
 

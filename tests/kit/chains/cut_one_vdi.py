@@ -5,18 +5,20 @@ Thousands of blocks are written, so the disks are sampled. Each is judged by wha
 the old SR, or through the one of the new; `read` is a reader of chains: `flat.flatten`, or that of QCOW2.
 """
 
+import itertools
 import random
 from typing import Any, Callable, Iterator, Optional, Tuple
 
 import pytest
 
 from relvmoiscsi import engine
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 
 from ..crash import CrashDisk
 from ..cuts import SCSI_ID, entropy
+from ..examples import steps
 from ..sparse import Recalled, SparseDisk
 from .flat import Flat, flatten
 from .random_chain import Chain
@@ -82,12 +84,16 @@ def _early_fault(chain: Chain, disk: SparseDisk, recovered: SparseDisk, read: Re
     return "" if is_old(chain, disk, read) else "it is undone, and reads otherwise"
 
 
-def faults(chain: Chain, crash: CrashDisk, read: Reader = flatten, **how: int) -> Iterator[str]:
-    """The descriptions of disks with a fault; how many there were, and how many different ones, is printed."""
+def faults(chain: Chain, crash: CrashDisk, read: Reader = flatten, every: int = 1, **how: int) -> Iterator[str]:
+    """The descriptions of disks with a fault; a sample takes each `every`'th disk. The number of disks is printed."""
     count, seen, recalled = 0, set(), Recalled(read)
-    uncut = crash.current
+    uncut, chosen = crash.current, steps(every, "cut") if every > 1 else itertools.count(1)
+    wanted = next(chosen)
     for what, disk in crash.some_crash_images(random.Random(1), **how):
         count += 1
+        if count < wanted:
+            continue
+        wanted = next(chosen)
         if disk.content() in seen:
             continue
         seen.add(disk.content())

@@ -125,6 +125,7 @@ def test_it_complains(damage, complaint):
         judge(image.disk, NAME)
 
 
+@pytest.mark.states(few=1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_copy_by_tapdisk_is_right(seed):
     chain = random_chain(f"right {seed}", blocks=(4, 5, 8)[seed])

@@ -10,6 +10,7 @@ from kit.chains.random_chain import chain_names, random_chain
 from kit.reader import read_sr
 
 
+@pytest.mark.states(few=1)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_chain_holds_what_was_written_at_every_level(seed):
     chain = random_chain(seed)

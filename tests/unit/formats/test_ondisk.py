@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relvmoiscsi.errors import BadMagic, Place, Truncated
-from relvmoiscsi.formats import cbt
-from relvmoiscsi.formats.lvm import layout as lvm
+from relvmoiscsi.formats import cbt, qcow2, vhd
+from relvmoiscsi.formats.lvm import pv as lvm
 from relvmoiscsi.formats.ondisk import (
     Record,
     be32,
@@ -18,8 +18,6 @@ from relvmoiscsi.formats.ondisk import (
     raw,
     u8,
 )
-from relvmoiscsi.formats.qcow2 import layout as qcow2
-from relvmoiscsi.formats.vhd import layout as vhd
 from relvmoiscsi.resignature.protocol import journal, mark
 
 TABLES = [

@@ -14,11 +14,11 @@ from kit.cuts import entropy
 from kit.shell import TOP
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.device import Chunk
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused, Unfinished
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.report.lun import tree
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.one_vdi.way import Cost
+from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.protocol import steps
 
 CHAIN = """\

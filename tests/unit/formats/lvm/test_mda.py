@@ -12,10 +12,11 @@ from kit.examples import examples
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
-from relvmoiscsi.formats.lvm import layout, pv
-from relvmoiscsi.formats.lvm.layout import MdaHeader, RawLocation
+from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import (
     Area,
+    MdaHeader,
+    RawLocation,
     mda_header,
     parse_mda,
     text_location,
@@ -61,7 +62,7 @@ def test_a_header_with_a_text_is_the_one_that_real_lvm_writes():
 
 
 def test_the_magic_is_the_one_of_the_format():
-    assert bytes.fromhex("20 4c 56 4d 32 20 78 5b 35 41 25 72 30 4e 2a 3e") == layout.MDA_MAGIC
+    assert bytes.fromhex("20 4c 56 4d 32 20 78 5b 35 41 25 72 30 4e 2a 3e") == pv.MDA_MAGIC
 
 
 def test_a_header_is_read_with_its_two_slots():

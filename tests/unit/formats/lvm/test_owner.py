@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from kit import builder
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import Truncated
-from relvmoiscsi.formats.lvm import layout
-from relvmoiscsi.formats.lvm.layout import MdaHeader, RawLocation
+from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.owner import START_BYTES, USUAL_AREA, Owner, read_owner
+from relvmoiscsi.formats.lvm.pv import MdaHeader, RawLocation
 
 GUEST = b"guest-" + 44 * b"x"  #: as long as the name of an SR's, so that nothing else moves
 
@@ -147,7 +147,7 @@ def test_whatever_a_guest_writes_there_is_an_answer(data):
         noise = data.draw(st.binary(max_size=64))
         start[at : at + len(noise)] = noise
     header = MdaHeader.zero().replace(
-        magic=layout.MDA_MAGIC,
+        magic=pv.MDA_MAGIC,
         committed=bytes(RawLocation.zero(offset=data.draw(st.integers(0, 2**64 - 1)))),
         precommitted=bytes(RawLocation.zero(offset=data.draw(st.integers(0, 70000)))),
     )

@@ -11,8 +11,8 @@ from kit.chains.random_chain import random_chain
 from kit.cuts import entropy
 from kit.examples import seeds
 from relvmoiscsi import engine
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 
 pytestmark = pytest.mark.states
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from relvmoiscsi.errors import Place
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
-from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
+from relvmoiscsi.formats.vhd import DynamicHeader, Footer
 from relvmoiscsi.resignature.protocol import journal, structure
 from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import decode, encode

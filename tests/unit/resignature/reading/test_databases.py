@@ -8,7 +8,7 @@ from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import SCSI_ID, CrashDisk, Judge, done, entropy, every_fault, recover, resignature, undo
 from kit.sparse import join
 from relvmoiscsi import engine
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.sm_work import databases
 

@@ -18,8 +18,8 @@ from kit.cuts import SCSI_ID, entropy
 from kit.examples import seeds
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.writing import apply
 

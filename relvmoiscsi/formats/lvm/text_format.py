@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+r"""LVM's text format: read into a tree that remembers where every token stands.
+
+The tree is for finding things; the text itself is changed by replacing the bytes of single tokens (`edited`), so
+comments, order, spacing and unknown keys survive by construction.
+
+    node       = identifier "=" value | identifier "{" node* "}"
+    value      = scalar | "[" scalar ("," scalar)* "]"
+    scalar     = integer | float | "..." with \" and \\ | '...'
+    identifier = anything up to white space or one of # = { }
+
+Text is a str of one character per byte (latin-1), so positions in it are byte positions.
+Source: LVM2 libdm/libdm-config.c.
+"""
+
+import re
+from itertools import islice
+from sys import intern
+from typing import Dict, Iterator, List, Match, NamedTuple, Optional, Sequence, Tuple, Union
+
+from relvmoiscsi.errors import Malformed, Place
+
+Value = Union[int, float, str]
+
+MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
+#: LVM writes more than these bytes for an item, which is an assignment, or an end of a section, and for a value of a
+#: list (a segment has 7 items in 115 bytes), so its own texts stay below this, however large; a text that does not is
+#: none of LVM's, and would cost more memory than it is worth
+BYTES_FOR_AN_ITEM = 12
+_SPARE_ITEMS = 1024
+
+#: parts of the patterns below; nothing in them can match in two ways, so they never backtrack far
+_BLANK = r"[ \t\r\n\f\v]*(?:\#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*"
+_WORD = r"""[^\s\#={}\[\],"']+"""
+_STRING = r"""(?:"[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')"""
+_LIST = rf"""\[[^\#={{}}\[\]"']*(?:(?:{_STRING}|\#[^\n]*\n)[^\#={{}}\[\]"']*)*\]"""
+
+#: one item and what is blank before it
+_ITEM = re.compile(
+    rf"{_BLANK}(?:({_WORD}){_BLANK}(?:={_BLANK}(?:({_STRING}|{_WORD})|({_LIST}))|(\{{))|(\}})|(\Z))", re.DOTALL
+)
+_SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: of its groups; the first one is the name
+
+_TOKEN = re.compile(rf"{_BLANK}(?:([={{}}\[\],])|({_WORD})|({_STRING})|(\Z))", re.DOTALL)
+_KINDS = ("", "mark", "word", "string", "end")  #: of its groups
+_FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+)\Z")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
+_SHOWN = 64  #: characters of a token that a message repeats
+
+
+#: the smallest piece that means something: its kind, its text, where it begins
+Token = Tuple[str, str, int]
+
+
+class Assignment(NamedTuple):
+    """`key = value` in bytes [start, end); the value, with its quotes or brackets, is in [value_start, end)."""
+
+    values: Tuple[Value, ...]
+    is_list: bool
+    start: int
+    value_start: int
+    end: int
+
+
+class Section:
+    """`name { ... }`: its assignments and sections by key, in the order of the text.
+
+    The lookups raise Malformed with the place of the section when a key is missing or of another type.
+    """
+
+    __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections")
+
+    def __init__(self, name: str, name_start: int, text_at: Place) -> None:
+        self.name = name
+        self.name_start = name_start
+        self.end = name_start  #: behind its closing brace, once that is read
+        self.assignments: Dict[str, Assignment] = {}
+        self.sections: Dict[str, Section] = {}
+        self._text_at = text_at
+
+    @property
+    def name_end(self) -> int:
+        return self.name_start + len(self.name)
+
+    @property
+    def where(self) -> Place:
+        return self._text_at.plus(self.name_start)
+
+    def _problem(self, problem: str) -> Malformed:
+        return Malformed("Section {}".format(self.name or "the whole text"), self.where, problem)
+
+    def section(self, name: str) -> "Section":
+        if name not in self.sections:
+            raise self._problem(f"it has no section {name}")
+        return self.sections[name]
+
+    def single(self, key: str) -> Assignment:
+        """An assignment of one value that is no list."""
+        if key not in self.assignments:
+            raise self._problem(f"it has no {key}")
+        found = self.assignments[key]
+        if found.is_list:
+            raise self._problem(f"{key} is a list, expected one value")
+        return found
+
+    def integer(self, key: str, minimum: int = 0) -> int:
+        value = self.single(key).values[0]
+        if not isinstance(value, int) or value < minimum:
+            raise self._problem(f"{key} is {value!r}, expected an integer of at least {minimum}")
+        return value
+
+    def string(self, key: str) -> str:
+        value = self.single(key).values[0]
+        if not isinstance(value, str):
+            raise self._problem(f"{key} is {value!r}, expected a string")
+        return value
+
+    def strings(self, key: str) -> List[str]:
+        """The strings of a list; a missing key is an empty list, a single string a list of one."""
+        if key not in self.assignments:
+            return []
+        values = self.assignments[key].values
+        strings = [value for value in values if isinstance(value, str)]
+        if len(strings) != len(values):
+            raise self._problem(f"{key} is {list(values)!r}, expected strings")
+        return strings
+
+
+def parse(text: str, where: Place) -> Section:
+    """The tree of a text, up to its first NUL. `where` is the place of its first byte. Raises Malformed."""
+    return _Parser(text.split("\0", 1)[0], where).parse()
+
+
+class _Parser:
+    def __init__(self, text: str, where: Place) -> None:
+        self._text, self._where = text, where
+        self._at = 0
+        self._most = len(text) // BYTES_FOR_AN_ITEM + _SPARE_ITEMS
+        self._items_left = self._values_left = self._most
+        self._known: Dict[str, Tuple[Value, ...]] = {}  # what stands behind `=`, read: LVM says the same of each LV
+
+    def parse(self) -> Section:
+        root = Section("", 0, self._where)
+        self._fill(root, depth=0)
+        return root
+
+    def _fill(self, section: Section, depth: int) -> None:
+        while True:
+            match = self._item()
+            group, key, start = match.lastindex, match.group(1), match.start(1)
+            self._only_once(section, key, start)
+            if group in (_SCALAR_AT, _LIST_AT):
+                value_start, end = match.span(group)
+                values = self._values(match.group(group), value_start)
+                section.assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
+            elif group == _OPENS and depth < MAX_DEPTH:
+                child = section.sections[key] = Section(key, start, self._where)
+                self._fill(child, depth + 1)
+            elif group == (_CLOSES if depth else _ENDS):
+                section.end = self._at
+                return
+            else:
+                raise self._complaint(match.start())
+
+    def _item(self) -> Match[str]:
+        match = _ITEM.match(self._text, self._at)
+        if match is None:
+            raise self._complaint(self._at)
+        self._items_left -= 1
+        if self._items_left < 0:
+            raise self._too_much()
+        self._at = match.end()
+        return match
+
+    def _only_once(self, section: Section, key: Optional[str], start: int) -> None:
+        if key in section.assignments or key in section.sections:
+            raise self._problem(("word", str(key), start), "each name only once")
+
+    def _values(self, text: str, start: int) -> Tuple[Value, ...]:
+        """What stands behind `=`: one value, or those of a list."""
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self._listed(text, start) if text[0] == "[" else (self._value(text, start),)
+        return found
+
+    def _value(self, text: str, start: int) -> Value:
+        if text[0] in "\"'":
+            return _unquoted(text)
+        number = _number(text)
+        if number is None:
+            raise self._problem(("word", text, start), "a value")
+        return number
+
+    def _listed(self, text: str, start: int) -> Tuple[Value, ...]:
+        values = []
+        for kind, part, at in _tokens(text, 1, self._where):
+            if part == "]":
+                break
+            if kind != "mark":
+                values.append(self._value(part, start + at))
+                if len(values) > self._values_left:
+                    raise self._too_much()
+        self._values_left -= len(values)
+        return tuple(values)
+
+    def _problem(self, token: Token, expected: str) -> Malformed:
+        kind, text, start = token
+        found = repr(text[:_SHOWN]) if kind != "end" else "its end"
+        return Malformed("LVM metadata text", self._where.plus(start), f"{found}, expected {expected}")
+
+    def _too_much(self) -> Malformed:
+        return Malformed("LVM metadata text", self._where, f"it goes on after {self._most} items")
+
+    def _complaint(self, at: int) -> Malformed:
+        """What is wrong with the item that begins at a byte: the first of its tokens that does not fit."""
+        tokens = _tokens(self._text, at, self._where)
+        token = next(tokens)
+        if token[0] != "word":
+            return self._problem(token, "a name")
+        token = next(tokens)
+        if token[1] != "=":
+            return self._problem(token, f"`=` or a section of at most {MAX_DEPTH} levels")
+        token = next(tokens)
+        if token[1] == "[":
+            listed = islice(tokens, self._most)
+            token = next((part for part in listed if part[1] != "," and not _is_value(part)), token)
+        return self._problem(token, "a value")
+
+
+def _tokens(text: str, position: int, where: Place) -> Iterator[Token]:
+    """The tokens of a text from a byte on, one at a time, then "end" for ever. Raises Malformed."""
+    while True:
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise Malformed("LVM metadata text", where.plus(position), "a string does not end, or a byte fits nowhere")
+        group = match.lastindex or 0
+        position = match.end()
+        yield _KINDS[group], match.group(group), match.start(group)
+
+
+def _is_value(token: Token) -> bool:
+    return token[0] == "string" or token[0] == "word" and _number(token[1]) is not None
+
+
+def _number(word: str) -> Union[int, float, None]:
+    """A number as C reads it, where a leading zero means octal; None for a word that is none, or beyond 64 bits."""
+    if word.isdecimal() and word[0] != "0" and len(word) < 19:
+        return int(word)
+    if _INTEGER.match(word):
+        digits = word.lstrip("+-")
+        octal = digits.startswith("0") and digits.isdigit()
+        number = int(word, 8 if octal else 0)
+        return number if -(1 << 63) <= number < 1 << 63 else None
+    return float(word) if _FLOAT.match(word) else None
+
+
+def _unquoted(text: str) -> str:
+    return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' and "\\" in text else text[1:-1]
+
+
+class Edit(NamedTuple):
+    """Bytes [start, end) of a text become `replacement`."""
+
+    start: int
+    end: int
+    replacement: str
+
+
+def edited(text: str, edits: Sequence[Edit]) -> str:
+    """`text` with every edit made; edits do not overlap."""
+    parts, position = [], 0
+    for edit in sorted(edits):
+        parts.append(text[position : edit.start])
+        parts.append(edit.replacement)
+        position = edit.end
+    parts.append(text[position:])
+    return "".join(parts)

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Read the MGT volume, and say which of its bytes a new identity changes.
+
+There are no integers and no checksums in it, only padded text.
+
+    0        header: XSSM:<length>:<major>:<minor>, padded with spaces
+    512      SR: <uuid> and <allocation>
+    1024     SR: <name_label>
+    1536     SR: <name_description>
+    2048     VDI records of 1024 bytes: <vdi><name_label>..<name_description>.. | all other tags </vdi>
+
+Tags are found where they stand, not by an XML parser: labels are escaped, so `<uuid>` is a tag wherever it appears,
+and two things that SM itself has written are no XML. A label cut to its room may end inside an entity (`&am`). And
+SM 3.0.0 to 3.0.12 counted characters for bytes: a record with non-ASCII text is longer than its room by k bytes, its
+second sector starts k bytes late, and rewriting it blanked the first k bytes of the record behind.
+
+A record that does not read costs its VDI the label, and nothing else: SM attaches such an SR. Its bytes stay, but for
+the UUIDs in it. Of several records of one VDI the last one counts, as it does for SM.
+
+Source: SM drivers/srmetadata.py (LVMMetadataHandler), drivers/metadata.py.
+"""
+
+import re
+from collections import Counter
+from html import unescape
+from sys import intern
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+from relvmoiscsi.errors import Malformed, Place, Unsupported
+from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
+from relvmoiscsi.formats.ondisk import Change
+
+# fmt: off
+MAGIC          = b"XSSM"
+HEADER_FIELDS  = 4             #: magic, length, major, minor; separated by colons
+MAJOR          = 1
+HEADER_BYTES   = 512
+SR_START       = 512           #: bytes from the start of the volume
+SR_END         = 2048          #: the VDI records start here
+RECORD_BYTES   = 1024
+MAX_RECORDS    = 4094          #: the volume has 4 MiB
+#: tags of an experiment of 2015 (xenvm) that kept its own allocation map
+XENVM_TAGS     = (b"initial_allocation", b"allocation_quantum")
+# fmt: on
+
+_TAG = re.compile(rb"<([a-z_]+)>([^<]*)</\1>")
+_END = b"</vdi>"
+_LINK = re.compile(rb"<(?:uuid|snapshot_of)>\s*(" + UUID_PATTERN.encode("ascii") + rb")(?![0-9a-f])")
+
+
+#: the texts of tags, as stored
+Tags = Dict[bytes, bytes]
+
+
+class VdiRecord(NamedTuple):
+    """One slot. Texts are decoded; a slot that SM has freed keeps its old content."""
+
+    offset: int  #: bytes from the start of the volume
+    uuid: str
+    deleted: bool
+    name_label: str
+    name_description: str
+    vdi_type: str  #: "vhd", "aio" (raw), "qcow2"
+    type: str  #: xapi's: "user", "system", "metadata", ...
+    is_a_snapshot: bool
+    snapshot_of: str  #: a VDI UUID, or "" (none, or a reference into the original pool's database)
+    uuid_at: int  #: bytes from the start of the volume
+    snapshot_of_at: int  #: the same; of no use where `snapshot_of` is ""
+    deleted_at: int  #: bytes from the start of the volume to the flag
+    metadata_of_pool: str  #: reference of the pool whose database the VDI is to hold, "" for none
+
+
+class Link(NamedTuple):
+    """A UUID and where it stands."""
+
+    at: int  #: bytes from the start of the volume
+    uuid: str
+
+
+class Unread(NamedTuple):
+    """A slot that does not read as a record; `links` are the UUIDs that are to be seen in it."""
+
+    offset: int
+    links: Tuple[Link, ...]
+
+
+class Mgt(NamedTuple):
+    """What the MGT volume says, as far as it is in use."""
+
+    data: bytes  #: as stored, the bytes in use
+    spare: bytes  #: as stored, some that follow
+    length: int  #: bytes in use
+    sr_uuid: str
+    sr_uuid_at: int
+    name_label: str
+    name_description: str
+    records: List[VdiRecord]
+    damaged: List[int]  #: offsets of records whose `<vdi>` or label was blanked by the record before
+    unread: Tuple[Unread, ...] = ()
+
+    def duplicates(self) -> List[str]:
+        """VDIs that have several live records."""
+        live = Counter(record.uuid for record in self.records if not record.deleted)
+        return sorted(uuid for uuid, count in live.items() if count > 1)
+
+    def live(self) -> Dict[str, VdiRecord]:
+        """The records that count, by VDI UUID."""
+        return {record.uuid: record for record in self.records if not record.deleted}
+
+
+def read_length(start: bytes, volume_size: int, volume: str) -> int:
+    """Bytes in use, from the header in the first sector. Raises FormatError.
+
+    Releases before 6.0 stored a binary header: SM 3 cannot read it either.
+    """
+    where = Place(volume, 0)
+    header = start[:HEADER_BYTES]
+    if header[:4] != MAGIC:
+        raise Malformed("MGT header", where, f"it begins with {header[:4]!r}")
+    if header[4:5] != b":":
+        raise Unsupported("MGT header", where, "it has the binary form of releases before 6.0")
+    fields = header.replace(b"\0", b"").split(b":")
+    if len(fields) != HEADER_FIELDS or not all(field.strip().isdigit() for field in fields[1:]):
+        raise Malformed("MGT header", where, "it reads {!r}".format(header.rstrip(b" \0")[:64]))
+    length, major, _minor = (int(field.strip()[:18]) for field in fields[1:])
+    if major != MAJOR:
+        raise Unsupported("MGT header", where, f"its version is {major}")
+    whole = length >= SR_END and (length - SR_END) % RECORD_BYTES == 0
+    most = SR_END + MAX_RECORDS * RECORD_BYTES
+    if not whole or length > min(volume_size, most):
+        raise Malformed("MGT header", where, f"it says that {length} of {volume_size} bytes are in use")
+    return length
+
+
+def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
+    """Read the bytes in use (`read_length` says how many); `spare` is what follows them. Raises FormatError."""
+    sr = _tags(data, SR_START, SR_END, Place(volume, SR_START))
+    for name in XENVM_TAGS:
+        if name in sr:
+            where = Place(volume, _at(data, name, sr, SR_START))
+            raise Unsupported("MGT", where, "the SR was made by the xenvm experiment")
+    records, damaged, unread = [], [], []
+    for offset in range(SR_END, len(data), RECORD_BYTES):
+        try:
+            records.append(_record(data, offset, Place(volume, offset)))
+        except Malformed:
+            unread.append(Unread(offset, _links(data, offset)))
+            continue
+        if not data[offset : offset + RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
+            damaged.append(offset)
+    sr_uuid = _uuid("SR", sr, Place(volume, SR_START))
+    return Mgt(
+        data=data,
+        spare=spare,
+        length=len(data),
+        sr_uuid=sr_uuid,
+        sr_uuid_at=_at(data, b"uuid", sr, SR_START),
+        name_label=_text(sr, b"name_label"),
+        name_description=_text(sr, b"name_description"),
+        records=records,
+        damaged=damaged,
+        unread=tuple(unread),
+    )
+
+
+def _links(data: bytes, offset: int) -> Tuple[Link, ...]:
+    found = _LINK.finditer(data, offset, offset + RECORD_BYTES)
+    return tuple(Link(match.start(1), match.group(1).decode("ascii")) for match in found)
+
+
+def _tags(data: bytes, start: int, end: int, where: Place) -> Tags:
+    pairs = _TAG.findall(data, start, end)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name = Counter(name for name, _text in pairs).most_common(1)[0][0].decode("ascii")
+        raise Malformed("MGT record", where, f"it has two tags {name}")
+    return found
+
+
+def _at(data: bytes, name: bytes, tags: Tags, start: int) -> int:
+    """Where the text of a tag stands that was found behind `start`, without the blanks before it; 0 for none."""
+    if name not in tags:
+        return 0
+    text = tags[name]
+    opening = b"<" + name + b">"
+    return data.index(opening + text + b"</" + name + b">", start) + len(opening) + len(text) - len(text.lstrip())
+
+
+def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
+    end = offset + RECORD_BYTES
+    tags = _tags(data, offset, end, where)
+    if b"deleted" not in tags or data.find(_END, offset, end) < 0:
+        raise Malformed("MGT record", where, "it does not read as a VDI record")
+    return VdiRecord(
+        offset=offset,
+        uuid=_uuid("VDI", tags, where),
+        deleted=tags[b"deleted"].strip() != b"0",
+        name_label=_text(tags, b"name_label"),
+        name_description=_text(tags, b"name_description"),
+        vdi_type=intern(_text(tags, b"vdi_type")),
+        type=intern(_text(tags, b"type")),
+        is_a_snapshot=_text(tags, b"is_a_snapshot") == "1",
+        snapshot_of=_snapshot_of(tags, where),
+        uuid_at=_at(data, b"uuid", tags, offset),
+        snapshot_of_at=_at(data, b"snapshot_of", tags, offset),
+        deleted_at=_at(data, b"deleted", tags, offset),
+        metadata_of_pool=_text(tags, b"metadata_of_pool").replace("OpaqueRef:NULL", ""),
+    )
+
+
+def _uuid(what: str, tags: Tags, where: Place) -> str:
+    text = _text(tags, b"uuid")
+    if not is_uuid(text):
+        raise Malformed("MGT record", where, f"its {what} UUID is {text!r}")
+    return text
+
+
+def _snapshot_of(tags: Tags, where: Place) -> str:
+    """A reference (`OpaqueRef:`) belongs to the original pool's database; SM ignores it, and so does this."""
+    text = _text(tags, b"snapshot_of")
+    if text == "" or text.startswith("OpaqueRef:"):
+        return ""
+    if not is_uuid(text):
+        raise Malformed("MGT record", where, f"it is a snapshot of {text!r}")
+    return text
+
+
+def _text(tags: Tags, name: bytes) -> str:
+    text = tags[name].strip().decode("utf-8", "replace") if name in tags else ""
+    return unescape(text) if "&" in text else text
+
+
+def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List[str]:
+    """The tags with another text in one record than in the other, without the tags that a new identity changes."""
+    if _blanked(one, record) == _blanked(other, twin):
+        return []
+    left, right = _kept(one, record), _kept(other, twin)
+    return sorted(name.decode("ascii") for name in {*left, *right} if left.get(name) != right.get(name))
+
+
+def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
+    """The record without its UUIDs, and where they stood."""
+    slot = bytearray(mgt.data[record.offset : record.offset + RECORD_BYTES])
+    places = record.uuid_at - record.offset, record.snapshot_of_at - record.offset if record.snapshot_of else -1
+    for at in places:
+        if at >= 0:
+            slot[at : at + len(record.uuid)] = bytes(len(record.uuid))
+    return (*places, bytes(slot))
+
+
+def _kept(mgt: Mgt, record: VdiRecord) -> Tags:
+    tags = _tags(mgt.data, record.offset, record.offset + RECORD_BYTES, Place("MGT", record.offset))
+    return {name: text.strip() for name, text in tags.items() if name not in (b"uuid", b"snapshot_of")}
+
+
+def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
+    """The bytes that change: the SR's UUID, every slot's UUID, and the UUIDs of what a snapshot was made of.
+
+    In a slot that does not read, the UUIDs that stand in these places.
+    """
+    found = [Change(mgt.sr_uuid_at, mgt.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR")]
+    for record in mgt.records:
+        found.append(_change(record.uuid_at, record.uuid, uuids, "MGT: UUID of VDI " + record.uuid))
+        if record.snapshot_of:
+            what = f"MGT: VDI {record.uuid} is a snapshot of"
+            found.append(_change(record.snapshot_of_at, record.snapshot_of, uuids, what))
+    for slot in mgt.unread:
+        what = f"MGT: UUID in the unreadable record at byte {slot.offset}"
+        found += [_change(link.at, link.uuid, uuids, what) for link in slot.links]
+    return found
+
+
+def _change(at: int, old: str, uuids: Mapping[str, str], what: str) -> Change:
+    return Change(at, old.encode("ascii"), uuids[old].encode("ascii"), what)
+
+
+def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
+    """The same where SM's unfinished work changes records as well: a slot that differs is written whole."""
+    found = changes(after, sr_uuid, uuids)
+    if after.data == before.data:
+        return found
+    final = bytearray(after.data)
+    for change in found:
+        final[change.offset : change.offset + len(change.new)] = change.new
+    stored = before.data + before.spare
+    slots = [(0, HEADER_BYTES, "MGT: bytes in use")]
+    slots += [(at, RECORD_BYTES, f"MGT: record at byte {at}") for at in range(SR_END, len(final), RECORD_BYTES)]
+    whole = [
+        Change(at, stored[at : at + length], bytes(final[at : at + length]), what)
+        for at, length, what in slots
+        if stored[at : at + length] != after.data[at : at + length]
+    ]
+    covered = {change.offset for change in whole}
+    single = [change for change in found if _slot_of(change.offset) not in covered]
+    return single + whole
+
+
+def _slot_of(offset: int) -> int:
+    """Where the record begins that a byte of the volume belongs to; -1 in the SR's own part."""
+    if offset < SR_END:
+        return -1
+    return offset - (offset - SR_END) % RECORD_BYTES
+
+
+# --- records that are added
+
+
+class NewRecord(NamedTuple):
+    """What SM would write of a VDI that it has made."""
+
+    uuid: str
+    name_label: str
+    type: str  #: xapi's
+    vdi_type: str
+    read_only: bool
+    managed: bool
+
+
+def with_records(mgt: Mgt, wanted: Sequence[NewRecord], volume_size: int, volume: str) -> Tuple[Mgt, List[NewRecord]]:
+    """MGT with these records in free slots, and the records without room. SM takes the first deleted slot."""
+    data = bytearray(mgt.data)
+    free = [record.offset for record in mgt.records if record.deleted]
+    most = min(volume_size, SR_END + MAX_RECORDS * RECORD_BYTES, mgt.length + len(mgt.spare))
+    left_over = []
+    for record in wanted:
+        if free:
+            at = free.pop(0)
+        elif len(data) + RECORD_BYTES <= most:
+            at = len(data)
+            data += bytes(RECORD_BYTES)
+        else:
+            left_over.append(record)
+            continue
+        data[at : at + RECORD_BYTES] = _record_bytes(record)
+    if len(data) > mgt.length:
+        data[:HEADER_BYTES] = _header_bytes(mgt.data[:HEADER_BYTES], len(data))
+    return read_mgt(bytes(data), volume, mgt.spare[len(data) - mgt.length :]), left_over
+
+
+def without_record(mgt: Mgt, uuid: str, volume: str) -> Mgt:
+    """MGT with the slot of a VDI freed, as SM frees it."""
+    data = bytearray(mgt.data)
+    for record in mgt.records:
+        if record.uuid == uuid and not record.deleted:
+            data[record.deleted_at : record.deleted_at + 1] = b"1"
+    return read_mgt(bytes(data), volume, mgt.spare)
+
+
+def _record_bytes(record: NewRecord) -> bytes:
+    """Both sectors of a record, with the tags in the order in which SM 3 writes them."""
+    names = f"<vdi><name_label>{record.name_label}</name_label><name_description></name_description>"
+    facts = (
+        f"<uuid>{record.uuid}</uuid><is_a_snapshot>0</is_a_snapshot><snapshot_of></snapshot_of><snapshot_time></snapshot_time>"
+        f"<type>{record.type}</type><vdi_type>{record.vdi_type}</vdi_type><read_only>{record.read_only:d}</read_only><managed>{record.managed:d}</managed>"
+        "<metadata_of_pool></metadata_of_pool><deleted>0</deleted></vdi>"
+    )
+    half = RECORD_BYTES // 2
+    return names.encode("utf-8").ljust(half) + facts.encode("utf-8").ljust(half)
+
+
+def _header_bytes(header: bytes, length: int) -> bytes:
+    """The header with another length; SM pads it to ten characters."""
+    fields = header.split(b":")
+    fields[1] = b"%-10d" % length
+    return b":".join(fields)[:HEADER_BYTES].ljust(HEADER_BYTES)
+
+
+# --- one record
+
+
+def with_only(mgt: Mgt, wanted: NewRecord, volume: str) -> Mgt:
+    """MGT with the record of one VDI, which is no snapshot any more. `wanted` is for one that has no record."""
+    found = mgt.live().get(wanted.uuid)
+    slot = _record_bytes(wanted)
+    if found is not None:
+        slot = _no_snapshot(mgt.data[found.offset : found.offset + RECORD_BYTES], wanted.vdi_type)
+    end = SR_END + RECORD_BYTES
+    data = _header_bytes(mgt.data[:HEADER_BYTES], end) + mgt.data[HEADER_BYTES:SR_END] + slot
+    return read_mgt(data, volume, (mgt.data + mgt.spare)[end:])
+
+
+def _no_snapshot(slot: bytes, vdi_type: str) -> bytes:
+    """A record with these tags changed; all of them are in its second sector, which ends in blanks."""
+    for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", vdi_type)):
+        slot = _with_tag(slot, name, text)
+    return slot.rstrip(b" ").ljust(RECORD_BYTES)
+
+
+def _with_tag(slot: bytes, name: str, text: str) -> bytes:
+    tag = f"<{name}>{text}</{name}>".encode("ascii")
+    return re.sub(f"<{name}>[^<]*</{name}>".encode("ascii"), tag, slot)
+
+
+def without_pools(mgt: Mgt, volume: str) -> Mgt:
+    """MGT without the pools whose databases VDIs are to hold. The tag is in the second sector, which ends in blanks."""
+    data = bytearray(mgt.data)
+    for record in mgt.live().values():
+        if record.metadata_of_pool:
+            slot = bytes(data[record.offset : record.offset + RECORD_BYTES])
+            cleared = _with_tag(slot, "metadata_of_pool", "").rstrip(b" \0").ljust(RECORD_BYTES)
+            data[record.offset : record.offset + RECORD_BYTES] = cleared
+    return read_mgt(bytes(data), volume, mgt.spare)

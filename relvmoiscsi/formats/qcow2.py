@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The QCOW2 format: verify an image in a logical volume, and say which of its bytes a new identity changes.
+
+    0                     header (72 bytes in version 2, header_length bytes in version 3)
+    header_length         header extensions, then the path of the backing file
+
+An image is a row of clusters, and a number counts how often each cluster is used. Two levels of tables say where a
+cluster of the virtual disk is: an entry of the first level is the place of a table of the second level, which fills a
+cluster. All integers are big-endian.
+
+    first level           bit 63: used once; bits 9 to 55: place
+    second level          bit 63: used once; 62: compressed; bits 9 to 55: place; 0: reads as zeros, wherever it is
+    counts                a table of clusters that are full of counts, of 16 bits in an image that SM has made
+
+The image has no UUID of its own. An image with a parent holds the parent's path, /dev/VG_XenStorage-<SR>/QCOW2-<VDI>.
+Source: QEMU docs/interop/qcow2.rst.
+"""
+
+from typing import List, Mapping, NamedTuple, Optional
+
+from relvmoiscsi.device import Range
+from relvmoiscsi.errors import Malformed, Place, Unsupported
+from relvmoiscsi.formats.naming import ParentName, parse_parent_name, rename_parent
+from relvmoiscsi.formats.ondisk import Change, Record, be32, be64, expect_magic, raw
+
+# fmt: off
+MAGIC                    = b"QFI\xfb"
+VERSION_2_HEADER_LENGTH  = 72
+MAX_BACKING_BYTES        = 1023        #: the format's own limit
+INCOMPATIBLE_DIRTY       = 1 << 0      #: refcounts may be out of date
+INCOMPATIBLE_CORRUPT     = 1 << 1
+INCOMPATIBLE_DATA_FILE   = 1 << 2
+#: QEMU's names of the features for which an image is refused
+INCOMPATIBLE_NAMES       = {2: "an external data file", 3: "compression type", 4: "extended L2 entries"}
+KNOWN_INCOMPATIBLE       = 0b11111     #: dirty, corrupt, external data file, compression type, extended L2
+
+MAX_L1_BYTES             = 32 << 20    #: of the first-level table; qemu makes none that is larger
+EXTENSION_END            = 0
+EXTENSION_BACKING_FORMAT = 0xE2792ACA
+EXTENSION_BITMAPS        = 0x23852875
+EXTENSION_DATA_FILE      = 0x44415441
+EXTENSION_ENCRYPTION     = 0x0537BE77
+EXTENSION_HIDDEN         = 0x76617465  #: "vate": SM's own; the first byte of its data is 1 for a hidden image
+
+
+ENTRY_USED_ONCE          = 1 << 63
+ENTRY_COMPRESSED         = 1 << 62
+ENTRY_ZEROS              = 1
+ENTRY_PLACE              = (1 << 56) - (1 << 9)
+COUNT_ORDER              = 4           #: counts have 16 bits
+ENTRY_BYTES              = 8
+COUNT_BYTES              = 2
+
+
+class Header(Record, size=72):
+    """What both versions begin with."""
+
+    magic                 = raw(0, 4)
+    version               = be32(4)    #: 2 or 3
+    backing_file_offset   = be64(8)    #: bytes from the start of the image; 0: no backing file
+    backing_file_size     = be32(16)   #: bytes, no NUL
+    cluster_bits          = be32(20)
+    size                  = be64(24)   #: bytes, the size of the virtual disk
+    crypt_method          = be32(32)   #: 0: not encrypted
+    l1_size               = be32(36)
+    l1_table_offset       = be64(40)
+    refcount_table_offset = be64(48)
+    refcount_clusters     = be32(56)
+    nb_snapshots          = be32(60)
+    snapshots_offset      = be64(64)
+
+
+class HeaderV3(Record, size=32):
+    """What version 3 adds at byte 72."""
+
+    incompatible   = be64(0)
+    compatible     = be64(8)
+    autoclear      = be64(16)
+    refcount_order = be32(24)
+    header_length  = be32(28)          #: bytes of the whole header, at least 104
+
+
+class Extension(Record, size=8):
+    """Start of a header extension; `length` bytes of data follow, padded to 8."""
+
+    type   = be32(0)
+    length = be32(4)
+# fmt: on
+
+
+#: what must be read from the start of a volume before `read_qcow2`; header, extensions and path of an image that
+#: SM made lie well inside
+HEAD_BYTES = 4096
+#: of the first-level table: no cluster below it
+UNUSED_ENTRY = bytes(8)
+
+
+class Qcow2(NamedTuple):
+    """A verified header. `backing` is where the backing file's path lies in the volume, None without a parent."""
+
+    header: Header
+    hidden: bool
+    hidden_at: Optional[int]  #: bytes from the start of the volume to SM's hidden flag; None where SM has set none yet
+    backing: Optional[Range]
+
+    @property
+    def virtual_size(self) -> int:
+        return self.header.size
+
+    def block_table(self) -> Range:
+        """The first level of the table of clusters, in the volume."""
+        return Range(self.header.l1_table_offset, min(8 * self.header.l1_size, MAX_L1_BYTES))
+
+    def with_hidden(self, hidden: bool, volume: str) -> "Qcow2":
+        """The same with another hidden flag. Raises Unsupported where the image has no room for one."""
+        if hidden and self.hidden_at is None:
+            raise Unsupported("QCOW2 header", Place(volume, 0), "it has no extension for the hidden flag")
+        return self._replace(hidden=hidden)
+
+
+def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
+    """Verify the header and its extensions. `head` is the first HEAD_BYTES of the volume. Raises FormatError."""
+    where = Place(volume, 0)
+    header = Header.at(head, 0, where)
+    expect_magic("QCOW2 header", where, header.magic, MAGIC)
+    if header.version not in (2, 3):
+        raise Unsupported("QCOW2 header", where, f"its version is {header.version}")
+    if header.crypt_method:
+        raise Unsupported("QCOW2 header", where.plus(Header.crypt_method.offset), "it is encrypted")
+    if not 9 <= header.cluster_bits <= 21:
+        raise Malformed("QCOW2 header", where.plus(Header.cluster_bits.offset), "its cluster size is out of range")
+    extensions_at = _header_length(head, header, where)
+    backing = _backing(header, extensions_at, volume_size, where)
+    extensions_end = backing.offset if backing else 1 << header.cluster_bits
+    hidden_at = _hidden_at(head, extensions_at, extensions_end, where)
+    hidden = hidden_at is not None and head[hidden_at] == 1
+    return Qcow2(header, hidden, hidden_at, backing)
+
+
+def _header_length(head: bytes, header: Header, where: Place) -> int:
+    if header.version == 2:
+        return VERSION_2_HEADER_LENGTH
+    more = HeaderV3.at(head, Header.SIZE, where.plus(Header.SIZE))
+    if more.incompatible & ~KNOWN_INCOMPATIBLE or more.incompatible & INCOMPATIBLE_DATA_FILE:
+        problem = f"it has the incompatible features {incompatible_features(more.incompatible)}"
+        raise Unsupported("QCOW2 header", where.plus(Header.SIZE), problem)
+    if more.incompatible & INCOMPATIBLE_CORRUPT:
+        raise Malformed("QCOW2 header", where.plus(Header.SIZE), "it is marked as corrupt")
+    if more.header_length < Header.SIZE + HeaderV3.SIZE or more.header_length % 8:
+        raise Malformed("QCOW2 header", where, f"its length is {more.header_length}")
+    return more.header_length
+
+
+def _backing(header: Header, header_end: int, volume_size: int, where: Place) -> Optional[Range]:
+    if header.backing_file_offset == 0:
+        return None
+    found = Range(header.backing_file_offset, header.backing_file_size)
+    first_cluster = min(1 << header.cluster_bits, volume_size)
+    if found.offset < header_end or found.end > first_cluster or not 0 < found.length <= MAX_BACKING_BYTES:
+        problem = f"its backing file path has {found.length} bytes at {found.offset}"
+        raise Malformed("QCOW2 header", where.plus(Header.backing_file_offset.offset), problem)
+    return found
+
+
+def _hidden_at(head: bytes, at: int, end: int, where: Place) -> Optional[int]:
+    """Where SM's hidden flag is; verifies the extensions up to the end mark on the way."""
+    found = None
+    while at + Extension.SIZE <= end:
+        extension = Extension.at(head, at, where.plus(at))
+        if extension.type == EXTENSION_END:
+            break
+        if extension.type in (EXTENSION_DATA_FILE, EXTENSION_ENCRYPTION):
+            raise Unsupported("QCOW2 header extension", where.plus(at), f"its type is 0x{extension.type:08x}")
+        data_at = at + Extension.SIZE
+        if data_at + extension.length > end:
+            raise Malformed("QCOW2 header extension", where.plus(at), f"it has {extension.length} bytes")
+        if extension.type == EXTENSION_HIDDEN and extension.length > 0 and data_at < len(head):
+            found = data_at
+        at = data_at + extension.length + -extension.length % 8
+    return found
+
+
+def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
+    """The parent that the backing file's path names. Raises Unsupported when it names no volume of an SR."""
+    if image.backing is None:
+        return None
+    parent = parse_parent_name(path.decode("latin-1"))
+    if parent is None:
+        problem = "{!r} names no volume of an SR".format(path.decode("utf-8", "replace"))
+        raise Unsupported("QCOW2 backing file", Place(volume, image.backing.offset), problem)
+    return parent
+
+
+def changes(image: Qcow2, path: bytes, uuids: Mapping[str, str], volume: str) -> List[Change]:
+    """The bytes that change under new UUIDs: the backing file's path."""
+    if image.backing is None:
+        return []
+    new = rename_parent(path.decode("latin-1"), uuids).encode("latin-1")
+    return [Change(image.backing.offset, path, new, "QCOW2 backing file of " + volume)]
+
+
+def hidden_changes(before: Qcow2, after: Qcow2, volume: str) -> List[Change]:
+    """The byte that changes where SM's unfinished work changes the hidden flag."""
+    if before.hidden == after.hidden or before.hidden_at is None:
+        return []
+    old, new = bytes([before.hidden]), bytes([after.hidden])
+    return [Change(before.hidden_at, old, new, "QCOW2 hidden flag of " + volume)]
+
+
+def incompatible_features(bits: int) -> str:
+    """Features by their number, and their names as far as known."""
+    names = [name for bit, name in INCOMPATIBLE_NAMES.items() if bits >> bit & 1]
+    return f"0x{bits:x}" + (f" ({', '.join(names)})" if names else "")

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Where a QCOW2 keeps its clusters: entries of its tables, how large it may become, a header without a parent. Pure.
+
+Sources: QEMU docs/interop/qcow2.rst; block/qcow2.c (qcow2_calc_prealloc_size, which `qemu-img measure` asks);
+xcp-ng-rpms/sm, qcow2util.py as patches 0139 and 0140 have it (calcOverheadEmpty), lvmcowutil.py (calcVolumeSize).
+"""
+
+import sys
+from array import array
+from functools import lru_cache
+from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+
+from relvmoiscsi.device import align_up
+from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
+from relvmoiscsi.formats import qcow2
+from relvmoiscsi.formats.qcow2 import (
+    COUNT_BYTES,
+    ENTRY_BYTES,
+    HEAD_BYTES,
+    Extension,
+    Header,
+    HeaderV3,
+    Qcow2,
+    incompatible_features,
+)
+
+ABSENT = 0  #: of `read_entries`: the parent has it
+ZEROS = 1  #: of `read_entries`: all zeros, whatever the parent has
+SM_CLUSTER_BYTES = 65536  #: for which SM reckons, whatever an image has
+MIN_CLUSTER_BYTES = 4096  #: of images that are merged; SM makes larger clusters
+
+_L1_RESERVED = ~(qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_PLACE) & (1 << 64) - 1
+_L2_RESERVED = _L1_RESERVED & ~qcow2.ENTRY_ZEROS  # compressed clusters among it
+
+
+class Needs(NamedTuple):
+    """So many clusters of each kind an image takes beside its data."""
+
+    first_level: int
+    second_level: int
+    count_table: int
+    counts: int
+
+    @property
+    def total(self) -> int:
+        return 1 + sum(self)
+
+
+def words(data: bytes) -> Sequence[int]:
+    """Numbers of 64 bits."""
+    return _swapped(array("Q", data))
+
+
+def word_bytes(numbers: Iterable[int]) -> bytes:
+    return _swapped(array("Q", numbers)).tobytes()
+
+
+def _swapped(found: "array[int]") -> "array[int]":
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found
+
+
+def read_tables(data: bytes, what: str, where: Place) -> List[int]:
+    """The places of clusters in a table of the first level, or of counts; 0 where there is none. Raises Malformed."""
+    found = words(data)
+    for index, entry in enumerate(found):
+        if entry & _L1_RESERVED:
+            raise Malformed(what, where.plus(ENTRY_BYTES * index), f"an entry is 0x{entry:016x}")
+    return [entry & qcow2.ENTRY_PLACE for entry in found]
+
+
+class Entries(NamedTuple):
+    """A table of the second level."""
+
+    clusters: Sequence[int]  #: for each cluster of the disk ABSENT, ZEROS, or its place
+    taken: Sequence[int]  #: all places that the table names, also of clusters that read as zeros
+
+
+def read_entries(data: bytes, where: Place) -> Entries:
+    """A table of the second level. Raises Unsupported for compressed clusters, Malformed for entries that none has.
+
+    There are millions of entries, so a table is looked at as one number.
+    """
+    found, zeros = int.from_bytes(data, "big"), qcow2.ENTRY_ZEROS
+    if found & _repeated(_L2_RESERVED, len(data)):
+        _raise_for(words(data), where)
+    places = words((found & _repeated(qcow2.ENTRY_PLACE, len(data))).to_bytes(len(data), "big"))
+    clusters = places
+    if found & _repeated(zeros, len(data)):
+        clusters = array("Q", [ZEROS if entry & zeros else place for entry, place in zip(words(data), places)])
+    return Entries(clusters, places if ABSENT not in places else array("Q", filter(None, places)))
+
+
+@lru_cache(maxsize=16)
+def _repeated(number: int, length: int) -> int:
+    """A number of 64 bits as often as it takes to be so many bytes."""
+    return int.from_bytes(number.to_bytes(ENTRY_BYTES, "big") * (length // ENTRY_BYTES), "big")
+
+
+def marked(places: Sequence[int], mark: int) -> Sequence[int]:
+    """Places with more bits; ABSENT and ZEROS as they are."""
+    if not places or min(places) <= ZEROS:
+        return [mark | place if place > ZEROS else place for place in places]
+    data = word_bytes(places)
+    return words((int.from_bytes(data, "big") | _repeated(mark, len(data))).to_bytes(len(data), "big"))
+
+
+def _raise_for(entries: Iterable[int], where: Place) -> None:
+    for index, entry in enumerate(entries):
+        at = where.plus(ENTRY_BYTES * index)
+        if entry & qcow2.ENTRY_COMPRESSED:
+            raise Unsupported("QCOW2 cluster", at, "it is compressed")
+        if entry & _L2_RESERVED:
+            raise Malformed("QCOW2 cluster", at, f"its entry is 0x{entry:016x}")
+
+
+def needs(virtual_size: int, cluster_bytes: int) -> Needs:
+    """What an image takes that may become full."""
+    per_table, data = cluster_bytes // ENTRY_BYTES, -(-virtual_size // cluster_bytes)
+    second = -(-data // per_table)
+    first = -(-second // per_table)
+    fixed, last = 1 + first + second + data, 0
+    table, counts = 0, 0
+    while last != fixed + table + counts:
+        last = fixed + table + counts
+        counts = counts_for(last, cluster_bytes)
+        table = -(-counts // per_table)
+    return Needs(first, second, table, counts)
+
+
+def counts_for(clusters: int, cluster_bytes: int) -> int:
+    """How many clusters of counts so many clusters take."""
+    return -(-clusters * COUNT_BYTES // cluster_bytes)
+
+
+def full_size(virtual_size: int, cluster_bytes: int) -> int:
+    """Bytes of an image of which every cluster is there."""
+    data = align_up(virtual_size, cluster_bytes)
+    return data + needs(virtual_size, cluster_bytes).total * cluster_bytes
+
+
+def formula_size(virtual_size: int) -> int:
+    """Bytes: how large SM makes the volume of a QCOW2, before it rounds up to extents."""
+    return virtual_size - align_up(virtual_size, SM_CLUSTER_BYTES) + full_size(virtual_size, SM_CLUSTER_BYTES)
+
+
+# --- headers
+
+
+def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -> None:
+    """Raises FormatError for an image that is not merged with others. `head` is that of `read_qcow2`.
+
+    `parent_format` is what an image calls its parent's format, if it does; empty without a parent.
+    """
+    where = Place(volume, 0)
+    header = image.header
+    if header.version != 3:
+        raise Unsupported("QCOW2 header", where.plus(Header.version.offset), f"its version is {header.version}")
+    if 1 << header.cluster_bits < MIN_CLUSTER_BYTES:
+        problem = f"its clusters have {1 << header.cluster_bits} bytes"
+        raise Unsupported("QCOW2 header", where.plus(Header.cluster_bits.offset), problem)
+    if header.nb_snapshots:
+        problem = f"it has {header.nb_snapshots} snapshots of its own"
+        raise Unsupported("QCOW2 header", where.plus(Header.nb_snapshots.offset), problem)
+    more, at = HeaderV3.at(head, Header.SIZE, where.plus(Header.SIZE)), where.plus(Header.SIZE)
+    if more.incompatible & qcow2.INCOMPATIBLE_DIRTY:
+        raise Unsupported("QCOW2 header", at, "it is marked as dirty")
+    if more.incompatible:
+        features = incompatible_features(more.incompatible)
+        raise Unsupported("QCOW2 header", at, f"it has the incompatible features {features}")
+    if more.refcount_order != qcow2.COUNT_ORDER:
+        order = at.plus(HeaderV3.refcount_order.offset)
+        raise Unsupported("QCOW2 header", order, f"its counts have {1 << min(99, more.refcount_order)} bits, not 16")
+    for offset, extension, data in _extensions(head, more.header_length, volume):
+        if extension.type == qcow2.EXTENSION_BITMAPS:
+            raise Unsupported("QCOW2 header extension", where.plus(offset), "it has bitmaps of changed blocks")
+        if extension.type == qcow2.EXTENSION_BACKING_FORMAT and data != parent_format:
+            named = data.decode("latin-1")
+            raise Malformed("QCOW2 header extension", where.plus(offset), f"it calls its parent a {named!r}")
+
+
+def _extensions(head: bytes, at: int, volume: str) -> Iterator[Tuple[int, Extension, bytes]]:
+    """Where each extension is, its start and its data; the end mark is not among them. Raises Truncated."""
+    while True:
+        extension = Extension.at(head, at, Place(volume, at))
+        if extension.type == qcow2.EXTENSION_END:
+            return
+        data = head[at + Extension.SIZE : at + Extension.SIZE + extension.length]
+        if len(data) < extension.length:
+            raise Truncated("QCOW2 header extension", Place(volume, at), extension.length, len(data))
+        yield at, extension, data
+        at += Extension.SIZE + align_up(extension.length, ENTRY_BYTES)
+
+
+def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[int, int], volume: str) -> bytes:
+    """The header of an image without a parent, made of the header of a leaf; HEAD_BYTES long.
+
+    `tables_at`: where the tables of the first level and of counts are; `needed` has their sizes. SM's extension stays,
+    not hidden; only what names the parent's format goes.
+    """
+    header, more = Header.at(head), HeaderV3.at(head, Header.SIZE)
+    virtual_size = header.size
+    entries = -(-virtual_size // (cluster_bytes * (cluster_bytes // ENTRY_BYTES)))
+    header = header.replace(
+        backing_file_offset=0,
+        backing_file_size=0,
+        cluster_bits=cluster_bytes.bit_length() - 1,
+        l1_size=entries,
+        l1_table_offset=tables_at[0],
+        refcount_table_offset=tables_at[1],
+        refcount_clusters=needed.count_table,
+        nb_snapshots=0,
+        snapshots_offset=0,
+    )
+    parts = [bytes(header), bytes(more.replace(autoclear=0)), head[Header.SIZE + HeaderV3.SIZE : more.header_length]]
+    for _offset, extension, data in _extensions(head, more.header_length, volume):
+        if extension.type == qcow2.EXTENSION_BACKING_FORMAT:
+            continue
+        kept = b"\0" + data[1:] if extension.type == qcow2.EXTENSION_HIDDEN else data
+        parts += [bytes(extension), kept.ljust(align_up(len(kept), ENTRY_BYTES), b"\0")]
+    return b"".join(parts).ljust(HEAD_BYTES, b"\0")

@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The VHD format: verify an image in a logical volume, and say which of its bytes a new identity changes.
+
+    0             copy of the footer
+    512           dynamic header: parent id, parent name, parent locators
+    table_offset  block allocation table, batmap, locator texts, blocks
+    end - 512     footer
+
+All integers are big-endian. Sources: Microsoft, Virtual Hard Disk Image Format Specification; blktap include/vhd.h.
+
+A dynamic VHD carries neither an SR nor a VDI UUID. A differencing VHD names its parent up to four times: in the dynamic
+header and in the texts of the locators. SM follows the header, tapdisk the locators, so all must agree in the end.
+Where a reparenting was cut, they do not agree. `resignature.reading`, which sees the parents, decides which is right.
+
+The footer in the last sector means nothing unless it is valid: tapdisk overwrites it (512 times 0xC7) whenever it
+opens a VHD to write to it, and only a clean close brings it back. The copy that the volume begins with then governs,
+as it does for libvhd. Source: blktap drivers/block-vhd.c (vhd_kill_footer), vhd/lib/libvhd.c (vhd_read_footer).
+"""
+
+import re
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
+
+from relvmoiscsi.device import SECTOR, Range
+from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
+from relvmoiscsi.formats.checksum import vhd_checksum
+from relvmoiscsi.formats.naming import ParentName, parent_text, parse_parent_name, rename_parent
+from relvmoiscsi.formats.ondisk import Change, Field, Record, Structure, be32, be64, expect_magic, raw, u8
+
+# fmt: off
+FOOTER_COOKIE   = b"conectix"
+POISONED_COOKIE = b"v_poison"      #: vhd-util's resize journal disables the footer with it
+KILLED_FOOTER   = b"\xc7" * 512    #: what tapdisk writes over the footer at the end when it opens a VHD to write
+HEADER_COOKIE   = b"cxsparse"
+HEADER_OFFSET   = 512
+HEADER_KIND     = "VHD header"     #: of a Structure, with its checksum
+FOOTER_KIND     = "VHD footer"
+VERSION         = 0x00010000
+TYPE_DYNAMIC    = 3
+TYPE_DIFFERENCING = 4
+TYPE_NAMES      = {2: "fixed", TYPE_DYNAMIC: "dynamic", TYPE_DIFFERENCING: "differencing"}
+LOCATOR_COUNT   = 8
+LOCATOR_NONE    = 0
+LOCATOR_MACX    = 0x4D616358       #: "MacX": a file URL, UTF-8
+LOCATOR_W2KU    = 0x57326B75       #: "W2ku": absolute path, UTF-16LE
+LOCATOR_W2RU    = 0x57327275       #: "W2ru": relative path, UTF-16LE
+LOCATOR_CODECS  = {LOCATOR_MACX: "utf-8", LOCATOR_W2KU: "utf-16-le", LOCATOR_W2RU: "utf-16-le"}
+NAME_CODEC      = "utf-16-be"      #: of DynamicHeader.parent_name
+BATMAP_COOKIE   = b"tdbatmap"
+BATMAP_VERSIONS = (0x00010001, 0x00010002)   #: the checksum of the first one adds signed bytes
+#: creators whose checksum does not follow the hidden byte (libvhd before 1.2)
+OLD_CREATORS    = (0x00000001, 0x00010001)
+
+
+class Footer(Record, size=512):
+    """At the end of the volume, and a copy at its start."""
+
+    cookie          = raw(0, 8)
+    features        = be32(8)
+    version         = be32(12)
+    data_offset     = be64(16)     #: bytes from the start of the volume to the dynamic header
+    timestamp       = be32(24)     #: seconds since 2000-01-01 UTC
+    creator_app     = raw(28, 4)
+    creator_version = be32(32)
+    creator_os      = be32(36)
+    original_size   = be64(40)     #: bytes
+    current_size    = be64(48)     #: bytes, the size of the virtual disk
+    geometry        = be32(56)
+    type            = be32(60)
+    checksum        = be32(64)     #: one's complement of the sum of the other bytes
+    uuid            = raw(68, 16)  #: of the VHD; not the VDI's UUID
+    saved_state     = u8(84)
+    hidden          = u8(85)       #: SM: kept only as a parent
+    reserved        = raw(86, 426)
+
+
+class DynamicHeader(Record, size=1024):
+    """Where the block table is, and who the parent is."""
+
+    cookie           = raw(0, 8)
+    data_offset      = be64(8)         #: all ones
+    table_offset     = be64(16)        #: bytes from the start of the volume to the block allocation table
+    version          = be32(24)
+    max_bat_entries  = be32(28)
+    block_size       = be32(32)        #: bytes
+    checksum         = be32(36)        #: one's complement of the sum of the other bytes
+    parent_uuid      = raw(40, 16)     #: footer uuid of the parent; zero for a raw parent
+    parent_timestamp = be32(56)
+    reserved1        = be32(60)
+    parent_name      = raw(64, 512)    #: UTF-16BE, zero padded
+    locators         = raw(576, 192)   #: eight LocatorEntry
+    reserved2        = raw(768, 256)
+
+
+class LocatorEntry(Record, size=24):
+    """Where another spelling of the parent's name lies."""
+
+    code        = be32(0)
+    data_space  = be32(4)      #: room for the text: bytes; below 512 it counts sectors
+    data_length = be32(8)      #: bytes of text
+    reserved    = be32(12)
+    data_offset = be64(16)     #: bytes from the start of the volume
+
+
+class BatmapHeader(Record, size=512):
+    """Behind the block allocation table, on the next sector. blktap's own: the format does not have it."""
+
+    cookie         = raw(0, 8)
+    batmap_offset  = be64(8)       #: bytes from the start of the volume
+    batmap_sectors = be32(16)
+    version        = be32(20)
+    checksum       = be32(24)      #: one's complement of the sum of the batmap's bytes
+    marker         = raw(28, 1)
+    keyhash        = raw(29, 65)   #: of an encrypted image: a flag, a nonce, and what both make of the key
+    reserved       = raw(94, 418)
+# fmt: on
+
+
+#: bytes at the start of a volume: the footer's copy and the header; the footer is its last Footer.SIZE bytes
+HEAD_BYTES = HEADER_OFFSET + DynamicHeader.SIZE
+
+#: two valid footers are of one VHD where these fields agree; where SM was cut between two writes, while it resized the
+#: VHD or changed its hidden flag, other fields differ
+_SAME_IN_BOTH_FOOTERS: Tuple[Field[Any], ...] = (Footer.uuid, Footer.type, Footer.data_offset)
+
+#: what is looked at in a header before its locators are believed
+_WHAT_LOCATORS_ARE_MADE_OF: Tuple[Field[Any], ...] = (
+    DynamicHeader.locators,
+    DynamicHeader.table_offset,
+    DynamicHeader.max_bat_entries,
+)
+
+#: of the block allocation table: the block is not there
+UNUSED_ENTRY = b"\xff\xff\xff\xff"
+
+_NO_LOCATOR = LocatorEntry.code.encode(LOCATOR_NONE)  #: how an entry begins that is not in use
+Sealed = TypeVar("Sealed", Footer, DynamicHeader)
+
+_TEXT_PREFIX = re.compile(r"(?:file://)?(?:\./)?(?:\.\\)?")
+
+
+class Locator(NamedTuple):
+    """A parent locator that is in use."""
+
+    number: int  #: of its entry in the header
+    code: int
+    offset: int  #: bytes from the start of the volume
+    length: int  #: bytes of text
+
+
+class Vhd(NamedTuple):
+    """A verified VHD. Footers are as found; both are kept, since SM may have been cut between writing the two."""
+
+    footer: Footer  #: the copy that the volume begins with
+    end_footer: Optional[Footer]  #: in the last sector; None when there is no valid one of this VHD
+    stale_end: Optional[Footer]  #: the valid footer of another VHD, which the last sector holds in its place
+    killed: bool  #: the last sector is as tapdisk leaves it while it has the VHD open
+    header: DynamicHeader
+    locators: Tuple[Locator, ...]
+    parent: Optional[ParentName]  #: as the header names it; None for a dynamic VHD
+
+    @property
+    def hidden(self) -> bool:
+        """As SM's scan sees it, which reads the copy only."""
+        return bool(self.footer.hidden)
+
+    @property
+    def virtual_size(self) -> int:
+        """As tapdisk sees it."""
+        return (self.end_footer or self.footer).current_size
+
+    def block_table(self) -> Range:
+        """The entries of the block allocation table that the virtual disk uses, in the volume."""
+        blocks = -(-self.virtual_size // self.header.block_size) if self.header.block_size else 0
+        return Range(self.header.table_offset, 4 * min(blocks, self.header.max_bat_entries))
+
+    def with_hidden(self, hidden: bool) -> "Vhd":
+        """The same with the hidden flag in every valid footer."""
+        end = _with_hidden(self.end_footer, hidden) if self.end_footer else None
+        return self._replace(footer=_with_hidden(self.footer, hidden), end_footer=end)
+
+    def with_own_end_footer(self) -> "Vhd":
+        """The same with the copy of its footer in the last sector."""
+        return self._replace(end_footer=self.footer, stale_end=None, killed=False)
+
+
+def read_vhd(
+    footer_copy: bytes,
+    header_bytes: bytes,
+    last_sector: bytes,
+    volume: str,
+    volume_size: int,
+    like: Optional[Vhd] = None,
+) -> Vhd:
+    """Verify the footer's copy, which the volume begins with, the header behind it, and the footer.
+
+    `like` was read from a volume of the same size, this one or another: what has the same bytes is verified already.
+    Raises FormatError. The locators' texts are read by `located_parents`.
+    """
+    start = Place(volume, 0)
+    if like is not None and _has_footers(like, footer_copy, last_sector):
+        if header_bytes == bytes(like.header):
+            return like
+        footer, end_footer, stale_end, killed = like[:4]
+    else:
+        footer, end_footer, stale_end, killed = _footers(footer_copy, last_sector, start, volume_size)
+    header = _header(header_bytes, start.plus(HEADER_OFFSET), volume_size)
+    if footer.type == TYPE_DYNAMIC:
+        _verify_no_parent(header, start.plus(HEADER_OFFSET))
+        return Vhd(footer, end_footer, stale_end, killed, header, (), None)
+    if like is not None and _same_in(header, like.header, *_WHAT_LOCATORS_ARE_MADE_OF):
+        locators = like.locators
+    else:
+        locators = _locators(header, volume, volume_size)
+    parent = _parent_in_header(header, start.plus(HEADER_OFFSET))
+    return Vhd(footer, end_footer, stale_end, killed, header, locators, parent)
+
+
+def _has_footers(vhd: Vhd, footer_copy: bytes, last_sector: bytes) -> bool:
+    """Whether a VHD was read from these sectors; no, where it does not tell what the last one held."""
+    end = vhd.end_footer or vhd.stale_end
+    last = bytes(end) if end is not None else KILLED_FOOTER if vhd.killed else b""
+    return footer_copy == bytes(vhd.footer) and last_sector == last
+
+
+def _footers(
+    footer_copy: bytes, last_sector: bytes, start: Place, volume_size: int
+) -> Tuple[Footer, Optional[Footer], Optional[Footer], bool]:
+    """Both footers, a stale one, and whether the last sector is a killed one: see `Vhd`."""
+    footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
+    is_copy = last_sector == footer_copy
+    end_footer = footer if is_copy else _end_footer(last_sector, start.plus(volume_size - Footer.SIZE))
+    killed = last_sector == KILLED_FOOTER
+    stale_end = None
+    if end_footer is not None and not (is_copy or _same_in(footer, end_footer, *_SAME_IN_BOTH_FOOTERS)):
+        end_footer, stale_end = None, end_footer
+    if footer.type not in (TYPE_DYNAMIC, TYPE_DIFFERENCING):
+        kind = TYPE_NAMES.get(footer.type, str(footer.type))
+        raise Unsupported("VHD footer", start.plus(Footer.type.offset), f"its disk type is {kind}")
+    if footer.data_offset != HEADER_OFFSET:
+        problem = f"it puts the dynamic header at {footer.data_offset}"
+        raise Unsupported("VHD footer", start.plus(Footer.data_offset.offset), problem)
+    return footer, end_footer, stale_end, killed
+
+
+def _same_in(one: Sealed, other: Sealed, *fields: Field[Any]) -> bool:
+    return all(field.stored(one) == field.stored(other) for field in fields)
+
+
+def _end_footer(last_sector: bytes, where: Place) -> Optional[Footer]:
+    """The footer in the last sector; None when it means nothing. Raises Unsupported for one that was disabled."""
+    footer = Footer.at(last_sector, 0, where)
+    if footer.cookie == FOOTER_COOKIE and not _checksum_holds(footer):
+        return None
+    known = footer.cookie in (POISONED_COOKIE, FOOTER_COOKIE)
+    return _footer("VHD footer", footer, where) if known else None
+
+
+def _footer(what: str, footer: Footer, where: Place) -> Footer:
+    if footer.cookie == POISONED_COOKIE:
+        raise Unsupported(what, where, "a resize of the VHD was cut, its footer is disabled")
+    expect_magic(what, where, footer.cookie, FOOTER_COOKIE)
+    if footer.version != VERSION:
+        raise Unsupported(what, where.plus(Footer.version.offset), f"its version is 0x{footer.version:08x}")
+    if not _checksum_holds(footer):
+        raise BadChecksum(what, where, footer.checksum, vhd_checksum(bytes(footer), Footer.checksum.offset))
+    return footer
+
+
+def _checksum_holds(footer: Footer) -> bool:
+    return footer.checksum == vhd_checksum(bytes(footer), Footer.checksum.offset) or _old_creator_agrees(footer)
+
+
+def _with_hidden(footer: Footer, hidden: bool) -> Footer:
+    if footer.hidden == int(hidden):
+        return footer
+    return sealed(footer.replace(hidden=int(hidden)))
+
+
+def sealed(record: Sealed) -> Sealed:
+    """A footer or a header with its checksum made anew."""
+    return record.replace(checksum=vhd_checksum(bytes(record), type(record).checksum.offset))
+
+
+def _old_creator_agrees(footer: Footer) -> bool:
+    shown = bytes(footer.replace(hidden=0))
+    return footer.creator_version in OLD_CREATORS and footer.checksum == vhd_checksum(shown, Footer.checksum.offset)
+
+
+def _header(data: bytes, where: Place, volume_size: int) -> DynamicHeader:
+    header = DynamicHeader.at(data, 0, where)
+    expect_magic("VHD header", where, header.cookie, HEADER_COOKIE)
+    computed = vhd_checksum(bytes(header), DynamicHeader.checksum.offset)
+    if header.checksum != computed:
+        raise BadChecksum("VHD header", where, header.checksum, computed)
+    if header.version != VERSION:
+        raise Unsupported("VHD header", where, f"its version is 0x{header.version:08x}")
+    if header.reserved1 or header.reserved2.strip(b"\0"):
+        raise Unsupported("VHD header", where, "its reserved bytes are in use")
+    table_end = header.table_offset + 4 * header.max_bat_entries
+    if header.table_offset < HEAD_BYTES or table_end > volume_size:
+        raise Malformed("VHD header", where, f"its block table ends at {table_end} of {volume_size}")
+    return header
+
+
+def _verify_no_parent(header: DynamicHeader, where: Place) -> None:
+    for field in (DynamicHeader.parent_uuid, DynamicHeader.parent_name, DynamicHeader.locators):
+        if getattr(header, field.name).strip(b"\0"):
+            problem = f"it has a {field.name}, and the footer says that there is no parent"
+            raise Malformed("VHD header", where.plus(field.offset), problem)
+
+
+def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Locator, ...]:
+    found: List[Locator] = []
+    table = (header.table_offset, header.table_offset + 4 * header.max_bat_entries)
+    taken = [(0, HEAD_BYTES), table, (volume_size - Footer.SIZE, volume_size)]
+    entries, start = header.locators, Place(volume, HEADER_OFFSET + DynamicHeader.locators.offset)
+    for index in range(LOCATOR_COUNT):
+        at = index * LocatorEntry.SIZE
+        if entries.startswith(_NO_LOCATOR, at):
+            continue
+        where = start.plus(at)
+        locator = _locator(LocatorEntry.at(entries, at, where), index, where)
+        span = (locator.offset, locator.offset + locator.length)
+        if span[1] > volume_size or any(span[0] < end and start < span[1] for start, end in taken):
+            problem = "its text in bytes {} to {} runs into something else".format(*span)
+            raise Malformed(f"VHD parent locator {index}", where, problem)
+        taken.append(span)
+        found.append(locator)
+    return tuple(found)
+
+
+def _locator(entry: LocatorEntry, index: int, where: Place) -> Locator:
+    what = f"VHD parent locator {index}"
+    if entry.code not in LOCATOR_CODECS:
+        raise Unsupported(what, where, f"its code is 0x{entry.code:08x}")
+    space, length = locator_space(entry), entry.data_length
+    if not 0 < length <= space or length > 4096:
+        raise Malformed(what, where, f"its text has {length} bytes in a room of {space}")
+    return Locator(index, entry.code, entry.data_offset, length)
+
+
+def locator_space(entry: LocatorEntry) -> int:
+    """Bytes of room for the text of a locator."""
+    space = entry.data_space
+    return space * SECTOR if space < SECTOR else space
+
+
+def _parent_in_header(header: DynamicHeader, where: Place) -> ParentName:
+    where = where.plus(DynamicHeader.parent_name.offset)
+    return _parent_of(_name_text(header, where), "VHD parent name", where)
+
+
+def _name_text(header: DynamicHeader, where: Place) -> str:
+    text = _decoded(header.parent_name, NAME_CODEC, "VHD parent name", where)
+    return text.split("\0", 1)[0]
+
+
+def _decoded(data: bytes, codec: str, what: str, where: Place) -> str:
+    try:
+        return data.decode(codec)
+    except UnicodeDecodeError as error:
+        raise Malformed(what, where, f"it is not {codec.upper()}: {error.reason}") from error
+
+
+def _prefix_length(text: str) -> int:
+    match = _TEXT_PREFIX.match(text)
+    return match.end() if match else 0
+
+
+def _parent_of(text: str, what: str, where: Place) -> ParentName:
+    parent = parse_parent_name(text[_prefix_length(text) :])
+    if parent is None:
+        raise Unsupported(what, where, f"{text!r} names no volume of an SR")
+    return parent
+
+
+def located_parents(vhd: Vhd, texts: Sequence[bytes], volume: str) -> List[ParentName]:
+    """The parents that the locators name, in the order in which tapdisk tries them: all the same, unless a reparenting
+    was cut. `texts` is in the order of `vhd.locators`.
+
+    Raises FormatError. A differencing VHD without any locator is one tapdisk cannot open.
+    """
+    if vhd.parent is not None and not vhd.locators:
+        raise Malformed("VHD header", Place(volume, HEADER_OFFSET), "it has a parent and no parent locator")
+    found = []
+    for locator, data in zip(vhd.locators, texts):
+        where = Place(volume, locator.offset)
+        what = "VHD parent locator text"
+        found.append(_parent_of(_located_text(locator, data, what, where), what, where))
+    return found
+
+
+def _located_text(locator: Locator, data: bytes, what: str, where: Place) -> str:
+    """The text without the zeros behind it: where a cut reparenting made it shorter, the header says the old length."""
+    return _decoded(data, LOCATOR_CODECS[locator.code], what, where).rstrip("\0")
+
+
+def footer_changes(before: Vhd, after: Vhd, volume: str, volume_size: int) -> List[Change]:
+    """The bytes that change where SM's unfinished work changes a footer."""
+    found = []
+    if bytes(before.footer) != bytes(after.footer):
+        within = Structure(FOOTER_KIND, 0, Footer.SIZE)
+        found.append(Change(0, bytes(before.footer), bytes(after.footer), "VHD footer copy of " + volume, within))
+    old, new = before.end_footer or before.stale_end, after.end_footer
+    if old is not None and new is not None and bytes(old) != bytes(new):
+        within = Structure(FOOTER_KIND, volume_size - Footer.SIZE, Footer.SIZE)
+        found.append(Change(within.offset, bytes(old), bytes(new), "VHD footer of " + volume, within))
+    return found
+
+
+def changes(
+    vhd: Vhd, texts: Sequence[bytes], parent: Optional[ParentName], uuids: Mapping[str, str], volume: str
+) -> List[Change]:
+    """The bytes that change under new UUIDs: the header, and each locator's text, all of which then name `parent`."""
+    if parent is None:
+        return []
+    header, found = vhd.header, []
+    for locator, data in zip(vhd.locators, texts):
+        codec = LOCATOR_CODECS[locator.code]
+        text = _located_text(locator, data, "VHD parent locator text", Place(volume, locator.offset))
+        renamed = _named(text, parent, uuids)
+        new = _exchanged(data, text, renamed, codec)
+        header = _with_length(header, locator, len(renamed.encode(codec)))
+        found.append(Change(locator.offset, data.ljust(len(new), b"\0"), new, "VHD parent locator of " + volume))
+    name = _name_text(vhd.header, Place(volume, HEADER_OFFSET))
+    stored = vhd.header.parent_name
+    header = header.replace(parent_name=_exchanged(stored, name, _named(name, parent, uuids), NAME_CODEC))
+    header = sealed(header)
+    within = Structure(HEADER_KIND, HEADER_OFFSET, DynamicHeader.SIZE)
+    what = "VHD header of " + volume
+    return [Change(HEADER_OFFSET, bytes(vhd.header), bytes(header), what, within), *found]
+
+
+def _named(text: str, parent: ParentName, uuids: Mapping[str, str]) -> str:
+    """A text that names `parent` under new UUIDs, in the way in which `text` names its own."""
+    at = _prefix_length(text)
+    prefix, rest = text[:at], text[at:]
+    if parse_parent_name(rest) != parent:
+        rest = parent_text(parent)
+    return prefix + rename_parent(rest, uuids)
+
+
+def _exchanged(stored: bytes, old: str, new: str, codec: str) -> bytes:
+    """`stored`, which begins with the text `old`, with `new` in its place; what lies behind stays."""
+    before, after = old.encode(codec), new.encode(codec)
+    return after.ljust(len(before), b"\0") + stored[max(len(before), len(after)) :]
+
+
+def _with_length(header: DynamicHeader, locator: Locator, length: int) -> DynamicHeader:
+    """The header with the length of a locator's text; the names of a raw parent and of a VHD differ by a letter."""
+    if length == locator.length:
+        return header
+    at = locator.number * LocatorEntry.SIZE
+    entry = LocatorEntry.at(header.locators, at).replace(data_length=length)
+    locators = header.locators[:at] + bytes(entry) + header.locators[at + LocatorEntry.SIZE :]
+    return header.replace(locators=locators)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A chain of QCOW2 images as read, and which image owns each cluster of the disk.
+
+    unit        the smallest cluster of the chain: what the new image is made of
+    owner       of a unit: ABSENT, ZEROS, or a number that has the image (its index in the chain, plus one) above bit 56
+                and below it the place of the unit in that image's volume
+
+There are millions of units. So owners come table by table of the new image's second level, as arrays, and are kept
+packed, as the tables of the images are.
+"""
+
+import hashlib
+from array import array
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
+from relvmoiscsi.errors import Malformed, Place
+from relvmoiscsi.formats import qcow2_clusters as clusters
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
+from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, HEAD_BYTES, Qcow2
+from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
+from relvmoiscsi.resignature.merge.compact import Arrays, Memory
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES
+from relvmoiscsi.resignature.protocol.rebuilt import Expected
+from relvmoiscsi.resignature.reading.lun_contents import Volume
+
+IMAGE_SHIFT = 56
+EXTENT_SHIFT = 22  #: an owner without these bits is the image and the extent
+#: memory, roughly, as measured: for a table, beside four times its packed size, here and in what is made of the table;
+#: for an extent of a volume; and for all else
+_BYTES_FOR_TABLE, _TIMES_PACKED, _BYTES_FOR_EXTENT, _BYTES_AT_LEAST = 700, 4, 200, 8 << 20
+#: for a cluster of a volume, in each image, and in the new image, whose volume is about as large as the leaf's
+_BYTES_FOR_CLUSTER, _BYTES_FOR_NEW_CLUSTER = 1, 2
+_BATCH_BYTES = 1 << 20  #: of tables that are read at once
+
+
+class Member(NamedTuple):
+    """An image of a chain."""
+
+    name: str  #: of its volume
+    lv: LogicalVolume
+    virtual_size: int  #: bytes
+    head: bytes  #: the header with its extensions; empty for a raw volume
+    cluster_bytes: int  #: 0 for a raw volume
+    tables: Arrays  #: of the second level, as `clusters.read_entries` has them
+    taken: bytearray  #: a byte for each cluster of the volume: whether the image uses it
+    built_on: Tuple[Expected, ...]  #: header and tables
+
+    @property
+    def is_raw(self) -> bool:
+        return not self.cluster_bytes
+
+    def without_tables(self) -> "Member":
+        """The image without what nobody needs once all owners are found."""
+        return self._replace(tables=Arrays(), taken=bytearray())
+
+    def unused_extents(self) -> List[int]:
+        """Physical extents of which the image uses no cluster."""
+        if self.is_raw:
+            return []
+        per_extent = EXTENT_BYTES // self.cluster_bytes
+        pes = extents_of(self.lv.segments)
+        return [
+            pe for index, pe in enumerate(pes) if not any(self.taken[index * per_extent : (index + 1) * per_extent])
+        ]
+
+    def owners(self, table: int, unit: int, image: int) -> Optional[Sequence[int]]:
+        """The units of a table of the new image that this image owns or has as zeros; None if it has none of them.
+
+        `image` is the mark of this image in an owner. Behind the end of its disk all is zeros.
+        """
+        count = unit // ENTRY_BYTES
+        first, end = table * count, -(-self.virtual_size // unit)
+        if first >= end:
+            return [ZEROS] * count
+        found = self._raw(first, count, unit, image) if self.is_raw else self._own(table, count, unit, image)
+        if end >= first + count:
+            return found
+        inside = list(found[: end - first]) if found is not None else [ABSENT] * (end - first)
+        return inside + [ZEROS] * (first + count - end)
+
+    @staticmethod
+    def _raw(first: int, count: int, unit: int, image: int) -> Sequence[int]:
+        return range(image + first * unit, image + (first + count) * unit, unit)
+
+    def _own(self, table: int, count: int, unit: int, image: int) -> Optional[Sequence[int]]:
+        times = self.cluster_bytes // unit  # units of a cluster; a table has as many tables of the new image, squared
+        own = self.tables.get(table // (times * times))
+        if own is None:
+            return None
+        at = table % (times * times) * (count // times)
+        entries = own[at : at + count // times]
+        if times == 1:
+            return clusters.marked(entries, image)
+        steps = range(0, self.cluster_bytes, unit)
+        return [image | entry + step if entry > ZEROS else entry for entry in entries for step in steps]
+
+
+def image_mark(index: int) -> int:
+    """The upper bits of an owner, for an image by its index."""
+    return index + 1 << IMAGE_SHIFT
+
+
+def place_of(owner: int) -> Tuple[int, int]:
+    """The index of the image in the chain, and the place in its volume."""
+    return (owner >> IMAGE_SHIFT) - 1, owner & (1 << IMAGE_SHIFT) - 1
+
+
+def find_owners(members: Sequence[Member], unit: int) -> Iterator[Tuple[int, "array[int]"]]:
+    """The tables of the new image that are not empty: the number of each, and the owners of its units."""
+    count, units = unit // ENTRY_BYTES, -(-members[0].virtual_size // unit)
+    for table in range(-(-units // count)):
+        found: Optional[Sequence[int]] = None
+        for index, member in enumerate(members):
+            own = member.owners(table, unit, image_mark(index))
+            if own is None:
+                continue
+            found = own if found is None else [upper or lower for upper, lower in zip(found, own)]
+            if ABSENT not in found:
+                break
+        if found is not None and max(found) > ZEROS:
+            yield table, array("Q", found[: units - table * count])
+
+
+def cut_short(members: Sequence[Member], unit: int, owners: Arrays) -> Dict[int, int]:
+    """Units in which the disk of a parent ends: by their number, how many bytes of the unit a guest sees.
+
+    A guest must not see the bytes of the parent's cluster behind them.
+    """
+    found: Dict[int, int] = {}
+    for number in {member.virtual_size // unit for member in members[1:] if member.virtual_size % unit}:
+        table, at = divmod(number, unit // ENTRY_BYTES)
+        own = owners.get(table) or ()
+        owner = own[at] if at < len(own) else ABSENT
+        if owner > ZEROS:
+            index, _place = place_of(owner)
+            seen = min((member.virtual_size for member in members[1 : index + 1]), default=unit * (number + 1))
+            if seen < unit * (number + 1):
+                found[number] = seen - unit * number
+    return found
+
+
+# --- reading
+
+
+def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], memory: Memory) -> Tuple[Member, ...]:
+    """The images of a chain, the leaf first. Raises FormatError for an image that cannot be merged.
+
+    `memory` counts these images and the new image, and may refuse.
+    """
+    found, leaf = [], volumes[0]
+    if isinstance(leaf.content, Qcow2):
+        memory.take(_BYTES_AT_LEAST)
+        memory.take(_BYTES_FOR_NEW_CLUSTER * (vg.size_of(leaf.lv) >> leaf.content.header.cluster_bits))
+    for volume, parent in zip(volumes, [*volumes[1:], None]):
+        kind = b"" if parent is None else b"qcow2" if isinstance(parent.content, Qcow2) else b"raw"
+        found.append(_read_volume(device, vg, volume, kind, memory))
+    return tuple(found)
+
+
+def _read_volume(device: Device, vg: VolumeGroup, volume: Volume, parent_format: bytes, memory: Memory) -> Member:
+    name = volume.name.text
+    memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
+    if volume.virtual_size % SECTOR:
+        raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
+    if not isinstance(volume.content, Qcow2):
+        return Member(name, volume.lv, volume.virtual_size, b"", 0, Arrays(), bytearray(), ())
+    (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
+    clusters.verify_plain(volume.content, head, name, parent_format)
+    return read_member(device, vg, volume.lv, name, volume.content, head, memory)
+
+
+def read_member(
+    device: Device,
+    vg: VolumeGroup,
+    lv: LogicalVolume,
+    name: str,
+    content: Qcow2,
+    head: bytes,
+    memory: Optional[Memory] = None,
+) -> Member:
+    """An image with all of its tables. Raises FormatError where they lie on each other, or outside of the volume.
+
+    `memory` is told what it takes, and may refuse.
+    """
+    if memory is not None:
+        memory.take(_BYTES_FOR_CLUSTER * (vg.size_of(lv) >> content.header.cluster_bits))
+    reading = _Reading(device, vg, lv, name, 1 << content.header.cluster_bits)
+    reading.take(0, "QCOW2 header")
+    header = content.header
+    first = reading.table(header.l1_table_offset, ENTRY_BYTES * header.l1_size, "QCOW2 table of the first level")
+    counts = reading.table(
+        header.refcount_table_offset, header.refcount_clusters << header.cluster_bits, "QCOW2 table of counts"
+    )
+    for place in counts:
+        if place:
+            reading.take(place, "QCOW2 counts")
+    tables = reading.second_level(first, memory)
+    size = reading.cluster_bytes
+    if len(first) * size * (size // ENTRY_BYTES) < content.virtual_size:
+        raise Malformed("QCOW2 header", Place(name, 0), "its table is too small for its virtual disk")
+    expected = [*reading.expected, *_expected(vg.ranges(lv, 0, HEAD_BYTES), head)]
+    return Member(name, lv, content.virtual_size, head, size, tables, reading.taken, tuple(expected))
+
+
+def _expected(ranges: Sequence[Range], data: bytes) -> Iterator[Expected]:
+    at = 0
+    for part in ranges:
+        yield Expected(part, hashlib.sha256(data[at : at + part.length]).digest())
+        at += part.length
+
+
+class _Reading:
+    """An image while it is read: which of its clusters are taken."""
+
+    def __init__(self, device: Device, vg: VolumeGroup, lv: LogicalVolume, name: str, cluster_bytes: int) -> None:
+        self._device, self._vg, self._lv, self._name = device, vg, lv, name
+        self.cluster_bytes = cluster_bytes
+        self.taken = bytearray(vg.size_of(lv) // cluster_bytes)
+        self.expected: List[Expected] = []
+
+    def take(self, place: int, what: str) -> None:
+        """Note that a cluster is used. Raises Malformed for one that is used already."""
+        index, within = divmod(place, self.cluster_bytes)
+        where = Place(self._name, place)
+        if within:
+            raise Malformed(what, where, "it does not begin at a cluster")
+        if index >= len(self.taken):
+            raise Malformed(what, where, "it lies behind the end of the volume")
+        if self.taken[index]:
+            raise Malformed(what, where, "it lies where something else does")
+        self.taken[index] = 1
+
+    def table(self, offset: int, length: int, what: str) -> List[int]:
+        """A table that names clusters."""
+        if offset + length > len(self.taken) * self.cluster_bytes or length > 32 << 20:
+            raise Malformed(what, Place(self._name, offset), f"it has {length} bytes there")
+        for place in range(offset, offset + length, self.cluster_bytes):
+            self.take(place, what)
+        return clusters.read_tables(self._read([Range(offset, length)])[0], what, Place(self._name, offset))
+
+    def second_level(self, places: Sequence[int], memory: Optional[Memory] = None) -> Arrays:
+        """The tables of the second level, by their number."""
+        what, found = "QCOW2 table of the second level", Arrays()
+        there = [(index, place) for index, place in enumerate(places) if place]
+        for _index, place in there:
+            self.take(place, what)
+        batch = max(1, _BATCH_BYTES // self.cluster_bytes)
+        for start in range(0, len(there), batch):
+            part = there[start : start + batch]
+            read = self._read([Range(place, self.cluster_bytes) for _index, place in part])
+            for (index, place), data in zip(part, read):
+                entries = clusters.read_entries(data, Place(self._name, place))
+                self._take_all(entries.taken)
+                found[index] = entries.clusters
+                if memory is not None:
+                    memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * found.size_bytes(index))
+        return found
+
+    def _take_all(self, places: Sequence[int]) -> None:
+        """As `take`, for millions of clusters."""
+        taken, size = self.taken, self.cluster_bytes
+        end = len(taken) * size
+        if places and places[0] % size == 0 and places[-1] < end and self._are_in_a_row(places):
+            first = places[0] // size
+            if not any(taken[first : first + len(places)]):
+                taken[first : first + len(places)] = b"\1" * len(places)
+                return
+        for place in places:
+            if place >= end or place % size or taken[place // size]:
+                self.take(place, "QCOW2 cluster")
+            taken[place // size] = 1
+
+    def _are_in_a_row(self, places: Sequence[int]) -> bool:
+        size = self.cluster_bytes
+        return array("Q", range(places[0], places[0] + len(places) * size, size)) == places
+
+    def _read(self, wanted: Sequence[Range]) -> List[bytes]:
+        pieces = [self._vg.ranges(self._lv, part.offset, part.length) for part in wanted]
+        found = read_pieces(self._device, pieces)
+        for ranges, data in zip(pieces, found):
+            self.expected += _expected(ranges, data)
+        return found

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The strategies to merge a chain of QCOW2 images, on a raw one perhaps, and the bytes of the new image: its head, and
+what is copied. All of it goes to new extents, before the commit.
+"""
+
+from array import array
+from hashlib import sha256
+from typing import Dict, Iterable, Iterator, List, Sequence, Tuple
+
+from relvmoiscsi.device import Chunk, Device, Range, torn_bytes
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import qcow2
+from relvmoiscsi.formats import qcow2_clusters as clusters
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
+from relvmoiscsi.formats.qcow2 import COUNT_BYTES, ENTRY_BYTES, HEAD_BYTES, Qcow2, read_qcow2
+from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
+from relvmoiscsi.resignature.merge.choice import Chain
+from relvmoiscsi.resignature.merge.compact import Arrays, Memory
+from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Member, place_of, read_member, read_members
+from relvmoiscsi.resignature.merge.qcow2_layout import Layout, layouts
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
+from relvmoiscsi.resignature.protocol.rebuilt import Again, Copy, Rebuilt, Unseen
+from relvmoiscsi.resignature.reading.lun_contents import Lun
+from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
+
+PIECE_BYTES = 1 << 20  #: of the head, in a write
+_WITHIN = EXTENT_BYTES - 1
+
+
+def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[MergeStrategy]:
+    """Every strategy, the better first. `seed` is that of `room_on`.
+
+    Raises FormatError for an image that cannot be merged.
+    """
+    if lun.vg.pe_start % torn_bytes(device):
+        raise Refused(f"The extents of {device.name} do not begin where its blocks do.")
+    memory = Memory(found.leaf.name.text)
+    members = read_members(uncached(device), lun.vg, found.members, memory)
+    thick = lun.vg.size_of(members[0].lv) >= clusters.formula_size(members[0].virtual_size)
+    unused = [pe for member in members for pe in member.unused_extents()]
+    room = room_on(lun, found.members, found.dropped, unused, seed)
+    light = tuple(member.without_tables() for member in members)
+    for made in layouts(members, thick, memory):
+        yield Qcow2Merge(lun.vg, light, made, room)
+
+
+class Qcow2Merge(MergeStrategy):
+    """A layout of a QCOW2, and the room on the LUN."""
+
+    def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, room: Room) -> None:
+        super().__init__(made.counts(), range(made.head_extents), room)
+        self._vg, self._members, self._layout = vg, members, made
+        self.content: Qcow2 = read_qcow2(plain_head(made, members[0]), members[0].name, made.size_bytes)
+
+    def kept(self) -> "array[int]":
+        return self._layout.kept_extents([extents_of(member.lv.segments) for member in self._members])
+
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
+        made, members = self._layout, self._members
+        places = VolumeRanges(self._vg, lv, [member.lv for member in members])
+        first = tuple(chunk for piece in first_pieces(made, members[0]) for chunk in places.chunks(*piece))
+        tables = Tables(made)
+        self._verify(device, places, first, tables)
+        unseen = Unseen(
+            expected=tuple(one for member in members for one in member.built_on),
+            chunks=first,
+            copies=(Again(lambda: copies(made, places)),),
+            more=Again(lambda: (chunk for piece in tables.pieces() for chunk in places.chunks(*piece))),
+        )
+        return Image(unseen, Rebuilt(lv_id=lv_id, segments=lv.segments))
+
+    def _verify(self, device: Device, places: VolumeRanges, first: Sequence[Chunk], tables: "Tables") -> None:
+        """The planned image is read back in memory."""
+        made, name = self._layout, self._members[0].name
+        written = _Planned(ReadCache(device).with_chunks(first), places, made.head_extents, tables)
+        (head,) = written.read(places.at(0, HEAD_BYTES))
+        content = read_qcow2(head, name, made.size_bytes)
+        new = read_member(written, self._vg, places.lv, name, content, head)
+        verify_image(made, new, tables.counts(), places, self._members)
+
+
+def plain_head(made: Layout, leaf: Member) -> bytes:
+    """The header of the new image, HEAD_BYTES long."""
+    return clusters.plain_head(leaf.head, made.unit, made.needed, (made.first_level_at, made.unit), leaf.name)
+
+
+def first_pieces(made: Layout, leaf: Member) -> Iterator[Tuple[int, bytes]]:
+    """The head up to its tables of the second level, without the counts: what a survey reads of it.
+
+    Bytes from the start of the volume, and what is there.
+    """
+    unit = made.unit
+    yield 0, plain_head(made, leaf).ljust(unit, b"\0")
+    table = clusters.word_bytes(range(made.counts_at, made.first_level_at, unit))
+    yield unit, table.ljust(made.needed.count_table * unit, b"\0")
+    first = array("Q", [0]) * (made.needed.first_level * made.per_table)
+    for index, number in enumerate(made.tables):
+        first[number] = qcow2.ENTRY_USED_ONCE | made.second_level_at + index * unit
+    data = clusters.word_bytes(first)
+    for start in range(0, len(data), PIECE_BYTES):
+        yield made.first_level_at + start, data[start : start + PIECE_BYTES]
+
+
+class Tables:
+    """Counts and tables of the second level: each piece is made up whenever a caller asks for it.
+
+    A piece is made up to be verified, and again to be written. The digest tells whether both are equal.
+    """
+
+    def __init__(self, made: Layout) -> None:
+        self._made = made
+        self._at_once = max(1, PIECE_BYTES // made.unit)  # tables of the second level in a piece
+        self._entries, self._used = _tables(made)
+        self._verified: Dict[int, bytes] = {}
+
+    def pieces(self) -> Iterator[Tuple[int, bytes]]:
+        """Bytes from the start of the volume, and what is there. Raises Refused for bytes that were not verified."""
+        for offset in self._starts():
+            data = self._piece(offset)
+            if self._verified.get(offset) not in (None, sha256(data).digest()):
+                _refuse(f"what is to be written at byte {offset} is not what was verified")
+            yield offset, data
+
+    def read_piece(self, offset: int) -> Tuple[int, bytes]:
+        """Where the piece begins that a byte of the volume lies in, and the piece, to be verified."""
+        first, size = self._made.counts_at, PIECE_BYTES
+        if offset >= self._made.second_level_at:
+            first, size = self._made.second_level_at, self._at_once * self._made.unit
+        start = first + (offset - first) // size * size
+        data = self._piece(start)
+        self._verified[start] = sha256(data).digest()
+        return start, data
+
+    def counts(self) -> Iterator[bytes]:
+        """The counts, in pieces, to be verified."""
+        return (self.read_piece(offset)[1] for offset in self._starts() if offset < self._made.first_level_at)
+
+    def has(self, offset: int) -> bool:
+        """Whether a byte of the volume is in any of the pieces."""
+        made = self._made
+        end = made.second_level_at + len(made.tables) * made.unit
+        return made.counts_at <= offset < made.first_level_at or made.second_level_at <= offset < end
+
+    def _starts(self) -> Iterator[int]:
+        yield from range(self._made.counts_at, self._made.first_level_at, PIECE_BYTES)
+        for index in range(0, len(self._made.tables), self._at_once):
+            yield self._made.second_level_at + index * self._made.unit
+
+    def _piece(self, offset: int) -> bytes:
+        if offset < self._made.first_level_at:
+            return self._counts(offset - self._made.counts_at)
+        return self._second_level((offset - self._made.second_level_at) // self._made.unit)
+
+    def _counts(self, start: int) -> bytes:
+        end = min(start + PIECE_BYTES, self._made.needed.counts * self._made.unit)
+        used = self._used[start // COUNT_BYTES : end // COUNT_BYTES]
+        found = bytearray(end - start)
+        found[COUNT_BYTES - 1 : len(used) * COUNT_BYTES : COUNT_BYTES] = used
+        return bytes(found)
+
+    def _second_level(self, start: int) -> bytes:
+        made, numbers = self._made, self._made.tables[start : start + self._at_once]
+        return b"".join(clusters.word_bytes(self._entries[number]).ljust(made.unit, b"\0") for number in numbers)
+
+
+def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
+    """The tables of the second level by their number, and a byte for each used unit in front of the tail."""
+    used = bytearray(made.used_units)
+    first_copy = made.first_copy
+    used[: first_copy + len(made.copied)] = b"\1" * (first_copy + len(made.copied))
+    tables = Arrays()
+    for number, entries in _entries(made):
+        for entry in entries:
+            if entry:
+                used[(entry & qcow2.ENTRY_PLACE) // made.unit] = 1
+        tables[number] = entries
+    if sum(used) != first_copy + made.block_count:
+        raise Refused("The planned image does not check: two clusters have one place.", sm_key="MetadataError")
+    for number in made.tables:
+        if number not in tables:
+            tables[number] = array("Q", [ABSENT]) * min(made.per_table, made.units - number * made.per_table)
+    _give_away(made, tables, used)
+    return tables, used
+
+
+def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
+    """The tables with the clusters that the images have."""
+    once = qcow2.ENTRY_USED_ONCE
+    bases = {extent: once | base for extent, base in made.kept_bases().items()}
+    copies = {copy.number: index for index, copy in enumerate(made.copied)}
+    touched = {number // made.per_table for number in copies}
+    for table in made.owners:
+        owners = made.owners[table]
+        if table not in touched:
+            entries = [bases[owner >> EXTENT_SHIFT] | owner & _WITHIN if owner > ZEROS else ABSENT for owner in owners]
+            yield table, array("Q", entries)
+            continue
+        found = array("Q", [ABSENT]) * len(owners)
+        for at, (number, owner) in enumerate(enumerate(owners, table * made.per_table)):
+            if number in copies:
+                found[at] = once | (made.first_copy + copies[number]) * made.unit
+            elif owner > ZEROS:
+                found[at] = bases[owner >> EXTENT_SHIFT] | owner & _WITHIN
+        yield table, found
+
+
+def _give_away(made: Layout, tables: Arrays, used: bytearray) -> None:
+    """Dead units become units of the disk that no image has: they read as zeros, whatever is there."""
+    mark, dead = qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_ZEROS, used.find(b"\0")
+    for number in made.tables:
+        if dead < 0:
+            return
+        table = tables[number]
+        if ABSENT not in table:
+            continue
+        for at, entry in enumerate(table):
+            if entry == ABSENT and dead >= 0:
+                table[at] = mark | dead * made.unit
+                used[dead] = 1
+                dead = used.find(b"\0", dead + 1)
+        tables[number] = table
+
+
+def copies(made: Layout, places: VolumeRanges) -> Iterator[Copy]:
+    """The clusters that get a new place."""
+    for index, copy in enumerate(made.copied):
+        target = (made.first_copy + index) * made.unit
+        image, source = place_of(copy.owner)
+        yield from places.copy_up_to(target, image, source, copy.length, made.unit)
+
+
+# --- the planned image, read back
+
+
+def verify_image(
+    made: Layout, new: Member, counts: Iterable[bytes], places: VolumeRanges, olds: Sequence[Member]
+) -> None:
+    """Compare a planned image that was read back with its layout. `counts` are its counts, in pieces.
+
+    Every unit that some image has is where its data is, or where its data will be copied to. All other units are zeros.
+    All used clusters have their counts. Raises Refused.
+    """
+    at = _physical(places, [new, *olds])
+    targets = {copy.number: (made.first_copy + index) * made.unit for index, copy in enumerate(made.copied)}
+    copied: Dict[int, Dict[int, int]] = {}
+    for number, target in targets.items():
+        copied.setdefault(number // made.per_table, {})[number % made.per_table] = target
+    for table in range(-(-made.units // made.per_table)):
+        count = min(made.per_table, made.units - table * made.per_table)
+        entries, owners = new.tables.get(table) or (), made.owners.get(table) or ()
+        found = [at[entry >> EXTENT_SHIFT] + (entry & _WITHIN) if entry > ZEROS else 0 for entry in entries[:count]]
+        meant = [at[owner >> EXTENT_SHIFT] + (owner & _WITHIN) if owner > ZEROS else 0 for owner in owners]
+        for index, target in copied.get(table, {}).items():
+            meant[index] = at[target >> EXTENT_SHIFT] + (target & _WITHIN)
+        if (found or [0] * count) != (meant or [0] * count):
+            _refuse(f"clusters of table {table} are not where they should be")
+    known = 0
+    for piece in counts:
+        found_counts = piece[COUNT_BYTES - 1 :: COUNT_BYTES]
+        taken = bytes(new.taken[known : known + len(found_counts)]).ljust(len(found_counts), b"\0")
+        if any(piece[::COUNT_BYTES]) or found_counts != taken:
+            _refuse("its counts are wrong")
+        known += len(found_counts)
+    if any(new.taken[known:]):
+        _refuse("its counts end before its clusters")
+
+
+class _Planned(Device):
+    """The device with the planned image on it, to be read."""
+
+    def __init__(self, device: Device, places: VolumeRanges, head_extents: int, tables: Tables) -> None:
+        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self._device, self._tables = device, tables
+        self._base = places.vg.pe_start
+        pes = extents_of(places.lv.segments)[:head_extents]
+        self._extents = {pe: index for index, pe in enumerate(pes)}
+        self._start, self._piece = 0, b""
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        return [self._read(part) for part in ranges]
+
+    def _read(self, part: Range) -> bytes:
+        pe, within = divmod(part.offset - self._base, EXTENT_BYTES)
+        offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else None
+        if offset is None or not self._tables.has(offset):
+            return self._device.read([part])[0]
+        if not self._start <= offset < self._start + len(self._piece):
+            self._start, self._piece = self._tables.read_piece(offset)
+        at = offset - self._start
+        return self._piece[at : at + part.length]
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        raise TypeError("a plan does not write")
+
+    def flush(self) -> None:
+        raise TypeError("a plan does not write")
+
+
+def _physical(places: VolumeRanges, members: Sequence[Member]) -> Dict[int, int]:
+    """Where on the device all extents are: of the new volume by their number, of old volumes as owners have them."""
+    found: Dict[int, int] = {}
+    for mark, member in enumerate(members):
+        for extent, pe in enumerate(extents_of(member.lv.segments)):
+            found[mark << 56 - EXTENT_SHIFT | extent] = places.vg.pe_start + pe * EXTENT_BYTES
+    return found
+
+
+def _refuse(problem: str) -> None:
+    raise Refused(f"The planned image does not check: {problem}.", sm_key="MetadataError")
+
+
+assert ENTRY_BYTES == 8  # the arrays hold numbers of 64 bits

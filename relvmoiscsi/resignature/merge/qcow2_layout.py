@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Which extents of a QCOW2 chain stay, which clusters are copied, and what the new image is made of. Pure.
+
+    head      new extents: header, count table, counts, tables of the first and of the second level, copied clusters
+    kept      old extents with data, the extents of each image in a row; dead clusters among them
+    tail      room for what no image has; nothing is written there
+
+SM makes every volume as large as a full image needs, and not larger. QEMU puts new clusters where its counts say that
+a cluster is free, but a write of several clusters only where so many are free in a row, and it does not come back to
+clusters that it has passed by. With free clusters in pieces a disk that fills up runs out of its volume. So dead
+clusters are no room: the tail has a place for each cluster that no image has, and the volume is larger than SM's by
+the dead clusters. SM accepts that, but does not grow the disk by less than the volume has too much. Extents of which
+half or more is dead are copied together, as that takes less than it saves.
+
+Every dead cluster is given to a cluster of the disk that no image has, as zeros with a place that is there already.
+That alone would do in a volume of SM's size, until the guest writes zeros there: tapdisk has QEMU free such a cluster.
+So that is the strategy for a LUN without room for the other strategies, and copies as few clusters as possible: those
+of the extents with the least data. A disk that has grown since has no more than that either.
+"""
+
+from array import array
+from collections import Counter
+from typing import Counter as CounterOf
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
+
+from relvmoiscsi.formats import qcow2_clusters as clusters
+from relvmoiscsi.formats.qcow2 import ENTRY_BYTES
+from relvmoiscsi.formats.qcow2_clusters import ZEROS, Needs
+from relvmoiscsi.resignature.merge.compact import Arrays, Memory
+from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Member, cut_short, find_owners
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Counts
+
+
+class Copied(NamedTuple):
+    """A unit that gets a new place, and how many bytes of it a guest sees."""
+
+    number: int
+    owner: int
+    length: int
+
+
+class Layout(NamedTuple):
+    """The new image."""
+
+    unit: int  #: bytes of its clusters
+    units: int  #: of the disk
+    owners: Arrays  #: of units, by the number of their table
+    block_count: int  #: units of the disk that some image has
+    tables: Tuple[int, ...]  #: the numbers of its tables of the second level: those of `owners`, and empty tables
+    needed: Needs  #: clusters in its head, beside one for the header
+    copied: Tuple[Copied, ...]  #: in the head, behind its tables
+    head_extents: int
+    kept: Tuple[int, ...]  #: extents, as owners without their last EXTENT_SHIFT bits, in the order of the volume
+    size_bytes: int  #: of the new volume, whole extents
+
+    @property
+    def per_table(self) -> int:
+        return self.unit // ENTRY_BYTES
+
+    @property
+    def per_extent(self) -> int:
+        return EXTENT_BYTES // self.unit
+
+    @property
+    def used_units(self) -> int:
+        """Of the volume, in front of its tail."""
+        return (self.head_extents + len(self.kept)) * self.per_extent
+
+    @property
+    def first_copy(self) -> int:
+        """The unit of the volume at which copied clusters begin."""
+        return self.needed.total
+
+    # where the parts of the head begin, in bytes from the start of the volume; the count table is behind the header
+
+    @property
+    def counts_at(self) -> int:
+        return (1 + self.needed.count_table) * self.unit
+
+    @property
+    def first_level_at(self) -> int:
+        return self.counts_at + self.needed.counts * self.unit
+
+    @property
+    def second_level_at(self) -> int:
+        return self.first_level_at + self.needed.first_level * self.unit
+
+    def kept_bases(self) -> Dict[int, int]:
+        """Where each extent that stays begins in the new volume, in bytes."""
+        return {extent: (self.head_extents + index) * EXTENT_BYTES for index, extent in enumerate(self.kept)}
+
+    def kept_extents(self, extents: Sequence[List[int]]) -> "array[int]":
+        """The physical extents that stay, as `strategy.place` wants them; `extents` are those of the images."""
+        found = array("q", [NEW]) * (self.size_bytes // EXTENT_BYTES)
+        for index, extent in enumerate(self.kept):
+            image, at = divmod(extent, 1 << 56 - EXTENT_SHIFT)
+            found[self.head_extents + index] = extents[image - 1][at]
+        return found
+
+    def counts(self) -> Counts:
+        copied = len(self.copied)
+        return Counts(self.block_count, self.block_count - copied, 0, copied, copied * self.unit)
+
+
+#: more than this is not copied to save extents
+MOST_COPIED_BYTES = 1 << 30
+
+#: of a thin volume: SM grows a disk there without growing the volume, and the tables of the disk take some room
+SPARE_EXTENTS = 1
+
+#: memory, roughly, as measured: for a cluster that is copied, and for an extent with data
+_BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 300, 300
+
+
+def layouts(members: Sequence[Member], thick: bool, memory: Memory) -> Iterator[Layout]:
+    """The layouts, the better first: with room beside the dead clusters, and as large as SM makes the volume.
+
+    `thick`: the volume is to have room for a full disk. `memory` counts what a layout takes, and may refuse.
+    """
+    unit = min(member.cluster_bytes for member in members if member.cluster_bytes)
+    owners = Arrays()
+    for number, table in find_owners(members, unit):
+        owners[number] = table
+    choice = _Choice(members, unit, owners)
+    memory.take(_BYTES_FOR_ALIVE * len(choice.alive))
+    dense, everything, as_sm_makes_it = choice.half_alive(), sorted(choice.alive), choice.that_fit()
+    memory.take(_BYTES_FOR_COPY * (choice.copied_bytes(dense) // unit))
+    yield choice.layout(dense, thick, is_roomy=True)
+    if everything != dense:
+        yield choice.layout(everything, thick, is_roomy=True)
+    if choice.copied_bytes(as_sm_makes_it) <= MOST_COPIED_BYTES:
+        yield choice.layout(as_sm_makes_it, thick, is_roomy=False)
+
+
+class _Choice:
+    """Which extents stay, and how large that becomes."""
+
+    def __init__(self, members: Sequence[Member], unit: int, owners: Arrays) -> None:
+        self.unit, self.owners, self.disk_bytes = unit, owners, members[0].virtual_size
+        self.units, self.per_extent, self.per_table = (
+            -(-self.disk_bytes // unit),
+            EXTENT_BYTES // unit,
+            unit // ENTRY_BYTES,
+        )
+        self.cut = cut_short(members, unit, owners)
+        self.alive = _alive(owners)
+        for number in self.cut:
+            self._forget(owners[number // self.per_table][number % self.per_table])
+        self.table_count = -(-self.units // self.per_table)
+        self.in_tables = sum(min(self.per_table, self.units - table * self.per_table) for table in owners)
+        self.most_extents = -(-max(clusters.formula_size(self.disk_bytes), self._full_size()) // EXTENT_BYTES)
+
+    def _full_size(self) -> int:
+        return clusters.full_size(self.disk_bytes, self.unit) if self.unit < clusters.SM_CLUSTER_BYTES else 0
+
+    def _forget(self, owner: int) -> None:
+        extent = owner >> EXTENT_SHIFT
+        self.alive[extent] -= 1
+        if not self.alive[extent]:
+            del self.alive[extent]
+
+    def half_alive(self) -> List[int]:
+        """The extents of which more than half is alive, and the extents that would be too much to copy."""
+        kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
+        copied = 0
+        while kept and 2 * self.alive[kept[-1]] <= self.per_extent:
+            copied += self.alive[kept[-1]] * self.unit
+            if copied > MOST_COPIED_BYTES:
+                break
+            kept.pop()
+        return sorted(kept)
+
+    def that_fit(self) -> List[int]:
+        """The extents of which most is alive, as many as a volume of SM's size can have beside its head."""
+        kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
+        alive, copied = sum(self.alive.values()), len(self.cut)
+        while kept and self._head(len(kept), alive, copied)[0] + len(kept) > self.most_extents:
+            moved = self.alive[kept.pop()]
+            alive, copied = alive - moved, copied + moved
+        return sorted(kept)
+
+    def copied_bytes(self, kept: Sequence[int]) -> int:
+        return (sum(self.alive.values()) - sum(self.alive[extent] for extent in kept)) * self.unit
+
+    def layout(self, kept: Sequence[int], thick: bool, is_roomy: bool) -> Layout:
+        alive, all_alive = sum(self.alive[extent] for extent in kept), sum(self.alive.values()) + len(self.cut)
+        head, needed = self._head(len(kept), alive, all_alive - alive)
+        extents = head + len(kept)
+        if thick:
+            tail = self._tail(extents, self.units - all_alive, needed) if is_roomy else 0
+            extents = max(extents + tail, self.most_extents)
+        else:
+            extents += SPARE_EXTENTS
+        return Layout(
+            unit=self.unit,
+            units=self.units,
+            owners=self.owners,
+            block_count=all_alive,
+            tables=self._tables(needed.second_level),
+            needed=needed,
+            copied=tuple(self._copied(frozenset(kept))),
+            head_extents=head,
+            kept=tuple(kept),
+            size_bytes=extents * EXTENT_BYTES,
+        )
+
+    def _tail(self, used: int, absent: int, needed: Needs) -> int:
+        """How many extents clusters, tables and counts that are not there yet take behind the used extents."""
+        wanted, tail = absent + self.table_count - needed.second_level, 0
+        while True:
+            counts = clusters.counts_for((used + tail) * self.per_extent, self.unit) - needed.counts
+            if (wanted + counts) <= tail * self.per_extent:
+                return tail
+            tail = -(-(wanted + counts) // self.per_extent)
+
+    def _head(self, kept: int, alive: int, copied: int) -> Tuple[int, Needs]:
+        """How many extents the head takes, with tables for all dead units of the image, and what is in it."""
+        dead = kept * self.per_extent - alive + self.per_extent  # and as many in the head, at the most
+        in_tables = self.in_tables - alive - copied
+        more = -(-max(0, dead - in_tables) // self.per_table)
+        tables = min(self.table_count, len(self.owners) + more)
+        most_units = (self.most_extents + kept + 1) * self.per_extent
+        count_table = -(-clusters.counts_for(most_units, self.unit) // self.per_table)
+        head, counts = 0, 0
+        while True:
+            needed = Needs(-(-self.table_count // self.per_table), tables, count_table, counts)
+            head = -(-(needed.total + copied) // self.per_extent)
+            wanted = clusters.counts_for((head + kept) * self.per_extent, self.unit)
+            if wanted == counts:
+                return head, needed
+            counts = wanted
+
+    def _tables(self, count: int) -> Tuple[int, ...]:
+        empty = (table for table in range(self.table_count) if table not in self.owners)
+        return (*self.owners, *(next(empty) for _ in range(count - len(self.owners))))
+
+    def _copied(self, kept: FrozenSet[int]) -> Iterator[Copied]:
+        """In the order of the disk."""
+        if len(kept) == len(self.alive) and not self.cut:
+            return
+        for table in self.owners:
+            owners = self.owners[table]
+            first = table * self.per_table
+            for number, owner in enumerate(owners, first):
+                if owner > ZEROS and (number in self.cut or owner >> EXTENT_SHIFT not in kept):
+                    yield Copied(number, owner, self.cut.get(number, self.unit))
+
+
+def _alive(owners: Arrays) -> CounterOf[int]:
+    """How many units of the disk each extent holds."""
+    found: CounterOf[int] = Counter()
+    for table in owners:
+        found.update([owner >> EXTENT_SHIFT for owner in owners[table] if owner > ZEROS])
+    return found

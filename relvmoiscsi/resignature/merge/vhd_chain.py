@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A chain of VHDs as read, and which image owns each block of the disk.
+
+The owner of a block is the topmost image that has any sector of the block. The block's other sectors may lie further
+down. Then the block is filled up in its owner: the bits of those sectors are clear there, so that nobody sees the
+writes. A sector that no image has becomes zeros, so that the block is full. These blocks are copied instead:
+
+    the last block of a disk, which may not become full
+    a block with sectors behind the end of the disk of its image, or of an image above
+    a block in whose padding, in front of its bitmap, another block ends
+    where a cut may tear a page of 4 KiB: a block of which sectors in use share a page with sectors to fill
+
+There may be a million blocks. So an owned block has no bitmaps: they are put together again for the block in question,
+and owned blocks are kept as rows of numbers.
+"""
+
+import zlib
+from array import array
+from bisect import bisect_left
+from itertools import compress
+from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, in_pieces, read_pieces
+from relvmoiscsi.errors import Malformed, Place, Refused
+from relvmoiscsi.formats import vhd_blocks as blocks
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
+from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, DynamicHeader, Footer, Vhd
+from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap, Geometry, bitmap_bytes
+from relvmoiscsi.resignature.merge.compact import Memory, Rows
+from relvmoiscsi.resignature.reading.lun_contents import Volume
+from relvmoiscsi.resignature.reading.read_cache import uncached
+
+_BATCH = 2048  #: bitmaps that are read at once
+#: memory for a block of the disk, in each image, and for a bitmap; roughly, as measured
+_BYTES_FOR_BLOCK, _BYTES_FOR_BITMAP = 16, 200
+CREATOR = b"tap\0"  #: of images that blktap's tools make; such an image has a batmap
+
+
+class Bitmaps:
+    """Bitmaps by block, packed one behind the other: there may be a million, and most are a few stretches."""
+
+    def __init__(self) -> None:
+        self._blocks = array("I")
+        self._ends = array("Q", [0])
+        self._packed = bytearray()
+
+    def __getitem__(self, block: int) -> int:
+        return blocks.read_bitmap(self._at(bisect_left(self._blocks, block)))
+
+    def items(self) -> Iterator[Tuple[int, bytes]]:
+        """The blocks, and their bitmaps as they were put in."""
+        return ((block, self._at(index)) for index, block in enumerate(self._blocks))
+
+    def _at(self, index: int) -> bytes:
+        return zlib.decompress(self._packed[self._ends[index] : self._ends[index + 1]])
+
+    def append(self, block: int, data: bytes) -> None:
+        """The bitmap of a block behind all others."""
+        self._packed += zlib.compress(data, 1)
+        self._blocks.append(block)
+        self._ends.append(len(self._packed))
+
+
+class Member(NamedTuple):
+    """An image of a chain."""
+
+    name: str  #: of its volume
+    lv: LogicalVolume
+    virtual_size: int  #: bytes
+    footer: Footer
+    header: DynamicHeader
+    batmap_header: BatmapHeader
+    entries: Sequence[int]  #: of the blocks that the disk has; UNUSED where a block is not there
+    full: Batmap
+    bitmaps: Bitmaps  #: of the blocks that are there and not known to be full
+    #: blocks in whose padding another block ends: no program of SM's makes any
+    crowded: FrozenSet[int] = frozenset()
+
+    @property
+    def geometry(self) -> Geometry:
+        return blocks.geometry(self.header, self.batmap_header)
+
+    @property
+    def first_unit(self) -> int:
+        """Where slot 0 is: behind the headers, and, as some geometries have it, one unit on for the parent locators."""
+        first = self.geometry.first_slot_unit
+        unit = blocks.unit_of(min(self.entries, default=UNUSED))
+        return first + 1 if unit is not None and (unit - first) % blocks.SLOT_UNITS == 1 else first
+
+    @property
+    def sectors(self) -> int:
+        return self.virtual_size // SECTOR
+
+    def has(self, block: int) -> bool:
+        return block < len(self.entries) and self.entries[block] != UNUSED
+
+    def bits(self, block: int) -> int:
+        """The sectors of a block that are here."""
+        if not self.has(block):
+            return 0
+        return FULL if self.full[block] else self.bitmaps[block]
+
+    def end_of_data(self) -> int:
+        """Bytes from the start of the volume, where headers and blocks end."""
+        last = max((entry for entry in self.entries if entry != UNUSED), default=0)
+        end = blocks.end_of_headers(self.header, self.batmap_header)
+        return max(end, blocks.data_at(last) + blocks.BLOCK_BYTES) if last else end
+
+
+def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[Member, ...]:
+    """The images of a chain, the leaf first. Raises FormatError or Refused for an image that tapdisk has not made.
+
+    Tables are read of all images at once, then batmaps, then bitmaps.
+    """
+    contents = [_content(volume) for volume in volumes]
+    pieces = [piece for volume, content in zip(volumes, contents) for piece in _tables(vg, volume, content)]
+    read = read_pieces(device, pieces)
+    places = [Place(one.name.text, blocks.geometry(content.header).batmap_header)
+              for one, content in zip(volumes, contents)]  # fmt: skip
+    headers = [blocks.read_batmap_header(data, place) for data, place in zip(read[1::2], places)]
+    batmaps = read_pieces(device, [_batmap(vg, *item) for item in zip(volumes, contents, headers)])
+    members = tuple(_member(vg, *item) for item in zip(volumes, contents, headers, read[::2], batmaps))
+    memory = Memory(members[0].name)
+    for member in members:
+        memory.take(_BYTES_FOR_BLOCK * len(member.entries) + _BYTES_FOR_BITMAP * sum(1 for _ in _partial(member)))
+    _read_bitmaps(uncached(device), vg, members)
+    return members
+
+
+def _partial(member: Member) -> Iterator[int]:
+    """The blocks that are there and not known to be full."""
+    return (block for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block])
+
+
+def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
+    """The ranges that tell whether an image was written to: headers, tables, the footer at its end."""
+    found: List[Range] = []
+    for member in members:
+        table = align_up(blocks.ENTRY_BYTES * len(member.entries), SECTOR)
+        full = blocks.checked_bytes(member.virtual_size)
+        found += vg.ranges(member.lv, 0, HEAD_BYTES)
+        found += vg.ranges(member.lv, member.header.table_offset, table)
+        found += vg.ranges(member.lv, member.batmap_header.batmap_offset, full)
+        found += vg.ranges(member.lv, vg.size_of(member.lv) - SECTOR, SECTOR)
+    return found
+
+
+def bitmaps_as_read(vg: VolumeGroup, members: Iterable[Member]) -> Iterator[Chunk]:
+    """The bitmaps: a write to sectors that a block lacked changes nothing else that was read."""
+    for member in members:
+        for block, data in member.bitmaps.items():
+            yield from in_pieces(vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR), data)
+
+
+def _content(volume: Volume) -> Vhd:
+    content = volume.content
+    assert isinstance(content, Vhd)  # `choice` refuses what is none
+    if content.footer.creator_app != CREATOR:
+        raise Refused(f"{volume.name.text} was made by {content.footer.creator_app!r}, not by the storage manager.")
+    if content.header.block_size != blocks.BLOCK_BYTES:
+        raise Refused(f"{volume.name.text} has blocks of {content.header.block_size} bytes, not of 2 MiB.")
+    if blocks.block_count(content.virtual_size) > content.header.max_bat_entries:
+        where = Place(volume.name.text, 0)
+        raise Malformed("VHD header", where, "its block table is too small for its virtual disk")
+    return content
+
+
+def _tables(vg: VolumeGroup, volume: Volume, content: Vhd) -> List[List[Range]]:
+    """Where the block table of an image and the header of its batmap lie."""
+    header = blocks.geometry(content.header).batmap_header
+    return [vg.ranges(volume.lv, *content.block_table()), vg.ranges(volume.lv, header, BatmapHeader.SIZE)]
+
+
+def _batmap(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader) -> List[Range]:
+    length = min(header.batmap_sectors * SECTOR, blocks.checked_bytes(content.virtual_size))
+    return vg.ranges(volume.lv, header.batmap_offset, length)
+
+
+def _member(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader, table: bytes, batmap: bytes) -> Member:
+    name, entries = volume.name.text, blocks.read_entries(table)
+    full = blocks.verify_batmap(header, batmap, content.virtual_size, Place(name, header.batmap_offset))
+    _verify_entries(entries, vg.size_of(volume.lv), blocks.end_of_headers(content.header, header), name)
+    footer, crowded = content.end_footer or content.footer, _crowded(entries)
+    size, bitmaps = content.virtual_size, Bitmaps()
+    return Member(name, volume.lv, size, footer, content.header, header, entries, full, bitmaps, crowded)
+
+
+def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: str) -> None:
+    """Every block lies in the volume, behind the headers, and overlaps no other block."""
+    taken = sorted(entry for entry in entries if entry != UNUSED)
+    for entry, following in zip(taken, taken[1:] + [volume_size // SECTOR]):
+        where = Place(name, blocks.bitmap_at(entry) if entry else 0)
+        if blocks.bitmap_at(entry) < first or blocks.data_at(entry) + blocks.BLOCK_BYTES > volume_size:
+            raise Malformed("VHD block", where, "it does not lie between the headers and the end of the volume")
+        if entry + 1 + blocks.BLOCK_SECTORS > following:
+            raise Malformed("VHD block", where, "it overlaps another one")
+
+
+def _crowded(entries: Sequence[int]) -> FrozenSet[int]:
+    """The blocks in whose padding another block ends."""
+    taken = sorted(entry for entry in entries if entry != UNUSED)
+    found = {
+        following
+        for entry, following in zip(taken, taken[1:])
+        if blocks.data_at(entry) + blocks.BLOCK_BYTES > align_down(blocks.bitmap_at(following), UNIT)
+    }
+    return frozenset(block for block, entry in enumerate(entries) if entry in found) if found else frozenset()
+
+
+def _read_bitmaps(device: Device, vg: VolumeGroup, members: Sequence[Member]) -> None:
+    wanted = [(member, block) for member in members for block in _partial(member)]
+    for start in range(0, len(wanted), _BATCH):
+        batch = wanted[start : start + _BATCH]
+        pieces = [vg.ranges(one.lv, blocks.bitmap_at(one.entries[block]), SECTOR) for one, block in batch]
+        for (member, block), data in zip(batch, read_pieces(device, pieces)):
+            member.bitmaps.append(block, data)
+
+
+# --- which image owns each block
+
+
+class OwnedBlock(NamedTuple):
+    """A block of the disk that some image has."""
+
+    block: int
+    owner: int  #: index in the chain
+    filled_sectors: int = 0  #: sectors that the owner lacks, where an image further down has some of them
+    must_be_copied: bool = False
+
+
+def owned_blocks(found: Iterable[OwnedBlock] = ()) -> "Rows[OwnedBlock]":
+    """Owned blocks in eight bytes each."""
+    return Rows(OwnedBlock, "IBHB", found)
+
+
+class Sectors(NamedTuple):
+    """What images have of a block."""
+
+    bits: int  #: the sectors in its owner
+    below: Tuple[Tuple[int, int], ...]  #: index in the chain, and the missing sectors that this image has
+
+    @property
+    def all_bits(self) -> int:
+        """The sectors that any image has."""
+        found = self.bits
+        for _member, bits in self.below:
+            found |= bits
+        return found
+
+
+def find_owners(members: Sequence[Member], tears_pages: bool) -> "Rows[OwnedBlock]":
+    """All blocks that any image has, in the order of the disk. `tears_pages`: a cut tears more than a sector."""
+    found = (_owned(block, members, tears_pages) for block in _blocks_of(members))
+    return owned_blocks(owned for owned in found if owned is not None)
+
+
+def _blocks_of(members: Sequence[Member]) -> Iterator[int]:
+    """The blocks of the disk that any image has: most blocks of a large disk often are in no image."""
+    there = bytearray(len(members[0].entries))
+    for member in members:
+        for block, entry in zip(range(len(there)), member.entries):
+            if entry != UNUSED:
+                there[block] = 1
+    return compress(range(len(there)), there)
+
+
+def sectors_of(members: Sequence[Member], owned: OwnedBlock) -> Sectors:
+    """Which sectors of a block are in its owner, and which further down."""
+    (_owner, bits), *below = _found(owned.block, members)
+    return Sectors(bits, tuple(below))
+
+
+def _found(block: int, members: Sequence[Member]) -> Iterator[Tuple[int, int]]:
+    """The images that have sectors of a block which no image above has, and these sectors.
+
+    What lies behind the end of a parent's disk is zero, whatever is below it.
+    """
+    found, seen = 0, FULL
+    for index, member in enumerate(members):
+        seen &= _seen(block, member, index)
+        new = member.bits(block) & seen & ~found
+        if new:
+            yield index, new
+        found |= new
+        if found == seen:
+            return
+
+
+def _seen(block: int, member: Member, index: int) -> int:
+    """The sectors of a block that an image shows of itself and of the images below: up to the end of its disk."""
+    return blocks.first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
+
+
+def _owned(block: int, members: Sequence[Member], tears_pages: bool) -> Optional[OwnedBlock]:
+    parts = list(_found(block, members))
+    if not parts:
+        return None
+    index, bits = parts[0]
+    must_be_copied = _has_hidden_sectors(block, members, index)
+    if len(parts) == 1:
+        return OwnedBlock(block, index, must_be_copied=must_be_copied)
+    ends_here = members[0].sectors < (block + 1) * BLOCK_SECTORS
+    has_mixed_pages = tears_pages and set(bitmap_bytes(bits)) - {0, 255}
+    must_be_copied = must_be_copied or ends_here or block in members[index].crowded or bool(has_mixed_pages)
+    return OwnedBlock(block, index, BLOCK_SECTORS - bin(bits).count("1"), must_be_copied)
+
+
+def _has_hidden_sectors(block: int, members: Sequence[Member], index: int) -> bool:
+    """Whether an image has sectors of a block behind the end of its disk, or of the disk of an image above."""
+    seen = FULL
+    for number, member in enumerate(members[: index + 1]):
+        seen &= _seen(block, member, number)
+    return seen != FULL and bool(members[index].bits(block) & ~seen)

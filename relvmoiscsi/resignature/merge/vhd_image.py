@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The strategies to merge a chain of VHDs, and the bytes of the new image. In each another image stays in place.
+
+before the mark     head: footer, header, block table, batmap; the end's footer; new bitmaps     into free extents
+                    copies: blocks into free extents, missing sectors into blocks that stay     nobody sees them
+with the contents   bitmaps of the blocks that were filled: all ones                            says the same
+after the commit    bitmaps of holes: all zeros; then their entries in the block table          density
+"""
+
+from array import array
+from hashlib import sha256
+from itertools import chain
+from typing import Dict, Iterable, Iterator, Sequence, Tuple
+
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, torn_bytes
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import vhd
+from relvmoiscsi.formats import vhd_blocks as blocks
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
+from relvmoiscsi.formats.vhd import DynamicHeader, Footer, Vhd, sealed
+from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
+from relvmoiscsi.resignature.merge.choice import Chain
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
+from relvmoiscsi.resignature.merge.vhd_chain import (
+    Member,
+    OwnedBlock,
+    Sectors,
+    bitmaps_as_read,
+    built_on,
+    find_owners,
+    read_members,
+    sectors_of,
+)
+from relvmoiscsi.resignature.merge.vhd_layout import NO_SLOT, Hole, Layout, kept_extents, layouts, unused_extents
+from relvmoiscsi.resignature.protocol.rebuilt import Again, Copy, Expected, Rebuilt, TableUnit, Unseen
+from relvmoiscsi.resignature.reading.lun_contents import Lun
+
+
+def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[MergeStrategy]:
+    """Every strategy, likely the cheapest first. `seed` is that of `room_on`.
+
+    Raises Refused where there is none, FormatError for an image that does not read.
+    """
+    if device.block_size != SECTOR:
+        raise Refused(f"{device.name} has blocks of {device.block_size} bytes: VHD chains on it are not made one VDI.")
+    if lun.vg.pe_start % UNIT:
+        raise Refused(f"The extents of {device.name} are not those that the storage manager makes: 4 MiB each.")
+    members = read_members(device, lun.vg, found.members)
+    for member in members:
+        if any(member.batmap_header.keyhash):
+            raise Refused(f"{member.name} is encrypted: its blocks cannot be put together without the key.")
+    owned = find_owners(members, tears_pages=torn_bytes(device) > SECTOR)
+    thick = lun.vg.size_of(members[0].lv) >= blocks.formula_size(members[0].virtual_size)
+    room = room_on(lun, found.members, found.dropped, unused_extents(members[0]), seed)
+    for made in layouts(members, owned, thick):
+        yield VhdMerge(lun.vg, members, made, room)
+
+
+class VhdMerge(MergeStrategy):
+    """A layout of a VHD, and the room on the LUN."""
+
+    def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, room: Room) -> None:
+        super().__init__(made.counts(), made.fresh, room)
+        self._vg, self._members, self._layout = vg, members, made
+        self._footer, self._header = plain_footer(members[0].footer), plain_header(members[made.primary].header)
+        self.content = Vhd(self._footer, self._footer, None, False, self._header, (), None)
+
+    def kept(self) -> "array[int]":
+        return kept_extents(self._layout, self._members)
+
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
+        vg, members, made = self._vg, self._members, self._layout
+        wanted = built_on(vg, members)
+        expected = tuple(Expected(part, sha256(data).digest()) for part, data in zip(wanted, device.read(wanted)))
+        new = _NewImage(vg, members, made, lv)
+        head = new.head(self._footer, self._header)
+        chunks = (*new.chunks(0, head), *new.chunks(made.size_bytes - Footer.SIZE, bytes(self._footer)))
+        rebuilt = Rebuilt(
+            lv_id=lv_id,
+            segments=lv.segments,
+            full=array("q", new.full_units()),
+            empty=array("q", (new.unit(hole.slot) for hole in new.later_holes())),
+            table=tuple(new.table_units(head)),
+        )
+        copies = Again(new.shadows), Again(new.fills_and_copies)
+        unchanged = Again(lambda: bitmaps_as_read(vg, members))
+        return Image(Unseen(expected, unchanged, chunks, copies, Again(new.bitmaps)), rebuilt)
+
+
+def plain_footer(footer: Footer) -> Footer:
+    """The footer of an image that is a leaf without a parent."""
+    return sealed(footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
+
+
+def plain_header(header: DynamicHeader) -> DynamicHeader:
+    """The header without a parent."""
+    return sealed(
+        header.replace(
+            parent_uuid=bytes(16),
+            parent_timestamp=0,
+            parent_name=bytes(DynamicHeader.parent_name.size),
+            locators=bytes(DynamicHeader.locators.size),
+        )
+    )
+
+
+class _NewImage(VolumeRanges):
+    """The bytes of the new image."""
+
+    def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, lv: LogicalVolume) -> None:
+        super().__init__(vg, lv, [member.lv for member in members])
+        self.members, self.layout = members, made
+        self._copied = bytearray(len(members[0].entries))  # a byte for each block of the disk
+        for owned in made.copied:
+            self._copied[owned.block] = 1
+
+    def _owned(self) -> Iterator[OwnedBlock]:
+        return chain(self.layout.staying, self.layout.copied)
+
+    def _slot(self, owned: OwnedBlock) -> int:
+        return self.layout.slots[owned.block]
+
+    def _bits(self, owned: OwnedBlock) -> int:
+        """The new bitmap: a block that stays is filled up wholly, a block that is copied has what the images have."""
+        if self._copied[owned.block]:
+            return self._sectors(owned).all_bits
+        return FULL if owned.filled_sectors else self._sectors(owned).bits
+
+    def _sectors(self, owned: OwnedBlock) -> Sectors:
+        return sectors_of(self.members, owned)
+
+    def _bitmap_at(self, slot: int) -> int:
+        """Bytes from the start of the new volume."""
+        return blocks.bitmap_at(self.layout.entry(slot))
+
+    def unit(self, slot: int) -> int:
+        """Where on the device the unit lies that ends in the slot's bitmap: in one extent, so in one piece."""
+        return self.at(align_down(self._bitmap_at(slot), UNIT), UNIT)[0].offset
+
+    def _is_fresh(self, slot: int) -> bool:
+        """Whether the bitmap of a slot is in a new extent: then it is written before the commit."""
+        return self._bitmap_at(slot) // EXTENT_BYTES in self.layout.fresh
+
+    def later_holes(self) -> Iterator[Hole]:
+        """The holes that the old image may use until the commit."""
+        return (hole for hole in self.layout.holes if not self._is_fresh(hole.slot))
+
+    def head(self, footer: Footer, header: DynamicHeader) -> bytes:
+        """All bytes of the volume in front of slot 0's bitmap. Holes in old extents are not in its block table."""
+        made = self.layout
+        primary, leaf = self.members[made.primary], self.members[0]
+        place, own = primary.geometry, primary.batmap_header
+        entries = array("I", [UNUSED]) * primary.header.max_bat_entries
+        for block, slot in enumerate(made.slots):
+            if slot != NO_SLOT:
+                entries[block] = made.entry(slot)
+        for hole in made.holes:
+            if self._is_fresh(hole.slot):
+                entries[hole.block] = made.entry(hole.slot)
+        full = self._batmap(own.batmap_sectors * SECTOR)
+        version = vhd.BATMAP_VERSIONS[-1]
+        batmap_header = leaf.batmap_header.replace(
+            batmap_offset=own.batmap_offset,
+            batmap_sectors=own.batmap_sectors,
+            version=version,
+            checksum=blocks.batmap_checksum(version, full, leaf.virtual_size),
+        )
+        data = bytearray(made.first_unit * UNIT + UNIT - SECTOR)
+        table = blocks.table_bytes(entries).ljust(place.batmap_header - place.table.offset, b"\xff")
+        for at, part in (
+            (0, bytes(footer)),
+            (vhd.HEADER_OFFSET, bytes(header)),
+            (place.table.offset, table),
+            (place.batmap_header, bytes(batmap_header)),
+            (own.batmap_offset, full),
+        ):
+            data[at : at + len(part)] = part
+        return bytes(data)
+
+    def _batmap(self, size: int) -> bytes:
+        found = Batmap(bytes(size))
+        covered = 8 * blocks.checked_bytes(self.members[0].virtual_size)
+        for owned in self._owned():
+            if owned.block < covered and self._bits(owned) == FULL:
+                found.set(owned.block)
+        return bytes(found)
+
+    def bitmaps(self) -> Iterator[Chunk]:
+        """Bitmaps in free extents, with the padding in front of them; in front of slot 0's are headers."""
+        for owned in self._owned():
+            if self._is_fresh(self._slot(owned)):
+                yield from self._bitmap(self._slot(owned), self._bits(owned))
+        for hole in self.layout.holes:
+            if self._is_fresh(hole.slot):
+                yield from self._bitmap(hole.slot, 0)
+
+    def _bitmap(self, slot: int, bits: int) -> Iterator[Chunk]:
+        padding = UNIT - SECTOR if slot else 0
+        yield from self.chunks(self._bitmap_at(slot) - padding, bytes(padding) + blocks.bitmap_bytes(bits))
+
+    # --- what is copied
+
+    def _data_at(self, owned: OwnedBlock) -> int:
+        return blocks.data_at(self.layout.entry(self._slot(owned)))
+
+    def shadows(self) -> Iterator[Copy]:
+        """The data of blocks that stay, as far as a new extent takes the place of the extent that holds the data.
+
+        Of a block that is filled up, only the sectors that are there: nothing is written twice.
+        """
+        made = self.layout
+        for owned in made.staying:
+            start = self._data_at(owned)
+            if not any(part.offset // EXTENT_BYTES in made.fresh for part in _by_extent(start, BLOCK_BYTES)):
+                continue
+            bits = self._sectors(owned).bits if owned.filled_sectors else FULL
+            for run in blocks.runs(bits):
+                for part in _by_extent(start + run.offset * SECTOR, run.length * SECTOR):
+                    extent = part.offset // EXTENT_BYTES
+                    if extent in made.fresh:
+                        member, old = made.source_of(extent)
+                        source = part.offset + (old - extent) * EXTENT_BYTES
+                        yield from self.copy(part.offset, member, source, part.length)
+
+    def fills_and_copies(self) -> Iterator[Copy]:
+        for owned in self.layout.copied:
+            found = self._sectors(owned)
+            yield from self._put(owned, [(owned.owner, found.bits), *found.below])
+        replaced = self._replaced()
+        for owned in self.layout.staying:
+            if owned.filled_sectors:
+                in_place = not self._is_fresh(self._slot(owned))
+                found = self._sectors(owned)
+                for copy in self._put(owned, found.below, found.bits):
+                    yield copy
+                    old = replaced.get(align_down(copy.target - self.vg.pe_start, EXTENT_BYTES))
+                    if in_place and old is not None:
+                        yield copy._replace(target=copy.target + old)
+
+    def _replaced(self) -> Dict[int, int]:
+        """By the first byte of a new extent behind the head: how far from it the old extent is whose place it takes.
+
+        A block may reach into such an extent while its bitmap stays. The old bitmap will say that the sectors are
+        there, so they are written to the old extent as well.
+        """
+        made, found = self.layout, {}
+        new = extents_of(self.lv.segments)
+        for extent in made.fresh:
+            if any(extent in piece.extents for piece in made.moved):
+                member, old = made.source_of(extent)
+                pe = extents_of(self.members[member].lv.segments)[old]
+                found[new[extent] * EXTENT_BYTES] = (pe - new[extent]) * EXTENT_BYTES
+        return found
+
+    def _put(self, owned: OwnedBlock, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[Copy]:
+        """The sectors of a block from where they are; zeros where no image has them."""
+        start = self._data_at(owned)
+        for member, bits in sources:
+            there |= bits
+            source = blocks.data_at(self.members[member].entries[owned.block])
+            for run in blocks.runs(bits):
+                at = run.offset * SECTOR
+                yield from self.copy(start + at, member, source + at, run.length * SECTOR)
+        for run in blocks.runs(FULL ^ there):
+            yield from self.zeros(start + run.offset * SECTOR, run.length * SECTOR)
+
+    # --- what is left until the contents are written, and until the commit
+
+    def full_units(self) -> Iterator[int]:
+        """Bitmaps of filled blocks that are where they were."""
+        for owned in self.layout.staying:
+            slot = self._slot(owned)
+            if owned.filled_sectors and not self._is_fresh(slot):
+                yield self.unit(slot)
+
+    def table_units(self, head: bytes) -> Iterator[TableUnit]:
+        """The parts of the block table in which holes are given away: whole units, which is what a cut may tear."""
+        table = self.members[self.layout.primary].geometry.table
+        after = bytearray(head)
+        touched = set()
+        for hole in self.later_holes():
+            at = table.offset + blocks.ENTRY_BYTES * hole.block
+            after[at : at + blocks.ENTRY_BYTES] = blocks.table_bytes([self.layout.entry(hole.slot)])
+            touched.add(align_down(at, UNIT))
+        for at in sorted(touched):
+            old, new = head[at : at + UNIT], bytes(after[at : at + UNIT])
+            first, end = max(0, table.offset - at), min(len(old), table.end - at)
+            yield TableUnit(self.at(at, len(old))[0].offset, old, new, first, end)
+
+
+def _by_extent(offset: int, length: int) -> Iterator[Range]:
+    end = offset + length
+    while offset < end:
+        size = min(end - offset, EXTENT_BYTES - offset % EXTENT_BYTES)
+        yield Range(offset, size)
+        offset += size

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""QCOW2 images in a volume: the header is verified, the backing file's path changes (docs/formats/qcow2.rst)."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.build_volumes import Qcow2Spec, qcow2_content
+from kit.examples import examples
+from relvmoiscsi.device import Range
+from relvmoiscsi.errors import BadMagic, FormatError, Malformed, Truncated, Unsupported
+from relvmoiscsi.formats.naming import QCOW2, RAW, ParentName
+from relvmoiscsi.formats.qcow2 import HEAD_BYTES, changes, parent_of, read_qcow2
+
+NAME = "QCOW2-6c936f08-3c14-41f7-8136-e4597b31e47e"
+SIZE = 8 << 20
+SR, VDI = "0a0b0c0d-0000-4000-8000-000000000001", "0a0b0c0d-0000-4000-8000-000000000002"
+PATH = f"/dev/VG_XenStorage-{SR}/QCOW2-{VDI}".encode("ascii")
+NEW = {SR: "11111111-2222-4333-8444-555555555555", VDI: "66666666-7777-4888-9999-aaaaaaaaaaaa"}
+
+# qemu-img 7.2: create -f qcow2 -b PATH -F qcow2 -u x.qcow2 64M; the feature table's names are left out
+HEAD = bytearray(HEAD_BYTES)
+HEAD[:0x90] = bytes.fromhex(
+    "514649fb 00000003 0000000000000210"  # QFI\xfb, version 3, path at 0x210
+    "00000062 00000010 0000000004000000"  # of 98 bytes; clusters of 64 KiB; 64 MiB
+    "00000000 00000001 0000000000030000"  # not encrypted; L1: 1 entry at 0x30000
+    "0000000000010000 00000001 00000000"  # refcount table; no snapshots
+    "0000000000000000 0000000000000000"  # incompatible features
+    "0000000000000000 0000000000000000"
+    "00000004 00000070 0000000000000000"  # refcount order, header of 112 bytes
+    "e2792aca 00000005 71636f7732000000"  # extension: backing format "qcow2"
+    "6803f857 00000180 0000646972747920"  # extension: feature table of 384 bytes
+)
+HEAD[0x210 : 0x210 + len(PATH)] = PATH
+HEAD = bytes(HEAD)
+
+
+def patched(*fields):
+    head = bytearray(HEAD)
+    for offset, form, value in fields:
+        struct.pack_into(form, head, offset, value)
+    return bytes(head)
+
+
+# --- reading
+
+
+def test_an_image_that_qemu_img_made_is_read():
+    image = read_qcow2(HEAD, NAME, SIZE)
+
+    assert (image.virtual_size, image.hidden) == (64 << 20, False)
+    assert image.backing == Range(0x210, 98)
+    assert parent_of(image, PATH, NAME) == ParentName(SR, QCOW2, VDI)
+
+
+def test_a_raw_parent_is_told_from_a_qcow2_one():
+    image = read_qcow2(HEAD, NAME, SIZE)
+
+    assert parent_of(image, PATH.replace(b"QCOW2-", b"LV-"), NAME).kind == RAW
+
+
+def test_an_image_without_a_backing_file_has_no_parent():
+    image = read_qcow2(patched((8, ">Q", 0), (16, ">I", 0)), NAME, SIZE)
+
+    assert image.backing is None
+    assert parent_of(image, b"", NAME) is None
+    assert changes(image, b"", NEW, NAME) == []
+
+
+@pytest.mark.parametrize("flag, hidden", [(None, False), (0, False), (1, True)])
+@pytest.mark.parametrize("backing", ["", PATH.decode()])
+def test_the_hidden_flag_is_in_sms_own_extension(flag, hidden, backing):
+    content = qcow2_content(SIZE, Qcow2Spec(64 << 20, backing, "qcow2", flag, "seed"))
+
+    image = read_qcow2(content.pieces[0][1].ljust(HEAD_BYTES, b"\0") if not backing else _head(content), NAME, SIZE)
+
+    assert image.hidden == hidden
+
+
+def _head(content):
+    head = bytearray(HEAD_BYTES)
+    for offset, data in content.pieces[:2]:
+        head[offset : offset + len(data)] = data
+    return bytes(head)
+
+
+def test_version_2_has_a_header_of_72_bytes():
+    head = patched((4, ">I", 2), (72, ">Q", 0))
+
+    assert read_qcow2(head, NAME, SIZE).backing == Range(0x210, 98)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 8, 16, 24])
+def test_features_that_move_no_path_are_accepted(bits):
+    assert read_qcow2(patched((72, ">Q", bits & 0b11001)), NAME, SIZE).backing
+
+
+# --- refusing
+
+
+@pytest.mark.parametrize(
+    "offset, form, value, error, sentence",
+    [
+        (0, ">I", 0x514649FA, BadMagic, "it begins with b'QFI"),
+        (4, ">I", 1, Unsupported, "its version is 1"),
+        (4, ">I", 4, Unsupported, "its version is 4"),
+        (32, ">I", 2, Unsupported, "byte 32 of QCOW2-.*: it is encrypted"),
+        (20, ">I", 8, Malformed, "byte 20 of QCOW2-.*: its cluster size is out of range"),
+        (20, ">I", 0xFFFFFFFF, Malformed, "its cluster size is out of range"),
+        (72, ">Q", 1 << 2, Unsupported, r"the incompatible features 0x4 \(an external data file\)"),
+        (72, ">Q", 1 << 63, Unsupported, "the incompatible features 0x8000000000000000"),
+        (72, ">Q", 1 << 1, Malformed, "marked as corrupt"),
+        (100, ">I", 96, Malformed, "its length is 96"),
+        (100, ">I", 113, Malformed, "its length is 113"),
+        (100, ">I", 0xFFFFFFF8, Malformed, "its backing file path has 98 bytes at 528"),
+        (8, ">Q", 8, Malformed, "its backing file path has 98 bytes at 8"),
+        (8, ">Q", 65536 - 97, Malformed, "its backing file path has 98 bytes at 65439"),
+        (8, ">Q", 1 << 63, Malformed, "its backing file path has 98 bytes at 9223372036854775808"),
+        (16, ">I", 0, Malformed, "its backing file path has 0 bytes"),
+        (16, ">I", 1024, Malformed, "its backing file path has 1024 bytes"),
+        (16, ">I", 0xFFFFFFFF, Malformed, "its backing file path has 4294967295 bytes"),
+        (112, ">I", 0x44415441, Unsupported, "byte 112 of QCOW2-.*: its type is 0x44415441"),
+        (112, ">I", 0x0537BE77, Unsupported, "its type is 0x0537be77"),
+        (116, ">I", 0xFFFFFFFF, Malformed, "byte 112 of QCOW2-.*: it has 4294967295 bytes"),
+    ],
+)
+def test_a_header_that_is_none_of_sms_is_refused(offset, form, value, error, sentence):
+    with pytest.raises(error, match=sentence):
+        read_qcow2(patched((offset, form, value)), NAME, SIZE)
+
+
+@pytest.mark.parametrize("path", [b"", b"base.qcow2", b"/tmp" + PATH, PATH + b"\0", b"\xff" * 98, PATH.upper()])
+def test_a_path_that_names_no_volume_of_an_sr_is_refused(path):
+    with pytest.raises(Unsupported, match="QCOW2 backing file at byte 528 of QCOW2-.* names no volume of an SR"):
+        parent_of(read_qcow2(HEAD, NAME, SIZE), path, NAME)
+
+
+def test_an_image_that_ends_early_is_truncated():
+    with pytest.raises(Truncated):
+        read_qcow2(HEAD[:71], NAME, 71)
+
+
+@given(st.integers(0, 136), st.binary(min_size=1, max_size=8))
+@settings(max_examples=examples(300))
+def test_any_bytes_in_the_header_are_read_or_refused(offset, data):
+    head = HEAD[:offset] + data + HEAD[offset + len(data) :]
+
+    try:
+        image = read_qcow2(head, NAME, SIZE)
+    except FormatError:
+        return
+    assert image.backing is None or image.backing.end <= 1 << 21
+
+
+# --- changing
+
+
+def test_the_path_changes_in_place_and_keeps_its_length():
+    image = read_qcow2(HEAD, NAME, SIZE)
+
+    (change,) = changes(image, PATH, NEW, NAME)
+
+    assert (change.offset, change.old, len(change.new)) == (0x210, PATH, 98)
+    assert parent_of(image, change.new, NAME) == ParentName(NEW[SR], QCOW2, NEW[VDI])
+    assert change.what == "QCOW2 backing file of " + NAME

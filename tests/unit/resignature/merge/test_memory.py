@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What it takes of the memory of dom0 to make one VDI of a large disk."""
+
+import gc
+import random
+import re
+import struct
+import tracemalloc
+
+import pytest
+
+from bench import chains
+from kit.build_volumes import MgtSpec, Record, mgt_content, uuids_by_key
+from kit.chains.lun import EXTENT, Lun
+from kit.chains.qemu import make
+from kit.cuts import entropy
+from relvmoiscsi import engine
+from relvmoiscsi.device import Device, align_up
+from relvmoiscsi.engine import OneVdiRequest
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import qcow2_clusters
+from relvmoiscsi.resignature.merge import compact, qcow2_chain, qcow2_image, qcow2_layout, vhd_chain
+
+MIB = 1 << 20
+
+
+def peak(work):
+    """The most bytes that are taken at once. What the first time leaves behind, as caches, is not counted."""
+    work()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def prepared(chain):
+    return prepared_of(chain.disk)
+
+
+def prepared_of(disk):
+    return engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest()))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """What is read at once is little beside what stays: so the difference of two disks is what a larger one takes."""
+    monkeypatch.setattr(qcow2_chain, "_BATCH_BYTES", 64 << 10)
+    monkeypatch.setattr(qcow2_image, "PIECE_BYTES", 64 << 10)
+
+
+def vhds(partial):
+    """A chain of VHDs with so many partial blocks, of which each takes less than 200 bytes."""
+    return chains.vhds(chains.written(10, partial)), 200 * partial
+
+
+def qcow2s(gib):
+    """A chain of QCOW2 images of so many GiB, of which each cluster takes less than 24 bytes: four of these tell
+    whether the cluster is used, in volumes of images and in the new one; others are of its extent.
+    """
+    return chains.qcow2s(chains.Written(gib, range(gib * 500), (), ())), 24 * gib * chains.GIB // 65536
+
+
+@pytest.mark.states("make", "small", "large", few=1)
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("make, small, large", [(vhds, 100, 600), (qcow2s, 1, 2)])
+def test_a_larger_disk_takes_little_more_memory(make, small, large):
+    (few, low), (many, high) = make(small), make(large)
+
+    more = peak(lambda: prepared(many)) - peak(lambda: prepared(few))
+
+    assert more < high - low
+
+
+def chain_of_qcow2s(mib, bits, depth, places):
+    """Images of a disk; `places` are clusters of data for those of the disk, for all tables of one image."""
+    cluster, size = 1 << bits, mib << 20
+    tables = -(-size // (cluster * cluster // 8))
+    volume_bytes = align_up(qcow2_clusters.full_size(size, cluster), EXTENT) + 16 * EXTENT
+    uuids = uuids_by_key(["sr", *map(str, range(depth))], "memory")
+    lun = Lun.new(uuids["sr"], 900 + depth * volume_bytes // EXTENT, "memory")
+    mgt, records, parent = lun.create("MGT", EXTENT), [], ""
+    for number in range(depth):
+        is_leaf, uuid = number == depth - 1, uuids[str(number)]
+        name = "QCOW2-" + uuid
+        volume = lun.create(name, volume_bytes)
+        make(lun, name, size, parent, bits, hidden=not is_leaf)
+        first = 3 + -(-tables * 8 // cluster)
+        for table in range(tables) if places(number) is not None else ():
+            volume.write(3 * cluster + 8 * table, struct.pack(">Q", (first + table) * cluster | 1 << 63))
+            own = places(number)[table * (cluster // 8) : (table + 1) * (cluster // 8)]
+            entries = [(first + tables + place) * cluster | 1 << 63 if place is not None else 0 for place in own]
+            volume.write((first + table) * cluster, struct.pack(f">{len(entries)}Q", *entries))
+        more = {} if is_leaf else {"read_only": True, "managed": False}
+        records.append(Record(uuid, "a disk", vdi_type="qcow2", **more))
+        parent = name
+    mgt.write(0, bytes(EXTENT))
+    for offset, data in mgt_content(EXTENT, MgtSpec(uuids["sr"], "x", "", "thick", tuple(records), "")).pieces:
+        mgt.write(offset, data)
+    lun.commit()
+    return lun.disk
+
+
+def in_random_order(number, count):
+    found = list(range(count))
+    random.Random(1).shuffle(found)
+    return None if number else found
+
+
+def many_that_are_copied(number, count):
+    return None if number else [place if place % 17 == 3 else None for place in range(count)]
+
+
+def few_in_many_tables(number, count):
+    return [place // 8192 if place % 8192 == 97 * number else None for place in range(count)]
+
+
+#: MiB of a disk and of a larger one, bits of a cluster, images, where the clusters of each image are
+SHAPES = [
+    (2048, 4096, 16, 2, in_random_order),
+    (64, 128, 12, 2, many_that_are_copied),
+    (1024, 2048, 16, 4, few_in_many_tables),
+]
+
+
+@pytest.mark.states("small", "large", "bits", "depth", "places", few=1)
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("small, large, bits, depth, places", SHAPES)
+def test_what_is_told_of_a_larger_qcow2_is_not_less_than_it_takes_nor_three_times_as_much(
+    small, large, bits, depth, places, monkeypatch
+):
+    """Of a chain with few clusters in each table it was twelve times as much, and the chain refused for that."""
+    noted, told, taken, real = [], {}, {}, compact.Memory.take
+    monkeypatch.setattr(compact.Memory, "take", lambda self, count: (noted.append(count), real(self, count)))
+
+    for mib in (small, large):
+        clusters = [places(number, mib << 20 >> bits) for number in range(depth)]
+        disk = chain_of_qcow2s(mib, bits, depth, clusters.__getitem__)
+        taken[mib] = peak(lambda disk=disk: (noted.clear(), prepared_of(disk)))
+        told[mib] = sum(noted)
+
+    assert taken[large] <= told[large] <= 3 * taken[large] + qcow2_chain._BYTES_AT_LEAST
+    assert taken[large] - taken[small] <= told[large] - told[small] <= 3 * (taken[large] - taken[small])
+
+
+class Measured(Device):
+    """Notes the most bytes that are asked of it at once, to be read or to be written."""
+
+    def __init__(self, disk):
+        self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
+        self.disk, self.most = disk, 0
+
+    def read(self, ranges):
+        self.most = max(self.most, sum(part.length for part in ranges))
+        return self.disk.read(ranges)
+
+    def write(self, chunks):
+        self.most = max(self.most, sum(len(chunk.data) for chunk in chunks))
+        self.disk.write(chunks)
+
+    def flush(self):
+        self.disk.flush()
+
+
+def test_however_many_bitmaps_there_are_a_device_is_asked_for_so_much_at_once():
+    """A device has memory of its own for all that is asked of it at once."""
+    chain = chains.vhds(chains.written(40, 2000))
+    made = prepared(chain)
+    made = made._replace(plan=made.plan._replace(unseen=made.plan.unseen._replace(copies=())))
+    device = Measured(chain.disk)
+
+    engine.resignature(device, made)
+
+    assert device.most < 5 * MIB, "the head of the image, and not 8 MiB of bitmaps"
+
+
+@pytest.mark.parametrize("make", [chains.vhds, chains.qcow2s])
+def test_what_would_take_too_much_is_refused_with_the_sizes_and_show_tells_it(make, monkeypatch):
+    chain = make(chains.written(8, 40))
+    before = chain.disk.digest_except([])
+    monkeypatch.setattr(compact, "MOST_MEMORY_BYTES", 64 << 10)
+
+    with pytest.raises(Refused) as raised:
+        prepared(chain)
+
+    assert re.match(r"One VDI of \S+ takes \d+ MiB of memory or more, and 0 MiB at the most", str(raised.value))
+    assert "Nothing was written" in str(raised.value)
+    outlook = engine.one_vdi(chain.disk, engine.inspect(chain.disk).lun)
+    assert outlook.state == engine.CANNOT_BE_ONE and "of memory" in str(outlook.problem)
+    assert chain.disk.digest_except([]) == before
+
+
+def test_a_disk_of_2_tib_is_not_refused_for_that():
+    """Of clusters of 64 KiB, all there; and of a VHD, of which every block is partial in two images."""
+    clusters, extents, blocks = (2 << 40) // 65536, (2 << 40) // (4 * MIB), 1 << 20
+    tables = clusters // 8192 * (qcow2_chain._BYTES_FOR_TABLE + qcow2_chain._TIMES_PACKED * 700)
+    of_volumes = 2 * (clusters * qcow2_chain._BYTES_FOR_CLUSTER + extents * qcow2_chain._BYTES_FOR_EXTENT)
+    of_new = clusters * qcow2_chain._BYTES_FOR_NEW_CLUSTER + extents * qcow2_layout._BYTES_FOR_ALIVE
+    of_qcow2 = qcow2_chain._BYTES_AT_LEAST + tables + of_volumes + of_new
+    of_vhd = 2 * blocks * (vhd_chain._BYTES_FOR_BLOCK + vhd_chain._BYTES_FOR_BITMAP)
+
+    assert max(of_qcow2, of_vhd) < compact.MOST_MEMORY_BYTES

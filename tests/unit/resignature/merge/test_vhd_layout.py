@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Large images, as tables alone: extents of one are moved between those of another, and every block is found again.
+
+What is checked does not use the layout's own arithmetic: a block's old and new place are followed down to physical
+extents, through the segments.
+"""
+
+import random
+from array import array
+
+import pytest
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import vhd_blocks as blocks
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, extents_of
+from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, Footer
+from relvmoiscsi.formats.vhd_blocks import FULL, UNUSED, Batmap
+from relvmoiscsi.resignature.merge import vhd_chain
+from relvmoiscsi.resignature.merge import vhd_layout as layout
+from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, place, segments_of
+from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, Member, find_owners, sectors_of
+
+SECTOR = 512
+BLOCK = 2 << 20
+SM_ENTRIES = 1 << 20
+
+
+class World:
+    """A LUN's extents, given away by chance."""
+
+    def __init__(self, seed, extents):
+        self.dice = random.Random(seed)
+        self.free = list(range(extents))
+
+    def take(self, count, longest=200):
+        """Extents in runs, as an LV that was made and grown has them."""
+        segments, start = [], 0
+        while start < count:
+            length = min(self.dice.randint(1, longest), count - start)
+            at = self.dice.randrange(len(self.free) - length)
+            run = self.free[at : at + length]
+            whole = next((n for n in range(1, length) if run[n] != run[0] + n), length)
+            del self.free[at : at + whole]
+            segments.append(Segment(start, whole, run[0]))
+            start += whole
+        return tuple(segments)
+
+    def image(self, name, block_count, present, entries=SM_ENTRIES, first=None):
+        """An image with the blocks of `present`, in that order, all of them full."""
+        header = DynamicHeader.zero(table_offset=1536, max_bat_entries=entries, block_size=BLOCK)
+        at = 1536 + 4 * entries + 512
+        batmap = BatmapHeader.zero(batmap_offset=at, batmap_sectors=max(1, entries // 8 // SECTOR), version=0x10002)
+        unit = first or blocks.geometry(header, batmap).first_slot_unit
+        table, full = array("I", [UNUSED] * block_count), Batmap(bytes(entries // 8))
+        for slot, block in enumerate(present):
+            table[block] = blocks.entry_of(unit + 513 * slot)
+            full.set(block)
+        size = (unit + 513 * len(present)) * 4096 + SECTOR
+        segments = self.take(-(-size // EXTENT_BYTES) + 3)
+        lv = LogicalVolume(name, name, frozenset(), (), segments)
+        return Member(name, lv, block_count * BLOCK, Footer.zero(), header, batmap, table, full, Bitmaps())
+
+
+def test_blocks_that_no_image_has_are_not_looked_at(monkeypatch):
+    """A large disk of which little is written, in a chain of many images: that took minutes."""
+    world, seen, real = World(1, 9000), [], vhd_chain._owned
+    members = tuple(world.image(f"image {n}", 1 << 16, [n, 9000 * n]) for n in range(1, 6))
+    monkeypatch.setattr(vhd_chain, "_owned", lambda block, *more: (seen.append(block), real(block, *more))[1])
+
+    found = [owned.block for owned in find_owners(members, False)]
+
+    assert found == seen == [1, 2, 3, 4, 5, 9000, 18000, 27000, 36000, 45000]
+
+
+def place_of(segments, offset):
+    """Where a byte of a volume lies: (physical extent, offset in it)."""
+    extent = offset // EXTENT_BYTES
+    for segment in segments:
+        if segment.start_extent <= extent < segment.start_extent + segment.extent_count:
+            return segment.first_pe + extent - segment.start_extent, offset % EXTENT_BYTES
+    raise AssertionError(f"byte {offset} is in no segment")
+
+
+def laid_out(world, members, thick=True):
+    """The cheapest layout that there is room for, and the new volume."""
+    owners = find_owners(members, False)
+    used = {pe for member in members for pe in extents_of(member.lv.segments)}
+    room = Room(tuple(world.free), tuple(sorted(used)))
+    for made in layout.layouts(members, owners, thick):
+        try:
+            kept = layout.kept_extents(made, members)
+            return made, segments_of(place(kept, made.fresh, room)), owners
+        except Refused:
+            continue
+    raise AssertionError("no room")
+
+
+def verify(members, made, segments, owners, free):
+    count = sum(segment.extent_count for segment in segments)
+    pes = [segment.first_pe + n for segment in segments for n in range(segment.extent_count)]
+    assert len(set(pes)) == len(pes) == count, "an extent is named twice"
+    assert count * EXTENT_BYTES == made.size_bytes
+    slots = sorted(slot for slot in made.slots if slot != layout.NO_SLOT)
+    assert len(set(slots)) == len(slots) == len(owners), "two blocks share a slot"
+    fresh = made.fresh
+    assert all(pes[extent] in free for extent in fresh), "an extent that is in use is written"
+    copied = {owned.block for owned in made.copied}
+    for owned in owners:
+        new = (made.first_unit + 513 * made.slots[owned.block]) * 4096
+        old = blocks.unit_of(members[owned.owner].entries[owned.block]) * 4096
+        assert new + 513 * 4096 + SECTOR <= made.size_bytes
+        border = EXTENT_BYTES - new % EXTENT_BYTES
+        for at in [0, 4095, *(one for one in (border - 1, border) if one < 513 * 4096), 513 * 4096 - 1]:
+            extent = (new + at) // EXTENT_BYTES
+            if owned.block in copied:
+                assert extent in fresh
+            elif extent not in fresh:
+                assert place_of(segments, new + at) == place_of(members[owned.owner].lv.segments, old + at), owned
+    given = {hole.slot for hole in made.holes}
+    assert not given & set(slots)
+    assert all(made.slots[hole.block] == layout.NO_SLOT for hole in made.holes)
+    dead = set(range(made.slot_count)) - given - set(slots)
+    unallocated = len(members[0].entries) - len(owners) - len(made.holes)
+    assert not dead or not unallocated, "a slot is lost, and a guest can run out of space"
+    assert len(dead) == made.lost_slots
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_large_images_are_put_together_without_a_copy(seed):
+    """8 GiB, of which the base has 1100 blocks and the leaf 700, as in the measurement of docs/one-vdi.rst."""
+    world = World(seed, 9000)
+    base = world.image("base", 4096, world.dice.sample(range(4096), 1100))
+    leaf = world.image("leaf", 4096, world.dice.sample(range(4096), 700))
+
+    made, segments, owners = laid_out(world, [leaf, base])
+
+    assert len(made.copied) <= 1  # the block in slot 0 of the image that moves
+    verify([leaf, base], made, segments, owners, set(world.free))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_small_images_are_copied_and_large_ones_move(seed):
+    world = World(seed, 12000)
+    sizes = [(40, "leaf"), (600, "middle"), (20, "small"), (1500, "base")]
+    members = [world.image(name, 6000, world.dice.sample(range(6000), count)) for count, name in sizes]
+
+    made, segments, owners = laid_out(world, members)
+
+    assert 0 < len(made.copied) < 65
+    verify(members, made, segments, owners, set(world.free))
+
+
+def test_an_image_of_another_geometry_moves_onto_the_lattice():
+    """A base with a small table from elsewhere: its slots have another distance to the extents' borders."""
+    world = World(1, 9000)
+    leaf = world.image("leaf", 4096, world.dice.sample(range(4096), 900))
+    base = world.image("base", 4096, world.dice.sample(range(4096), 1000), entries=4096)
+
+    made, segments, owners = laid_out(world, [leaf, base])
+
+    assert made.primary == 0
+    assert len(made.moved) == 2
+    assert (made.moved[1].at - made.moved[1].first) % 513 != 0
+    verify([leaf, base], made, segments, owners, set(world.free))
+
+
+def test_without_blocks_for_its_holes_an_image_is_copied():
+    """A full disk: nobody could be given the slots between two images, so there must be none."""
+    world = World(2, 9000)
+    base = world.image("base", 1500, world.dice.sample(range(1500), 1500))
+    leaf = world.image("leaf", 1500, world.dice.sample(range(1500), 300))
+
+    made, segments, owners = laid_out(world, [leaf, base])
+
+    assert len(made.copied) == 300
+    assert made.lost_slots == 300
+    verify([leaf, base], made, segments, owners, set(world.free))
+
+
+def test_the_cost_does_not_depend_on_how_much_data_there_is():
+    small, large = [], []
+    for found, scale in ((small, 1), (large, 20)):
+        world = World(3, 9000 * scale)
+        base = world.image("base", 4096 * scale, world.dice.sample(range(4096 * scale), 1100 * scale))
+        leaf = world.image("leaf", 4096 * scale, world.dice.sample(range(4096 * scale), 700 * scale))
+        made, _segments, _homes = laid_out(world, [leaf, base])
+        found += [made.counts().data_bytes, len(made.fresh)]
+
+    assert small == large
+
+
+def test_bits_of_full_blocks_are_not_read():
+    world = World(4, 2000)
+    leaf = world.image("leaf", 100, range(50))
+
+    assert [sectors_of([leaf], owned).bits for owned in find_owners([leaf], False)] == [FULL] * 50
