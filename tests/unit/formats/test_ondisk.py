@@ -18,11 +18,11 @@ from relvmoiscsi.formats.ondisk import (
     raw,
     u8,
 )
-from relvmoiscsi.resignature.protocol import journal, mark
+from relvmoiscsi.resignature.protocol import commit_record, journal
 
 TABLES = [
     value
-    for module in (lvm, vhd, qcow2, cbt, mark, journal)
+    for module in (lvm, vhd, qcow2, cbt, commit_record, journal)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Record) and value.__module__ == module.__name__
 ]
