@@ -36,12 +36,6 @@ RIDDLES = {
 #: too long sentences and riddles that a file still has: a number may fall, and a file may leave, and no other change
 LEFT = {
     "docs/costs.rst": 10,
-    "docs/fibre-channel.rst": 14,
-    "docs/host.rst": 15,
-    "docs/pool-vms.rst": 18,
-    "docs/pool.rst": 18,
-    "docs/protocol.rst": 25,
-    "docs/troubleshooting.rst": 32,
 }
 ROOMS = ("cli", "pool", "direct", "doctor", "report", "iscsi", "sr_driver")
 CALLS = {"say", "ask", "ask_for", "tell", "in_state", "PoolAnswer", "Finding"}
