@@ -15,7 +15,7 @@ fi
 # What the emulated VM measures, first: nothing else computes meanwhile.
 rm -f build/bench/*.json
 mkdir -p build/bench
-E2E_RESULTS=build/bench/vm tools/e2e.sh tests/vm/bench_sr_create.py tests/vm/bench_procedure.py \
+E2E_RESULTS=build/bench/vm tools/e2e.sh uml tests/vm/bench_sr_create.py tests/vm/bench_procedure.py \
     -q -s --pairs="${BENCH_PAIRS:-5}" >build/bench/vm.txt 2>&1 ||
     echo "tools/bench.sh: the VM has measured nothing, build/bench/vm.txt tells why" >&2
 cp build/bench/vm/driver.json build/bench/vm/procedure.json build/bench/ 2>/dev/null || true
