@@ -23,6 +23,7 @@ shift
 boot_limit=${E2E_BOOT_LIMIT:-600}
 suite_limit=${E2E_SUITE_LIMIT:-2400}
 memory=${E2E_MEMORY:-3G}
+of_run=("RELVMOISCSI_SEED=${RELVMOISCSI_SEED:-$RANDOM}" "RELVMOISCSI_WHOLE=${RELVMOISCSI_WHOLE:-}") # the sample that is taken
 results=$(realpath -m "${E2E_RESULTS:-build/e2e}")
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -80,7 +81,7 @@ compile() {
 start_uml() {
     exec timeout --kill-after=10 "$1" "$kernel" "mem=$memory" root=/dev/root rootfstype=hostfs rootflags=/ ro quiet \
         con=null con0=null,fd:1 init="$PWD/tools/e2e-guest.sh" \
-        "E2E_MACHINE=uml" "E2E_PROJECT=$PWD" "E2E_RESULTS=$results" >"$results/console.txt" 2>&1
+        "E2E_MACHINE=uml" "E2E_PROJECT=$PWD" "E2E_RESULTS=$results" "${of_run[@]}" >"$results/console.txt" 2>&1
 }
 
 # -- the emulated PC --------------------------------------------------------------------------------------------------
@@ -114,6 +115,7 @@ start_qemu() {
     absent_hardware+=,psmouse,mousedev,joydev,evdev,pcspkr,button,powernow_k8,acpi_cpufreq,bochs,drm,serio_raw,rapl
     absent_hardware+=,aesni_intel,ghash_clmulni_intel,sha512_ssse3,sha512_generic,crypto_simd,cryptd,qemu_fw_cfg
     local kernel_options="mitigations=off rcupdate.rcu_expedited=1 nokaslr no5lvl apparmor=0 nowatchdog cryptomgr.notests"
+    kernel_options+=" init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off cgroup_disable=memory psi=0"
     # no_timer_check: on a busy machine the emulated timer fails a test at boot, and the kernel gives up.
     # earlycon, keep_bootcon: what the kernel has to say when it dies; virtme-ng throws its own console away.
     kernel_options+=" earlycon=uart8250,io,0x2f8,115200n8 keep_bootcon"
@@ -131,7 +133,7 @@ start_qemu() {
     exec env PATH="$PWD/.venv/vm/bin:$PATH" PYTHONDONTWRITEBYTECODE=1 timeout --kill-after=10 "$1" \
         vng --run "$kernel" --disable-kvm --cpus 1 --memory "$memory" --cwd / --rwdir="$results" \
         --append="$kernel_options" --qemu-opts="$qemu_options" \
-        -- "E2E_MACHINE=qemu E2E_PROJECT='$PWD' E2E_RESULTS='$results' bash '$PWD/tools/e2e-guest.sh'" >/dev/null 2>&1
+        -- "E2E_MACHINE=qemu E2E_PROJECT='$PWD' E2E_RESULTS='$results' ${of_run[*]} bash '$PWD/tools/e2e-guest.sh'" >/dev/null 2>&1
 }
 
 # -- a run ------------------------------------------------------------------------------------------------------------
