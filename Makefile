@@ -35,7 +35,7 @@ collection:  ## the Ansible collection, in build/collection; playbooks run with 
 sanity:  ## the collection before Ansible's own judges, ansible-test sanity and units; takes what they need from PyPI
 	@bash tools/collection.sh sanity
 
-vm:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multipath and LVM2
+vm:  ## as root: kernels of their own with iSCSI target and initiator, Fibre Channel, multipath, udev and LVM2
 	@bash tools/test.sh vm
 
 e2e: vm  ## another name of vm

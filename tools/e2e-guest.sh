@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# The part of tools/e2e.sh that runs inside the VM: e2e-guest.sh <project> <results> run|serve
+# The part of tools/e2e.sh that runs inside the machine; User-Mode Linux starts it as its first process.
 set -euo pipefail
-project=$1 results=$2 mode=$3
+project=$E2E_PROJECT results=$E2E_RESULTS machine=$E2E_MACHINE
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
-exec </dev/null 2>&1 3>&- 4>&- 5>&-
-cd /
+unset E2E_PROJECT E2E_RESULTS E2E_MACHINE
 
 # What a toolstack or an installed package of ours brings: on this host nobody has installed either.
 absent=(opt/xensource usr/libexec/sm etc/xensource etc/xensource-inventory etc/xapi.conf etc/xapi.conf.d etc/xapi.d
@@ -14,44 +13,57 @@ absent=(opt/xensource usr/libexec/sm etc/xensource etc/xensource-inventory etc/x
 # hide_the_toolstack <host's root> <upper layer>: a character device 0,0 there hides what the layer below has by that name
 hide_the_toolstack() {
     local host=$1 upper=$2 path directory found=("${absent[@]}")
+    local -A made=()
     for path in "$host"/{etc,usr/lib}/udev/rules.d/*{relvmoiscsi,xapi,xs-mpath}*.rules; do
         found+=("${path#"$host"/}")
     done
     for path in "${found[@]}"; do
-        directory=$(dirname "$path")
+        directory=${path%/*}
         [ -d "$host/$directory" ] || continue # what is not there may come while the guest runs
-        mkdir -p "$upper/$directory"
-        while [ "$directory" != . ]; do
+        [ -d "$upper/$directory" ] || mkdir -p "$upper/$directory"
+        while [ -z "${made[$directory]:-}" ]; do
             chmod --reference="$host/$directory" "$upper/$directory"
-            directory=$(dirname "$directory")
+            made[$directory]=yes
+            directory=${directory%/*}
         done
         mknod "$upper/$path" c 0 0
     done
 }
 
-# mount_host <its 9p tag> <mount point> <caching>
-mount_host() {
-    mount -t 9p -o "ro,version=9p2000.L,trans=virtio,$3,msize=512000" "$1" "$2"
+# layers_of_uml, layers_of_qemu <directory>: $layers are the file systems of the host, mounted there
+# shellcheck disable=SC2317 # called by name
+layers_of_uml() {
+    local modules
+    modules=/usr/lib/uml/modules/$(uname -r)
+    insmod "$modules/kernel/fs/overlayfs/overlay.ko"
+    mkdir -p "$1"/{host,results}
+    mount -t hostfs -o ro,/ none "$1/host"
+    mount -t hostfs -o "$results" none "$1/results"
+    layers=$1/host
 }
 
-# A root that is cached and that can be written everywhere. /run, with udev's database, comes along.
-enter_new_root() {
-    local top=/run/e2e
-    mkdir -p $top/host $top/disk $top/memory
-    mount_host hostroot $top/host cache=loose
+# shellcheck disable=SC2317 # called by name
+layers_of_qemu() {
+    mkdir -p "$1"/{host,disk}
+    mount -t 9p -o "ro,version=9p2000.L,trans=virtio,cache=loose,msize=512000" hostroot "$1/host"
     modprobe -a virtio_blk ext4
-    mount -t ext4 -o ro /dev/vda $top/disk # what is read often (tools/e2e.sh)
+    mount -t ext4 -o ro /dev/vda "$1/disk" # what is read often (tools/e2e.sh)
+    layers=$1/disk:$1/host
+}
+
+# A root that can be written everywhere. /run, with udev's database, comes along.
+enter_new_root() {
+    local top=/run/e2e what
+    "layers_of_$machine" $top
+    mkdir -p $top/memory
     mount -t tmpfs -o size=80%,mode=755 tmpfs $top/memory
     mkdir -p $top/memory/{upper,work,root}
     hide_the_toolstack $top/host $top/memory/upper
-    mount -t overlay -o "lowerdir=$top/disk:$top/host,upperdir=$top/memory/upper,workdir=$top/memory/work" overlay \
-        $top/memory/root
+    mount -t overlay -o "lowerdir=$layers,upperdir=$top/memory/upper,workdir=$top/memory/work" overlay $top/memory/root
     mkdir -p "$top/memory/root/oldroot" "$top/memory/root$results"
-    udevadm control --exit 2>/dev/null || true
     pivot_root $top/memory/root $top/memory/root/oldroot
-    local what
     for what in dev proc run sys; do mount --move "/oldroot/$what" "/$what"; done
-    mount --move "/oldroot$results" "$results"
+    if [ "$machine" = uml ]; then mount --move $top/results "$results"; else mount --move "/oldroot$results" "$results"; fi
     umount --lazy /oldroot
     hide_what_others_do
 }
@@ -71,73 +83,52 @@ hide_what_others_do() {
     mount --move /run/e2e/keep/results "$results"
 }
 
-# For `serve`: the sources as they are on the host at the moment; bytecode goes to memory.
-fresh_sources() {
-    local top=/run/e2e/project
-    mkdir -p $top/host $top/memory
-    mount_host project $top/host cache=none
-    mount -t tmpfs tmpfs $top/memory
-    mkdir -p $top/memory/{upper,work}
-    mount -t overlay -o lowerdir=$top/host,upperdir=$top/memory/upper,workdir=$top/memory/work overlay "$project"
-    # what does not change and is large comes from the cached root
-    mkdir -p "$project/.venv" && mount --bind /run/e2e/memory/.venv "$project/.venv"
-    mkdir -p "$results" && mount --bind /run/e2e/memory/.results "$results"
+# What an init has made when it starts anything.
+first_process() {
+    mount -t proc proc /proc
+    mount -t sysfs sysfs /sys
+    mount -t tmpfs -o mode=755 tmpfs /run
+    ulimit -n 1048576 2>/dev/null || true
 }
 
-run_shell() {
-    local status=0
-    (cd "$project" && bash -c "$*" </dev/null) || status=$?
-    echo "$status" >"$results/verdict"
+system_directories() {
+    mkdir -p /dev/shm /dev/pts "/usr/lib/modules/$(uname -r)"
+    mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+    mount -t devpts devpts /dev/pts
+    mount --bind "/usr/lib/uml/modules/$(uname -r)" "/usr/lib/modules/$(uname -r)"
 }
 
-# run_pytest <file of arguments>: as `tools/e2e.sh` got them; `sh <command>` is for looking around in a VM that serves
 run_pytest() {
     local arguments=() status=0
-    mapfile -d '' -t arguments <"$1"
-    if [ "${arguments[0]:-}" = sh ]; then
-        run_shell "${arguments[@]:1}"
-        return
-    fi
+    mapfile -d '' -t arguments <"$results/arguments"
     if [ ${#arguments[@]} -eq 0 ] || [ "${arguments[0]#-}" != "${arguments[0]}" ]; then
         arguments=(tests/vm "${arguments[@]}")
     fi
     cd "$project"
-    env RELVMOISCSI_VM="$results" .venv/current/bin/python -m pytest -m vm -p no:cacheprovider -p no:xdist -p no:hypothesispytest \
+    # memory that pytest has once had stays its own: in User-Mode Linux a page costs 80 microseconds
+    env MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_TOP_PAD_=1048576 \
+        RELVMOISCSI_VM="$results" RELVMOISCSI_MACHINE="$machine" .venv/current/bin/python -m pytest -m vm \
+        -p no:cacheprovider -p no:xdist -p no:hypothesispytest \
         --junitxml="$results/junit.xml" -o junit_logging=no --durations=15 "${arguments[@]}" </dev/null || status=$?
     cd /
     dmesg >"$results/dmesg.txt"
-    dmesg --level emerg,alert,crit,err,warn >"$results/dmesg-errors.txt"
-    rm -rf "$results/logs"
     cp -r /run/e2e/logs "$results/" 2>/dev/null || true
-    echo "$status" >"$results/verdict.new"
-    mv "$results/verdict.new" "$results/verdict"
+    echo "$status" >"$results/verdict"
 }
 
 main() {
+    if [ "$machine" = uml ]; then first_process; fi
+    cd /
     enter_new_root
     cd /
+    exec </dev/null >>"$results/output.txt" 2>&1 3>&- 4>&- 5>&-
+    if [ "$machine" = uml ]; then system_directories; fi
     hostname e2e
+    udevadm control --exit 2>/dev/null || true
     /lib/systemd/systemd-udevd --daemon
-    if [ "$mode" = serve ]; then
-        mkdir -p /run/e2e/memory/.venv /run/e2e/memory/.results
-        mount --bind "$project/.venv" /run/e2e/memory/.venv
-        mount --bind "$results" /run/e2e/memory/.results
-        fresh_sources
-    fi
     touch "$results/up"
-    if [ "$mode" = run ]; then
-        run_pytest "$results/arguments"
-    else
-        touch "$results/serving"
-        echo "serving: tools/e2e.sh again [pytest argument]..."
-        while [ -e "$results/serving" ]; do
-            if [ -e "$results/job" ]; then
-                mv "$results/job" "$results/job-now"
-                run_pytest "$results/job-now" >"$results/job-output" 2>&1
-            fi
-            sleep 0.3
-        done
-    fi
+    run_pytest
+    if [ "$machine" = uml ]; then busybox poweroff -f; fi
 }
 
 # read to the end before anything runs: the file may change meanwhile

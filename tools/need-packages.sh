@@ -31,6 +31,7 @@ NEEDED=(
 
 # The VM of the end-to-end tests, and what runs inside it; only for `tools/need-packages.sh e2e`
 NEEDED_E2E=(
+    linux.uml:user-mode-linux
     qemu-system-x86_64:qemu-system-x86
     busybox:busybox-static
     mke2fs:e2fsprogs

@@ -6,7 +6,8 @@
 #   judges   everything marked root: loop devices, real LVM2 and other programs read what we wrote
 #   cinder   openstack/: Cinder's own manager, LVM driver and connector make volumes with our driver
 #   collection   ansible/: playbooks run with the collection as it is built, against the simulated pool
-#   vm       tests/vm inside a VM: real kernel, iSCSI target and initiator, multipath, LVM2 (tools/e2e.sh)
+#   vm       tests/vm with kernels of their own (tools/e2e.sh): iSCSI target and initiator, multipath, udev, LVM2 in
+#            User-Mode Linux; fc, Fibre Channel, in an emulated PC
 #
 # Of states, cuts and kills a run takes a sample, by a seed that it prints (tests/kit/examples.py); RELVMOISCSI_WHOLE=1
 # takes all.
@@ -106,12 +107,16 @@ job_cinder() {
     PYTHONPATH=.:..:../tests exec "$python" -W ignore -m unittest tests.test_cinder tests.test_drivers tests.test_iscsi
 }
 
-# One emulated machine, the same for everybody: pytest runs in there. All would wait for it in the end, so it goes first.
-job_vm() {
+job_vm() { run_machine uml e2e tests/vm; }
+
+# All would wait for the emulated PC in the end, so it goes first.
+job_fc() {
     renice -n -5 -p "$BASHPID" >/dev/null 2>&1 || true
-    # the limits end a VM that hangs
-    E2E_BOOT_LIMIT=900 E2E_SUITE_LIMIT=${vm_limit} E2E_RESULTS=build/e2e E2E_CPUS=1 exec tools/e2e.sh -m vm
+    run_machine qemu e2e-fc tests/vm/test_fibre_channel.py
 }
+
+# run_machine uml|qemu <results, in build> <tests>; the limits end a machine that hangs
+run_machine() { E2E_BOOT_LIMIT=900 E2E_SUITE_LIMIT=$vm_limit E2E_RESULTS=build/$2 exec tools/e2e.sh "$1" "$3"; }
 
 # conduct <job>...: all of them, in this order, so many at once as there are places; what a job prints is in
 # $reports/<job>.txt, and when it is over its exit status and its seconds are in $reports/<job>.ended.
@@ -181,15 +186,16 @@ counted() {
     echo "${number:-0}"
 }
 
-stage_vm() {
+# stage_machine <job> <its results, in build>
+stage_machine() {
     local status took
-    heading vm
-    await vm
-    cat "$reports/vm.txt"
+    heading "$1"
+    await "$1"
+    cat "$reports/$1.txt"
     if [ "$status" -eq 77 ]; then
-        cannot_run vm "the VM cannot be started here, see above"
+        cannot_run "$1" "the machine cannot be started here, see above"
     else
-        account vm "$status" build/e2e/junit.xml .venv/current/bin/python "$took"
+        account "$1" "$status" "build/$2/junit.xml" .venv/current/bin/python "$took"
     fi
 }
 
@@ -269,11 +275,11 @@ sample=(--sample) vm_limit=3600
 # One seed for all stages; CI has always the same one, so that a red run is about the change.
 if in_ci; then seed=1; else seed=$RANDOM; fi
 export RELVMOISCSI_SEED=${RELVMOISCSI_SEED:-$seed}
-rm -f build/e2e/arguments build/e2e/junit.xml # of before
+rm -f build/{e2e,e2e-fc}/junit.xml # of before
 behind=() # the longest first
 if asked_for vm "$@"; then
     tools/need-packages.sh e2e
-    behind+=(vm)
+    behind+=(fc vm)
 fi
 ! asked_for judges "$@" || behind+=(judges packages)
 ! asked_for collection "$@" || behind+=(collection)
@@ -293,7 +299,11 @@ for name in "$@"; do
             stage_behind judges current
             ;;
         collection) stage_behind collection ansible ;;
-        cinder | vm) "stage_$name" ;;
+        cinder) stage_cinder ;;
+        vm)
+            stage_machine vm e2e
+            stage_machine fc e2e-fc
+            ;;
     esac
 done
 summary

@@ -8,7 +8,7 @@
 #   docs      what builds the pages of docs/, on the newest Python found
 #   cinder    Cinder itself, for the layer in openstack/, on the newest Python found
 #   ansible   Ansible itself, for the collection in ansible/, on the newest Python found
-#   vm        what boots the VM of tools/e2e.sh, on the newest Python found
+#   vm        what boots the emulated PC of tools/e2e.sh, on the newest Python found
 #
 # Where there is no such Python, .venv/<name> is not there afterwards; that is a failure in CI only.
 set -euo pipefail

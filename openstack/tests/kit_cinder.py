@@ -2,7 +2,7 @@
 """A cinder-volume whose database, manager, flows, LVM driver and connectors are the real ones.
 
 On files, LVM itself is stood in for (a container may not activate volumes), and so is the network between target and
-initiator. In the VM of the end-to-end tests nothing is.
+initiator.
 """
 
 import os

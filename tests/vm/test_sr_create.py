@@ -177,17 +177,17 @@ def take_again(lun, image):
     assert sr_of(lun).uuid == image.sr.uuid
 
 
-def test_ten_calls_at_once_on_ten_luns_of_one_target_and_one_of_them_twice(lab, pool, deadline):
-    deadline(1200)  # one emulated processor for all of them
-    luns = [lab.lun(lab.disk(builder.one_vhd().disk, f"lun{number}.img")) for number in range(10)]
+def test_five_calls_at_once_on_four_luns_of_one_target_and_one_of_them_twice(lab, pool, deadline):
+    deadline(1200)  # one processor for all of them
+    luns = [lab.lun(lab.disk(builder.one_vhd().disk, f"lun{number}.img")) for number in range(4)]
     copies = lab.target(*luns)
 
     with lab.untouched():
         calls = [Call(lab, created, pool, copies, lun) for lun in [*luns, luns[0]]]
-        assert [call.end(600) for call in calls] == [SUCCESS] * 11
+        assert [call.end(600) for call in calls] == [SUCCESS] * 5
 
     assert {sr_of(lun).uuid for lun in luns} == chosen(lab)
-    assert len(chosen(lab)) == 10
+    assert len(chosen(lab)) == 4
 
 
 # -- a LUN that this host sees ------------------------------------------------------------------------------------

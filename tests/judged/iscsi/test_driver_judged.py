@@ -33,9 +33,12 @@ class Calls:
         self._socket, self._pool, self._session = socket, pool, session
 
     def start(self, tgt, command="sr_create", credentials=NO_CREDENTIALS, **config):
-        (lun,) = list_luns([Portal("127.0.0.1", tgt.port)], tgt.iqn, ME, Deadline(9), credentials)
+        (lun,) = list_luns([Portal("127.0.0.1", tgt.port)], tgt.iqn, ME, Deadline(60), credentials)
+        return self.begin(tgt, command, lun.scsi_id, **config)
+
+    def begin(self, tgt, command, scsi_id, **config):
         named = {"SRmaster": "true", "target": "127.0.0.1", "port": str(tgt.port), "targetIQN": tgt.iqn}
-        config = {**named, "SCSIid": lun.scsi_id, **config}
+        config = {**named, "SCSIid": scsi_id, **config}
         call = call_of(command, config, host_ref=self._pool.master, session_ref=self._session)
         return driver_process.start(self._socket, self.root, call)
 
@@ -98,19 +101,18 @@ def test_a_call_that_is_killed_while_it_writes_is_finished_by_the_next(calls, tm
 
 
 def test_a_call_is_told_to_end_while_the_target_is_silent(calls, tmp_path):
-    before = calls.image.read_bytes()
+    before = calls.image.stat().st_mtime_ns
     with Tgt(tmp_path, [Export(1, calls.image)]) as tgt:
-        process = calls.start(tgt)
+        (lun,) = list_luns([Portal("127.0.0.1", tgt.port)], tgt.iqn, ME, Deadline(60))
         tgt.freeze()
-        time.sleep(1.5)
-        began = time.monotonic()
+        process = calls.begin(tgt, "sr_create", lun.scsi_id)
+        tgt.wait_for_initiator()
         process.send_signal(signal.SIGTERM)
-        found = driver_process.ended(process)
-        took = time.monotonic() - began
+        found = driver_process.ended(process, 30)  # long before its deadline
         tgt.thaw()
 
-    assert found.result.code == 47 and NOT_BEGUN in found.result.text and took < 5
-    assert calls.image.read_bytes() == before
+    assert found.result.code == 47 and NOT_BEGUN in found.result.text
+    assert calls.image.stat().st_mtime_ns == before
 
 
 def test_a_portal_that_is_dead_and_one_that_is_not(calls, tmp_path):

@@ -52,6 +52,7 @@ def public():
     try:
         shutil.copytree(str(TOP / "relvmoiscsi"), str(PUBLIC / "relvmoiscsi"), ignore=shutil.ignore_patterns("*.pyc"))
         PUBLIC.chmod(0o755)
+        subprocess.run([PYTHON, "-m", "compileall", "-q", str(PUBLIC)], check=True)  # nobody keeps what is compiled
         yield
     finally:
         shutil.rmtree(str(PUBLIC))
@@ -174,9 +175,9 @@ def test_ctrl_c_and_sigterm_end_a_command_that_waits_for_a_silent_target(place):
         for number in (signal.SIGINT, signal.SIGTERM):
             tgt.freeze()
             process = start("resignature", url(tgt), "--yes", "--not-in-use")
-            time.sleep(2.0)
+            tgt.wait_for_initiator()
             process.send_signal(number)
-            said = process.communicate(timeout=10)[0].decode()
+            said = process.communicate(timeout=60)[0].decode()
             assert process.returncode == 130 and "Nothing was written." in said, said
             tgt.thaw()
 

@@ -19,9 +19,11 @@ import subprocess
 import time
 from typing import NamedTuple
 
-START_SECONDS = 15.0
+#: a busy machine takes its time
+START_SECONDS = 60.0
 #: programs are in sbin, which the PATH of a user need not have
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+_ESTABLISHED = "01"  #: in /proc/net/tcp
 
 
 class Export(NamedTuple):
@@ -105,6 +107,15 @@ class Program:
     def thaw(self):
         self._process.send_signal(signal.SIGCONT)
 
+    def wait_for_initiator(self):
+        """Until an initiator has a connection to this port; a frozen target has one as well, and does not answer."""
+        self._until(self._has_initiator, "has an initiator")
+
+    def _has_initiator(self):
+        with open("/proc/net/tcp", encoding="ascii") as table:
+            rows = [line.split() for line in table]
+        return any(row[2].endswith(f":{self.port:04X}") and row[3] == _ESTABLISHED for row in rows)
+
     def kill(self):
         """As a power cut of the target's machine is for the initiator, but what it wrote is in the file."""
         process, self._process = self._process, None
@@ -115,7 +126,7 @@ class Program:
     def run(self, *argv):
         """A helper program, which has to succeed; what it prints."""
         done = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20, env=self.environment(),
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=START_SECONDS, env=self.environment(),
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{' '.join(argv)}: {done.stdout.decode()}\n{self.log}"

@@ -16,7 +16,7 @@ from .world import iscsi_sessions
 
 BLOCK = 4096
 BLOCKS = 256  #: of the data LUN that are written, in turn
-PAUSE_SECONDS = 0.05  #: one processor is for all
+PAUSE_SECONDS = 0.2  #: one processor is for all
 
 
 class Calm(NamedTuple):

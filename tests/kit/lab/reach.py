@@ -7,15 +7,17 @@ logout IQN                           of all portals
 """
 
 import fcntl
+import threading
 
 from kit.lab import initiator
 from kit.lab.lio import Chap
 
 LOCK = "/var/lock/sm/iscsiadm/isciadm_running"
+_THREADS = threading.Lock()  # the lock of the file is one of the whole process
 
 
 def main(*words):
-    with open(LOCK, "a", encoding="ascii") as lock:
+    with _THREADS, open(LOCK, "a", encoding="ascii") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         reach(*words)
 

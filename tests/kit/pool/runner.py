@@ -161,6 +161,7 @@ class Runner:
         self.originator = originator
         self.extra_env = dict(extra_env or {})
         self.observer = observer
+        self.in_process = {}  #: file name of a driver that nobody tests: what gives its stdout and stderr for a request
 
     def call(self, path, members):
         """Make a driver call; gives the result as an Element. Raises XenError and NotImplementedInBackend."""
@@ -209,6 +210,15 @@ class Runner:
         if self.observer:
             argv = (self.observer, OBSERVER) + argv
         environment = self.environment(path)
+        stand_in = self.in_process.get(os.path.basename(path))
+        if stand_in:
+            started = time.monotonic()
+            stdout, stderr = (text.encode() for text in stand_in(argv[-1]))
+            return self.log._ended(
+                command=members["command"], argv=argv, environment=environment, cwd="/", stdin=b"",
+                stdout=stdout, stderr=stderr, status=0, pid=0, started=started, duration=time.monotonic() - started,
+                params=dict(members),
+            )  # fmt: skip
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
             started = time.monotonic()
             pid, status = self._run(argv, environment, members, stdout, stderr)

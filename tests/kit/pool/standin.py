@@ -67,22 +67,27 @@ TARGET_MISSING, IQN_MISSING, SCSI_ID_MISSING, ISCSI_TARGET, INVALID_SECRET = 95,
 
 
 class Refused(Exception):
-    """An SM error: its number and text."""
+    """An SM error: its number and text, and the list that SM prints on stderr."""
 
-    def __init__(self, code, text):
+    def __init__(self, code, text, listed=""):
         super().__init__(code, text)
-        self.code, self.text = code, text
+        self.code, self.text, self.listed = code, text, listed
 
 
 def main(argv):
-    (params,), _ = xmlrpc.client.loads(argv[1])
+    stdout, stderr = reply(argv[1])
+    sys.stdout.write(stdout)
+    sys.stderr.write(stderr)
+
+
+def reply(request):
+    """What the driver prints on stdout and on stderr when it is called with this argument."""
+    (params,), _ = xmlrpc.client.loads(request)
     try:
         result = answer(params)
     except Refused as error:
-        reply = xmlrpc.client.dumps(xmlrpc.client.Fault(error.code, error.text))
-    else:
-        reply = xmlrpc.client.dumps((result,), methodresponse=True, allow_none=True)
-    sys.stdout.write(reply)
+        return xmlrpc.client.dumps(xmlrpc.client.Fault(error.code, error.text)), error.listed
+    return xmlrpc.client.dumps((result,), methodresponse=True, allow_none=True), ""
 
 
 def answer(params):
@@ -183,15 +188,14 @@ class Standin:
             raise Refused(ISCSI_TARGET, "Unable to connect to ISCSI service on target")
         mine = [lun for lun in there if lun["targetIQN"] == self.config.get("targetIQN")]
         if not mine:
-            sys.stderr.write(_iqn_list(there))
-            raise Refused(IQN_MISSING, "The request is missing or has an incorrect target IQN parameter")
+            text = "The request is missing or has an incorrect target IQN parameter"
+            raise Refused(IQN_MISSING, text, _iqn_list(there))
         self._require_chap(mine[0])
         for lun in mine:
             if lun["SCSIid"] == self.config.get("SCSIid"):
                 return lun
         self._run("list", mine[0])
-        sys.stderr.write(_lun_list(mine))
-        raise Refused(SCSI_ID_MISSING, "The SCSIid parameter is missing or incorrect")
+        raise Refused(SCSI_ID_MISSING, "The SCSIid parameter is missing or incorrect", _lun_list(mine))
 
     def _require_chap(self, lun):
         if "chapuser" in lun and (lun["chapuser"], lun["chappassword"]) != (
