@@ -4,6 +4,8 @@
 #   uml    User-Mode Linux: the kernel is a process of this machine. It has everything but Fibre Channel over Ethernet.
 #   qemu   the distribution's kernel in an emulated PC, which takes ten times as long. It can run every test.
 #
+# User-Mode Linux does not boot on every processor. Where it does not, or is missing, the run goes on in the emulated PC.
+#
 # Neither uses hardware virtualisation (/dev/kvm may hang), so each is the same on every machine. The guest sees the file
 # system of this machine read-only, with a layer in memory above: nothing is installed or copied, and no test changes
 # this machine. What is left afterwards: build/e2e (E2E_RESULTS) with junit.xml, output.txt, console.txt, dmesg.txt, logs/.
@@ -37,6 +39,15 @@ need() {
     for program in "$@"; do command -v "$program" >/dev/null || cannot_run "there is no $program"; done
 }
 
+arguments=("$@")
+
+# emulate <why User-Mode Linux cannot>: the same run in the emulated PC, from its beginning
+emulate() {
+    echo "tools/e2e.sh: $1; the tests run in the emulated PC, which takes longer" >&2
+    exec 8>&-
+    exec tools/e2e.sh qemu ${arguments[@]+"${arguments[@]}"}
+}
+
 # what_it_needs: $kernel is what the machine boots
 what_it_needs() {
     [ "$(id -u)" -eq 0 ] || cannot_run "needs root; run \`make vm\` as root"
@@ -47,7 +58,7 @@ what_it_needs() {
     [ -x .venv/current/bin/python ] || cannot_run ".venv/current could not be made"
     case $machine in
         uml)
-            need linux.uml
+            command -v linux.uml >/dev/null || emulate "there is no linux.uml"
             kernel=$(command -v linux.uml)
             ;;
         qemu)
@@ -197,6 +208,7 @@ for attempt in 1 2; do
     if [ -e "$results/up" ]; then break; fi
     echo "tools/e2e.sh: attempt $attempt: the machine ended (exit status $status) before it was up; its console:" >&2
     tail -n 40 "$results/console.txt" >&2 || true
+    [ "$machine" = qemu ] || emulate "User-Mode Linux does not boot here"
 done
 [ "$status" -ne 124 ] || echo "tools/e2e.sh: the machine was stopped after $((boot_limit + suite_limit)) s" >&2
 
