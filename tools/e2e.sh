@@ -23,6 +23,7 @@ CANNOT_RUN=77
 machine=${1:?usage: tools/e2e.sh uml|qemu [pytest argument]...}
 shift
 boot_limit=${E2E_BOOT_LIMIT:-600}
+[ "$machine" = qemu ] || boot_limit=180 # four seconds of a processor; if it hangs, the other machine takes over
 suite_limit=${E2E_SUITE_LIMIT:-2400}
 memory=${E2E_MEMORY:-3G}
 of_run=("RELVMOISCSI_SEED=${RELVMOISCSI_SEED:-$RANDOM}" "RELVMOISCSI_WHOLE=${RELVMOISCSI_WHOLE:-}") # the sample that is taken
