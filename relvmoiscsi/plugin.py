@@ -55,6 +55,7 @@ PAGE_SECONDS = 60.0  #: for a page of LUNs to be begun with: clients give up a c
 Arguments = Mapping[str, str]
 #: gives what a function makes of the engine's view of a device, or raises; the device may not answer at all
 Look = Callable[[str, Callable[[engine.Inspection], Dict[str, Any]]], Dict[str, Any]]
+Find = Callable[[Arguments, Host], Dict[str, str]]
 
 _Row = Tuple[str, Callable[[], Dict[str, Any]]]  #: its key, and what makes it
 
@@ -104,9 +105,9 @@ def _names(directory: str) -> List[str]:
 # --- what is called
 
 
-def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
-    """Every LUN of this host, in order of SCSIids."""
-    shown = _asked_for(arguments, host)
+def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, find: Optional[Find] = None) -> str:
+    """Every LUN of this host, in order of SCSIids. `find` gives the device of each LUN that the host sees."""
+    shown = (find or _asked_for)(arguments, host)
     start, deadline = arguments.get("from", ""), Deadline(PAGE_SECONDS)
     behind, problems = _behind_targets(arguments, host, deadline)
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]

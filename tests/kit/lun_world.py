@@ -147,7 +147,7 @@ class World:
         if function == "add_lun":
             return self._add_lun(host, arguments)
         names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self._on_fabric(host)}
-        return plugin.FUNCTIONS[function](arguments, see=see, known=names)
+        return plugin.FUNCTIONS[function](arguments, see=see, find=lambda *_: names)
 
     def _add_lun(self, host, arguments):
         """The host's session shows the LUN that has this number behind its target, if it is the one that is meant."""

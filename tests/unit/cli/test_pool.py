@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -230,10 +231,20 @@ def interrupts(lab, method, number):
         found.append(called)
         if called == method and found.count(method) == number:
             lab.pool.api.before = None
+            was = where_main_is()
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
+            limit = time.monotonic() + 20
+            while where_main_is() == was and time.monotonic() < limit:
+                time.sleep(0.01)
+            time.sleep(0.1)
 
     lab.pool.api.before = before
+
+
+def where_main_is():
+    """The instruction that the main thread is at: it waits there until it hears of a signal."""
+    frame = sys._current_frames()[threading.main_thread().ident]
+    return id(frame), frame.f_lasti
 
 
 def states(ran):

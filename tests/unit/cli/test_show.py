@@ -348,7 +348,9 @@ def test_a_device_that_does_not_answer_has_no_state(image, command, monkeypatch,
 def test_the_page_for_scripts_has_every_state():
     page = (shell.TOP / "docs/scripting.rst").read_text(encoding="utf-8")
 
-    words, null = re.search(r"``state`` is one of\n(.*?); it is (null) where the device could not be\n", page).groups()
+    words, null = re.search(
+        r"``state`` is one of (.*?)\. ``state`` is (null) where\nthe device could not be", page
+    ).groups()
 
     states = (engine.EMPTY, engine.FOREIGN, engine.CLEAN, engine.UNFINISHED, engine.RESIGNATURED, engine.DAMAGED)
     assert (tuple(re.findall(r"``(\w+)``", words)), null) == (states, "null")

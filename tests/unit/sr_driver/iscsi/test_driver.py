@@ -525,7 +525,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr("relvmoiscsi.deadline.Deadline", lambda seconds: Deadline(seconds, found))
+    monkeypatch.setattr("relvmoiscsi.deadline.Deadline", lambda seconds, clock=found: Deadline(seconds, clock))
     return found
 
 
