@@ -50,8 +50,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    # A test run from a shell's background has SIGINT ignored, and so would have each command that a test interrupts.
+    # A shell's background ignores SIGINT, and `nohup` ignores SIGHUP; so would each command that a test interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_report_header():
