@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The one place that starts a process.
+"""Run programs. This module is the only place of the product that starts a program.
 
-No shell; messages of the programs in English (LC_ALL=C), so that they can be parsed and are the same in every log.
+No program runs through a shell. Every program runs with LC_ALL=C: the product parses its messages, so they are English.
 """
 
 import logging
@@ -17,34 +17,34 @@ from relvmoiscsi.host import terminated
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 120.0
-NO_SUCH_PROGRAM = 127  #: as a shell has it
+NO_SUCH_PROGRAM = 127  #: the status that a shell gives
 NOT_EXECUTABLE = 126
-TIMED_OUT = 124  #: as timeout(1) has it
+TIMED_OUT = 124  #: the status that timeout(1) gives
 
 _SYSTEM_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _REAP_SECONDS = 5.0
 
 
 class Completed(NamedTuple):
-    """How a program ended, and what it said. A negative status is the signal that ended it."""
+    """The exit status and the output of a program. A negative status is the signal that ended the program."""
 
     status: int
     stdout: str
     stderr: str
 
 
-#: Whoever runs programs takes one of these, called like `run`; a test gives a fake.
+#: A function with the signature of `run`. Product code takes a Runner as an argument; a test passes a fake.
 Runner = Callable[..., Completed]
 
 
 def run(argv: Sequence[str], accept: Sequence[int] = (0,), timeout: float = TIMEOUT_SECONDS) -> Completed:
-    """Run a program to its end and give back its exit status and output.
+    """Run a program to its end and return its exit status and output.
 
-    `accept` are the exit statuses that are not a failure, `timeout` is in seconds. The program's standard input is
-    empty. Bytes of the output that are no UTF-8 come out as hex escapes. The words are logged: none may be a secret.
+    `accept` has the exit statuses that are no failure. `timeout` is in seconds. The program's standard input is empty.
+    Output bytes that are not UTF-8 become hex escapes. `run` logs `argv`: no word of `argv` may be a secret.
 
-    Raises CommandFailed for any other exit status, with status NO_SUCH_PROGRAM or NOT_EXECUTABLE when the program
-    cannot be started, TIMED_OUT when it took too long and was killed, with all it had started.
+    Raises CommandFailed for any other exit status. Its status is NO_SUCH_PROGRAM or NOT_EXECUTABLE if the program does
+    not start. Its status is TIMED_OUT if `timeout` passed; then the program and all its children were killed.
     """
     log.debug("running %s", " ".join(shlex.quote(word) for word in argv))
     completed = _run(argv, timeout)
@@ -63,7 +63,7 @@ def run(argv: Sequence[str], accept: Sequence[int] = (0,), timeout: float = TIME
 
 
 def _run(argv: Sequence[str], timeout: float) -> Optional[Completed]:
-    """How the program ended; None if it took too long. It does not go on alone when this process is to end."""
+    """Return the program's status and output; None if `timeout` passed. On Terminated, kill the program first."""
     process: Optional[subprocess.Popen[bytes]] = None
     try:
         process = _start(argv)
@@ -84,7 +84,7 @@ def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
             stderr=subprocess.PIPE,
             close_fds=True,
             env=_environment(),
-            # A group of its own, so that a program that takes too long ends together with its children.
+            # A session of its own: `_kill` ends the program together with the children of the program.
             start_new_session=True,
         )
     except FileNotFoundError as error:
@@ -94,33 +94,33 @@ def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
 
 
 def _finish(process: "subprocess.Popen[bytes]", timeout: float) -> Optional[Completed]:
-    """How the process ended; None if it had to be killed because the time was up."""
+    """Wait for the process and return its status and output. Return None if `timeout` passed; then it was killed."""
     try:
         stdout, stderr = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         _kill(process)
         return None
-    except BaseException:  # Ctrl-C: it must not go on alone
+    except BaseException:  # Ctrl-C: the program must not outlive this call
         _kill(process)
         raise
     return Completed(process.returncode, _text(stdout), _text(stderr))
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the process and what it started, and reap it."""
+    """Kill the process and its children, and reap the process."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # it ended by itself in the meantime, which is all that is wanted
+        pass  # the process ended before the signal
     try:
         process.communicate(timeout=_REAP_SECONDS)
     except subprocess.TimeoutExpired:
-        # Stuck in the kernel, on a dead device for instance; the kill takes effect when that call returns.
+        # The process is stuck in the kernel, on a dead device for instance. It ends when the kernel call returns.
         log.warning("Process %d was killed and has not ended yet.", process.pid)
 
 
 def _environment() -> Dict[str, str]:
-    """Ours, in English; and with the system programs on the path, which xapi and cron may leave out."""
+    """Return this process's environment, in English, with the system directories on PATH: xapi and cron omit some."""
     environment = dict(os.environ, LC_ALL="C")
     environment.pop("LANGUAGE", None)
     path = [part for part in environment.get("PATH", "").split(os.pathsep) if part]
@@ -134,7 +134,7 @@ def _failure(argv: Sequence[str], status: int, reason: str) -> CommandFailed:
 
 
 def _reason(completed: Completed) -> str:
-    """What a person is told: the program's own message, which some programs print on stdout."""
+    """Return the program's own error message. Some programs print their errors on stdout."""
     if completed.status < 0:
         return f"it was ended by signal {-completed.status}. {completed.stderr}".strip()
     return completed.stderr.strip() or completed.stdout.strip()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The file /etc/relvmoiscsi.conf: its sections, and how it is changed.
+"""The file /etc/relvmoiscsi.conf: its sections, and how commands change the file.
 
-An INI file. Not read by configparser, which raises for a whole file where one line is wrong, and tells no line numbers:
-the file is the administrator's, so a change of one line keeps every other byte. Where every line is well-formed,
-configparser reads the same, as a test shows.
+The file is an INI file, and the administrator owns the file: a change of one line keeps every other byte. This module
+does not use configparser. configparser raises for a whole file if one line is wrong, and gives no line numbers. Where
+every line is well-formed, configparser gives the same settings; a test compares the two.
 """
 
 import logging
@@ -18,7 +18,7 @@ from relvmoiscsi.host.files import content_of, replace, sync_directory
 
 log = logging.getLogger(__name__)
 
-LOCK_SECONDS = 30.0  #: for a command that asks xapi and has a map made
+LOCK_SECONDS = 30.0  #: the longest wait for another command, which may ask xapi and make a multipath map
 
 NOT_CHANGED = "Nothing was changed."
 
@@ -26,17 +26,17 @@ KEY_VALUE = re.compile(r"(.*?)\s*[=:]\s*(.*)\Z")
 _HEADER = re.compile(r"\[([^]]+)\]")
 
 
-# --- its text
+# --- the text of the file
 
 
 def settings_of(text: str, section: str) -> Dict[str, str]:
-    """The settings of a section of the file; of several lines on one name, the last counts."""
+    """Return the settings of a section. If several lines set one name, the last line counts."""
     pairs = (KEY_VALUE.match(said(line)) for _, line in lines_of_section(text.split("\n"), section))
     return {pair.group(1): pair.group(2) for pair in pairs if pair}
 
 
 def lines_of_section(lines: Sequence[str], section: str) -> Iterator[Tuple[int, str]]:
-    """Its lines and their numbers, from 0, without the headers: a file may have it more than once."""
+    """Give the lines of a section and their numbers, from 0, without headers. A section may occur several times."""
     inside = False
     for number, line in enumerate(lines):
         name = header(line)
@@ -47,23 +47,23 @@ def lines_of_section(lines: Sequence[str], section: str) -> Iterator[Tuple[int, 
 
 
 def header(line: str) -> Optional[str]:
-    """The name of the section that the line begins; None if it begins none."""
+    """Return the section name if the line is a section header, else None."""
     match = _HEADER.match(line.strip())
     return match.group(1) if match else None
 
 
 def said(line: str) -> str:
-    """What a line says, without comment and blanks."""
+    """Return the line without its comment and without blanks at both ends."""
     return re.sub(r"(^|\s)[#;].*", "", line).strip()
 
 
 def insert_line(lines: List[str], at: int, line: str, like: str) -> None:
-    """Put a line into a file, with the line end that the line `like` has."""
+    """Insert a line with the same line end as the line `like`: LF or CR LF."""
     lines.insert(at, line + ("\r" if like.endswith("\r") else ""))
 
 
 def append_section(lines: List[str], *section: str) -> None:
-    """Put the lines of a section behind the others, a blank one between."""
+    """Append the lines of a section. A blank line separates the section from the lines before."""
     end = len(lines) if lines[-1] else len(lines) - 1
     lines[end:end] = ([""] if lines != [""] else []) + list(section)
 
@@ -72,7 +72,7 @@ def append_section(lines: List[str], *section: str) -> None:
 
 
 def read_config(path: str) -> str:
-    """The text of the file, whatever bytes it has; empty if there is none. Raises Refused when it does not read."""
+    """Return the text of the file; "" if there is no file. Any byte is accepted. Raises Refused if a read fails."""
     try:
         return (content_of(path) or b"").decode("utf-8", "surrogateescape")
     except OSError as error:
@@ -81,9 +81,9 @@ def read_config(path: str) -> str:
 
 @contextmanager
 def only_one(path: str) -> Iterator[None]:
-    """No other process of ours changes the file meanwhile. Raises Refused when one does for too long.
+    """Hold the lock that every command takes before it changes the file. Raises Refused after LOCK_SECONDS.
 
-    The lock is on the directory: the file itself is replaced.
+    The lock is on the directory, because `replace_config` replaces the file itself.
     """
     directory = os.path.dirname(os.path.realpath(path))
 
@@ -98,9 +98,9 @@ def only_one(path: str) -> Iterator[None]:
 
 
 def replace_config(path: str, text: str) -> None:
-    """Put a new text in the place of the file; a cut at any moment leaves the old one or the new one.
+    """Replace the text of the file. After a power cut the file has either the old text or the new text.
 
-    Owner and mode stay. Raises Refused when it cannot be written; then the old one is there.
+    Owner and mode stay. Raises Refused if the write fails; the file then has the old text.
     """
     path = os.path.realpath(path)
     directory, name = os.path.split(path)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Waiting for block devices by events: of the kernel, and of udev when it has gone through its rules.
+"""Wait for block devices by events: events of the kernel, and events of udev after udev has applied its rules.
 
-`wait_for` asks for what is wanted at each event, and about once a second in between: not everything in sysfs has one.
+`wait_for` evaluates its condition at each event, and once a second without an event: some sysfs changes send no event.
 """
 
 import errno
@@ -17,36 +17,36 @@ from relvmoiscsi.host import terminated
 
 log = logging.getLogger(__name__)
 
-RECHECK_SECONDS = 1.0  #: between two looks without an event
-POLL_SECONDS = 0.1  #: the same, where there are no events at all
+RECHECK_SECONDS = 1.0  #: between two evaluations without an event
+POLL_SECONDS = 0.1  #: between two evaluations where the kernel sends no events at all
 
-_KERNEL_EVENTS, _UDEV_EVENTS = 1, 2  #: multicast groups of the socket
+_KERNEL_EVENTS, _UDEV_EVENTS = 1, 2  #: multicast groups of the netlink socket
 _UEVENTS = 15  #: NETLINK_KOBJECT_UEVENT of linux/netlink.h
-_RECEIVE_BUFFER = 1 << 20  #: bytes; a scan that finds many LUNs makes many events at once
+_RECEIVE_BUFFER = 1 << 20  #: bytes; a scan that finds many LUNs sends many events at the same time
 _MAX_EVENT = 1 << 16  #: bytes
 
 Value = TypeVar("Value")
 
 
 class Events(ABC):
-    """Something to wait on that ends when a block device may have changed."""
+    """A source of events that say: a block device may have changed."""
 
-    #: how long a wait may last when nothing happens
+    #: the longest wait between two evaluations of a condition
     recheck_seconds = RECHECK_SECONDS
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Return at the next event, all that came until then included; without one after `seconds`."""
+        """Return at the next event, or after `seconds`. All events that have arrived by then are consumed."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """Listen no longer."""
+    def close(self) -> None:  # noqa: B027 - most sources have nothing to close
+        """Stop listening."""
 
 
 class SocketEvents(Events):
-    """Events of the kernel, and the same ones again when udev has handled them.
+    """Events of the kernel, and udev's copies of these events after udev has handled them.
 
-    Both come as NUL-terminated words, "SUBSYSTEM=block" among them. udev puts a binary header of 40 bytes before them,
-    the same since long before udev 219, which dom0 has; none of it is read.
+    An event consists of NUL-terminated words; "SUBSYSTEM=block" is one of the words. udev puts a binary header of 40
+    bytes before the words. udev 219 of dom0 and all later releases have this header; this class does not read it.
     """
 
     def __init__(self, subsystem: str, make_socket: Optional[Callable[..., socket.socket]] = None) -> None:
@@ -76,7 +76,7 @@ class SocketEvents(Events):
         self._socket.close()
 
     def _take_all(self) -> bool:
-        """Read whatever has come; was one of the wanted subsystem among it?"""
+        """Read all events that have arrived. Return whether an event of the wanted subsystem was among them."""
         found = False
         while True:
             try:
@@ -86,11 +86,11 @@ class SocketEvents(Events):
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                found = True  # more came than the buffer holds: anything may have happened
+                found = True  # the buffer overflowed and events are lost: any device may have changed
 
 
 class NoEvents(Events):
-    """For where the kernel gives no events, as in a container: short waits."""
+    """A fallback where the kernel sends no events, as in a container: each wait is short."""
 
     recheck_seconds = POLL_SECONDS
 
@@ -99,7 +99,7 @@ class NoEvents(Events):
 
 
 def listen(subsystem: str) -> Events:
-    """Listen from now on."""
+    """Listen for events of the subsystem from now on."""
     try:
         return SocketEvents(subsystem)
     except OSError as error:
@@ -113,10 +113,10 @@ def wait_for(
     subsystem: str = "block",
     listen: Callable[[str], Events] = listen,
 ) -> Optional[Value]:
-    """What `condition` gives as soon as that is true; None if it is not within `timeout_seconds`.
+    """Return the value of `condition()` as soon as the value is true; None if `timeout_seconds` pass before.
 
-    It is asked at least once, then after each event of the subsystem, and about once a second in between. Listening
-    begins before it is asked for the first time. Its exceptions go through.
+    The function starts to listen, evaluates `condition` once, then evaluates it after each event and once a second.
+    Exceptions of `condition` go through.
     """
     deadline = time.monotonic() + timeout_seconds
     with closing(listen(subsystem)) as events:
@@ -130,5 +130,5 @@ def wait_for(
             events.wait(min(left, events.recheck_seconds))
 
 
-#: Called like `wait_for`; a test gives one that does not wait.
+#: A function with the signature of `wait_for`; a test passes a function that does not wait.
 Waiter = Callable[..., Any]

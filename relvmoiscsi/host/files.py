@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Small files: read where they may be absent, and replaced: a cut at any moment leaves the old one or the new one."""
+"""Small files: read a file that may be absent; replace a file so that a power cut leaves the old or the new content."""
 
 import errno
 import os
 from typing import Callable, Optional
 
 _NEW_MODE = 0o644
-_TRIES = 100  # each takes somebody who removes the directory in the same microseconds
+_TRIES = 100  # for each failed try, another process removed the directory in the same microseconds
 
-#: what forbids it even to root
+#: remedies for errors that even root gets
 _FORBIDDEN_TO_ROOT = {
     errno.EACCES: "Root is refused as well: look at SELinux, at `nodev` mounts, and at the file server's rules.",
     errno.EPERM: "Root is refused as well: a container may not have the device, or a file is immutable (`lsattr`).",
@@ -22,7 +22,7 @@ _REMEDIES = {
 
 
 def remedy(error: OSError) -> str:
-    """What to do about a file that cannot be made or written; a look at it, where the error tells no more."""
+    """Return what a person can do about the error of making or writing a file."""
     number = error.errno or 0
     if number in _FORBIDDEN_TO_ROOT:
         return permission_remedy(number)
@@ -30,12 +30,12 @@ def remedy(error: OSError) -> str:
 
 
 def permission_remedy(number: int) -> str:
-    """What to do about EACCES or EPERM; root is told what may be meant."""
+    """Return what a person can do about EACCES or EPERM; the answer to root differs."""
     return _FORBIDDEN_TO_ROOT[number] if os.geteuid() == 0 else "Run this as root."
 
 
 def text_of(path: str) -> str:
-    """The text of a file, of the kernel for one; empty where it is not there or not for us."""
+    """Return the text of a file, such as a file of sysfs; "" if the file is absent or unreadable."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -44,7 +44,7 @@ def text_of(path: str) -> str:
 
 
 def content_of(path: str) -> Optional[bytes]:
-    """The bytes of a file; None where there is none. Raises OSError when it cannot be read: that is another answer."""
+    """Return the bytes of a file; None if there is no file. Raises OSError if the file exists and a read fails."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -53,10 +53,11 @@ def content_of(path: str) -> Optional[bytes]:
 
 
 def replace(path: str, content: bytes, new: str) -> None:
-    """Put new content in the place of a file. What the file was, owner and mode, it stays; a first one has mode 0644.
+    """Replace the content of a file. Owner and mode stay; a new file has mode 0644.
 
-    `new` is a path in the same file system that nobody has: there the content is made durable, before it gets the name.
-    That it has it is durable after `sync_directory`. Raises OSError; then the old file is there, and no new one.
+    `new` is an unused path in the same file system. `replace` makes the content durable at `new`, then renames `new` to
+    `path`. Call `sync_directory` to make the rename durable. Raises OSError; then the old file is there, and `new` is
+    not.
     """
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -72,22 +73,23 @@ def replace(path: str, content: bytes, new: str) -> None:
 
 
 def in_directory(directory: str, mode: int, make: Callable[[], None]) -> None:
-    """Make a file in a directory that is made if need be, and that others remove when they find it empty.
+    """Call `make`, which makes a file in `directory`. Make the directory first if it is absent.
 
-    Raises OSError: what `make` raised last.
+    Another process may remove the directory while the directory is empty; then try again.
+    Raises the OSError of the last try.
     """
     for again in reversed(range(_TRIES)):
         try:
             os.makedirs(directory, mode, exist_ok=True)
             make()
             return
-        except (FileNotFoundError, FileExistsError):  # makedirs says the latter of what was there and has just gone
+        except (FileNotFoundError, FileExistsError):  # makedirs raises FileExistsError if the directory has just gone
             if not again:
                 raise
 
 
 def append(descriptor: int, line: bytes) -> None:
-    """Write the line to the end of a file that is open for appending: all of it, or nothing. Raises OSError."""
+    """Append the line to a file that is open with O_APPEND: the whole line, or nothing. Raises OSError."""
     size = os.fstat(descriptor).st_size
     try:
         if os.write(descriptor, line) < len(line):
@@ -98,7 +100,7 @@ def append(descriptor: int, line: bytes) -> None:
 
 
 def take_over(path: str, descriptor: int) -> None:
-    """Give a new file the owner and mode of the one at `path` that it is to replace; a first one has mode 0644."""
+    """Give a new file the owner and mode of the file at `path`, which it will replace; without `path`, mode 0644."""
     try:
         old = os.stat(path)
     except FileNotFoundError:
@@ -109,7 +111,7 @@ def take_over(path: str, descriptor: int) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Make durable which names the directory has. Raises OSError."""
+    """Make the names in a directory durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Flocks: waiting for one with a bound, the loop around a lock file that goes with its lock, and who holds one.
+"""Flocks: wait for a flock with a time limit, take a lock file that its holder unlinks, and name the holders.
 
-Where the holder of a lock file unlinks it, whoever was given the lock must look whether the name still leads to the
-file that was locked, and begin anew where it does not:
+Some holders unlink the lock file at release. A process may then lock a file that no path leads to. So each process
+compares the locked file with the file at the path, and starts again if the two differ:
 
-    open(O_CREAT)  ->  flock(LOCK_EX)  ->  fstat == stat ?  ->  the lock is ours
+    open(O_CREAT)  ->  flock(LOCK_EX)  ->  fstat == stat ?  ->  this process has the lock
 """
 
 import fcntl
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.05
 
 
 def take(descriptor: int) -> bool:
-    """Take LOCK_EX on an open file, if it is free now. Raises OSError where locks are not supported."""
+    """Take LOCK_EX on an open file if no other process has it. Raises OSError where the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -33,7 +33,7 @@ def take(descriptor: int) -> bool:
 
 
 def take_before(descriptor: int, deadline: float) -> bool:
-    """The same, with further attempts until `deadline`, a value of time.monotonic()."""
+    """Try `take` until `deadline`, a value of time.monotonic(). Return whether this process has the lock."""
     while not take(descriptor):
         if time.monotonic() >= deadline:
             return False
@@ -42,9 +42,9 @@ def take_before(descriptor: int, deadline: float) -> bool:
 
 
 def take_file(path: str, opened: Callable[[], int], deadline: float) -> Optional[int]:
-    """The locked descriptor of the lock file `path`, which `opened` opens; None if it was not free until `deadline`.
+    """Lock the lock file `path` and return its descriptor; None if the lock is not free at `deadline`.
 
-    What `opened` raises goes through.
+    `opened` opens the file and returns the descriptor. Its exceptions go through.
     """
     while True:
         descriptor = opened()
@@ -61,7 +61,7 @@ def take_file(path: str, opened: Callable[[], int], deadline: float) -> Optional
 
 
 def undo(descriptor: int, path: str) -> None:
-    """Give up an flock for whoever has a copy of the descriptor: a child that was forked and hangs would keep it."""
+    """Release the flock of all copies of the descriptor. A forked child that hangs would keep its copy locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except OSError as error:
@@ -69,7 +69,7 @@ def undo(descriptor: int, path: str) -> None:
 
 
 def is_current(path: str, descriptor: int) -> bool:
-    """Does the path still lead to the file that is open?"""
+    """Return whether the path still leads to the open file."""
     try:
         there = os.stat(path)
     except FileNotFoundError:
@@ -78,12 +78,12 @@ def is_current(path: str, descriptor: int) -> bool:
 
 
 def owners_of(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
-    """Which processes hold an flock on the file or device node of this stat, for a sentence."""
+    """Return the processes with a flock on the file or device node of `status`, as words of a sentence."""
     return [host.named_process(number) for number in owner_numbers(status, host)]
 
 
 def owner_numbers(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
-    """The numbers of the processes that took an flock on it which is held now, maybe by a child of one that is gone."""
+    """Return the ids of the processes that took a flock on the file. A child may hold the lock of an ended process."""
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     owners = []
     for line in text_of(os.path.join(host.proc, "locks")).splitlines():
@@ -94,7 +94,7 @@ def owner_numbers(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
 
 
 def owner_of(status: os.stat_result) -> str:
-    """The same for a sentence."""
+    """Return the owners of a flock on the file, joined for a sentence."""
     return ", ".join(owners_of(status)) or "another process"
 
 
@@ -105,10 +105,10 @@ def directory(
     taken: Callable[[str], Exception],
     unusable: Callable[[OSError], Exception] = lambda error: error,
 ) -> Iterator[None]:
-    """Hold an flock on a directory, whose files are replaced or come and go, while the block runs.
+    """Hold a flock on a directory while the block runs. The lock guards files that processes replace or remove.
 
-    Raises what `taken` makes of its owners when it is not free within `seconds`, and what `unusable` makes of the
-    failure to open it.
+    Raises `taken(owners)` if the lock is not free within `seconds`. Raises `unusable(error)` if the directory does not
+    open.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,36 +1,36 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The descriptors of this process that hold locks: a child closes its copies of them.
+"""The descriptors of this process that hold locks. A child process closes its copies of these descriptors.
 
-A lock ends with the last copy of its descriptor, and a child that hangs in the kernel keeps its copies for longer than
-its parent lives. A parent that ends by itself undoes its locks for all copies; one that is killed does not.
+A lock ends when its last descriptor copy is closed. A child that hangs in the kernel may outlive its parent. Such
+a child keeps its copies. A parent that exits releases its locks for all copies; a parent that is killed does not.
 
-A descriptor is noted once it is open, and forgotten before it is closed, as its number is used again at once.
+Note a descriptor after the descriptor is open, and forget it before it is closed: the kernel reuses its number at once.
 
-A child that writes may still write when its parent was killed. So such a child keeps the lock of its LUN, by which no
-other call begins, and the switch that hides the LUN. It keeps no other lock: SM and LVM are not to wait for a disk that
-does not answer.
+A child that writes to a LUN may still write after its parent was killed. Such a child keeps two copies: the LUN's lock,
+so that no other call begins, and the switch that hides the LUN. The child keeps no other lock, so that SM and LVM do
+not wait for a disk that does not answer.
 """
 
 import os
 from contextlib import contextmanager
 from typing import Dict, Iterator
 
-_noted: Dict[int, bool] = {}  # whether it guards a LUN, by the descriptor
+_noted: Dict[int, bool] = {}  # by descriptor: does it hold the lock or the switch of a LUN?
 
 
 def note(descriptor: int, guards_lun: bool = False) -> None:
-    """The descriptor holds a lock, or is going to."""
+    """Note a descriptor that holds a lock, or will hold a lock soon."""
     _noted[descriptor] = guards_lun
 
 
 def forget(descriptor: int) -> None:
-    """The descriptor is going to be closed."""
+    """Forget a descriptor before it is closed."""
     _noted.pop(descriptor, None)
 
 
 @contextmanager
 def noted(descriptor: int, guards_lun: bool = False) -> Iterator[None]:
-    """Note the descriptor for the block, which does not close it."""
+    """Note the descriptor while the block runs. The block must not close the descriptor."""
     note(descriptor, guards_lun)
     try:
         yield
@@ -39,13 +39,13 @@ def noted(descriptor: int, guards_lun: bool = False) -> Iterator[None]:
 
 
 def close_all() -> None:
-    """In a forked child: close the copies of all locks, which the parent keeps."""
+    """In a forked child: close the child's copies of all locks. The parent keeps its copies."""
     for descriptor in list(_noted):
         _close(descriptor)
 
 
 def close_all_but_lun() -> None:
-    """The same, without the locks and switches of LUNs."""
+    """In a forked child: close the child's copies of all locks except the locks and switches of LUNs."""
     for descriptor in [descriptor for descriptor, guards_lun in _noted.items() if not guards_lun]:
         _close(descriptor)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The kernel's iSCSI sessions, which are SM's or an administrator's: one LUN added to them, and cards of their own.
+"""The kernel's iSCSI sessions, which SM or an administrator has made: add one LUN to them, and find offload cards.
 
     /sys/class/iscsi_session/session4/            targetname, state
                              session4/device   -> /sys/devices/platform/host7/session4
@@ -7,8 +7,8 @@
     /sys/class/scsi_host/host7/proc_name          iscsi_tcp, or the driver of a card: qla4xxx
                                scan               takes "channel target LUN": the kernel looks for a LUN there
 
-Stock SM does not scan a session that is there already when it looks for a LUN. So a LUN that was mapped after the login
-of that session is not found: error 107. `add_lun` adds this one LUN by its number, and no other LUN of the target.
+Stock SM does not scan an existing session when it looks for a LUN. If the target mapped the LUN after the login, SM
+does not find the LUN: error 107. `add_lun` adds this one LUN by its number, and no other LUN of the target.
 """
 
 import logging
@@ -28,9 +28,9 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
-ADD_SECONDS = 15.0  #: for the kernel and udev, to be done with the LUN
+ADD_SECONDS = 15.0  #: for the kernel and udev to add the LUN
 _LOGGED_IN = "LOGGED_IN"
-_TCP, _RDMA = "iscsi_tcp", ("iscsi_iser", "ib_iser")  #: drivers; all others are of cards that speak TCP themselves
+_TCP, _RDMA = "iscsi_tcp", ("iscsi_iser", "ib_iser")  #: drivers; any other driver is of a card that speaks TCP itself
 _SESSION = re.compile(r"/host(\d+)/session\d+\Z")
 _TARGET = re.compile(r"/target\d+:(\d+):(\d+)\Z")
 
@@ -45,16 +45,16 @@ class Session(NamedTuple):
 
 
 def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> None:
-    """Have each session of this host to the IQN show this one LUN, so that SM finds it. Failures are warnings.
+    """Have each session of this host to the IQN show this LUN, so that SM finds the LUN. Log failures as warnings.
 
-    `number` is the kernel's (LunInfo.kernel_number).
+    `number` is the kernel's number of the LUN (LunInfo.kernel_number).
     """
     for problem in problems_of_adding(iqn, scsi_id, number, deadline, host):
         log.warning("%s", problem)
 
 
 def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
-    """The same; sentences about what has failed, with what to do by hand."""
+    """Add the LUN as `add_lun` does. Return a sentence for each failure, with what to do by hand."""
     before = udev.disks_of(scsi_id, host)
     lacking = [one for one in sessions_to(iqn, host) if one.is_logged_in and not _shows(one, scsi_id, host)]
     if not lacking:
@@ -77,7 +77,7 @@ def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, 
 
 
 def _is_shown(scsi_id: str, paths: int, limit: Deadline, host: Host) -> bool:
-    """Have so many disks of the LUN come, has udev handled them, and is there the link that SM looks for?"""
+    """Return whether the LUN has that many disks, udev has handled the disks, and the link that SM reads exists."""
     if not host.wait_for(lambda: len(udev.disks_of(scsi_id, host)) >= paths, limit.left):
         return False
     try:
@@ -89,9 +89,9 @@ def _is_shown(scsi_id: str, paths: int, limit: Deadline, host: Host) -> bool:
 
 
 def offload_hint(iqn: str, host: Host = THIS_HOST) -> str:
-    """What to do about a portal of this target that takes no TCP connection; "" where nothing is known.
+    """Return what to do about a portal of this target that refuses TCP connections; "" if the cause is unknown.
 
-    A card of the host may have the session, on a network on which the host itself has no address.
+    An offload card may have the session, on a network on which the host itself has no address.
     """
     drivers = [_driver(session, host) for session in sessions_to(iqn, host)]
     others = [driver for driver in drivers if driver not in ("", _TCP)]
@@ -106,7 +106,7 @@ def offload_hint(iqn: str, host: Host = THIS_HOST) -> str:
 
 
 def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[Session]:
-    """The kernel's sessions of this host to the IQN. What vanishes while it is read counts as not there."""
+    """Return the kernel's sessions of this host to the IQN. A session that vanishes during the read is left out."""
     found = []
     for path in sorted(glob(os.path.join(escape(host.sysfs), "class/iscsi_session/session*"))):
         directory = os.path.realpath(os.path.join(path, "device"))
@@ -143,7 +143,7 @@ def _scan(session: Session, place: str, host: Host) -> None:
 
 
 def _target(session: Session, host: Host) -> Tuple[str, str]:
-    """Channel and target of the session within its SCSI host. A card has the sessions to all targets at one host."""
+    """Return channel and target of the session in its SCSI host. A card has all its sessions at one SCSI host."""
     for path in sorted(glob(os.path.join(escape(session.directory), "target*"))):
         match = _TARGET.search(path)
         if match:
@@ -159,14 +159,14 @@ def _shows(session: Session, scsi_id: str, host: Host) -> bool:
 
 
 def _at(address: str, host: Host) -> Optional[str]:
-    """The SCSIid of what is at the SCSI address; "a LUN without an id" of what has none, None where nothing is."""
+    """Return the SCSIid of the LUN at the address, or "a LUN without an id"; None if there is no LUN."""
     if not os.path.isdir(os.path.join(host.sysfs, "bus/scsi/devices", address)):
         return None
     return scsi.scsi_id_of_address(address, host) or "a LUN without an id"
 
 
 def _driver(session: Session, host: Host) -> str:
-    """The driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" where the kernel does not tell."""
+    """Return the driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" if the kernel does not report it."""
     return _text(os.path.join(host.sysfs, f"class/scsi_host/host{session.host}"), "proc_name")
 
 

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Work on a device in a process of its own, which can be given up: a read of a disk that does not answer ends for
-no signal, and a process with such a thread does not end either.
+"""Run work on a device in a child process, so that the call can give the work up.
 
-    here                              there (the same program, forked)
+A read of a disk that does not answer ends for no signal. A process with a thread in such a read does not end either.
+
+    parent                            child (the same program, forked)
     waits until the deadline          opens the device, reads, plans
     "may I write?"         <--------- before the first write
-    yes, if there is time  --------->
-    waits for the end                 writes to the end, whatever the time is
+    yes, if time is left   --------->
+    waits for the end                 writes to the end, even after the deadline
 
-There is no way back to the time before the first write, so what has begun is waited for. A child that was given up
-before is killed, and has written nothing: it is gone as soon as the kernel lets go of it. It dies with this process as
-well, unless it hangs. A child that hangs would keep its locks for as long. So this process takes the locks that the
-work asks for (`in_call`), and a child has at most the locks of its LUN. This process alone heeds a SIGTERM
+The parent waits for a child that has begun to write, because a write cannot be taken back. The parent kills a child
+that has not begun at the deadline. That child has written nothing, and ends as soon as its read returns. A child also
+dies with the parent, unless the child hangs in the kernel. A child that hangs keeps its locks. So the parent takes the
+locks that the work asks for (`in_call`), and a child has at most the locks of its LUN. Only the parent heeds a SIGTERM
 (terminated.py).
 """
 
@@ -34,35 +35,35 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1  # Linux uapi: linux/prctl.h
 _REAP_MILLISECONDS = 1000
-_MAY_I_WRITE, _LOCK, _UNLOCK = b"?", b"l", b"u"  #: how what a child asks begins; its result is JSON
+_MAY_I_WRITE, _LOCK, _UNLOCK = b"?", b"l", b"u"  #: first byte of a child's question; the child's result is JSON
 _LONGEST_POLL = 1 << 30  # milliseconds
 _MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again finishes it."
 
 Begin = Callable[[], None]
-#: takes the locks that a text names; the text is the caller's own
+#: takes the locks that a text names; the caller defines the text
 Lock = Callable[[str], ContextManager[object]]
-#: of work that is done beside other work: what it gives, or why it gives nothing
+#: of one piece of parallel work: its result, or the error that it raised
 Outcome = Union[str, RelvmoiscsiError]
 
 _AT_ONCE = 64  #: processes; a host may have thousands of disks
 
-_parent: Optional["_Parent"] = None  # in a child
-_given_up: List[int] = []  # processes that had not ended then
-_kept: List[ExitStack] = []  # locks of children that still write: they end with this process
+_parent: Optional["_Parent"] = None  # set in a child only
+_given_up: List[int] = []  # children that had not ended when this process gave them up
+_kept: List[ExitStack] = []  # locks of children that still write: the locks end with this process
 
 
 def still_there() -> List[int]:
-    """Processes that were given up and that the kernel has not let go of, which may have a disk open."""
+    """Return the given-up children that the kernel still holds. Such a child may have a disk open."""
     _given_up[:] = [pid for pid in _given_up if not _has_ended(pid)]
     return list(_given_up)
 
 
 class _Stop(BaseException):
-    """Ends the work without a write; nobody between here and there is to handle it as a failure of the device."""
+    """Ends the work without a write. No code in between may handle this exception as a failure of the device."""
 
 
 class AskingDevice(Device):
-    """Passes everything on, and asks before its first write; a flush counts as one, as it takes as long."""
+    """Calls `begin` before the first write or flush of a device; a flush may take as long as a write."""
 
     def __init__(self, device: Device, begin: Begin) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
@@ -89,9 +90,9 @@ class AskingDevice(Device):
 
 @contextmanager
 def in_call(lock: Lock, what: str) -> Iterator[None]:
-    """Hold the locks `lock(what)` while the block runs; in a child its parent holds them, by the same function.
+    """Hold the locks `lock(what)` while the block runs. In a child, the parent holds the locks, by the same function.
 
-    Raises in a child Refused for whatever RelvmoiscsiError the parent's function raises.
+    In a child, raises Refused for any RelvmoiscsiError that the parent's function raises.
     """
     if _parent is None:
         with lock(what):
@@ -107,18 +108,18 @@ def in_call(lock: Lock, what: str) -> Iterator[None]:
 
 
 class _Parent(NamedTuple):
-    """How a child reaches its parent."""
+    """The pipes from a child to its parent and back."""
 
     tell: int  #: a descriptor to write to
-    hear: int  #: one to read from
+    hear: int  #: a descriptor to read from
 
 
 def _ask(parent: _Parent, question: bytes) -> Dict[str, Any]:
-    """The parent's answer. Raises _Stop when nobody answers."""
+    """Return the parent's answer. Raises _Stop if the parent has closed its pipes."""
     try:
         _tell(parent.tell, question)
         line = _line(parent.hear, None)
-    except OSError as error:  # the parent is not interested any more
+    except OSError as error:  # the parent has given this child up
         raise _Stop from error
     if not line:
         raise _Stop
@@ -129,18 +130,21 @@ def _ask(parent: _Parent, question: bytes) -> Dict[str, Any]:
 class _Child(NamedTuple):
     pid: int
     answers: int  #: a descriptor to read from
-    orders: int  #: one to write to
+    orders: int  #: a descriptor to write to
 
 
 def run_in_child(
     work: Callable[[Begin], str], deadline: Deadline, what: str, only_reads: bool = False, lock: Optional[Lock] = None
 ) -> str:
-    """What `work` gives, done in a process of its own; it calls its argument before its first write.
+    """Run `work` in a child process and return its result. `work` calls its argument before its first write.
 
-    Raises OutOfTime when the deadline passes before that; RelvmoiscsiError with the message, key and state of the one
-    that `work` raised; RuntimeError for any other exception there, which is logged there. `what` is what was given up,
-    such as "the LUN was read". Work that `only_reads` has no part in the locks of this process; other work has in those
-    of LUNs, as a write that hangs may come to pass when this process is gone. `lock` is what the work gives `in_call`.
+    `what` is the step that did not happen by the deadline, such as "the LUN was read". A child with `only_reads` keeps
+    no locks of this process. Any other child keeps the locks of LUNs: its hanging write may complete after this process
+    has ended. `lock` is the function that the work passes to `in_call`.
+
+    - OutOfTime: the deadline passed before the first write.
+    - RelvmoiscsiError: `work` raised a RelvmoiscsiError; message, key and state are the same.
+    - RuntimeError: `work` raised another exception, which the child has logged.
     """
     child: Optional[_Child] = None
     begun = False
@@ -175,7 +179,7 @@ def run_in_child(
             _close(child)
             _reap([child.pid])
             if begun and child.pid in _given_up:
-                _kept.append(locks)  # the child still writes, and this process is about to end
+                _kept.append(locks)  # the child still writes, and this process will end soon
             else:
                 locks.close()
 
@@ -184,7 +188,7 @@ def _answer(child: _Child, answer: Dict[str, Any]) -> None:
     try:
         _tell(child.orders, json.dumps(answer).encode("ascii"))
     except BrokenPipeError:
-        pass  # the child has ended, which its other pipe tells
+        pass  # the child has ended; its other pipe reports the end
 
 
 def _locked(locks: ExitStack, lock: Lock, what: str) -> Dict[str, Any]:
@@ -200,15 +204,15 @@ def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
 
 
 def run_parallel(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) -> List[Outcome]:
-    """What each gives, all done at the same time, in processes of their own; an error in the place of what fails.
+    """Run each work in a child process, all at the same time. Return a result or an error for each, in order.
 
-    That is OutOfTime for work that was not done by the deadline and given up; `what` is what did not come to pass. Of
-    very many, some begin when others have ended, and none begins after the deadline. The locks of this process are not
-    theirs: should it be killed, they are free, whatever hangs.
+    Work that missed the deadline is given up; its error is OutOfTime. `what` is the step that did not happen. At most
+    _AT_ONCE children run at a time; none starts after the deadline. The children keep no locks of this process: if this
+    process is killed, its locks are free even if a child hangs.
     """
     outcomes: Dict[int, Outcome] = {}
     waiting = list(range(len(works)))
-    running: Dict[int, _Child] = {}  # by the number of their work
+    running: Dict[int, _Child] = {}  # by the index of the work
     ended: List[int] = []
     try:
         while True:
@@ -231,7 +235,7 @@ def _asking_nothing(work: Callable[[], str]) -> Callable[[Begin], str]:
 
 
 def _answering(running: Dict[int, _Child], deadline: Deadline) -> List[int]:
-    """Those that have something to say, or have ended; none when there are none, or the deadline has come."""
+    """Return the indexes of children that have answered or ended; [] without children or at the deadline."""
     if not running:
         return []
     numbers = {child.answers: number for number, child in running.items()}
@@ -246,7 +250,7 @@ def _answering(running: Dict[int, _Child], deadline: Deadline) -> List[int]:
 def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
     try:
         line = _line(child.answers, deadline)
-        if line is None:  # it was stopped in the middle
+        if line is None:  # the child was stopped in the middle of its answer
             _kill(child.pid)
             return deadline.over(what)
         return _result(line, begun=False)
@@ -257,7 +261,7 @@ def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
 
 
 def _killed(children: Sequence[_Child]) -> List[int]:
-    """Their numbers; all are told to end before any is waited for."""
+    """Kill all children, before the caller waits for any of them. Return their process ids."""
     for child in children:
         _kill(child.pid)
         _close(child)
@@ -270,9 +274,10 @@ def _close(child: _Child) -> None:
 
 
 def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
-    """Begin the work, without the locks of this process, or with those that guard a LUN.
+    """Fork a child that does the work. With `guards_lun`, the child keeps the locks that guard a LUN; else no lock.
 
-    The child, which has this process's handler, never heeds a SIGTERM: it waits for nothing until it has said so.
+    The child inherits this process's SIGTERM handler and never heeds the signal: before its first wait, the child calls
+    `heed_no_longer`.
     """
     answers, tell = os.pipe()
     hear, orders = os.pipe()
@@ -286,7 +291,7 @@ def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
         terminated.heed_no_longer()
         os.close(answers)
         os.close(orders)
-        global _parent  # noqa: PLW0603 - of this process, which does nothing else
+        global _parent  # noqa: PLW0603 - of the child, which does nothing but this work
         _parent = _Parent(tell, hear)
         if guards_lun:
             inherited_lock_fds.close_all_but_lun()
@@ -295,12 +300,12 @@ def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
         _part_from(here)
         _tell(tell, json.dumps(_done(work, _parent)).encode("ascii"))
     finally:
-        os._exit(0)  # nothing of what this process was in the middle of is its own to end
+        os._exit(0)  # the parent's finally blocks and exit handlers must not run in the child
     return _Child(0, -1, -1)  # not reached
 
 
 def _part_from(parent: int) -> None:
-    """Leave the caller's pipes to the parent, and end with it."""
+    """In a child: close the caller's stdin, stdout and stderr, and die with the parent."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
@@ -319,7 +324,7 @@ def _done(work: Callable[[Begin], str], parent: _Parent) -> Dict[str, Any]:
     except RelvmoiscsiError as error:
         return _as_json(error)
     except _Stop:
-        return {}  # nobody asks
+        return {}  # the parent does not read the answer
     except BaseException as error:
         log.exception("a bug in the work on a device")
         return {"bug": repr(error)}
@@ -332,7 +337,7 @@ def _tell(descriptor: int, line: bytes) -> None:
 
 
 def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
-    """The next line, b"" at the end; None when it has not come by the deadline."""
+    """Return the next line, b"" at the end of the pipe; None at the deadline."""
     line = b""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -341,7 +346,7 @@ def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
             ready = poll.poll(_milliseconds(deadline))
         if not ready:
             return None
-        # A byte at a time: what comes behind the line is for the next.
+        # One byte at a time: bytes behind the line belong to the next call.
         data = os.read(descriptor, 1)
         if not data:
             return b""
@@ -350,7 +355,7 @@ def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
 
 
 def _milliseconds(deadline: Optional[Deadline]) -> Optional[float]:
-    """What is left, for a poll; None: without an end."""
+    """Return the time until the deadline for a poll, in milliseconds; None without a deadline."""
     left = deadline.left if deadline else math.inf
     return None if math.isinf(left) else min(_LONGEST_POLL, left * 1000)
 
@@ -371,11 +376,11 @@ def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # it has ended by itself
+        pass  # the process has ended
 
 
 def _reap(pids: Sequence[int]) -> None:
-    """Take note of their ends; those that the kernel does not let go of, after a second for all, are left to init."""
+    """Reap these children. After a second, give up the children that the kernel still holds; init reaps them."""
     poll = select.poll()
     left = list(pids)
     for _ in range(_REAP_MILLISECONDS // 10):
@@ -391,5 +396,5 @@ def _reap(pids: Sequence[int]) -> None:
 def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # somebody else has taken note: the kernel itself, where SIGCHLD is ignored
+    except ChildProcessError:  # the child was reaped elsewhere: by the kernel, if SIGCHLD is ignored
         return True

@@ -6,14 +6,14 @@
     vdis = one
     copy = 1024
 
-deadline: seconds that a call of xapi may take until it begins to write; what it has begun goes on to its end. The
+deadline: seconds that a call of xapi may take until it begins to write. A call that has begun goes on to its end. The
 callers' own time-outs are longer: 60 seconds for CloudStack.
-vdis: `one` makes each LUN one with a single VDI, `all`, the default, keeps every VDI; a call may say otherwise.
-copy: so many MiB of guest data may a call copy to make one VDI of several images. It has begun to write then.
+vdis: `one` makes each LUN an SR with a single VDI; `all`, the default, keeps every VDI. A call may set its own value.
+copy: MiB of guest data that a call may copy to make one VDI of several images. The copy is after the first write.
 
-Where the deadline does not read, a call has the default, as a call must end one way or another. Where another setting
-does not read, a call that needs the setting is refused. So is a call where a section or a setting is written otherwise
-than here, in capitals for example: the SR driver would take the setting for absent. The doctor names every such line.
+If the deadline is invalid, a call uses the default, because each call must end. If another setting is invalid, a call
+that needs the setting is refused. The SR driver would take a misspelled section or setting for absent, for example one
+in capitals. So a call with such a line is refused as well. The doctor names every such line.
 """
 
 import logging
@@ -44,33 +44,33 @@ VDIS = (ONE, ALL)
 KEYS = ("deadline", "vdis", "copy")
 DEFAULT_COPY_MIB = 1024
 
-#: stands above a section that `with_vdis` made
+#: the comment above a section that `with_vdis` made
 MARK = "# Calls of the SR driver; see `relvmoiscsi settings --help`."
 
 
 class OneVdiSetting(NamedTuple):
-    """One VDI is wanted."""
+    """The caller or the host wants one VDI."""
 
-    most_bytes: int  #: that a call may copy
-    note: str = ""  #: who wants it, for a refusal; empty where the call says so
+    most_bytes: int  #: of guest data that a call may copy
+    note: str = ""  #: the source of the wish, for a refusal; empty if the call itself asks for one VDI
 
 
 class Settings(NamedTuple):
-    """What is in force on a host."""
+    """The settings of a host."""
 
     deadline: float  #: seconds
-    vdis: str  #: one of VDIS
+    vdis: str  #: ONE or ALL
     copy_mib: int
 
 
 def settings_in(text: str, path: str) -> Settings:
-    """All of them, defaults included; `text` is that of the file. Raises Refused for one that does not read."""
+    """Return all settings of `text`, the content of the file, with defaults. Raises Refused for an invalid setting."""
     found = _settings(text, path)
     return Settings(_deadline(found, path), _vdis(found, path), _copy_mib(found, path))
 
 
 def deadline_seconds(path: str = THIS_HOST.config) -> float:
-    """The setting; the default where there is none, or where it does not read, which is logged."""
+    """Return the deadline; the default if the file has no deadline or an invalid deadline. Log an invalid deadline."""
     try:
         return _deadline(settings_of(read_config(path), SECTION), path)
     except Refused as error:
@@ -84,15 +84,15 @@ def _deadline(settings: Dict[str, str], path: str) -> float:
         seconds = float(text) if text else DEFAULT_SECONDS
     except ValueError:
         seconds = math.nan
-    if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:  # nan is not
+    if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:  # false for nan
         raise _wrong(path, "deadline", text, f"seconds from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
     return seconds
 
 
 def one_vdi(asked: Optional[str] = None, path: str = THIS_HOST.config) -> Optional[OneVdiSetting]:
-    """What is asked for, or what the host has; None where every VDI is to be kept.
+    """Return the limits for one VDI, if the call (`asked`) or else the host asks for one VDI; None to keep all VDIs.
 
-    Raises Refused for a setting that does not read: a guess would give an SR that the caller cannot use.
+    Raises Refused for an invalid setting: with a guess, the caller might get an SR that it cannot use.
     """
     text = read_config(path)
     if asked == ALL:
@@ -107,7 +107,7 @@ def one_vdi(asked: Optional[str] = None, path: str = THIS_HOST.config) -> Option
 
 
 def _settings(text: str, path: str) -> Dict[str, str]:
-    """Those of the section. Raises Refused for what was meant to be there and would not be read."""
+    """Return the settings of the section. Raises Refused for a line that misspells the section or a setting."""
     line = _misspelled(text)
     if line is not None:
         raise Refused(
@@ -119,7 +119,7 @@ def _settings(text: str, path: str) -> Dict[str, str]:
 
 
 def _misspelled(text: str) -> Optional[str]:
-    """The first line that is nearly the section, or in it nearly a setting."""
+    """Return the first line that misspells the section, or misspells a setting within the section."""
     inside = False
     for line in text.split("\n"):
         name = header(line)
@@ -157,16 +157,16 @@ def _wrong(path: str, key: str, found: str, expected: str) -> Refused:
     return Refused(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
 
 
-# --- changing
+# --- changing the file
 
 
 def vdis_of(text: str) -> str:
-    """What a file says, whatever that is; "" where it says nothing."""
+    """Return the value of `vdis` in the text, valid or not; "" if the text has none."""
     return settings_of(text, SECTION).get("vdis", "")
 
 
 def with_vdis(text: str, wanted: str) -> str:
-    """The file with that setting; all other lines stay. Raises Refused where it would not read as it should then."""
+    """Return the text with this value of `vdis`. Other lines stay. Raises Refused if the result would be misread."""
     line = _misspelled(text)
     if line is not None:
         raise Refused(f"The line {line!r} is not one that is read, and would be in the way; correct it by hand.")
@@ -174,7 +174,7 @@ def with_vdis(text: str, wanted: str) -> str:
     found = [number for number, line in lines_of_section(lines, SECTION) if _key_of(line) == "vdis"]
     headers = [number for number, line in enumerate(lines) if header(line) == SECTION]
     setting = f"vdis = {wanted}"
-    if found:  # of several, the last counts
+    if found:  # the last line of a setting counts
         lines[found[-1]] = _in_place(lines[found[-1]], wanted)
     elif headers:
         insert_line(lines, _end_of_settings(lines, headers[-1]), setting, like=lines[headers[-1]])
@@ -193,15 +193,15 @@ def _key_of(line: str) -> str:
 
 
 def _in_place(line: str, wanted: str) -> str:
-    """The line with another value; a comment behind it stays."""
+    """Return the line with another value. A comment behind the value stays."""
     value = KEY_VALUE.match(said(line))
-    assert value is not None  # it has the key
+    assert value is not None  # the line has the key
     start = line.index(said(line)) + value.start(2)
     return line[:start] + wanted + line[start + len(value.group(2)) :]
 
 
 def _end_of_settings(lines: Sequence[str], first: int) -> int:
-    """Behind the last setting of the section whose header is line `first`; comments below may be of what follows."""
+    """Return the line number behind the last setting of the section; comments below may belong to the next section."""
     last = first
     for number in range(first + 1, len(lines)):
         if header(lines[number]) is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""SMlog: where SM and its plugins write, through syslog's local2, as `SM: [pid] text`; and syslog where SM is not."""
+"""SMlog: SM and its plugins write `SM: [pid] text` to syslog's local2. On a host without SM: the host's own syslog."""
 
 import logging
 import os
@@ -7,46 +7,46 @@ import re
 import syslog
 from typing import Iterable, List
 
-#: SM's own switch
+#: while this file exists, SM writes no log
 NO_LOG_FILE = "/etc/xensource/no_sm_log"
 MASK = "********"
-#: what XML 1.0 cannot hold, however it is written. One set for all of it takes 20 times as long to compile
+#: characters that XML 1.0 forbids, even escaped. A single set for all would take 20 times as long to compile
 _NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]|[\ud800-\udfff]|[\ufffe\uffff]")
 _OPAQUE_REF = re.compile(r"OpaqueRef:[0-9A-Za-z-]+")
 
 
 def xml_safe(text: str) -> str:
-    """The text with a question mark for each character that would make an XML document unreadable."""
+    """Return the text with a question mark for each character that XML forbids."""
     return _NOT_XML.sub("?", text)
 
 
 class SmLogHandler(logging.Handler):
-    """Writes each record as one line; secrets, and references that could be a session's, never get there."""
+    """Writes each record as one line, without secrets and without references, which may be a session's."""
 
     def __init__(self, secrets: Iterable[str] = (), ident: str = "SM", facility: int = syslog.LOG_LOCAL2) -> None:
         super().__init__(logging.INFO)
-        self._pid = os.getpid()  # of the call, whichever of its processes says something
+        self._pid = os.getpid()  # the call's process: its children log with the same number
         self._secrets: List[str] = []
         for secret in secrets:
             self.hide(secret)
         syslog.openlog(ident, 0, facility)
 
     def hide(self, secret: str) -> None:
-        """From now on the text of `secret` is masked."""
+        """Mask the text of `secret` from now on."""
         for form in (secret, repr(secret)[1:-1]):
             if form and form not in self._secrets:
                 self._secrets.append(form)
         self._secrets.sort(key=len, reverse=True)
 
     def masked(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets and references."""
         text = _OPAQUE_REF.sub("OpaqueRef:" + MASK, text)
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         return text
 
     def line_of(self, record: logging.LogRecord) -> str:
-        lines = self.masked(self.format(record)).splitlines()  # with the traceback, if there is one
+        lines = self.masked(self.format(record)).splitlines()  # the format includes a traceback
         return "[{}] relvmoiscsi: {}".format(self._pid, xml_safe(" | ".join(lines)))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -54,11 +54,11 @@ class SmLogHandler(logging.Handler):
             if not os.path.exists(NO_LOG_FILE):
                 syslog.syslog(_priority(record.levelno), self.line_of(record))
         except Exception:  # noqa: BLE001
-            pass  # a log that cannot be written must not end a run; nor be told on stderr, which xapi hands on
+            pass  # a failed log must not end a run, and must not print to stderr, which xapi passes on
 
 
 def other_syslog() -> SmLogHandler:
-    """The same lines for a host that has no SM, under our own name."""
+    """Return a handler for a host without SM: the same lines under the name relvmoiscsi."""
     return SmLogHandler(ident="relvmoiscsi", facility=syslog.LOG_USER)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""SIGTERM: what `kill` sends, and a service manager to all that a service has started.
+"""SIGTERM: `kill` sends SIGTERM to a process, and a service manager sends SIGTERM to all processes of a service.
 
-A call of the driver takes SIGTERM for an exception, so that the host is left as after a failure. The exception comes
-where the call waits for a program, a lock or an answer, and nowhere else: not between the taking of a lock and the
-block that releases the lock. The call ignores SIGTERM during its clean-up (`quietly`), and from the first write to a
-LUN on: what has begun goes on to its end. `leave` is the end of a program of ours, once its answer is out.
+A call of the driver turns SIGTERM into an exception, so that its clean-up runs as after a failure. The exception comes
+only where the call waits for a program, a lock or an answer. So it never comes between the taking of a lock and the
+block that releases the lock. The call ignores SIGTERM during its clean-up (`quietly`), and from its first write to a
+LUN on: the call completes what it has begun to write. `leave` ends a program of the product after its answer is out.
 """
 
 import logging
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class Terminated(BaseException):
-    """This process is to end. No `Exception`, as none of those on the way has failed."""
+    """SIGTERM has arrived. Not an `Exception`: code on the way must not handle it as a failure."""
 
 
 class _State:
-    """Of this process; a handler of signals has no other place."""
+    """The state of this process. A signal handler can reach global state only."""
 
-    thread = 0  #: which has the signals
+    thread = 0  #: id of the thread that receives the signals
     heeds = False
     waits = False
     put_off = False
@@ -38,9 +38,9 @@ class _State:
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Have SIGTERM raise Terminated in the block, once, where it is `waiting`, until `heed_no_longer`.
+    """Have SIGTERM raise Terminated in the block: once, inside `waiting`, until `heed_no_longer`.
 
-    Where this is not the main thread, which alone has signals, nothing is changed.
+    In a thread other than the main thread this does nothing: only the main thread receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -57,13 +57,13 @@ def heeded() -> Iterator[None]:
 
 
 def heed_no_longer() -> None:
-    """What comes next is done in any case."""
+    """Ignore SIGTERM from now on."""
     _State.heeds = False
 
 
 @contextmanager
 def only_here() -> Iterator[None]:
-    """The signal is not heeded after this block: what is taken back then is taken back to the end."""
+    """Ignore SIGTERM after the block, so that the clean-up behind the block completes."""
     try:
         yield
     finally:
@@ -72,7 +72,7 @@ def only_here() -> Iterator[None]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """A SIGTERM that comes in the block, or has come since the last one, ends it; what it was to give may be lost."""
+    """Raise Terminated for a SIGTERM in the block, or since the last `waiting`. A result of the block may be lost."""
     if _State.thread != get_ident():
         yield
         return
@@ -85,14 +85,14 @@ def waiting() -> Iterator[None]:
 
 
 def pause(seconds: float) -> None:
-    """Wait for as long."""
+    """Sleep; a SIGTERM ends the sleep."""
     with waiting():
         time.sleep(seconds)
 
 
 @contextmanager
 def put_off() -> Iterator[None]:
-    """No wait in the block is ended by a SIGTERM: the first one behind it is."""
+    """Put off a SIGTERM that arrives in the block until the first `waiting` after the block."""
     before, _State.put_off = _State.put_off, True
     try:
         yield
@@ -101,7 +101,7 @@ def put_off() -> Iterator[None]:
 
 
 def quietly(what: str, action: Callable[[], object]) -> None:
-    """Clean up: a failure, even a bug, is logged and hides nothing that was written. A SIGTERM waits for the end."""
+    """Run a clean-up. Log its failure, even a bug, so that an earlier error is not hidden. Put a SIGTERM off."""
     try:
         with put_off():
             action()
@@ -112,10 +112,10 @@ def quietly(what: str, action: Callable[[], object]) -> None:
 
 
 def leave(status: int, end: Callable[[int], object] = os._exit) -> None:
-    """End this process with an exit status, without Python's own end, which takes 200 modules apart for nothing.
+    """Flush the output and end this process with an exit status. Skip Python's own exit, which takes 200 modules apart.
 
-    For the programs that the package installs. Where the rest of the output cannot be written, Python ends the process
-    and says so in its way.
+    Use this at the end of a program that the package installs. If the flush fails, Python itself ends the process and
+    prints the error.
     """
     try:
         for stream in (sys.stdout, sys.stderr):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Where a host has its files, how programs are run on it, and how is waited there.
+"""The paths of a host's files, the function that runs programs on the host, and the function that waits for its disks.
 
-Whatever looks at a host takes a `Host`, and THIS_HOST unless told otherwise. All paths come from one root: a test has a
-directory for it.
+A function that reads a host takes a `Host` argument; THIS_HOST is the default. All paths start at one root; a test uses
+a directory as root.
 """
 
 import os
@@ -13,12 +13,12 @@ from relvmoiscsi.host.events import Waiter, wait_for
 from relvmoiscsi.host.files import text_of
 
 XAPI_SOCKET = "/var/lib/xcp/xapi"
-#: where udev looks for rules; a file hides those of the same name in the directories behind
+#: the directories of udev's rules; a file hides the files of the same name in later directories
 UDEV_RULES = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
 
 
 class Host(NamedTuple):
-    """A host whose files are in `root`; `runner` runs programs, `wait_for` waits for its block devices."""
+    """A host whose files are below `root`. `runner` runs programs, `wait_for` waits for block devices."""
 
     root: str = "/"
     runner: Runner = run
@@ -26,15 +26,15 @@ class Host(NamedTuple):
     is_superuser: bool = True
 
     def at(self, path: str) -> str:
-        """Where a path of the host is found, "/etc/xapi.conf" or "etc/xapi.conf"; links are not looked at."""
+        """Return the path below the root, of "/etc/xapi.conf" or "etc/xapi.conf". Links are not followed."""
         return os.path.join(self.root, path.lstrip("/"))
 
     def node(self, kernel_name: str) -> str:
-        """The device node of a block device by the kernel's name for it ("sdb", "dm-3")."""
+        """Return the device node of a block device by the kernel's name ("sdb", "dm-3")."""
         return os.path.join(self.dev, kernel_name)
 
     def named_process(self, number: str) -> str:
-        """A process for a sentence: "process 4711 (qemu-dp)"."""
+        """Return a process as words of a sentence: "process 4711 (qemu-dp)"."""
         if number == str(os.getpid()):
             return "this very process"
         command = text_of(os.path.join(self.proc, number, "comm")).rstrip("\n")
@@ -62,7 +62,7 @@ class Host(NamedTuple):
 
     @property
     def udev_run(self) -> str:
-        """Where udev keeps its database, and its socket while it runs."""
+        """The directory of udev's database; udev's socket is there while udev runs."""
         return self.at("run/udev")
 
     @property
@@ -71,12 +71,12 @@ class Host(NamedTuple):
 
     @property
     def config(self) -> str:
-        """Our configuration; the rules in udev/ know it as well."""
+        """The product's configuration. The rules in udev/ have the same path."""
         return self.at("etc/relvmoiscsi.conf")
 
     @property
     def boot_id(self) -> str:
-        """What differs after a reboot, when no disk and no map of before is left."""
+        """The id of this boot. After a reboot the id differs, and all earlier disks and maps are gone."""
         return text_of(os.path.join(self.proc, "sys/kernel/random/boot_id")).strip()
 
     @property

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Block devices of this host, and image files that stand for them.
+"""Block devices of this host, and image files in the place of block devices.
 
-A round trip to an array costs far more than the bytes it carries. So what is left of a batch after merging (`device`)
-is handed to the kernel all at once, and the batch takes about as long as its slowest operation.
+A round trip to an array takes far longer than the transfer of its bytes. So a batch is merged (`device`), then handed
+to the kernel all at once. The batch takes about as long as its slowest operation.
 
-A device or image file that is open for writing is open nowhere else until `close`:
+From a writable open to `close`, no other program has the device or image file open:
 
-    block device   one descriptor: O_EXCL keeps off mounts, device-mapper and a second run; nobody else has it open, if
-                   only to read; an flock keeps off udev, which would otherwise probe a half-written disk; O_DIRECT
-                   keeps off the page cache of other nodes
-    image file     nobody else has it open (a lease tells, and is given back at once), then an flock
+    block device   one descriptor. O_EXCL excludes mounts, device-mapper and a second run. A search of /proc excludes
+                   other readers. A flock excludes udev, which would probe a half-written disk. O_DIRECT bypasses the
+                   page cache
+    image file     a lease shows that no other process has the file open; then a flock excludes a second run
 
-Closing a block device that was open for writing makes udev look at it anew, so it comes last.
+When a writable block device is closed, udev looks at the device again. So the close is the last step.
 
-Logical blocks have 512 bytes, or 4096 where a LUN is 4Kn. LVM puts the same layout on such a one, its label at byte 512
-(ten releases tried, on loop devices with these blocks), so it can hold a volume group as any other. Loop devices are
-where that is tested; no array was at hand that gives such LUNs.
+A logical block has 512 bytes, or 4096 bytes on a 4Kn LUN. LVM writes the same layout to a 4Kn LUN, with the label at
+byte 512, so a 4Kn LUN can hold a volume group. Tested with ten LVM releases on loop devices with 4096-byte blocks; no
+array with 4Kn LUNs was available for a test.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ from relvmoiscsi.host.disk.exclusive import (
 log = logging.getLogger(__name__)
 
 BLOCK_SIZES = (512, 4096)
-WORKERS = 32  #: requests under way at once, the usual queue depth of an iSCSI session
+WORKERS = 32  #: concurrent requests, the usual queue depth of an iSCSI session
 
 Operation = Callable[[], None]
 
@@ -79,9 +79,9 @@ SelfDevice = TypeVar("SelfDevice", bound="HostDevice")
 
 
 class HostDevice(Device):
-    """What block devices and image files have in common: batches, merging, bounds, errors.
+    """The common part of block devices and image files: batches, merging, bounds, errors.
 
-    A context manager; `close` gives the device back.
+    A context manager; its end calls `close`.
     """
 
     def __init__(self, path: str, writable: bool, descriptor: int) -> None:
@@ -129,11 +129,11 @@ class HostDevice(Device):
             raise self._failure("flush", 0, 0, error) from error
 
     def data_ranges(self) -> List[Range]:
-        """The stretches of the device that may hold anything but zeros, in ascending order."""
+        """Return the ranges of the device that may hold bytes other than zero, in ascending order."""
         return [Range(0, self.size_bytes)] if self.size_bytes else []
 
     def close(self) -> None:
-        """Give the device back. Does nothing the second time. What was not flushed may not be durable."""
+        """Close the device; a second call does nothing. Data that was not flushed may not be durable."""
         if self._descriptor < 0:
             return
         self._workers.close()
@@ -141,16 +141,16 @@ class HostDevice(Device):
         try:
             os.close(descriptor)
         except OSError as error:
-            # Durability is the business of flush, whose failures are raised; the descriptor is gone in any case.
+            # `flush` makes writes durable and raises its errors. The descriptor is closed even after this error.
             log.warning("%s could not be closed: %s.", self.name, error.strerror)
 
     @abstractmethod
     def _read_some(self, view: memoryview, offset: int) -> int:
-        """Read into `view` and return how many of its bytes are there now. Raises OSError."""
+        """Read into `view` and return how many bytes of `view` are filled. Raises OSError."""
 
     @abstractmethod
     def _write_some(self, view: memoryview, offset: int) -> int:
-        """Write from `view` and return how many of its bytes were taken. Raises OSError."""
+        """Write from `view` and return how many bytes of `view` were written. Raises OSError."""
 
     def _fill(self, view: memoryview, offset: int) -> None:
         self._transfer("read", self._read_some, view, offset)
@@ -159,7 +159,7 @@ class HostDevice(Device):
         self._transfer("write", self._write_some, view, offset)
 
     def _transfer(self, action: str, some: Callable[[memoryview, int], int], view: memoryview, offset: int) -> None:
-        """Go on after short transfers and signals until all of `view` is done. Raises DeviceError."""
+        """Transfer all of `view`; repeat after short transfers and signals. Raises DeviceError."""
         done = 0
         while done < len(view):
             try:
@@ -179,10 +179,10 @@ class HostDevice(Device):
 
 
 class BlockDevice(HostDevice):
-    """A block device, read and written past the page cache."""
+    """A block device. Reads and writes bypass the page cache."""
 
     def __init__(self, path: str, writable: bool, lock_timeout: float = FLOCK_SECONDS) -> None:
-        """Open it; for writing, exclusively: raises Refused when it is in use or locked for `lock_timeout` seconds."""
+        """Open a block device; for writing, exclusively. Raises Refused if used after `lock_timeout` seconds."""
         flags = os.O_RDWR | os.O_EXCL if writable else os.O_RDONLY
         super().__init__(path, writable, open_file(path, flags | os.O_DIRECT, writable))
         try:
@@ -219,11 +219,11 @@ class BlockDevice(HostDevice):
             raise read_only(self.name)
 
     def _drop_page_cache(self) -> None:
-        """So that nobody who reads through the page cache is shown the old identity afterwards."""
+        """Drop the kernel's cached pages, so that later reads through the page cache give the new identity."""
         try:
             fcntl.ioctl(self._descriptor, BLKFLSBUF, 0)
         except OSError as error:
-            # It takes CAP_SYS_ADMIN. Writes with O_DIRECT drop the pages they touch by themselves.
+            # The ioctl needs CAP_SYS_ADMIN. A write with O_DIRECT itself drops the pages that the write covers.
             log.debug("the page cache of %s was not dropped: %s", self.name, error.strerror)
 
     def _read_some(self, view: memoryview, offset: int) -> int:
@@ -233,7 +233,7 @@ class BlockDevice(HostDevice):
         return self._whole_blocks(_pwrite64(self._descriptor, _address(view), len(view), offset))
 
     def _whole_blocks(self, count: int) -> int:
-        """O_DIRECT can go on at a block only."""
+        """Return `count` rounded down to whole blocks: O_DIRECT can continue only at the start of a block."""
         if count < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -241,15 +241,15 @@ class BlockDevice(HostDevice):
 
 
 class ImageFile(HostDevice):
-    """A regular file with the bytes of a disk. Holes stay holes, as nothing but the chunks is written."""
+    """A regular file with the bytes of a disk. Only the chunks are written, so holes stay holes."""
 
     def __init__(self, path: str, writable: bool, block_size: int = SECTOR) -> None:
-        """Open it; for writing, as the only one: raises Refused when another process or loop device has it open."""
+        """Open an image file. For writing, raises Refused if another process or loop device has the file open."""
         super().__init__(path, writable, open_file(path, os.O_RDWR if writable else os.O_RDONLY, writable))
         self.block_size = self.physical_block_size = block_size
         try:
             status = os.fstat(self._descriptor)
-            # no disk is smaller than a sector: such a size is told as it is, and nothing is read
+            # No disk is smaller than a sector. A smaller file keeps its true size; nothing is read from such a file.
             self.size_bytes = max(align_down(status.st_size, SECTOR), min(status.st_size, SECTOR))
             if writable:
                 check_file_mode(path, status)
@@ -272,13 +272,13 @@ class ImageFile(HostDevice):
         return found
 
     def _seek(self, offset: int, what: int) -> Optional[int]:
-        """Where the next data or hole begins, at `offset` or after; None if none follows."""
+        """Return where the next data or hole starts, at `offset` or later; None if none follows."""
         try:
             return os.lseek(self._descriptor, offset, what)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return None
-            if error.errno == errno.EINVAL:  # a file system that knows no holes: all may be data
+            if error.errno == errno.EINVAL:  # the file system has no holes: all ranges may hold data
                 return offset if what == os.SEEK_DATA else None
             raise self._failure("seek", offset, 0, error) from error
 
@@ -294,8 +294,9 @@ class ImageFile(HostDevice):
 def open_device(path: str, writable: bool, block_size: int = SECTOR, lock_timeout: float = FLOCK_SECONDS) -> HostDevice:
     """Open a block device or an image file; for writing, exclusively.
 
-    `block_size` is that of an image file, a block device has its own. `lock_timeout` is in seconds.
-    Raises NotFound, UsageError when it is neither, Refused when it is in use, read-only or not for this user.
+    `block_size` is for an image file; a block device reports its own. `lock_timeout` is in seconds.
+    Raises NotFound; UsageError for any other kind of file; Refused if the device is in use, read-only, or forbidden to
+    this user.
     """
     mode = stat_path(path).st_mode
     if stat.S_ISBLK(mode):
@@ -310,7 +311,7 @@ def open_device(path: str, writable: bool, block_size: int = SECTOR, lock_timeou
 
 
 def same_device(first: str, second: str) -> bool:
-    """Do two paths lead to the same file, or to nodes of the same device? Raises NotFound when one leads nowhere."""
+    """Return whether two paths lead to the same file or the same device. Raises NotFound if a path leads nowhere."""
     one, other = stat_path(first), stat_path(second)
     if stat.S_ISBLK(one.st_mode) and stat.S_ISBLK(other.st_mode):
         return one.st_rdev == other.st_rdev
@@ -320,7 +321,7 @@ def same_device(first: str, second: str) -> bool:
 def _operations(
     transfer: Callable[[memoryview, int], None], extents: Sequence[Range], buffers: Sequence[memoryview]
 ) -> List[Callable[[], None]]:
-    """The requests of a batch: each buffer to or from its place on the device, in pieces."""
+    """Return the requests of a batch: each transfers a piece of a buffer to or from its range of the device."""
     return [
         partial(transfer, buffer[piece.offset : piece.end], extent.offset + piece.offset)
         for extent, buffer in zip(extents, buffers)
@@ -329,10 +330,10 @@ def _operations(
 
 
 def _buffers(extents: Sequence[Range], block_size: int) -> List[memoryview]:
-    """Zeroed memory for each of them, begun on a multiple of the block size, as O_DIRECT wants it (open(2), NOTES).
+    """Return zeroed memory for each extent. Each buffer starts at a multiple of the block size (open(2), O_DIRECT).
 
-    One mapping for all: the number of mappings of a process is limited. It is shared, so that a fork in between does
-    not make the kernel fill a copy.
+    One mapping holds all buffers, because the kernel limits the number of mappings of a process. The mapping is shared:
+    after a fork, the kernel reads into this memory and not into a copy of its pages.
     """
     ends = list(accumulate(align_up(extent.length, block_size) for extent in extents))
     if not ends:
@@ -347,7 +348,7 @@ def _address(view: memoryview) -> int:
 
 
 def _positioned(name: str) -> Callable[[int, int, int, int], int]:
-    """pread64 or pwrite64 of the C library: os.preadv is not in Python 3.6, os.pread has no aligned buffer.
+    """Return pread64 or pwrite64 of the C library: Python 3.6 has no os.preadv, and os.pread has no aligned buffer.
 
     ctypes lets other threads run during the call.
     """
@@ -363,24 +364,24 @@ _pwrite64 = _positioned("pwrite64")
 
 
 class Workers:
-    """Runs the operations of a batch at the same time: the caller does, and up to WORKERS - 1 threads beside it.
+    """Runs the operations of a batch in parallel: in the caller's thread and in up to WORKERS - 1 other threads.
 
-    Not concurrent.futures: Python 3.6 imports multiprocessing with it (18 ms), and a future for each of thousands of
-    operations costs more than the operation.
+    concurrent.futures is too slow here. Python 3.6 imports multiprocessing with it (18 ms). With thousands of
+    operations, a future costs more than its operation.
     """
 
     def __init__(self) -> None:
         self._threads: List[threading.Thread] = []
 
     def run(self, operations: Sequence[Operation]) -> None:
-        """Return once all have ended. When some fail, then the error of the first of them is raised.
+        """Run all operations and return after the last. Raises the error of the first failed operation, by position.
 
-        Whoever interrupts it (Ctrl-C) does not want those that have not begun.
+        Ctrl-C cancels the operations that have not started.
         """
         batch = _Batch(operations)
         try:
             for _ in operations[1:WORKERS]:
-                if not batch.waiting:  # a fast device is done before all threads are there
+                if not batch.waiting:  # the running threads of a fast device have already taken all operations
                     break
                 self._threads.append(threading.Thread(target=batch.work, name="relvmoiscsi"))
                 self._threads[-1].start()
@@ -393,22 +394,22 @@ class Workers:
             raise error
 
     def close(self) -> None:
-        """Return once nothing is under way any more."""
+        """Wait for the end of all running operations."""
         for thread in self._threads:
-            if thread.is_alive():  # one whose start was interrupted is not, and finds nothing to do
+            if thread.is_alive():  # false for a thread whose start was interrupted
                 thread.join()
         self._threads = []
 
 
 class _Batch:
-    """Operations that wait for somebody to do them, and what went wrong with those that were done."""
+    """The operations that have not started, and the errors of failed operations."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.waiting: Deque[Tuple[int, Operation]] = deque(enumerate(operations))
         self.errors: Dict[int, Exception] = {}
 
     def work(self) -> None:
-        """Do one operation after the other until none waits any more."""
+        """Run one waiting operation after the other until none is left."""
         while True:
             try:
                 number, operation = self.waiting.popleft()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The clean-up journal: what there was before a scan, written before the scan may bring a LUN to this host.
+"""The clean-up journal: the disks of this host before a scan. A call writes the journal before its scan may add a LUN.
 
     note(scsi_id, addresses)    before the adapters are scanned for the LUN
-    forget(scsi_id)             the LUN's new disks are gone, or are to stay
+    forget(scsi_id)             after the LUN's new disks are gone, or when the disks shall stay
 
     /var/lib/relvmoiscsi/cleanup/<SCSIid>   {"boot": "...", "there": ["1:0:0:0"]}
 
-The next call for the LUN removes the disks that a killed call has left. A reboot ends what a scan has brought, and with
-it the entry: so the file need not be durable. A call that changes the file of a LUN holds the lock of that LUN.
+If a call is killed, the next call for the LUN removes the disks that the killed call has added. A reboot removes these
+disks and makes the entry void, so the file need not be durable. A call that writes a LUN's file holds the LUN's lock.
 """
 
 import json
@@ -28,14 +28,14 @@ DIRECTORY = "var/lib/relvmoiscsi/cleanup"
 
 
 class Entry(NamedTuple):
-    """What there was before the scan."""
+    """The state of this host before a scan."""
 
-    boot: str
-    there: Tuple[str, ...]  #: all SCSI addresses
+    boot: str  #: id of the boot
+    there: Tuple[str, ...]  #: SCSI addresses of all LUNs that the host had
 
 
 def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Entry]:
-    """The entry of this boot; None where there is none. An unreadable entry is logged, and counts as none."""
+    """Return the LUN's entry of this boot; None if there is none. Log an unreadable entry, and ignore the entry."""
     text = text_of(_path(scsi_id, host))
     if not text:
         return None
@@ -49,7 +49,7 @@ def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Entry]:
 
 
 def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
-    """Make the entry, or make it anew. Raises Refused."""
+    """Write the LUN's entry, and replace an earlier entry. Raises Refused."""
     path = _path(scsi_id, host)
     content = json.dumps(Entry(host.boot_id, tuple(there))._asdict(), sort_keys=True)
 
@@ -67,7 +67,7 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
 
 
 def forget(scsi_id: str, host: Host = THIS_HOST) -> None:
-    """Have no entry. A failure is logged."""
+    """Remove the LUN's entry if there is one. Log a failure."""
     path = _path(scsi_id, host)
     try:
         for name in [path, *glob(escape(path) + ".*.new")]:
@@ -80,11 +80,11 @@ def forget(scsi_id: str, host: Host = THIS_HOST) -> None:
         try:
             os.rmdir(directory)
         except OSError:
-            return  # other entries, or other files of ours, are there
+            return  # the directory has other entries or other files of the product
 
 
 def unattended(host: Host = THIS_HOST) -> List[str]:
-    """The SCSIids of LUNs with an entry at which no call of ours works. Raises OSError."""
+    """Return the SCSIids of LUNs with an entry on which no call of relvmoiscsi works. Raises OSError."""
     directory = host.at(DIRECTORY)
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     ids = [name for name in names if is_scsi_id(name) and not name.endswith(".new")]

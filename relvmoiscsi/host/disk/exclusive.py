@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Opening a device or image file, and making sure that nobody else uses it.
+"""Open a device or image file, and verify that no other program uses it.
 
-Every refusal here comes before the first write, and says so; it names who is in the way where that can be found out.
+Every refusal here comes before the first write, and says so. A refusal names the other program if this host shows it.
 """
 
 import errno
@@ -23,11 +23,11 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 log = logging.getLogger(__name__)
 
 NOT_WRITTEN = "Nothing was written."
-FLOCK_SECONDS = 10.0  #: how long to wait for a udev worker, which keeps a shared lock, or for an LVM command to end
-LEASE_SECONDS = 0.5  #: an indexer or backup agent may look at a file just now
-LOOK_SECONDS = 0.2  #: between two looks at who has a device open; each goes through all processes
+FLOCK_SECONDS = 10.0  #: wait for a udev worker, which has a shared lock, or for an LVM command
+LEASE_SECONDS = 0.5  #: wait for an indexer or backup agent that has the file open for a moment
+LOOK_SECONDS = 0.2  #: between two searches for users of a device; each search reads all of /proc
 
-# Linux uapi: linux/fcntl.h. Not every build of the fcntl module has them.
+# Linux uapi: linux/fcntl.h. Some builds of the fcntl module lack these constants.
 F_SETSIG = getattr(fcntl, "F_SETSIG", 10)
 F_SETLEASE = getattr(fcntl, "F_SETLEASE", 1024)
 
@@ -36,7 +36,7 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM
 
 
 def stat_path(path: str) -> os.stat_result:
-    """os.stat, with errors for a person: NotFound or Refused."""
+    """Call os.stat, and raise NotFound or Refused in the place of OSError."""
     try:
         return os.stat(path)
     except OSError as error:
@@ -44,9 +44,9 @@ def stat_path(path: str) -> os.stat_result:
 
 
 def open_file(path: str, flags: int, writable: bool) -> int:
-    """os.open, with errors for a person: NotFound or Refused. Gives the descriptor.
+    """Call os.open and return the descriptor. Raises NotFound or Refused in the place of OSError.
 
-    It is never 0, 1 or 2: where a caller has closed those, what is meant for them must not end up on a disk.
+    The descriptor is never 0, 1 or 2. If a caller has closed these, output for stdout or stderr must not reach a disk.
     """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC)
@@ -61,14 +61,14 @@ def open_file(path: str, flags: int, writable: bool) -> int:
 
 
 def read_only(path: str) -> Refused:
-    """The refusal to write to what is meant to stay as it is."""
+    """Return the refusal to write to a read-only device or file."""
     return Refused(f"{path} is read-only. Make it writable first.").in_state(NOT_WRITTEN)
 
 
 def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
-    """Lock a block device that was opened with O_EXCL against udev, and make sure that nobody else has it open.
+    """Lock a block device that was opened with O_EXCL against udev, and verify that no other process has it open.
 
-    Whoever has it now gets `seconds` in all to end. Raises Refused. The lock goes when the descriptor is closed.
+    Present users get `seconds` in all to close the device. Raises Refused. Closing the descriptor releases the lock.
     """
     end = time.monotonic() + seconds
     lock_against_udev(path, descriptor, seconds)
@@ -76,11 +76,11 @@ def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOS
 
 
 def check_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
-    """Raises Refused when anybody else has the block device open that was opened here, if only to read it.
+    """Raise Refused if another process has the block device of `descriptor` open, even if only to read.
 
-    O_EXCL keeps off whoever asks to be alone; qemu, dd and loop devices do not ask. A reader, such as a backup, would
-    get half of the old identity and half of the new one. Programs that look at a disk for a moment, as LVM's do, get
-    `seconds` to end.
+    O_EXCL refuses other exclusive opens only; qemu, dd and loop devices do not open exclusively. A reader such as a
+    backup would get a mix of the old and the new identity. A program that looks at a disk for a moment, such as an LVM
+    command, gets `seconds` to end.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -93,9 +93,9 @@ def check_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HO
 
 
 def lock_against_udev(path: str, descriptor: int, seconds: float) -> None:
-    """Take the flock for which udev skips a disk. Whoever holds it now (a udev worker) gets `seconds` to end.
+    """Take the flock that makes udev skip a disk. A present holder, such as a udev worker, gets `seconds` to end.
 
-    Raises Refused when it stays taken. The lock goes when the descriptor is closed.
+    Raises Refused if the flock stays taken. Closing the descriptor releases the lock.
     """
     if not flock.take_before(descriptor, time.monotonic() + seconds):
         owners = _listing(flock.owners_of(os.fstat(descriptor)))
@@ -104,7 +104,7 @@ def lock_against_udev(path: str, descriptor: int, seconds: float) -> None:
 
 
 def lock_image(path: str, descriptor: int) -> None:
-    """Take the flock that keeps a second run off an image file. Raises Refused when it is taken."""
+    """Take the flock that excludes a second run on an image file. Raises Refused if the flock is taken."""
     if not flock.take(descriptor):
         owners = _listing(flock.owners_of(os.fstat(descriptor)))
         problem = f"{path} is locked by {owners}: another relvmoiscsi is at work on it."
@@ -112,13 +112,13 @@ def lock_image(path: str, descriptor: int) -> None:
 
 
 def check_file_mode(path: str, status: os.stat_result) -> None:
-    """Raises Refused for a file without any write permission: root may write it, but it was meant to stay as it is."""
+    """Raise Refused for a file without any write permission. Root could write, but the owner forbids it."""
     if not status.st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
         raise read_only(path)
 
 
 def check_not_open_elsewhere(path: str, descriptor: int) -> None:
-    """Raises Refused when anybody else has the file open, if only for reading: a loop device, qemu, a copy."""
+    """Raise Refused if a loop device or another process has the file open, even if only to read."""
     granted = _is_lease_granted(descriptor)
     if granted:
         return
@@ -129,7 +129,7 @@ def check_not_open_elsewhere(path: str, descriptor: int) -> None:
 
 
 def _is_lease_granted(descriptor: int) -> Optional[bool]:
-    """Would the kernel lease the file to us, which it does only when nobody else has it open? None: it cannot tell."""
+    """Return whether the kernel grants a lease: then no other process has the file open. None if unknown."""
     deadline = time.monotonic() + LEASE_SECONDS
     while True:
         try:
@@ -145,15 +145,15 @@ def _is_lease_granted(descriptor: int) -> Optional[bool]:
 
 
 def _take_and_return_lease(descriptor: int) -> None:
-    # Somebody may open the file in between, for which the kernel sends SIGIO, and that would end the process.
-    # SIGURG is ignored unless asked for.
+    # Another process may open the file between the two calls. Then the kernel sends a signal: by default SIGIO, which
+    # would end this process; here SIGURG, which is ignored by default.
     fcntl.fcntl(descriptor, F_SETSIG, signal.SIGURG)
     fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_WRLCK)
     fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_UNLCK)
 
 
 def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
-    """The error for a person, of one that open or stat gave."""
+    """Return the error for a person in the place of an OSError of open or stat."""
     if error.errno in _GONE:
         return NotFound(f"{path} is not there: {error.strerror}.", sm_key="ISCSIDevice")
     if error.errno == errno.EROFS or (writable and _is_read_only_block(path)):
@@ -169,21 +169,21 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
 
 
 def _is_read_only_block(path: str) -> bool:
-    """Is that why the kernel did not open it for writing? It answers EACCES, as to a user without the right."""
+    """Return whether the kernel has the block device read-only. The kernel then answers EACCES to a writable open."""
     try:
         status = os.stat(path)
         number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
         with open(os.path.join("/sys/dev/block", number, "ro"), encoding="ascii") as flag:
             return flag.read().strip() == "1"
     except OSError:
-        return False  # no block device, or gone in the meantime; the first error is the one to tell
+        return False  # no block device, or a vanished device: the first error is the better message
 
 
 def _users_of(path: str) -> str:
     try:
         return _listing(users_of_block(os.stat(path)))
     except OSError:
-        return _listing([])  # gone in the meantime
+        return _listing([])  # the device has vanished since
 
 
 def _listing(users: Sequence[str]) -> str:

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Hiding disks from the programs that act on events: LVM's event activation, multipath, md, automounts.
+"""Hide disks from programs that act on events: LVM's event activation, multipath, md, automounts.
 
 The rules in udev/ hide a disk while its switch, a file, is on:
 
     /run/relvmoiscsi/hide/<SCSIid>          the disks of this LUN
     /run/relvmoiscsi/hide/mpath-<SCSIid>    the same file, under the uuid of the LUN's multipath map
-    /run/relvmoiscsi/hide/scan-host3        new disks behind this adapter; a line id=<SCSIid> names a LUN that is known
+    /run/relvmoiscsi/hide/scan-host3        new disks behind this adapter; a line id=<SCSIid> names a known LUN
 
-The owner of a switch is alive as long as the file is flocked. A killed call leaves its switches without that flock; the
-next call removes them. The switch of a LUN without an owner hides nothing.
+The owner of a switch holds a flock on the file. A killed call leaves its switches without the flock; the next call
+removes these files. The switch of a LUN without an owner hides nothing.
 
-The switch of an adapter also counts without an owner until it is `COUNTS_MINUTES` old: the kernel goes on with the scan
-of a killed process, and may bring a clone. The rules hide a disk again at each further event until then.
+The switch of an adapter counts without an owner until the file is `COUNTS_MINUTES` old: the kernel goes on with the
+scan of a killed process, and may add a clone. Until then, the rules hide a disk again at each further event.
 
-The switch of an adapter hides no LUN that this host has or the pool names. A path of an original that was down may come
-back during a scan, and its user needs that path at once.
+The switch of an adapter hides no LUN that this host has or that the pool names. A lost path of an original may come
+back during a scan, and the users of the original need that path at once.
 """
 
 import fcntl
@@ -37,52 +37,52 @@ from relvmoiscsi.scsi_id_text import in_udev
 log = logging.getLogger(__name__)
 
 RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
-RULES = "57-relvmoiscsi.rules"  #: of the rules, the file that hides
-SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
-COUNTS_MINUTES = 2  #: known to the rules: a call comes to its scan in one, and the kernel ends that scan in another
-LOCK_SECONDS = 5.0  #: for another call that changes switches, which takes a millisecond
+RULES = "57-relvmoiscsi.rules"  #: the rules file that hides disks
+SHOWN_SECONDS = 10.0  #: for udev to make the links that were not made while the LUN was hidden
+COUNTS_MINUTES = 2  #: known to the rules: one minute from the switch to the scan, one until the kernel ends the scan
+LOCK_SECONDS = 5.0  #: wait for another call that changes switches, which takes a millisecond
 
-MARK = "RELVMOISCSI_HIDDEN"  #: what the rules set in udev's database: "all" for a new disk, "lvm" for an older device
+MARK = "RELVMOISCSI_HIDDEN"  #: set by the rules in udev's database: "all" for a new disk, "lvm" for an older device
 _SCAN = "scan-"
 _LONGEST_NAME = 255 - len("mpath-")  #: characters of a file name
 
 
-# --- what is hidden
+# --- hidden disks
 
 
 def is_hidden(name: str, host: Host = THIS_HOST) -> bool:
-    """Did the rules hide this device ("sdb", "dm-3") when udev last handled the device?"""
+    """Return whether the rules hid this device ("sdb", "dm-3") when udev last handled the device."""
     return any(line.startswith(f"E:{MARK}=") for line in udev.database(name, host))
 
 
 def is_stale_hidden(name: str, host: Host = THIS_HOST) -> bool:
-    """Was the disk ("sdb") hidden when it came, while no call works on its LUN now?
+    """Return whether the disk ("sdb") was hidden as a new disk, and no call works on its LUN now.
 
-    Then a scan brought the disk, and the call of that scan was killed or could not remove the disk. Ask while nobody
-    scans.
+    Then a scan has added the disk, and the call of that scan was killed or could not remove the disk. Call this only
+    while no scan runs.
     """
     return f"E:{MARK}=all" in udev.database(name, host) and not _is_worked_on(name, host)
 
 
 def stale_hidden(host: Host = THIS_HOST) -> List[str]:
-    """The disks ("sdb") that are still hidden, and that no call at work hides. Raises OSError, NotFound."""
+    """Return the hidden disks ("sdb") that no running call hides. Raises OSError, NotFound."""
     disks = sorted((disk for disk in udev.block_devices("sd*", host) if is_stale_hidden(disk, host)), key=udev.by_age)
     return [disk for disk in disks if disk not in _behind_switches(host)] if disks else []
 
 
 def ids_here(host: Host = THIS_HOST) -> List[str]:
-    """The SCSIids of all disks and maps of this host, without the disks that a scan has brought and left hidden."""
+    """Return the SCSIids of all disks and maps of this host, without disks that an earlier scan has left hidden."""
     names = udev.block_devices("sd*", host) + udev.block_devices("dm-*", host)
     return sorted(filter(None, {scsi_id_of_disk(name, host) for name in names if not is_stale_hidden(name, host)}))
 
 
 def is_switch_on(scsi_id: str, host: Host = THIS_HOST) -> bool:
-    """Does a living process hide the LUN? Raises UsageError for what cannot be a SCSIid."""
+    """Return whether a living process hides the LUN. Raises UsageError for a text that cannot be a SCSIid."""
     return _has_owner(os.path.join(_directory(host), switch_name(scsi_id)))
 
 
 def wait_until_shown(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> bool:
-    """Wait until the storage manager can find the LUN by its link, if the LUN has a disk. False when the time is up."""
+    """Wait until a LUN with a disk has the link by which SM finds the LUN. Return False after `seconds`."""
     link = os.path.join(host.dev, "disk/by-id/scsi-" + scsi_id)
 
     def is_shown() -> bool:
@@ -101,7 +101,7 @@ def _is_worked_on(name: str, host: Host) -> bool:
 
 
 def _behind_switches(host: Host) -> List[str]:
-    """The disks behind adapters whose switch counts."""
+    """Return the disks behind adapters whose switch counts."""
     found: List[str] = []
     for path in _scan_switches(host):
         if _has_owner(path) or _is_young(path):
@@ -114,12 +114,12 @@ def _behind_switches(host: Host) -> List[str]:
 
 @contextmanager
 def hidden(scsi_id: str, host: Host = THIS_HOST) -> Iterator[None]:
-    """Keep event handlers off the LUN `scsi_id` while the block runs. Its disks may come within the block.
+    """Keep event handlers off the LUN `scsi_id` while the block runs. The LUN's disks may come within the block.
 
-    Afterwards each disk that is still there gets an event, by which every program sees the LUN as it is then.
+    After the block each remaining disk gets an event, so that every program sees the present content of the LUN.
 
-    Raises Refused, before the block, when another process hides the same LUN, or the rules are not installed;
-    UsageError if this cannot be a SCSIid.
+    Raises Refused, before the block, if another process hides the same LUN or the rules are not installed. Raises
+    UsageError for a text that cannot be a SCSIid.
     """
     name = switch_name(scsi_id)
     _verify_rules(scsi_id, host)
@@ -132,7 +132,7 @@ def hidden(scsi_id: str, host: Host = THIS_HOST) -> Iterator[None]:
         _switch_off(names, descriptor, host)
         try:
             _show(scsi_id, host)
-        except RelvmoiscsiError as error:  # the end of the block says more
+        except RelvmoiscsiError as error:  # must not hide an error of the block
             log.warning("udev was not asked to look at LUN %s again: %s", scsi_id, error)
         log.debug("LUN %s is hidden no longer by this call", scsi_id)
 
@@ -141,14 +141,14 @@ def hidden(scsi_id: str, host: Host = THIS_HOST) -> Iterator[None]:
 def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = THIS_HOST) -> Iterator[None]:
     """Keep event handlers off new disks behind these adapters ("host3") while the block runs.
 
-    Disks whose SCSIid is `known` are not hidden. Enter this before a scan, under SM's LVM lock, so that one call at a
-    time hides an adapter; leave when the LUNs that the scan has brought are gone again. Afterwards each disk that is
-    still hidden there gets an event, by which every program sees the disk; also one that a killed call has left.
+    Disks whose SCSIid is in `known` are not hidden. Enter the block before a scan, under SM's LVM lock: so one call at
+    a time hides an adapter. Leave the block after the LUNs of the scan are removed. After the block each disk there
+    that is still hidden gets an event, so that every program sees the disk. A disk of a killed call gets an event too.
 
-    A child that writes has no part in this switch, unlike in the switch of its LUN. Should the child hang and its call
-    be killed, new LUNs of this host would be hidden until that disk answers.
+    A child that writes keeps the switch of its LUN, but not this switch. If the child hung and its call were killed,
+    this switch would hide all new LUNs of this host until the disk answers.
 
-    Raises Refused, before the block, when the rules are not installed.
+    Raises Refused, before the block, if the rules are not installed.
     """
     what = "behind " + ", ".join(adapters)
     _verify_rules(what, host)
@@ -157,16 +157,16 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
     try:
         yield
     finally:
-        with terminated.put_off():  # the call goes on behind a scan
+        with terminated.put_off():  # the call goes on after a scan
             _switch_off(names, descriptor, host)
             for disk in _disks_behind(adapters, host):
                 _show_if_left(disk, host)
 
 
 def switch_name(scsi_id: str) -> str:
-    """The SCSIid as `scsi_id --replace-whitespace` prints it within a udev rule: no "/", no quotes.
+    """Return the SCSIid as `scsi_id --replace-whitespace` prints it in a udev rule: without "/" and quotes.
 
-    Raises UsageError for what cannot be a SCSIid.
+    Raises UsageError for a text that cannot be a SCSIid.
     """
     name = in_udev(scsi_id)
     if not re.match(r"[0-9A-Fa-f]|S", name) or len(name) > _LONGEST_NAME:
@@ -175,12 +175,12 @@ def switch_name(scsi_id: str) -> str:
 
 
 def _verify_rules(what: str, host: Host) -> None:
-    """Without the rules the switch hides nothing: event handlers would open the clone at once."""
+    """Raise Refused if the rules are missing: without rules a switch hides nothing, and LVM would open the clone."""
     if not udev.is_running(host):
-        return  # no events
+        return  # without udev there are no event handlers
     paths = [os.path.join(directory, RULES) for directory in host.udev_rules]
-    counts = next((path for path in paths if os.path.exists(path)), None)  # udev ignores those of the same name behind
-    if counts is None or not os.path.getsize(counts):  # an empty one, or /dev/null, switches the rules off
+    counts = next((path for path in paths if os.path.exists(path)), None)  # udev reads only the first of this name
+    if counts is None or not os.path.getsize(counts):  # an empty file, or /dev/null, switches the rules off
         raise Refused(
             "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
                 what, counts or "no " + RULES, "is empty" if counts else "in " + host.udev_rules[0]
@@ -200,7 +200,7 @@ def _scan_switches(host: Host) -> List[str]:
 
 
 def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str] = (), guards_lun: bool = True) -> int:
-    """Make the switch for the LUN `what`, such as "behind host3"; gives the descriptor that has its flock."""
+    """Make the switch for the LUN `what`, which may be "behind host3". Return the descriptor with the flock."""
     run_dir, directory = host.at(RUN_DIRECTORY), _directory(host)
     ids = [in_udev(scsi_id) for scsi_id in known if scsi_id]
     try:
@@ -221,7 +221,7 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
 
 
 def _make(names: Sequence[str], run_dir: str, ids: Sequence[str], guards_lun: bool) -> int:
-    """The switch under all its names, flocked before it has the first of them."""
+    """Make the switch under all its names. The file is flocked before it gets the first name."""
     path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     made: List[str] = []
@@ -231,7 +231,7 @@ def _make(names: Sequence[str], run_dir: str, ids: Sequence[str], guards_lun: bo
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for name in names:
             os.link(path, path + "-")
-            os.rename(path + "-", os.path.join(run_dir, "hide", name))  # in the place of one that counts yet
+            os.rename(path + "-", os.path.join(run_dir, "hide", name))  # replaces an ownerless switch that counts
             made.append(name)
     except BaseException:
         for name in made:
@@ -245,7 +245,7 @@ def _make(names: Sequence[str], run_dir: str, ids: Sequence[str], guards_lun: bo
 
 
 def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
-    """Remove the switch. A failure is logged: with the descriptor closed the switch counts as a killed process's."""
+    """Remove the switch. Log a failure: after the close, the switch is as ownerless as a killed process's switch."""
     directory = _directory(host)
     try:
         with _only_one(host.at(RUN_DIRECTORY)):
@@ -262,7 +262,7 @@ def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
 
 @contextmanager
 def _only_one(run_dir: str) -> Iterator[None]:
-    """No other process of ours changes the switches meanwhile."""
+    """Hold the lock that each process takes before it changes switches."""
 
     def taken(owner: str) -> Refused:
         return Refused(f"{run_dir} is locked by {owner} and was not free within {LOCK_SECONDS:g} seconds.")
@@ -279,15 +279,15 @@ def _verify_free(what: str, path: str) -> None:
 
 
 def _has_owner(path: str) -> bool:
-    """Is the switch on, and does its owner live?"""
+    """Return whether the switch exists and its owner lives."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     except PermissionError:
-        return True  # for root to tell
+        return True  # only root may check
     try:
-        # Shared, as in the rules: an exclusive one would for a moment make the switch count.
+        # The rules also take a shared flock here. An exclusive flock would make the switch count for a moment.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -297,7 +297,7 @@ def _has_owner(path: str) -> bool:
 
 
 def _is_young(path: str) -> bool:
-    """Does the switch of an adapter count without an owner? False if the switch has gone."""
+    """Return whether the switch of an adapter counts without an owner; False if the switch has gone."""
     try:
         return abs(time.time() - os.stat(path).st_mtime) < COUNTS_MINUTES * 60
     except FileNotFoundError:
@@ -305,7 +305,7 @@ def _is_young(path: str) -> bool:
 
 
 def _clear_stale(directory: str) -> None:
-    """Remove the switches without an owner that do not count."""
+    """Remove the ownerless switches that do not count."""
     for entry in os.listdir(directory):
         path = os.path.join(directory, entry)
         if not (entry.startswith(_SCAN) and _is_young(path)) and not _has_owner(path):
@@ -314,16 +314,16 @@ def _clear_stale(directory: str) -> None:
 
 
 def _remove_if_empty(directory: str) -> None:
-    """Without the directory the rules ask no disk for its SCSIid."""
+    """Remove the directory if it is empty. Without the directory, the rules ask no disk for its SCSIid."""
     if not os.listdir(directory):
         os.rmdir(directory)
 
 
-# --- showing again
+# --- showing disks again
 
 
 def _show(scsi_id: str, host: Host) -> None:
-    """Have udev look again at the LUN's disks and map that are still there and may be marked."""
+    """Have udev apply its rules again to the LUN's present disks and maps that may be marked as hidden."""
     names = [name for name in udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host) if _may_be_hidden(name, host)]
     if names:
         _leave_out(scsi_id, host)
@@ -332,7 +332,7 @@ def _show(scsi_id: str, host: Host) -> None:
 
 
 def _leave_out(scsi_id: str, host: Host) -> None:
-    """Have the switches of adapters that killed calls have left not hide this LUN. Raises Refused."""
+    """Add the LUN to the known LUNs of ownerless adapter switches, so that they do not hide it. Raises Refused."""
     run_dir = host.at(RUN_DIRECTORY)
     if not _scan_switches(host):
         return
@@ -347,7 +347,7 @@ def _leave_out(scsi_id: str, host: Host) -> None:
 
 
 def _append(path: str, line: bytes) -> None:
-    """The whole line or nothing: a part could be another LUN's id. The switch keeps its age."""
+    """Append the whole line or nothing: a part of the line could be another LUN's id. Keep the age of the switch."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         before = os.fstat(descriptor)
@@ -358,7 +358,7 @@ def _append(path: str, line: bytes) -> None:
 
 
 def _show_if_left(disk: str, host: Host) -> None:
-    """Have udev look again at a disk behind an adapter that was hidden, unless a call works on its LUN."""
+    """Have udev apply its rules again to a disk behind a hidden adapter, unless a call works on the disk's LUN."""
     try:
         if _may_be_hidden(disk, host, "all") and not _is_worked_on(disk, host):
             _show_disk(disk, host)
@@ -367,15 +367,19 @@ def _show_if_left(disk: str, host: Host) -> None:
 
 
 def _may_be_hidden(name: str, host: Host, how: str = "") -> bool:
-    """Is the device hidden, or has udev yet to say? udev may have looked for a switch before that went."""
+    """Return whether the device is marked as hidden, or udev still handles its first event.
+
+    udev may have seen a switch at that event that is gone now.
+    """
     is_marked = any(line.startswith(f"E:{MARK}={how}") for line in udev.database(name, host))
     return is_marked or udev.has_not_looked(name, host)
 
 
 def _show_disk(name: str, host: Host) -> None:
-    """Have udev look again at a disk or map, and at its partitions, which were hidden with the disk.
+    """Have udev apply its rules again to a disk or map, and to the disk's partitions, which were hidden as well.
 
-    A disk that was new when the rules hid it is still new to multipathd: dom0's ignores a "change" of such a path.
+    multipathd does not know a disk that was hidden as a new disk; dom0's multipathd ignores a "change" of such a path.
+    So that disk gets an "add".
     """
     was_there = any(line == f"E:{MARK}=lvm" for line in udev.database(name, host))
     action = "change" if was_there or name.startswith("dm-") else "add"
@@ -387,7 +391,7 @@ def _show_disk(name: str, host: Host) -> None:
 
 
 def _disks_behind(adapters: Sequence[str], host: Host) -> List[str]:
-    """The disks ("sdb") behind the adapters ("host3")."""
+    """Return the disks ("sdb") behind the adapters ("host3")."""
     numbers = [adapter[len("host") :] for adapter in adapters]
     devices = os.path.join(escape(host.sysfs), "bus/scsi/devices")
     paths = [path for number in numbers for path in glob(os.path.join(devices, number + ":*", "block/sd*"))]

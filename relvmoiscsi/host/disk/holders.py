@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Who else uses a device or an image file: for messages, where the kernel gives no lease on a file, before a disk goes.
+"""The users of a device or image file: for messages, for a file without a kernel lease, and before a disk is removed.
 
-Answers are phrases for a sentence: "process 4711 (qemu-dp)". What cannot be looked at is left out.
+A user is a phrase for a sentence: "process 4711 (qemu-dp)". A process that this process may not inspect is left out.
 """
 
 import errno
@@ -13,13 +13,14 @@ from typing import Container, Dict, Iterator, List, Mapping, Optional, Sequence,
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
-#: Programs that keep disks open, or open them again and again, only to watch them: they lose nothing when a disk goes.
+#: Programs that open disks only to watch them. They lose nothing when a disk is removed.
 WATCHERS = ("multipathd", "systemd-udevd", "(udev-worker)", "udevd")
 
 
 def users_of_block(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
-    """Who uses the block device of this stat, or one of its partitions, in whatever mount namespace: `opened_by`, and
-    who has a claim on it.
+    """Return the users of the block device of `status` and of its partitions, in every mount namespace.
+
+    Users are processes and loop devices with an open descriptor, and claims within the kernel.
     """
     directories, numbers = _devices_at(status, host)
     uses = [*_claiming(directories, numbers, host, " (use that instead)"), *_opened(directories, numbers, host)]
@@ -27,11 +28,10 @@ def users_of_block(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
 
 
 def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
-    """Who has the block device of this stat, or one of its partitions, open without a claim, if only to read: processes
-    and loop devices. Watchers are left out, and `own_descriptor`.
+    """Return the processes and loop devices that have the block device of `status`, or a partition, open.
 
-    Of this process only writers count: who reads here knows what is written. Of a path of a multipath map only writers
-    count: what reads from a path that is dead cannot end, and says nothing of the map.
+    Watchers and `own_descriptor` are left out. Of this process only writers count: its readers know of the write. On a
+    path of a multipath map only writers count: a read on a dead path cannot end, and does not use the map.
     """
     directories, numbers = _devices_at(status, host)
     paths: List[str] = []
@@ -42,7 +42,7 @@ def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOS
 
 
 def _devices_at(status: os.stat_result, host: Host) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """The block device of this stat and its partitions: the directory in sysfs by name, the name by major:minor."""
+    """Return, for the block device of `status` and its partitions: sysfs directory by name, name by major:minor."""
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     directory = os.path.realpath(os.path.join(host.sysfs, "dev/block", number))
     parts = [os.path.dirname(path) for path in sorted(glob(os.path.join(escape(directory), "*/partition")))]
@@ -51,10 +51,11 @@ def _devices_at(status: os.stat_result, host: Host) -> Tuple[Dict[str, str], Dic
 
 
 def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool = True) -> List[str]:
-    """Who would lose something if these disks ("sdb") went, in whatever mount namespace. Partitions count as well.
+    """Return the users that would lose data or access if these disks ("sdb") went, in every mount namespace.
 
-    `answering`: the disks are within reach, so that opening them does not hang. Only then are claims within the kernel
-    seen that are shown nowhere: a target's backstore, a file system mounted where this process cannot look.
+    Users of partitions count. With `answering`, the caller knows that opening the disks does not hang. Only then does
+    the search open the disks. So it finds kernel claims that no file shows: a target's backstore, or a file system in
+    a mount namespace out of reach.
     """
     users = dict.fromkeys(user for found in users_of_each(names, host).values() for user in found)
     if answering and not users:
@@ -63,7 +64,7 @@ def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool
 
 
 def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
-    """The same by disk, with one look at this host for all of them, and without what is seen only by opening them."""
+    """Return the users by disk, with one search for all disks. The disks are not opened (see `users_of_disks`)."""
     devices = {name: disk for disk in names for name in _with_parts(disk, host)}
     directories = {name: _directory(name, disk, host) for name, disk in devices.items()}
     numbers = _numbers(directories)
@@ -75,16 +76,16 @@ def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, Lis
 
 
 def _numbers(directories: Mapping[str, str]) -> Dict[str, str]:
-    """The name of each device that is there, by its major:minor."""
+    """Return the names of the existing devices by major:minor."""
     numbers = {_text(os.path.join(directory, "dev")): name for name, directory in directories.items()}
-    numbers.pop("", None)  # gone
+    numbers.pop("", None)  # devices without a number have vanished
     return numbers
 
 
 def _claiming(
     directories: Mapping[str, str], numbers: Dict[str, str], host: Host, advice: str = ""
 ) -> Iterator[Tuple[str, str]]:
-    """Name and use, of those whose claim on a device the kernel shows: whoever opens it exclusively is refused."""
+    """Give device name and use for each claim that the kernel shows. A claim makes an exclusive open fail."""
     for name, directory in directories.items():
         yield from ((name, use) for use in _holders(directory, advice))
     yield from _mounts_anywhere(numbers, host)
@@ -98,29 +99,29 @@ def _opened(
     own_descriptor: int = -1,
     paths: Sequence[str] = (),
 ) -> Iterator[Tuple[str, str]]:
-    """Name and use, of those that have a device open; of `paths` (major:minor) only of those that write."""
+    """Give device name and use for each open of a device; of `paths` (major:minor), only for writers."""
     yield from _loops_over(directories, numbers, host)
     yield from _processes_with(numbers, host, own_descriptor, paths)
 
 
 def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
-    """What within the kernel has claimed these disks, or partitions of them; opening one that is dead hangs."""
+    """Return kernel claims on these disks or their partitions. The disks are opened: on a dead disk this hangs."""
     return _claims([name for disk in names for name in _with_parts(disk, host)], host)
 
 
 def _with_parts(disk: str, host: Host) -> List[str]:
-    """The kernel's names of the disk and its partitions."""
+    """Return the kernel's names of the disk and of its partitions."""
     parts = sorted(glob(os.path.join(escape(host.sysfs), "block", escape(disk), "*/partition")))
     return [disk, *(os.path.basename(os.path.dirname(path)) for path in parts)]
 
 
 def _directory(name: str, disk: str, host: Host) -> str:
-    """Of the disk itself, or of a partition of it."""
+    """Return the sysfs directory of the disk, or of a partition of the disk."""
     return os.path.join(host.sysfs, "block", *((disk,) if name == disk else (disk, name)))
 
 
 def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:
-    """The disks ("sda") under the file system of a directory of this host, whatever is stacked in between."""
+    """Return the disks ("sda") under the file system of a directory, below all stacked devices."""
     number = os.stat(path).st_dev
     return sorted(
         _below(os.path.realpath(os.path.join(host.sysfs, f"dev/block/{os.major(number)}:{os.minor(number)}")))
@@ -128,7 +129,7 @@ def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:
 
 
 def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
-    """The names of the device-mapper devices that somebody has stacked on a disk, or on its multipath map."""
+    """Return the names of the device-mapper devices that are stacked on a disk or on the disk's multipath map."""
     found: List[str] = []
     for path in sorted(glob(os.path.join(escape(host.sysfs), "block", name, "holders/*"))):
         holder = os.path.basename(path)
@@ -150,12 +151,12 @@ def _below(directory: str) -> Set[str]:
 
 
 def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
-    """Which loop devices and processes have the file of this stat open, `own_descriptor` apart."""
+    """Return the loop devices and processes that have the file of `status` open, without `own_descriptor`."""
     return _loops(status, host) + _processes(status, own_descriptor, host)
 
 
 def _holders(device: str, advice: str) -> Iterator[str]:
-    """The devices the kernel has stacked on this one: device-mapper, md, bcache."""
+    """Give the devices that the kernel has stacked on this device: device-mapper, md, bcache."""
     for path in sorted(glob(os.path.join(escape(device), "holders", "*"))):
         name, uuid = _text(os.path.join(path, "dm/name")), _text(os.path.join(path, "dm/uuid"))
         if uuid.startswith("mpath-"):
@@ -167,7 +168,7 @@ def _holders(device: str, advice: str) -> Iterator[str]:
 
 
 def _mounts_anywhere(numbers: Dict[str, str], host: Host) -> Iterator[Tuple[str, str]]:
-    """File systems on these devices (major:minor to name) in every mount namespace that some process is in."""
+    """Give the mounted file systems on these devices (major:minor to name) in every mount namespace of a process."""
     names = {"/dev/" + name: name for name in numbers.values()}
     seen = set()
     for process in sorted(glob(os.path.join(escape(host.proc), "[0-9]*"))):
@@ -177,7 +178,7 @@ def _mounts_anywhere(numbers: Dict[str, str], host: Host) -> Iterator[Tuple[str,
         seen.add(namespace)
         for line in _text(os.path.join(process, "mountinfo")).splitlines():
             words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
-            # btrfs has numbers of its own; its source tells.
+            # btrfs mounts have device numbers of their own; the mount source names the device.
             source = words[words.index("-") + 2] if "-" in words[:-2] else ""
             name = (numbers.get(words[2]) if len(words) > 4 else None) or names.get(source)
             if name is not None:
@@ -204,7 +205,7 @@ def _loops_over(devices: Container[str], numbers: Mapping[str, str], host: Host)
 def _processes_with(
     numbers: Mapping[str, str], host: Host, own_descriptor: int, paths: Sequence[str]
 ) -> Iterator[Tuple[str, str]]:
-    """Processes with an open descriptor of one of these devices (major:minor to name); watchers left out."""
+    """Give the processes with an open descriptor of one of these devices (major:minor to name), without watchers."""
     found: Dict[Tuple[int, str], None] = {}
     us = str(os.getpid())
     own = os.path.join(host.proc, us, "fd", str(own_descriptor))
@@ -214,7 +215,7 @@ def _processes_with(
             continue
         process, flags = link.split(os.sep)[-3], _flags(link)
         is_writer = flags & os.O_ACCMODE != os.O_RDONLY
-        is_open = not flags & os.O_PATH  # which is a name for the device, and reads nothing
+        is_open = not flags & os.O_PATH  # a descriptor with O_PATH cannot read
         if is_open and (is_writer or process != us and number in numbers):
             found[int(process), numbers.get(number, "")] = None
     for one, name in sorted(found):
@@ -223,9 +224,9 @@ def _processes_with(
 
 
 def _open_devices(host: Host) -> Iterator[str]:
-    """Paths of all descriptors, /proc/*/fd/*, of what lies in a /dev.
+    """Give the paths of all descriptors, /proc/*/fd/*, of files in a /dev directory.
 
-    Nothing else may be asked for its number: a file on a server that does not answer would hang.
+    No other file may be stat'ed: a file on a server that does not answer would hang.
     """
     for process in glob(os.path.join(escape(host.proc), "[0-9]*")):
         directory = os.path.join(process, "fd")
@@ -233,21 +234,21 @@ def _open_devices(host: Host) -> Iterator[str]:
 
 
 def _devices_among(directory: str) -> List[str]:
-    # A host of many VMs has tens of thousands of descriptors: one call for each.
+    # A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return []  # gone, or not for us
+        return []  # the process has ended, or belongs to another user
     try:
         return [name for name in os.listdir(descriptor) if "/dev/" in _link(name, descriptor)]
     except OSError:
-        return []  # it has ended in the meantime
+        return []  # the process has ended since
     finally:
         os.close(descriptor)
 
 
 def _flags(link: str) -> int:
-    """What /proc/*/fdinfo/* says of a descriptor: `flags:	02100002`, octal. As if it reads, where that is gone."""
+    """Return the octal flags in a descriptor's /proc/*/fdinfo/*, `flags:	02100002`; O_RDONLY if the file is gone."""
     for line in _text(link.replace("/fd/", "/fdinfo/")).splitlines():
         if line.startswith("flags:"):
             return int(line.split()[1], 8)
@@ -255,16 +256,16 @@ def _flags(link: str) -> int:
 
 
 def _number(path: str) -> str:
-    """The major:minor of the block device at the path; "" if it is none."""
+    """Return the major:minor of the block device at the path; "" if there is no block device."""
     try:
         status = os.stat(path)
     except OSError:
-        return ""  # closed in the meantime
+        return ""  # the process has closed the descriptor since
     return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else ""
 
 
 def _claims(devices: Sequence[str], host: Host) -> List[str]:
-    """Devices that the kernel gives to nobody else, whoever has them. Opened to read only: udev takes no notice."""
+    """Return the devices whose exclusive open fails. The open is read-only, so that udev takes no notice."""
     found = []
     for name in devices:
         try:
@@ -279,7 +280,7 @@ def _link(path: str, directory: Optional[int] = None) -> str:
     try:
         return os.readlink(path, dir_fd=directory)
     except OSError:
-        return ""  # gone, or not for us
+        return ""  # the link is gone, or belongs to another user
 
 
 def _loops(status: os.stat_result, host: Host) -> List[str]:
@@ -289,14 +290,14 @@ def _loops(status: os.stat_result, host: Host) -> List[str]:
         try:
             same = os.path.samestat(os.stat(backing), status)
         except OSError:
-            continue  # deleted, or in another mount namespace
+            continue  # the backing file was deleted, or is in another mount namespace
         if same:
             loops.append(f"loop device /dev/{path.split(os.sep)[-3]}")
     return loops
 
 
 def _processes(status: os.stat_result, own_descriptor: int, host: Host) -> List[str]:
-    """Processes with an open descriptor of this very file."""
+    """Return the processes with an open descriptor of the file of `status`."""
     own = os.path.join(host.proc, str(os.getpid()), "fd", str(own_descriptor))
     numbers = []
     for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
@@ -310,10 +311,10 @@ def _is_same(link: str, status: os.stat_result) -> bool:
     try:
         there = os.stat(link)
     except OSError:
-        return False  # closed in the meantime
+        return False  # the process has closed the descriptor since
     return os.path.samestat(there, status)
 
 
 def _text(path: str) -> str:
-    """A line or table of the kernel."""
+    """Return the text of a kernel file without the last line end."""
     return text_of(path).rstrip("\n")

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The kernel's disks of a LUN that is written past them, over a session of our own.
+"""The kernel's disks of a LUN, while the product writes to the LUN over its own iSCSI session, past these disks.
 
-The kernel knows nothing of such a write. A disk or multipath map of the LUN that this host has, by a session of SM or
-an earlier login, may be in use; and the page cache and udev's database go on showing the old content.
+The kernel does not notice such a write. SM's session or an earlier login may have given this host a disk or multipath
+map of the LUN. That disk may be in use, and the page cache and udev's database go on showing the old content.
 
     t0    all disks and maps of the LUN are opened exclusively, read-only; a map holds its paths, so the map is opened
-    t1    the caller writes to the LUN; mounts, device-mapper, LVM and udev are kept off these disks
-    t2    this host is looked at anew: further disks may have come since t0
-    t3    for each disk and map: page cache dropped, closed, a `change` event, and udev has gone through its rules
+    t1    the caller writes to the LUN; mounts, device-mapper, LVM and udev cannot use these disks
+    t2    the disks of the LUN are listed again: further disks may have come since t0
+    t3    for each disk and map: page cache dropped, closed, a `change` event, and udev has applied its rules
 
-A disk that comes between t0 and t2 is not held. Whoever reads it then reads the old identity or the new one, as the
-label is one sector; what an LVM command may do there is in docs/formats/lvm.rst ("LVM's writes and locks").
+A disk that comes between t0 and t2 is not opened exclusively. A reader of that disk gets the old or the new identity,
+because the label is one sector. docs/formats/lvm.rst ("LVM's writes and locks") says what an LVM command may do there.
 
-A path that does not answer hangs whoever opens it. So each disk is asked first, in a process of its own (paths). A dead
-path is not opened: what uses the LUN through it is found in sysfs and /proc.
+A path that does not answer hangs the process that opens it. So a child process reads each disk first (paths). A dead
+path is not opened; its users are found in sysfs and /proc.
 """
 
 import logging
@@ -31,18 +31,19 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
-CACHES_SECONDS = 3.0  #: for the page caches of all disks; that of a dead path is waited for no longer
-UDEV_SECONDS = 10.0  #: for udev, to go through its rules for all disks
+CACHES_SECONDS = 3.0  #: for the page caches of all disks; the cache of a dead path is given up after that
+UDEV_SECONDS = 10.0  #: for udev to apply its rules to all disks
 
 
 @contextmanager
 def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> Iterator[List[str]]:
-    """Keep everybody else on this host off the LUN while the block writes to the LUN past this host's disks.
+    """Keep all other programs of this host off the LUN while the block writes to the LUN past this host's disks.
 
-    Gives the nodes that are open now: "/dev/sdb", or the map "/dev/dm-3" for its paths; maybe none. Afterwards,
-    whatever happened, readers of all disks that are there then see what is on the LUN. What fails of that is logged.
+    Gives the device nodes that are open: "/dev/sdb", or the map "/dev/dm-3" for its paths; the list may be empty. After
+    the block, even after a failure, readers of all present disks see the LUN's present content. Failures of this step
+    are logged.
 
-    Raises Refused (SRInUse), before the block, where a disk or map of the LUN is in use or stays locked.
+    Raises Refused (SRInUse), before the block, if a disk or map of the LUN is in use or stays locked.
     """
     before = _there(scsi_id, host)
     with ExitStack() as held:
@@ -50,7 +51,7 @@ def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> 
         try:
             yield devices
         finally:
-            # Before the disks are closed: who has waited for them is to read nothing old.
+            # Drop the caches before the disks are closed: a program that waits for a disk must not read old pages.
             quietly("dropping page caches", lambda: _drop_caches(scsi_id, deadline, host))
             held.close()
             quietly("having udev look at the LUN again", lambda: _show(scsi_id, before, deadline, host))
@@ -71,7 +72,7 @@ def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host) -> Li
 
 
 def _is_still(disk: str, scsi_id: str, now: str) -> bool:
-    """A disk of another LUN, which the array has mapped in the place of this one, shows none of what is written."""
+    """Return whether the disk still has the LUN. If the array has mapped another LUN, the disk needs no lock."""
     if now != scsi_id:
         log.warning("the disk %s was the LUN %s when this host found it, and is %s now", disk, scsi_id, now)
     return now == scsi_id
@@ -85,21 +86,21 @@ def _open(node: str, held: ExitStack, deadline: Deadline, host: Host) -> None:
 
 
 def _paths_of(maps: Sequence[str], host: Host) -> Set[str]:
-    """The disks ("sdb") in these maps."""
+    """Return the disks ("sdb") that are paths of these maps."""
     found = [glob(os.path.join(escape(host.sysfs), "block", name, "slaves/*")) for name in maps]
     return {os.path.basename(path) for one in found for path in one}
 
 
 def _there(scsi_id: str, host: Host) -> List[str]:
-    """All disks and maps of the LUN that this host has now. Each path of a map has a page cache of its own.
+    """Return all disks and maps of the LUN that this host has now. Each path of a map has a page cache of its own.
 
-    A dead path is left out: a process of udev that looks at it would hang.
+    A dead path is left out: a udev process that reads a dead path would hang.
     """
     return [name for name in udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host) if _is_running(name, host)]
 
 
 def _is_running(name: str, host: Host) -> bool:
-    """False for a disk whose path the kernel knows to be dead, such as one whose iSCSI session is lost."""
+    """Return False if the kernel knows that the disk's path is dead, for example after a lost iSCSI session."""
     state = text_of(os.path.join(host.sysfs, "block", name, "device/state")).strip()
     return state in ("running", "")  # a map has no state
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Telling the LVM of this host that a device has another identity now.
+"""Tell the LVM of this host that a device has another identity now.
 
-Two of its memories do not notice by themselves (docs/formats/lvm.rst, "What the LVM of a host remembers"):
+Two memories of LVM do not notice a new identity (docs/formats/lvm.rst, "What the LVM of a host remembers"):
 
     lvmetad, up to 2.02.188       shows the old volume group; a command that changes it would write the old metadata
-    devices file, IDTYPE=devname  ties the name of the device to the old PV UUID; the PV is not found at all
+    devices file, IDTYPE=devname  ties the name of the device to the old PV UUID; LVM does not find the PV
 
-Everything else (hints, devices by wwid or serial) corrects itself with the next command.
+The next LVM command corrects all other memories: hints, and devices by wwid or serial.
 """
 
 import logging
@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 LVMETAD_SOCKET = "run/lvm/lvmetad.socket"
 DEVICES_FILE = "etc/lvm/devices/system.devices"
 
-# `lvm lvmdevices`, as Debian has no link of the name `lvmdevices`.
+# Debian has no link named `lvmdevices`, so the command is `lvm lvmdevices`.
 _LVMDEVICES = ("lvm", "lvmdevices", "--yes")
 
 
 def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
-    """Make LVM forget what it knew of the device `path`. To be called once the new identity is durable.
+    """Make LVM forget the old identity of the device `path`. Call this after the new identity is durable.
 
-    Give back the LVM locks first: the LVM commands here would wait for those of the group.
-    A failure changes nothing on the LUN, so it comes back as a sentence for the user, and is no error.
+    Release the LVM locks first: these LVM commands wait for the locks of the group.
+    Return a sentence for the user for each failure. A failure is no error, because the LUN is correct.
     """
     warnings: List[str] = []
     if os.path.exists(os.path.join(root, LVMETAD_SOCKET)):
@@ -52,7 +52,7 @@ def _tell_lvmetad(path: str, runner: Runner) -> List[str]:
 
 
 def _renew_entry(path: str, runner: Runner) -> List[str]:
-    """Remove the entry that holds the old PV UUID, and have LVM make one with the new."""
+    """Remove the entry with the old PV UUID, and have LVM add an entry with the new PV UUID."""
     try:
         runner([*_LVMDEVICES, "--deldev", path])
         runner([*_LVMDEVICES, "--adddev", path])
@@ -69,7 +69,7 @@ def _renew_entry(path: str, runner: Runner) -> List[str]:
 
 
 def _is_listed_by_name(path: str, devices_file: str, warnings: List[str]) -> bool:
-    """Does the devices file know this device by nothing but its name? Unreadable, it adds a sentence to `warnings`."""
+    """Return whether the devices file lists this device by name only. If unreadable, add a sentence to `warnings`."""
     try:
         with open(devices_file, encoding="utf-8", errors="surrogateescape") as lines:
             entries = [_entry(line) for line in lines]
@@ -87,12 +87,12 @@ def _is_listed_by_name(path: str, devices_file: str, warnings: List[str]) -> boo
 
 
 def _entry(line: str) -> Dict[str, str]:
-    """`IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...` as a mapping; a comment or VERSION has no IDTYPE."""
+    """Parse `IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...`. A comment or VERSION line has no IDTYPE."""
     if line.startswith("#"):
         return {}
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
 
 def _is_one_of(path: str, names: Sequence[str]) -> bool:
-    """/dev/mapper/mpatha and /dev/dm-3 are the same device."""
+    """Compare resolved paths: /dev/mapper/mpatha and /dev/dm-3 may be the same device."""
     return os.path.realpath(path) in [os.path.realpath(name) for name in names if name]

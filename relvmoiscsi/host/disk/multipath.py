@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The multipath map of one LUN: find it, have it made, take exactly that one away again; other maps are not touched.
+"""The multipath map of one LUN: find the map, have multipathd make it, and remove it again. Other maps stay untouched.
 
-    before = look(scsi_id)                  before the disks come: what will have to be there afterwards
+    before = look(scsi_id)                  before the disks come: the state to return to
     the_map = ensure_map(before, disks)     writes go to the_map.device
     flush_map(before)                       after the device was closed, before the disks go
 
-Whether multipathing is on is for the caller to say (`is_on`); with several paths and without it, `single_path` decides.
+`is_on` tells the caller whether multipathing is on. If it is off, `single_path` selects the only usable path.
 
-What there is, the kernel says: /sys/block/dm-*/dm/uuid is "mpath-<SCSIid>", slaves/ has the paths. The programs are
-asked to change it, and not believed: old ones answer "ok" to what they did not do.
+The kernel's files give the state: /sys/block/dm-*/dm/uuid is "mpath-<SCSIid>", slaves/ has the paths. multipath and
+multipathd change the state. Their answers are not trusted: old releases answer "ok" without having done the work.
 """
 
 import fcntl
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 MAP_SECONDS = 30.0
 DAEMON_SECONDS = 30.0
-FLUSH_SECONDS = 20.0  #: udev or a path checker may look at the map once more
+FLUSH_SECONDS = 20.0  #: udev or a path checker may open the map once more
 COMMAND_SECONDS = 30.0
 
-WWIDS = "multipath/wwids"  #: below /etc: LUNs that were multipathed before, "/<SCSIid>/" each
+WWIDS = "multipath/wwids"  #: below /etc: the LUNs that were multipathed before, a line "/<SCSIid>/" for each
 
-#: States of a SCSI disk in which nothing can reach the LUN through it. "blocked" is not among them: it may come back.
+#: States of a SCSI disk through which no request reaches the LUN. A "blocked" disk may come back.
 _DEAD_STATES = ("offline", "transport-offline", "cancel", "deleted")
 
 
@@ -40,13 +40,13 @@ class Map(NamedTuple):
     """A multipath map."""
 
     kernel_name: str  #: "dm-3"
-    name: str  #: what multipath calls it: the SCSIid, or "mpatha" with user_friendly_names
-    paths: Tuple[str, ...]  #: kernel names of its disks
+    name: str  #: multipath's name of the map: the SCSIid, or "mpatha" with user_friendly_names
+    paths: Tuple[str, ...]  #: kernel names of the disks in the map
     device: str  #: "/dev/mapper/<name>"
 
 
 class Before(NamedTuple):
-    """What there was of a LUN's map before it was needed."""
+    """The state of a LUN's map before a call."""
 
     scsi_id: str
     had_map: bool
@@ -54,7 +54,7 @@ class Before(NamedTuple):
 
 
 def is_on(device_config: Mapping[str, str], other_config: Mapping[str, str]) -> bool:
-    """Is multipathing on, by the SR's device-config and the host's other-config? As SM decides it.
+    """Return whether multipathing is on, by the SR's device-config and the host's other-config, as SM decides.
 
     The device-config counts only with both keys. Source: sm drivers/SR.py, _mpathinit.
     """
@@ -64,9 +64,9 @@ def is_on(device_config: Mapping[str, str], other_config: Mapping[str, str]) -> 
 
 
 def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> str:
-    """The one of `disks` ("sdb") to use without multipathing: the only one through which the LUN can be reached.
+    """Return the disk ("sdb") to use without multipathing: the only disk through which the LUN can be reached.
 
-    Raises Refused when there are several, NotFound when there is none.
+    Raises Refused for several usable disks, NotFound for none.
     """
     states = {disk: _text(os.path.join(host.sysfs, "block", disk, "device/state")) for disk in disks}
     usable = [disk for disk in disks if states[disk] and states[disk] not in _DEAD_STATES]
@@ -84,7 +84,7 @@ def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> s
 
 
 def find_map(scsi_id: str, host: Host = THIS_HOST) -> Optional[Map]:
-    """The map of a LUN; None if it has none."""
+    """Return the map of a LUN; None if there is none."""
     for directory in sorted(glob(os.path.join(escape(host.sysfs), "block/dm-*"))):
         if scsi_id_of_disk(os.path.basename(directory), host) == scsi_id:
             name = _text(os.path.join(directory, "dm/name"))
@@ -94,18 +94,18 @@ def find_map(scsi_id: str, host: Host = THIS_HOST) -> Optional[Map]:
 
 
 def look(scsi_id: str, host: Host = THIS_HOST) -> Before:
-    """What there is of a LUN's map now, before its disks come: then multipathd may make a map by itself."""
+    """Return the state of a LUN's map. Call this before the LUN's disks come: multipathd may make a map then."""
     return Before(scsi_id, find_map(scsi_id, host) is not None, _is_listed(scsi_id, host))
 
 
 def ensure_map(
     before: Before, disks: Sequence[str], timeout_seconds: float = MAP_SECONDS, host: Host = THIS_HOST
 ) -> Map:
-    """The map of a LUN, with each of `disks` ("sdb") as a path, ready to be opened; made if need be.
+    """Return the map of a LUN with each of `disks` ("sdb") as a path, ready to open. Make the map if there is none.
 
-    multipathd is started if it does not run, as SM does where multipathing is on; it goes on running.
+    Start multipathd if it does not run, as SM does if multipathing is on. multipathd stays running.
 
-    Raises NotFound or Refused, with the keys of multipath errors. However it ends, `flush_map` is to follow.
+    Raises NotFound or Refused, with the keys of multipath errors. Call `flush_map` afterwards, even after an error.
     """
     ensure_daemon(host)
     ready = _ready(before.scsi_id, disks, host)
@@ -126,11 +126,12 @@ def ensure_map(
 
 
 def flush_map(before: Before, timeout_seconds: float = FLUSH_SECONDS, host: Host = THIS_HOST) -> None:
-    """Take away the map that was not there before, and the LUN from the list of those to multipath.
+    """Remove the LUN's map and its line in the wwids file, if `before` says that neither existed before the call.
 
-    Whoever made it: without us there would be none. A map that is in use gets `timeout_seconds` to be let go of.
+    Also remove a map that multipathd made by itself: multipathd made it for the disks of this call. A map in use gets
+    `timeout_seconds` to become free.
 
-    Raises Refused when it stays.
+    Raises Refused if the map stays.
     """
     if before.had_map:
         return
@@ -155,7 +156,7 @@ def flush_map(before: Before, timeout_seconds: float = FLUSH_SECONDS, host: Host
 
 
 def ensure_daemon(host: Host = THIS_HOST, timeout_seconds: float = DAEMON_SECONDS) -> None:
-    """See that multipathd answers; start it if it does not. Raises Refused."""
+    """Start multipathd if it does not answer. Raises Refused if it does not answer then."""
 
     def answers() -> bool:
         return re.match(r"pid \d+", _ask("show daemon", host)) is not None
@@ -185,19 +186,19 @@ def _ready(scsi_id: str, disks: Sequence[str], host: Host) -> Callable[[], Optio
 
 
 def _missing(disks: Sequence[str], the_map: Map, host: Host) -> Sequence[str]:
-    """Disks that are there and no paths of the map: what is written through it would pass by them."""
+    """Return the present disks that are no paths of the map. A write through the map would not use these disks."""
     there = [disk for disk in disks if os.path.exists(os.path.join(host.sysfs, "block", disk))]
     return [disk for disk in there if disk not in the_map.paths]
 
 
 def _ask_for_map(before: Before, disks: Sequence[str], host: Host) -> List[str]:
-    """Have multipathd take the disks; what it has said of a disk but "ok". What counts is whether the map comes."""
+    """Ask multipathd to add the disks. Return its answers other than "ok"; the caller looks for the map itself."""
     if not _is_listed(before.scsi_id, host):
-        # Listed, the LUN is multipathed with one path, and whatever find_multipaths is set to.
+        # A listed LUN gets a map even with one path, for every value of find_multipaths.
         _run(("multipath", "-a", before.scsi_id), host)
     answers = {disk: _ask("add path " + disk, host) for disk in disks}
     if find_map(before.scsi_id, host) is None:
-        # The old multipathd knows a disk that it has not taken before, and leaves it at that.
+        # An old multipathd that has rejected a disk before does not try again. `multipath` makes the map.
         _run(("multipath", before.scsi_id), host)
     return [f'multipathd says "{said}" of {disk}' for disk, said in answers.items() if said and said != "ok"]
 
@@ -219,7 +220,7 @@ def _not_made(
         advice = "; ".join(refusals) + f". `multipath -v3 -d {scsi_id}` shows which part of multipath.conf says so."
     else:
         advice = (
-            "multipathd has named no reason. A slow host needs more time: run the same again. If it fails again, look "
+            "multipathd has named no reason. A slow host needs more time: repeat the command. If it fails again, look "
             f"at `multipath -v3 -d {scsi_id}`."
         )
     return NotFound(problem + " " + advice, sm_key="MultipathGenericFailure")
@@ -231,7 +232,7 @@ def _is_listed(scsi_id: str, host: Host) -> bool:
 
 
 def _drop_crossed_out(scsi_id: str, path: str) -> None:
-    """`multipath -w` writes a # over the LUN's line; where that is the last one, as it is after `-a`, it goes."""
+    """Remove the LUN's line if it is the last line, as after `-a`, and `multipath -w` has put a # at its start."""
     line = f"#{scsi_id}/\n".encode("ascii", "replace")
     try:
         with open(path, "r+b") as file:
@@ -240,19 +241,19 @@ def _drop_crossed_out(scsi_id: str, path: str) -> None:
             if content.endswith(b"\n" + line):
                 file.truncate(len(content) - len(line))
     except OSError as error:
-        log.debug("%s keeps the line %s: %s", path, line, error)  # a comment, and nobody reads it
+        log.debug("%s keeps the line %s: %s", path, line, error)  # the line is a comment
 
 
 def _ask(question: str, host: Host) -> str:
-    """What multipathd answers; nothing if it does not. In this form every release understands it."""
+    """Return multipathd's answer; "" without an answer. Every release accepts the form `multipathd -k<question>`."""
     return _run(("multipathd", "-k" + question), host)
 
 
 def _run(argv: Sequence[str], host: Host) -> str:
-    """Run a program whose success shows elsewhere. What it said, its errors last; nothing if there is none."""
+    """Run a program and return its output, stderr last; "" if it did not run. The caller checks the effect itself."""
     try:
         completed: Any = host.runner(argv, accept=range(-64, 256), timeout=COMMAND_SECONDS)
-    except CommandFailed as error:  # not installed, or it hangs
+    except CommandFailed as error:  # the program is not installed, or hangs
         log.warning("%s", error)
         return ""
     said = " ".join((completed.stdout + " " + completed.stderr).split())
@@ -266,5 +267,5 @@ def _named_paths(disks: Sequence[str], host: Host) -> str:
 
 
 def _text(path: str) -> str:
-    """A file of the kernel or of multipath; empty if it is not there."""
+    """Return the text of a file of the kernel or of multipath; "" if there is no file."""
     return (content_of(path) or b"").decode("utf-8", "replace").strip()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Do the disks that should be one LUN lead to one LUN, now?
+"""Verify that all disks of a LUN lead to one LUN now.
 
-An array may map another LUN at a number that the host knows, and neither a scan nor udev notices; some arrays give a
-clone its original's id. So each path is asked: id, unit serial number, size, and the sectors where LVM has its label.
-All at the same time, each in a process of its own, as a disk that does not answer holds up whoever asks it. Such a path
-is dead, and says nothing about the LUN; it is left out.
+An array may map another LUN at a number that the host knows; neither a scan nor udev notices. Some arrays give a clone
+its original's SCSIid. So each path is read: SCSIid, unit serial number, size, and the sectors that may hold LVM's
+label. A disk that does not answer hangs the process that reads it, so a child process reads each path, all at the same
+time. A path that does not answer is dead, and is left out.
 """
 
 import fcntl
@@ -28,24 +28,24 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-ANSWER_SECONDS = 8.0  #: for a path, before it counts as dead
+ANSWER_SECONDS = 8.0  #: a path without an answer after that counts as dead
 _BLKFLSBUF = 0x1261  #: linux/fs.h
 _LABEL_BYTES = 4096  #: the four sectors in which LVM looks for its label, and a multiple of any block size
 
 
 class Face(NamedTuple):
-    """What a path shows of its LUN."""
+    """The identity of a LUN as one path shows it."""
 
     scsi_id: str
     serial: str
     size_bytes: int
-    label: str  #: digest of its first sectors
+    label: str  #: digest of the LUN's first sectors
 
 
 class Failover(Device):
-    """A LUN with all its paths open: an operation that fails on one path is done again on the next, as by multipath.
+    """A LUN with all its paths open. An operation that fails on one path is repeated on the next, as in multipath.
 
-    A write that failed halfway may be repeated: the next path writes the same bytes at the same place.
+    A write that failed halfway may be repeated: the next path writes the same bytes to the same place.
     """
 
     def __init__(self, opened: Sequence[Device]) -> None:
@@ -75,7 +75,7 @@ class Failover(Device):
 
 
 def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, Face]:
-    """What each of these disks ("sdb") shows now; those that do not answer by the deadline are not among them."""
+    """Return what each of these disks ("sdb") shows now. A disk without an answer by the deadline is left out."""
     outcomes = run_parallel([partial(_shown, host.node(disk)) for disk in disks], deadline, "the disk answered")
     found: Dict[str, Face] = {}
     for disk, outcome in zip(disks, outcomes):
@@ -87,7 +87,7 @@ def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Di
 
 
 def verify_unused(dead: Sequence[str], host: Host = THIS_HOST) -> None:
-    """Does nobody use the LUN through a path that is dead now? It may come back, and write. Raises Refused."""
+    """Raise Refused if a program uses the LUN through a dead path. The path may come back, and the program write."""
     given_up = {host.named_process(str(pid)) for pid in still_there()}
     for disk in dead:
         users = [user for user in holders.users_of_disks([disk], host, answering=False) if user not in given_up]
@@ -97,7 +97,7 @@ def verify_unused(dead: Sequence[str], host: Host = THIS_HOST) -> None:
 
 
 def drop_caches(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> None:
-    """Have the kernel forget what it has read through these disks: what was written by a map of theirs passed it by."""
+    """Drop the page caches of these disks. A write through a map leaves the page caches of its paths unchanged."""
     outcomes = run_parallel([partial(_drop_cache, host.node(disk)) for disk in disks], deadline, "the disk answered")
     for disk, outcome in zip(disks, outcomes):
         if isinstance(outcome, RelvmoiscsiError):
@@ -105,7 +105,7 @@ def drop_caches(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST
 
 
 def verify_same(scsi_id: str, faces: Dict[str, Face]) -> List[str]:
-    """The disks, once they all show the LUN with this SCSIid, and the same one. Raises Refused."""
+    """Return the disks if all show the same LUN, with this SCSIid. Raises Refused."""
     for disk, face in faces.items():
         if face.scsi_id != scsi_id:
             raise other_lun(disk, scsi_id, face.scsi_id)
@@ -123,7 +123,7 @@ def verify_same(scsi_id: str, faces: Dict[str, Face]) -> List[str]:
 
 
 def other_lun(disk: str, was: str, now: str) -> Refused:
-    """The refusal where a disk is not the LUN any more that it was when this host found it."""
+    """Return the refusal of a disk that was one LUN when this host found the disk, and is another LUN now."""
     return Refused(
         f"The disk {disk} was the LUN {was} when this host found it, and is {now} now: the array has mapped another "
         f"LUN in its place. Detach what uses that disk, remove it (`echo 1 > /sys/block/{disk}/device/delete`) and "
@@ -140,7 +140,7 @@ def _drop_cache(path: str) -> str:
         finally:
             os.close(descriptor)
     except FileNotFoundError:
-        pass  # it is gone, and its cache with it
+        pass  # the disk and its page cache are gone
     except OSError as error:
         raise DeviceError(path, "flush", 0, 0, error.strerror or str(error), error.errno) from error
     return ""
@@ -154,7 +154,7 @@ def _difference(one: Face, other: Face) -> str:
 
 
 def _shown(path: str) -> str:
-    """A Face, as JSON. Raises DeviceError when the disk does not answer, or refuses to."""
+    """Return a Face as JSON. Raises DeviceError if the disk does not answer, or the LUN refuses the command."""
     scsi_id, size = scsi.live_scsi_id(path), scsi.live_size(path)
     if scsi_id is None or size is None:
         raise DeviceError(path, "read", 0, 0, "the LUN refuses INQUIRY or READ CAPACITY: it is not mapped any more", 5)
@@ -162,7 +162,7 @@ def _shown(path: str) -> str:
 
 
 def _label_digest(path: str) -> str:
-    """Past the page cache, which is a path's own."""
+    """Digest the first sectors, read past the page cache: each path has a page cache of its own."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as disk, mmap.mmap(-1, _LABEL_BYTES) as memory:  # aligned

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The SCSIid of a LUN: what `scsi_id -g` prints, and with it device-config:SCSIid and multipath's WWID.
+"""The SCSIid of a LUN: the output of `scsi_id -g`, the value of device-config:SCSIid, and multipath's WWID.
 
     of a disk                  from the pages that the kernel has read          scsi_id_of_disk, scsi_id_of
     of a multipath map         its uuid without "mpath-"                        the same
-    of the LUN at this moment  from the pages that it gives now                 live_scsi_id
-    in a text, or given        what it can be, what SM and udev make of it      scsi_id_text
+    of the LUN at this moment  from the pages that the LUN gives now            live_scsi_id
+    in a text                  valid SCSIids, and their forms in SM and udev    scsi_id_text
 
-The rule itself, what pages 0x83 and 0x80 come to, is `vpd`.
+`vpd` has the rule itself: how pages 0x83 and 0x80 give the SCSIid.
 """
 
 import ctypes
@@ -35,24 +35,24 @@ from relvmoiscsi.vpd import (
 log = logging.getLogger(__name__)
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO, errno.ENODEV)
-_MAX_PAGE = 0xFFFF + 4  #: bytes; what the length field of a page can say
-_LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and no device gives less because it is asked for it
+_MAX_PAGE = 0xFFFF + 4  #: bytes; the highest value of a page's length field, and the header
+_LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and every device accepts this allocation length
 _LIVE_MILLISECONDS = 10000
-_ATTENTIONS = 3  #: unit attentions that may wait at a time: mapping, size, power-on
+_ATTENTIONS = 3  #: unit attentions that may be pending: mapping, size, power-on
 _SG_IO = 0x2285  #: scsi/sg.h, as are the values in _SgIoHdr
 
 
 def scsi_id_of(path: str, host: Host = THIS_HOST) -> Optional[str]:
-    """The SCSIid of the disk or multipath map at `path`; None for what has none (partition, loop device, image).
+    """Return the SCSIid of the disk or multipath map at `path`; None for a partition, loop device or image.
 
-    Raises NotFound when there is nothing at `path`.
+    Raises NotFound if nothing exists at `path`.
     """
     name = _kernel_name(path, host)
     return None if name is None else scsi_id_of_disk(name, host)
 
 
 def _kernel_name(path: str, host: Host) -> Optional[str]:
-    """The kernel's name for the block device at `path`; None for what is no block device. Raises NotFound."""
+    """Return the kernel's name of the block device at `path`; None if it is no block device. Raises NotFound."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -64,7 +64,7 @@ def _kernel_name(path: str, host: Host) -> Optional[str]:
 
 
 def scsi_id_at(path: str, host: Host = THIS_HOST) -> Optional[str]:
-    """The same, of what may not be there, or not tell: then None."""
+    """Return the SCSIid of the disk or multipath map at `path`; None also if the path or its answer is missing."""
     try:
         return scsi_id_of(path, host)
     except (NotFound, DeviceError, OSError) as error:
@@ -73,7 +73,7 @@ def scsi_id_at(path: str, host: Host = THIS_HOST) -> Optional[str]:
 
 
 class Hardware(NamedTuple):
-    """What a disk calls itself; each is empty where it does not say."""
+    """The names that a disk reports; "" for a missing value."""
 
     vendor: str = ""
     model: str = ""
@@ -81,9 +81,9 @@ class Hardware(NamedTuple):
 
 
 def hardware_of(path: str, host: Host = THIS_HOST) -> Hardware:
-    """Vendor, model and unit serial number of the disk at `path`, or of a path of the multipath map; as sysfs has them.
+    """Return vendor, model and unit serial number, from sysfs, of the disk at `path` or of a path of the map.
 
-    All are empty for what is no disk. Raises NotFound.
+    All values are "" for a file that is no disk. Raises NotFound.
     """
     name = _kernel_name(path, host)
     if name is None:
@@ -129,19 +129,19 @@ class _SgIoHdr(ctypes.Structure):
 
 
 def live_scsi_id(path: str) -> Optional[str]:
-    """The SCSIid that the LUN behind the disk `path` gives now, by the rule of `scsi_id_of`; None when it gives none.
+    """Return the SCSIid that the LUN behind the disk `path` reports now, by the rule of `scsi_id_of`; None if none.
 
-    What sysfs has is from when the kernel found the disk. An array may have mapped another LUN at its place since. And
-    udev's scsi_id, which asks the disk as well, ends with status 1 and says nothing both for a disk that has no id and
-    for one that does not answer or is not there; so the command is given here.
+    The kernel read sysfs's pages when it found the disk; the array may have mapped another LUN since. udev's scsi_id
+    also asks the disk. But scsi_id ends with status 1 and no message in three cases: no id, no answer, no disk. So this
+    function sends the command itself.
 
-    Raises DeviceError when the disk does not answer.
+    Raises DeviceError if the disk does not answer.
     """
     page = live_page(path, PAGE_83) or b""
     found = id_from_page_83(page, Inquiry(b"", b""))
     if found is not None and not found.startswith(f"{VENDOR_SPECIFIC:x}"):
         return found
-    # Of the others, vendor and model are a part.
+    # Vendor and model are a part of every other kind of id.
     inquiry = inquiry_of(scsi_command(path, bytes([0x12, 0, 0, 0, INQUIRY_BYTES, 0]), INQUIRY_BYTES) or b"")
     if inquiry is None:
         return None
@@ -149,24 +149,24 @@ def live_scsi_id(path: str) -> Optional[str]:
 
 
 def live_page(path: str, number: int) -> Optional[bytes]:
-    """A page of vital product data, as the LUN gives it now, header included; None when it refuses to.
+    """Return a page of vital product data as the LUN reports it now, with header; None if the LUN refuses.
 
-    Raises DeviceError when the disk does not answer.
+    Raises DeviceError if the disk does not answer.
     """
     return scsi_command(path, bytes([0x12, 1, number, _LIVE_PAGE >> 8, _LIVE_PAGE & 0xFF, 0]), _LIVE_PAGE)
 
 
 def live_serial(path: str) -> str:
-    """The unit serial number that the LUN gives now, from page 0x80; "" if it gives none. Raises DeviceError."""
+    """Return the unit serial number that the LUN reports now, from page 0x80; "" if none. Raises DeviceError."""
     return serial_from_page_80(live_page(path, PAGE_80) or b"")
 
 
 def live_size(path: str) -> Optional[int]:
-    """The size in bytes that the LUN gives now (READ CAPACITY); None when it refuses to. Raises DeviceError.
+    """Return the size in bytes that the LUN reports now (READ CAPACITY); None if the LUN refuses. Raises DeviceError.
 
-    The kernel's own number is from when it found the disk.
+    The kernel's own size is from the moment when the kernel found the disk.
     """
-    for _ in range(_ATTENTIONS):  # the first commands after a change only bring the news of it
+    for _ in range(_ATTENTIONS):  # the first commands after a change only return a unit attention
         answer = scsi_command(path, bytes([0x9E, 0x10, *bytes(11), 32, 0, 0]), 32)
         if answer is not None and len(answer) >= 12:
             return (int.from_bytes(answer[:8], "big") + 1) * int.from_bytes(answer[8:12], "big")
@@ -177,9 +177,9 @@ def live_size(path: str) -> Optional[int]:
 
 
 def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
-    """What the LUN answers to a command that reads at most `size` bytes; None when it refuses.
+    """Return the LUN's answer to a command that reads at most `size` bytes; None if the LUN refuses the command.
 
-    Raises DeviceError when the disk does not answer.
+    Raises DeviceError if the disk does not answer.
     """
     page = ctypes.create_string_buffer(size)
     sense = ctypes.create_string_buffer(64)
@@ -203,13 +203,13 @@ def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
             os.close(descriptor)
     except OSError as error:
         raise DeviceError(path, "read", 0, size, error.strerror or str(error), error.errno) from error
-    if header.host_status or header.driver_status & ~8:  # 8: there are sense data, which the status speaks of too
+    if header.host_status or header.driver_status & ~8:  # 8: there is sense data; header.status is set then, too
         raise DeviceError(path, "read", 0, size, "the SCSI command had no answer", errno.EIO)
     return None if header.status else page.raw[: size - header.resid]
 
 
 def scsi_id_of_disk(name: str, host: Host = THIS_HOST) -> Optional[str]:
-    """The SCSIid of a block device by the kernel's name for it: "sdc", "dm-3"."""
+    """Return the SCSIid of a block device by the kernel's name: "sdc", "dm-3"."""
     disk = os.path.join(host.sysfs, "block", name)
     if os.path.isdir(os.path.join(disk, "dm")):
         return _id_of_map(os.path.join(disk, "dm/uuid"))
@@ -223,12 +223,12 @@ def _id_of_device(device: str) -> Optional[str]:
 
 
 def unit_serial(path: str) -> str:
-    """The unit serial number, page 0x80 in sysfs."""
+    """Return the unit serial number from page 0x80 in sysfs; "" if there is none."""
     try:
         with open(path, "rb") as file:
             return serial_from_page_80(file.read())
     except OSError:
-        return ""  # the LUN has no such page, or is going
+        return ""  # the LUN has no such page, or its disk is being removed
 
 
 def _id_of_map(path: str) -> Optional[str]:
@@ -237,14 +237,14 @@ def _id_of_map(path: str) -> Optional[str]:
 
 
 def _attribute(directory: str, name: str) -> bytes:
-    """A line of text from sysfs, its blanks kept."""
+    """Return a line of text from sysfs with its blanks."""
     return _content(os.path.join(directory, name)).rstrip(b"\n")
 
 
 def _content(path: str) -> bytes:
-    """A sysfs file; empty where the kernel has none: not a SCSI disk, or one that does not know the page.
+    """Return a sysfs file; b"" if the kernel has no such file: no SCSI disk, or a disk without the page.
 
-    Raises DeviceError when it is there and cannot be read: no id is another answer than an unknown one.
+    Raises DeviceError if the file exists and cannot be read: an unknown id is not a missing id.
     """
     try:
         with open(path, "rb") as attribute:
@@ -256,14 +256,14 @@ def _content(path: str) -> bytes:
 
 
 def scsi_id_of_address(address: str, host: Host = THIS_HOST) -> Optional[str]:
-    """The SCSIid of what is at a SCSI address ("7:0:0:12"), whether the disk driver is done with it or not."""
+    """Return the SCSIid of the LUN at a SCSI address ("7:0:0:12"), even before the disk driver has made its disk."""
     return _id_of_device(os.path.join(host.sysfs, "bus/scsi/devices", address))
 
 
 def remove_lun(address: str, host: Host = THIS_HOST) -> None:
-    """Take the LUN at a SCSI address ("7:0:0:12") off this host; the LUN itself is not touched.
+    """Remove the LUN at a SCSI address ("7:0:0:12") from this host; the LUN itself is not changed.
 
-    Does nothing when it is gone already. That nobody uses it is for the caller to know. Raises Refused when it stays.
+    Do nothing if the LUN is gone. The caller ensures that no program uses the LUN. Raises Refused if the LUN stays.
     """
     try:
         with open(os.path.join(host.sysfs, "bus/scsi/devices", address, "delete"), "w", encoding="ascii") as switch:

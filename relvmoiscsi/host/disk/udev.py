@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Block devices as the kernel and udev show them: finding the disks of a LUN, waiting for udev, having udev look again.
+"""Block devices as the kernel and udev show them: find the disks of a LUN, wait for udev, have udev apply its rules.
 
-the kernel adds a disk to sysfs   disks_of finds the disk, without any link of udev
-the kernel sends its event        wait_for (host/events.py) wakes up
-udev has applied its rules        wait_for wakes up; settle returns, as the disk is in udev's database
+What happens when a disk comes:
+
+    t0  the kernel adds a disk to sysfs   disks_of finds the disk, without any link of udev
+    t1  the kernel sends its event        wait_for (host/events.py) wakes up
+    t2  udev has applied its rules        wait_for wakes up; settle returns, as the disk is in udev's database
 """
 
 import errno
@@ -23,17 +25,17 @@ SETTLE_SECONDS = 30.0
 
 
 def disks_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
-    """The kernel's names of all SCSI disks with this SCSIid that can be opened: ["sdb", "sdc"], one for each path.
+    """Return the kernel's names of all usable SCSI disks with this SCSIid, one for each path: ["sdb", "sdc"].
 
-    The SCSIid is the one that the kernel read when it found the disk. The array may have mapped another LUN there
-    since: paths.look asks the disk.
+    The kernel read the SCSIid when it found the disk. The array may have mapped another LUN there since; `paths.look`
+    asks the disk itself.
     """
-    # sysfs has a disk a moment before devtmpfs has its node.
+    # A disk is in sysfs a moment before its node is in devtmpfs.
     return [name for name in _named("sd*", scsi_id, host) if os.path.exists(host.node(name))]
 
 
 def maps_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
-    """The kernel's names ("dm-3") of the LUN's multipath maps."""
+    """Return the kernel's names ("dm-3") of the LUN's multipath maps."""
     return _named("dm-*", scsi_id, host)
 
 
@@ -43,17 +45,17 @@ def _named(pattern: str, scsi_id: str, host: Host) -> List[str]:
 
 
 def block_devices(pattern: str, host: Host = THIS_HOST) -> List[str]:
-    """The kernel's names of this host's block devices that match a pattern: "sd*"."""
+    """Return the kernel's names of this host's block devices that match a pattern such as "sd*"."""
     return [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block", pattern))]
 
 
 def by_age(name: str) -> Any:
-    """For sorting: sdz comes before sdaa."""
+    """Return a sort key: sdz comes before sdaa."""
     return len(name), name
 
 
 def is_running(host: Host = THIS_HOST) -> bool:
-    """Does udev run? Without udev no rule is applied, and nobody waits for udev."""
+    """Return whether udev runs. Without udev no rule is applied, and no function waits for udev."""
     return os.path.exists(os.path.join(host.udev_run, "control"))
 
 
@@ -64,14 +66,14 @@ def settle(
     known: Sequence[str] = (),
     host: Host = THIS_HOST,
 ) -> None:
-    """Wait until udev has applied its rules to these block devices ("sdb"), and to these alone.
+    """Wait until udev has applied its rules to these block devices ("sdb"), and to no others.
 
     Call this before a disk is locked: udev postpones the event of a locked disk until the LUN is no longer hidden.
-    `since` is a value of time.monotonic() from before a scan; `known` are the devices that were there at that time.
-    The kernel uses numbers again, so udev's database may still have an earlier disk of the same number.
-    A device that is gone counts as handled. Where udev does not run, every device does.
+    `since` is a value of time.monotonic() from before a scan; `known` are the devices that existed at that time.
+    The kernel reuses device numbers, so udev's database may still have an earlier disk of the same number.
+    A device that is gone counts as handled. Without udev, every device counts as handled.
 
-    Raises Refused when the time is up.
+    Raises Refused after `timeout_seconds`.
     """
     if not is_running(host):
         log.debug("udev does not run here")
@@ -93,14 +95,14 @@ def settle(
 
 
 def look_again(names: Sequence[str], timeout_seconds: float, host: Host = THIS_HOST) -> None:
-    """Have udev apply its rules to these devices ("sdb", "dm-3") once more, and wait until udev has done so.
+    """Have udev apply its rules to these devices ("sdb", "dm-3") again, and wait until udev has done so.
 
-    udev writes the entry of a device in its database anew each time. A device that is gone counts as done.
+    Each time, udev writes the device's database entry to a new file. A device that is gone counts as done.
 
-    Raises Refused when the time is up.
+    Raises Refused after `timeout_seconds`.
     """
     end = time.monotonic() + timeout_seconds
-    settle(names, timeout_seconds, host=host)  # a new device is still at its first event
+    settle(names, timeout_seconds, host=host)  # udev may still handle the first event of a new device
     if not is_running(host):
         return
     before = {name: _written(name, host) for name in names}
@@ -117,26 +119,26 @@ def look_again(names: Sequence[str], timeout_seconds: float, host: Host = THIS_H
 
 
 def _late(waiting: Callable[[], List[str]], seconds: float, host: Host) -> List[str]:
-    """The devices that `waiting` still names when the time is up."""
+    """Return the devices that `waiting` still names after `seconds`."""
     return [] if host.wait_for(lambda: not waiting(), seconds) else waiting()
 
 
 def make_event(kernel_name: str, host: Host = THIS_HOST, action: str = "change") -> None:
-    """Have udev apply its rules to the block device once more."""
+    """Have udev apply its rules to the block device again."""
     try:
         with open(os.path.join(host.sysfs, "block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
             uevent.write(action)
     except OSError as error:
-        log.debug("no %s event for %s: %s", action, kernel_name, error.strerror)  # the device is going
+        log.debug("no %s event for %s: %s", action, kernel_name, error.strerror)  # the device is being removed
 
 
 def has_not_looked(name: str, host: Host = THIS_HOST) -> bool:
-    """Is udev still at the first event of this device?"""
+    """Return whether udev still handles the first event of this device."""
     return is_running(host) and not any(line.startswith("I:") for line in database(name, host))
 
 
 def database(name: str, host: Host = THIS_HOST) -> List[str]:
-    """The lines of a device in udev's database; none for a new device. Raises NotFound when they cannot be read."""
+    """Return the lines of a device in udev's database; [] for a new device. Raises NotFound if a read fails."""
     try:
         with open(_entry(name, host), encoding="utf-8", errors="replace") as entry:
             return entry.read().splitlines()
@@ -153,13 +155,13 @@ def _is_there(name: str, host: Host) -> bool:
 def _is_handled(name: str, since: float, host: Host) -> bool:
     if not _is_there(name, host):
         return True
-    # "I:" is when udev had first applied its rules, in microseconds of CLOCK_MONOTONIC.
+    # "I:" is the time of udev's first event for the device, in microseconds of CLOCK_MONOTONIC.
     stamps = [line[2:] for line in database(name, host) if line.startswith("I:")]
     return any(stamp.isdigit() and int(stamp) >= since * 1000000 for stamp in stamps)
 
 
 def _written(name: str, host: Host) -> Tuple[int, int]:
-    """Which file the entry of the device is: udev makes a new one each time."""
+    """Identify the file of the device's database entry. udev writes a new file each time."""
     try:
         status = os.stat(_entry(name, host))
     except OSError:
@@ -168,6 +170,6 @@ def _written(name: str, host: Host) -> Tuple[int, int]:
 
 
 def _entry(name: str, host: Host) -> str:
-    """The file of a device in udev's database. Raises OSError when there is no such device."""
+    """Return the path of a device's entry in udev's database. Raises OSError if there is no such device."""
     with open(os.path.join(host.sysfs, "block", name, "dev"), encoding="ascii") as number:
         return os.path.join(host.udev_run, "data", "b" + number.read().strip())

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Host bus adapters and the disks behind them, as sysfs has them.
+"""Host bus adapters, and the disks behind the adapters, from sysfs.
 
-    /sys/class/scsi_host/host1            an adapter; its driver's name, and the file `scan`
-    /sys/class/fc_host/host1              its port, where it is one of Fibre Channel
-    /sys/class/fc_remote_ports/rport-1:0-3    a port of a target that has logged in: its WWPN, its SCSI target number
+    /sys/class/scsi_host/host1            an adapter: the name of its driver, and the file `scan`
+    /sys/class/fc_host/host1              the port of a Fibre Channel adapter
+    /sys/class/fc_remote_ports/rport-1:0-3    a target port that has logged in: its WWPN, its SCSI target number
     /sys/bus/scsi/devices/1:0:0:7         host, channel, target, LUN
 
-An adapter is what SM takes for one: SAS, RAID and virtual ones as well; not ATA, USB and software iSCSI.
+SM and this module count the same SCSI hosts as adapters: SAS, RAID and virtual adapters are included; ATA, USB and
+software iSCSI are not.
 Source: SM drivers/devscan.py (behaviour only); Linux Documentation/scsi/scsi_fc_transport.
 """
 
@@ -22,7 +23,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 ANY_DRIVER = "any"
 
 _NO_ADAPTERS = re.compile(r"^(?:[sp]?ata_|ahci$|pdc_adma$|iscsi_tcp$|usb-storage$|uas$)")
-#: a file that only this driver has, where its name is not said
+#: sysfs files that name the driver of an adapter, where no attribute holds the driver's name
 _BY_FILE = (("84xx_fw_version", "qla2xxx"), ("lpfc_fcp_class", "lpfc"), ("fnic_state", "fnic"))
 _NO_NAME = ("", "<NULL>", "(NULL)", "(null)")
 _ADDRESS = re.compile(r"\d+:\d+:\d+:\d+\Z")
@@ -30,7 +31,7 @@ _REMOTE_PORT = re.compile(r"rport-(\d+):(\d+)-\d+\Z")
 _DISK = "0"  #: the peripheral type of a disk
 _SECTOR = 512
 _MAX_PERIPHERAL = 255  #: the highest LUN number in peripheral addressing
-_FLAT = 0x4000  #: flat addressing: what is added to a number, which is less than this
+_FLAT = 0x4000  #: flat addressing adds this number to a LUN number, which is lower
 
 
 class Adapter(NamedTuple):
@@ -45,7 +46,7 @@ class Adapter(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """A path to a LUN; texts are "" where the LUN says nothing."""
+    """A path to a LUN. A text is "" if the LUN does not report the value."""
 
     name: str  #: "sdb"
     address: str  #: "1:0:0:7"
@@ -57,7 +58,7 @@ class Disk(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an adapter is to look for LUNs; "-" stands for all of them."""
+    """A place where an adapter looks for LUNs; "-" stands for all channels, targets or LUNs."""
 
     adapter: Adapter
     channel: str = "-"
@@ -69,7 +70,7 @@ class Place(NamedTuple):
 
 
 def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
-    """The adapters of this host by number; `driver` is what the driver's name begins with, a regular expression."""
+    """Return the adapters of this host by number. `driver` is a regular expression for the start of a driver's name."""
     found = []
     for path in glob(os.path.join(escape(host.sysfs), "class/scsi_host/host[0-9]*")):
         adapter = Adapter(os.path.basename(path), _driver_of(path))
@@ -79,7 +80,7 @@ def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
 
 
 def addresses(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
-    """The SCSI addresses of all LUNs behind the adapters, whether the disk driver has them already or not."""
+    """Return the SCSI addresses of all LUNs behind the adapters, with and without a disk of the kernel."""
     numbers = {adapter.number for adapter in adapter_list}
     found = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "bus/scsi/devices/*:*"))]
     found = [one for one in found if _ADDRESS.match(one) and one.split(":")[0] in numbers]
@@ -87,19 +88,19 @@ def addresses(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[s
 
 
 def addresses_of(scsi_id: str, adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
-    """Those of them with this SCSIid."""
+    """Return the SCSI addresses behind the adapters whose LUN has this SCSIid."""
     return [one for one in addresses(adapter_list, host) if scsi_id_of_address(one, host) == scsi_id]
 
 
 def disk_at(address: str, host: Host = THIS_HOST) -> Optional[str]:
-    """The kernel's name of the disk at an address; None while it has none, or no node yet."""
+    """Return the kernel's name of the disk at a SCSI address; None if the kernel has no disk or udev no node yet."""
     names = glob(os.path.join(escape(host.sysfs), "bus/scsi/devices", address, "block/sd*"))
     found = [os.path.basename(path) for path in names]
     return found[0] if found and os.path.exists(host.node(found[0])) else None
 
 
 def disks(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[Disk]:
-    """The disks behind the adapters, in the order of their addresses."""
+    """Return the disks behind the adapters in the order of their SCSI addresses."""
     drivers: Dict[str, str] = {adapter.number: adapter.driver for adapter in adapter_list}
     found = []
     for address in addresses(adapter_list, host):
@@ -112,9 +113,10 @@ def disks(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[Disk]
 def places(
     adapter_list: Sequence[Adapter], lun: Optional[int] = None, wwpns: Sequence[str] = (), host: Host = THIS_HOST
 ) -> List[Place]:
-    """Where to look: everywhere, or for that LUN number, or behind these ports of targets ("500a098186c37a1d") only.
+    """Return the places to scan: all places, or only this LUN number, or only behind these target ports.
 
-    Adapters that see none of the ports have no place; so there may be none at all.
+    A target port is a WWPN such as "500a098186c37a1d". An adapter that sees none of the ports has no place, so the list
+    may be empty.
     """
     numbers = ["-"] if lun is None else [str(number) for number in numbers_of(lun)]
     if not wwpns:
@@ -129,25 +131,25 @@ def places(
 
 
 def numbers_of(lun: int) -> List[int]:
-    """What the kernel may call the LUN with this number.
+    """Return the numbers that the kernel may give the LUN with this number.
 
-    It takes the address in two bytes for a number. Up to 255 the number is the second one; above, many arrays have flat
-    addresses, marked by 0x40 in the first, and the others have the number as it is.
+    The kernel takes the two bytes of a LUN address as one number. Up to 255, the second byte is the LUN number. Above
+    255, many arrays use flat addresses, which have 0x40 in the first byte. Other arrays use the plain number.
     Source: SAM-5 4.7.4 and on; Linux drivers/scsi/scsi_common.c, scsilun_to_int, int_to_scsilun.
     """
     return [lun, _FLAT + lun] if _MAX_PERIPHERAL < lun < _FLAT else [lun]
 
 
 def remote_ports(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
-    """The WWPNs of the targets that the adapters are logged in to."""
+    """Return the WWPNs of the target ports that the adapters are logged in to."""
     return sorted({port.wwpn for adapter in adapter_list for port in _ports(adapter, host)})
 
 
 def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
-    """The ports of targets that the adapters are logged in to now, as SCSI addresses without a LUN: "1:0:0".
+    """Return the target ports that the adapters are logged in to now, as SCSI addresses without a LUN: "1:0:0".
 
-    Not those whose link is down, which sysfs has for some time still. When one comes back, or a new one comes, the
-    kernel looks for LUNs behind it, without anybody's scan.
+    sysfs keeps a port whose link is down for some time; this list omits such a port. When a port comes up, the kernel
+    itself looks for LUNs behind the port, without a scan.
     Source: Linux drivers/scsi/scsi_transport_fc.c, fc_remote_port_rolechg, fc_scsi_scan_rport.
     """
     return [
@@ -159,14 +161,14 @@ def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> Lis
 
 
 def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> List[Tuple[str, str]]:
-    """What sysfs says of the adapter as an "fc_host" or "iscsi_host": what is not empty of these attributes."""
+    """Return these attributes of the adapter as an "fc_host" or "iscsi_host" in sysfs, without empty attributes."""
     directory = os.path.join(host.sysfs, "class", kind, adapter.name)
     found = [(name, text_of(os.path.join(directory, name)).strip()) for name in names]
     return [(name, text) for name, text in found if text]
 
 
 def is_port(adapter: Adapter, kind: str, host: Host = THIS_HOST) -> bool:
-    """Is the adapter a "fc_host", an "iscsi_host"?"""
+    """Return whether sysfs has the adapter as an "fc_host" or "iscsi_host" (`kind`)."""
     return os.path.exists(os.path.join(host.sysfs, "class", kind, adapter.name))
 
 
@@ -198,7 +200,7 @@ def _disk(name: str, address: str, driver: str, host: Host) -> Disk:
 
 
 class _Port(NamedTuple):
-    """A port of a target that an adapter is logged in to."""
+    """A target port that an adapter is logged in to."""
 
     wwpn: str
     channel: str
@@ -211,7 +213,7 @@ def _ports(adapter: Adapter, host: Host) -> List[_Port]:
     for path in sorted(glob(os.path.join(escape(host.sysfs), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
         match = _REMOTE_PORT.search(path)
         target = text_of(os.path.join(path, "scsi_target_id")).strip()
-        if match and target.isdigit():  # -1: it is an initiator, or has gone
+        if match and target.isdigit():  # -1: the remote port is an initiator, or it has logged out
             wwpn = text_of(os.path.join(path, "port_name")).strip()
             is_online = text_of(os.path.join(path, "port_state")).strip() == "Online"
             found.append(_Port(wwpn[2:] if wwpn.startswith("0x") else wwpn, match.group(2), target, is_online))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Looking for LUNs behind adapters, and taking away again what that has brought.
+"""Scan adapters for LUNs, and remove the disks that a scan has added.
 
-A scan asks each target for its LUNs; at a dead port it hangs until the kernel gives up, in a process that cannot be
-ended. So each adapter is scanned in a process of its own, all of them at the same time, with one limit.
+A scan asks each target for its LUNs. At a dead port the scan hangs until the kernel gives up, and no signal ends the
+scanning process. So a child process scans each adapter; all children run at the same time, with one deadline.
 """
 
 import json
@@ -23,16 +23,16 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 3.0  #: for whoever only looks at a disk, such as LVM that scans all of them
+LOOK_SECONDS = 3.0  #: for short users of a disk, such as an LVM command that scans all disks
 POLL_SECONDS = 0.1
 
 
 @terminated.put_off()
 def scan(places: Sequence[Place], deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
-    """Have the kernel look for LUNs at all these places at the same time; sentences about those that could not be.
+    """Have the kernel look for LUNs at all these places at the same time. Return a sentence for each failure.
 
-    Such a scan may still go on in the kernel afterwards, and bring a LUN later. So a SIGTERM does not end the wait for
-    it: whoever looks then for what it has brought would be too early.
+    A scan that missed the deadline goes on in the kernel and may add a LUN later. So a SIGTERM does not end the wait:
+    a clean-up that begins before the scan ends would miss the new LUN.
     """
     works = [partial(_scan, place, host) for place in places]
     outcomes = run_parallel(works, deadline, "an adapter had been scanned")
@@ -54,13 +54,13 @@ def _scan(place: Place, host: Host) -> str:
 
 
 def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, str]:
-    """Remove the disks at these SCSI addresses, but those in use; sentences about what stays, by address.
+    """Remove the unused disks at these SCSI addresses. Return a sentence for each disk that stays, by address.
 
-    Of a LUN with a user all of these stay: whoever has one path of it open may have the others next, as multipathd has.
-    That the LUNs behind them are nobody's work at the moment is for the caller to know.
+    If one path of a LUN has a user, all paths of that LUN stay: multipathd, for example, may open the next path soon.
+    The caller ensures that no call works on these LUNs.
     """
     there = {address: disk_at(address, host) for address in addresses}
-    # One look is for all, as it takes a while on a large host.
+    # One search finds the users of all disks: a search takes a while on a large host.
     looking = [partial(_looked, [disk for disk in there.values() if disk], host)]
     (users,) = run_parallel(looking, deadline, "it was known who uses the disk")
     outcomes: Sequence[Outcome] = [users] * len(there)
@@ -78,7 +78,7 @@ def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HO
 def _users_by_lun(
     there: Mapping[str, Optional[str]], users: Mapping[str, List[str]], host: Host
 ) -> Dict[str, List[str]]:
-    """Who uses the LUN at each address, through whatever disk; `users` is by disk."""
+    """Return the users of the LUN at each address, through any of its disks. `users` is by disk."""
     luns = {address: scsi.scsi_id_of_address(address, host) or address for address in there}
     found: Dict[str, List[str]] = {lun: [] for lun in luns.values()}
     for address, lun in luns.items():
@@ -87,7 +87,7 @@ def _users_by_lun(
 
 
 def _looked(disks: Sequence[str], host: Host) -> str:
-    """Who uses the disks that are in use, and still are after some seconds, by disk; JSON."""
+    """Return the users of each used disk after LOOK_SECONDS, by disk, as JSON; earlier if no disk has a user."""
     until = time.monotonic() + LOOK_SECONDS
     while True:
         users = {disk: found for disk, found in holders.users_of_each(disks, host).items() if found}

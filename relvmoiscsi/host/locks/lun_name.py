@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The lock of a LUN for whoever may write no file where all users look: an ordinary user, a container.
+"""The lock of a LUN for a process that cannot write to the directory of lock files: an ordinary user, a container.
 
 The lock is an abstract Unix socket with the SCSIid in its name (unix(7)). One process of a network namespace can have
-the name, whatever its user; the kernel frees the name when the process ends, however it ends. There is no file.
+the name, whatever its user. The kernel frees the name when the process ends, however the process ends. No file exists.
 """
 
 import errno
@@ -25,8 +25,8 @@ _UCRED = "3i"  # struct ucred: pid, uid, gid
 
 @contextmanager
 def lun_name(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> Iterator[None]:
-    """Only one process of this machine is in the block for the LUN. Raises Refused when another one stays in it."""
-    # a name has 107 bytes, a SCSIid up to 255; a host in a directory has locks of its own
+    """Hold the lock of the LUN on this machine. Raises Refused if another process keeps the lock for `seconds`."""
+    # a name has at most 107 bytes, a SCSIid up to 255; a host with another root has locks of its own
     digest = hashlib.sha256(f"{host.root} {scsi_id}".encode()).hexdigest()[:32]
     name = f"\0relvmoiscsi-lun-{digest}"
     deadline = time.monotonic() + seconds
@@ -38,7 +38,7 @@ def lun_name(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> Iterator[N
                     "process has ended."
                 )
             time.sleep(POLL_SECONDS)
-        taken.listen(8)  # who connects is told by the kernel which process listens
+        taken.listen(8)  # the kernel tells a process that connects which process listens
         log.debug("took the name of the LUN %s", scsi_id)
         yield
 

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The lock files of LVM.
 
-LVM guards a volume group by flock on `<dir>/V_<name of the group>`. The holder unlinks the file when it lets go
-(flock.py has the loop that this takes).
+LVM guards a volume group by a flock on `<dir>/V_<name of the group>`. The holder unlinks the file at release (flock.py
+has the loop that this needs).
 
-    P_orphans         up to 2.02.188: `pvcreate`, `vgcreate` and `vgextend` look under it for the groups of all disks. A
-                      `pvcreate` that waited for V_<old name> alone would find no group, and make a new PV of the clone
-    V_<old name>      a command that changes the old group reads and writes under it, or finds no such group then
+    P_orphans         up to 2.02.188, `pvcreate`, `vgcreate` and `vgextend` hold P_orphans while they look for the
+                      groups of all disks. A `pvcreate` that waited for V_<old name> alone would find no group, and
+                      would make a new PV of the clone
+    V_<old name>      a command that changes the old group reads and writes under this lock, or then finds no such group
     V_<new name>      the same for the new group, which LVM sees from the commit on
 
-P_global is not taken: it would keep no old bytes away, and commands on other groups and disks wait for it. What makes
-or wipes a PV needs the device for itself (O_EXCL), as a run has it. docs/formats/lvm.rst ("LVM's writes and locks") has
-the commands.
+This module does not take P_global: P_global would protect no bytes of the clone, and commands on other groups and disks
+wait for P_global. A command that makes or wipes a PV opens the device with O_EXCL. The run has the device open with
+O_EXCL, so that command fails. docs/formats/lvm.rst ("LVM's writes and locks") has the commands.
 
-P_orphans comes first, then the V_ files by name. A command that holds V_<old name> and waits for P_orphans, such as
-`vgremove`, makes the run wait in vain: the run is refused in time, and the command goes on. Other hosts know nothing of
-these locks.
+The run takes P_orphans first, then the V_ files by name. `vgremove` takes V_<old name>, then P_orphans: the run waits,
+is refused after its time limit, and `vgremove` goes on. These locks have no effect on other hosts.
 Source: LVM2 lib/misc/lvm-flock.c, _do_flock and _undo_flock; lib/locking/locking.c.
 """
 
@@ -34,26 +34,26 @@ log = logging.getLogger(__name__)
 
 LOCK_DIRECTORIES = ("/run/lock/lvm", "/var/lock/lvm")
 ORPHANS_LOCK = "P_orphans"
-WAIT_SECONDS = 30.0  #: an LVM command on a group of slow disks takes that long
+WAIT_SECONDS = 30.0  #: an LVM command on a group of slow disks takes up to 30 seconds
 
 _VG_NAME = re.compile(r"[A-Za-z0-9+_.-]{1,127}\Z")
 
 
 class _Held(NamedTuple):
-    """A lock file that is ours at present."""
+    """A lock file that this process holds."""
 
     path: str
     descriptor: int
 
 
 class LvmLocks:
-    """The lock files held by a run; `release` gives them back, in the reverse order."""
+    """The lock files that a run holds; `release` releases them in reverse order."""
 
     def __init__(self) -> None:
         self._held: List[_Held] = []
 
     def take(self, path: str, deadline: float) -> None:
-        """Hold the lock file `path`. Raises Refused when it is not free until `deadline` (time.monotonic())."""
+        """Take the lock file `path`. Raises Refused if the lock is not free at `deadline` (time.monotonic())."""
         descriptor = flock.take_file(path, lambda: _open(path), deadline)
         if descriptor is None:
             raise Refused(
@@ -65,7 +65,7 @@ class LvmLocks:
         log.debug("took the LVM lock %s", path)
 
     def release(self) -> None:
-        """Give all locks back. What fails is logged: the work that the locks guarded is over and its outcome stands."""
+        """Release all locks. Log failures: the work that the locks guarded is over, and its outcome stands."""
         while self._held:
             _let_go(self._held.pop())
 
@@ -76,11 +76,11 @@ def lvm_locks(
 ) -> Iterator[LvmLocks]:
     """Keep the LVM commands of this host away from the volume groups `names` while the block runs.
 
-    `timeout` is in seconds, for all locks together. Without `directory` it is the first of LOCK_DIRECTORIES that
-    exists; where none does, LVM never ran since this host started, and no lock is taken.
+    `timeout` is in seconds, for all locks together. The default of `directory` is the first of LOCK_DIRECTORIES that
+    exists. If neither exists, LVM has not run since this host started, and no lock is taken.
 
-    Raises Refused, before the block, when a lock stays taken or a name cannot be one of a volume group; NotFound when
-    the directory given does not exist.
+    Raises Refused, before the block, if a lock stays taken or a name is no name of a volume group. Raises NotFound if
+    `directory` is given and does not exist.
     """
     lock_names = [ORPHANS_LOCK] + ["V_" + _checked(name) for name in sorted(set(names))]
     locks = LvmLocks()
@@ -104,7 +104,7 @@ def _default_directory() -> Optional[str]:
 
 
 def _checked(name: str) -> str:
-    """`name`, if it is one LVM accepts: it comes from a disk, and must not lead out of the lock directory."""
+    """Return `name` if LVM accepts the name. The name comes from a disk and must not lead out of the lock directory."""
     if not _VG_NAME.match(name):
         raise Refused(f"{name!r} is not a name of a volume group, so it cannot be locked.").in_state(
             "Nothing was written."
@@ -126,12 +126,12 @@ def _owner(path: str) -> str:
     try:
         return flock.owner_of(os.stat(path))
     except FileNotFoundError:
-        return "another process"  # until now
+        return "another process"  # the holder has released the lock since
 
 
 def _let_go(held: _Held) -> None:
     try:
-        # While the lock is held nobody else may unlink the file, so what the path leads to cannot change in between.
+        # Only the holder may unlink the file. So the path leads to the same file between the check and the unlink.
         if flock.is_current(held.path, held.descriptor):
             os.unlink(held.path)
     except OSError as error:

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The lock of the storage manager (SM) that our work on LVM has to respect, and one of our own.
+"""The lock of the storage manager (SM) for LVM commands, and the product's own lock of a LUN.
 
-    what is guarded       SM                  lock
-    an LVM command        2.x                 /var/lock/sm/.nil/lvm
-                          3.2.0 and later     Fairlock: unix socket /run/fairlock/devicemapper
-    one LUN               only we             /run/lock/relvmoiscsi/<SCSIid>
+    what is guarded       who takes it        lock
+    an LVM command        SM 2.x              /var/lock/sm/.nil/lvm
+                          SM 3.2.0 and later  Fairlock: unix socket /run/fairlock/devicemapper
+    one LUN               relvmoiscsi         /run/lock/relvmoiscsi/<SCSIid>
 
-SM locks with fcntl, which ties a lock to the process and drops it as soon as the process closes any descriptor of the
-file. The locks of open file descriptions (F_OFD_SETLK, Linux 3.15) exclude those of SM and do neither, so they are
-taken here. The files of SM stay where they are: SM does not look whether the file it has locked is still the one that
-its name leads to, so removing one would give the lock to two. A forked child has a copy of what was open, and may hang
-in a disk for longer than its parent lives: so each lock is undone, which is for all copies, before its file is closed;
-and a child closes its copies (inherited_lock_fds.py), but for that of its LUN's if it writes, as a parent that is
-killed undoes nothing. A child takes no lock itself: its parent does (own_process.in_call).
+SM locks with fcntl. Such a lock belongs to the process, and ends as soon as the process closes any descriptor of the
+file. This module takes locks of open file descriptions (F_OFD_SETLK, Linux 3.15). These locks exclude SM's locks and
+have neither property. This module never removes a lock file of SM: SM does not check whether its locked file is still
+the file at the path, so after a removal two processes could have the lock.
 
-All of these are of this host only. Whoever takes several takes them in this order: the LUN, LVM.
+A forked child has copies of all descriptors, and may hang in a disk for longer than its parent lives. So the parent
+releases each lock for all copies before it closes the file. A parent that is killed releases nothing. So a child closes
+its copies (inherited_lock_fds.py); a child that writes keeps its copy of the LUN's lock. A child takes no lock itself:
+its parent takes the lock (own_process.in_call).
+
+All these locks are of this host only. A process that takes several takes the LUN's lock first, then LVM's lock.
 Source: SM drivers/lock.py, flock.py, lvutil.py; misc/fairlock.
 """
 
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 F_OFD_GETLK, F_OFD_SETLK = 36, 37  #: in Python's fcntl since 3.9
 RECORD_LOCK = "hhqqi4x"  #: struct flock: type, whence, start, length (0: to the end), pid (must be 0)
 
-WAIT_SECONDS = 45.0  #: an LVM command of SM on a slow LUN takes that long
+WAIT_SECONDS = 45.0  #: an LVM command of SM on a slow LUN takes up to 45 seconds
 
 LVM_LOCK = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
@@ -51,14 +53,14 @@ LUN_LOCKS = "run/lock/relvmoiscsi"
 
 
 class Busy(Refused):
-    """A lock is held by somebody else and did not become free in time."""
+    """Another process holds a lock, and the lock did not become free in time."""
 
 
 @contextmanager
 def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
-    """Keep SM from running LVM commands while the block runs; `timeout` in seconds. Raises Refused if it cannot.
+    """Keep SM from running LVM commands while the block runs. `timeout` is in seconds. Raises Refused on failure.
 
-    The locks of LVM itself are in lvm_locks.py; they keep every LVM command away, not only those of SM.
+    lvm_locks.py has LVM's own locks, which keep every LVM command away, not only the commands of SM.
     """
     deadline = time.monotonic() + timeout
     with _sm_lock(host.at(LVM_LOCK), deadline, host), _fairlock(host.at(FAIRLOCK), deadline, host.runner):
@@ -66,15 +68,15 @@ def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[
 
 
 def is_sm_here(host: Host = THIS_HOST) -> bool:
-    """Has a storage manager taken locks on this host since it started? One takes some when it attaches the first SR."""
+    """Return whether SM has taken locks since this host started. SM takes locks when it attaches its first SR."""
     return any(os.path.isdir(host.at(name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
 
 
 @contextmanager
 def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
-    """Only one of us on this host works on the LUN with this SCSIid at a time; `timeout` in seconds.
+    """Hold the lock of the LUN: one process of relvmoiscsi on this host works on a LUN at a time. `timeout` in seconds.
 
-    The file goes with the lock. Raises Refused, before the block, when another one is at work on it.
+    The holder removes the lock file at release. Raises Refused, before the block, if another process has the lock.
     """
     if not is_scsi_id(scsi_id):
         raise UsageError(f"{scsi_id!r} is no SCSIid.", "ConfigSCSIid")
@@ -82,7 +84,7 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
     deadline = time.monotonic() + timeout
     while True:
         with _sm_lock(path, deadline, host, guards_lun=True) as descriptor:
-            # As the holder removes the file, its name may lead elsewhere by the time the lock is ours.
+            # t0 the holder removes the file, t1 this process gets the lock: the path now leads to another file or none
             if not flock.is_current(path, descriptor):
                 continue
             try:
@@ -93,7 +95,7 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
 
 
 def is_lun_locked(scsi_id: str, host: Host = THIS_HOST) -> bool:
-    """Is one of us at work on the LUN? The lock is not touched. Raises UsageError for what is no SCSIid."""
+    """Return whether a process of relvmoiscsi holds the LUN's lock, without taking the lock. Raises UsageError."""
     if not is_scsi_id(scsi_id):
         raise UsageError(f"{scsi_id!r} is no SCSIid.", "ConfigSCSIid")
     try:
@@ -110,7 +112,7 @@ def is_lun_locked(scsi_id: str, host: Host = THIS_HOST) -> bool:
 
 @contextmanager
 def _sm_lock(path: str, deadline: float, host: Host, guards_lun: bool = False) -> Iterator[int]:
-    """Hold a record lock on the whole file, which is made if need be; the descriptor of the file."""
+    """Hold a record lock on the whole file and give its descriptor. Make the file if it is absent."""
     descriptor = _open(path)
     try:
         with inherited_lock_fds.noted(descriptor, guards_lun):
@@ -127,7 +129,7 @@ def _sm_lock(path: str, deadline: float, host: Host, guards_lun: bool = False) -
 
 
 def _open(path: str) -> int:
-    """SM removes the directory of a lock at times, between our making it and our opening the file, so: repeatedly."""
+    """Open the lock file; repeat if SM removes its directory between `_make_directory` and `os.open`."""
     for _ in range(10):
         _make_directory(os.path.dirname(path))
         try:
@@ -149,7 +151,7 @@ def _make_directory(path: str) -> None:
 def _try_lock(descriptor: int, path: str) -> bool:
     try:
         fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack(RECORD_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as the system pleases
+    except (BlockingIOError, PermissionError):  # the kernel answers EAGAIN or EACCES
         return False
     except OSError as error:
         raise Refused(f"The file {path} cannot be locked: {error.strerror}.") from error
@@ -157,7 +159,7 @@ def _try_lock(descriptor: int, path: str) -> bool:
 
 
 def _undo(descriptor: int, path: str) -> None:
-    """For all copies of the descriptor."""
+    """Release the lock of all copies of the descriptor."""
     try:
         fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack(RECORD_LOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
     except OSError as error:
@@ -165,7 +167,7 @@ def _undo(descriptor: int, path: str) -> None:
 
 
 def _holder(descriptor: int, host: Host) -> str:
-    """Who holds the lock, as words for a message. Only SM's kind of lock tells the process; ours are looked for."""
+    """Return the holder of the lock for a message. The kernel names the holder of SM's kind of lock only."""
     query = struct.pack(RECORD_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = struct.unpack(RECORD_LOCK, fcntl.fcntl(descriptor, F_OFD_GETLK, query))
     if kind != fcntl.F_UNLCK and pid > 0:
@@ -178,7 +180,7 @@ def _holder(descriptor: int, host: Host) -> str:
 
 
 def _holders_of_ours(path: str, host: Host) -> List[str]:
-    """The numbers of the processes that hold our kind of lock on a file, without children that have a copy of it."""
+    """Return the ids of the processes with an OFD lock on the file, without children that have a copy of it."""
     links = _locked(os.path.join(escape(host.proc), "[0-9]*"), lambda name: name == path)
     found = [link.split(os.sep)[-3] for link in links]
     parents = {
@@ -191,7 +193,7 @@ def _holders_of_ours(path: str, host: Host) -> List[str]:
 
 
 def _of_ours(process: str, path: str, host: Host) -> str:
-    """A call of ours, with the LUN that it works on, where that is not what the lock is for."""
+    """Return the process for a message, with the LUN whose lock it holds if `path` is another lock."""
     top = os.path.realpath(host.at(LUN_LOCKS))
     luns: List[str] = []
     if os.path.dirname(path) != top:
@@ -203,13 +205,13 @@ def _of_ours(process: str, path: str, host: Host) -> str:
 
 
 def _locked(processes: str, is_wanted: Callable[[str], bool]) -> Dict[str, str]:
-    """The /proc/*/fd/* of wanted files on which these processes hold our kind of lock, and the names of the files."""
+    """Return the /proc/*/fd/* links of wanted files on which these processes hold OFD locks, with the files' names."""
     found = {}
     for link in glob(os.path.join(processes, "fd", "*")):
         try:
             name = os.readlink(link)
         except OSError:
-            continue  # closed in the meantime
+            continue  # the process has closed the file since
         if is_wanted(name) and "OFDLCK" in text_of(link.replace("/fd/", "/fdinfo/")):
             found[link] = name
     return found
@@ -232,12 +234,12 @@ def _remove_directory(path: str) -> None:
     try:
         os.rmdir(path)
     except OSError:
-        pass  # others use it
+        pass  # the directory has other lock files
 
 
 @contextmanager
 def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[None]:
-    """Hold a Fairlock, if there is one: a client has it from the server's greeting to the end of the connection."""
+    """Hold a Fairlock if the service exists. A client has the lock from the greeting until its connection ends."""
     if not os.path.isdir(os.path.dirname(path)):
         log.debug("no Fairlock is needed: %s does not exist", os.path.dirname(path))
         yield
@@ -250,14 +252,14 @@ def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[None]:
             yield
         finally:
             try:
-                connection.shutdown(socket.SHUT_RDWR)  # for all copies of the descriptor
+                connection.shutdown(socket.SHUT_RDWR)  # ends the connection for all copies of the descriptor
             except OSError:
-                pass  # the server has ended it
+                pass  # the server has ended the connection
     log.debug("released the Fairlock %s", path)
 
 
 def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
-    """A connection on which the greeting has arrived. The service is started, once, when nobody answers."""
+    """Return a connection on which the greeting has arrived. Start the service, once, if no server answers."""
     started = False
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -293,4 +295,4 @@ def _start_service(argv: Sequence[str], run: Runner) -> None:
     try:
         run(argv)
     except CommandFailed as error:
-        log.warning("%s", error)  # whether the lock can be had is seen in the next attempt
+        log.warning("%s", error)  # the next attempt shows whether the service answers

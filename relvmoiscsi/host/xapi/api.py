@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""XenAPI over the socket of this host, with the session that xapi hands to a plugin.
+"""XenAPI over the Unix socket of this host, with the session that xapi passes to a plugin.
 
-Nothing is logged here: arguments hold the session.
+This module logs nothing: the arguments of a call contain the session.
 """
 
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ _SHORTEST = 0.1  # seconds
 _LOGIN_METHOD = "login_with_password"
 _LOGIN = ("root", "", "1.0", "relvmoiscsi")  #: the socket's owner needs no password
 
-#: what the SDK makes of answers that are none, beside what a connection may end in
+#: what the SDK raises for an unreadable answer, and what a failed connection raises
 _NO_ANSWER = (*sdk.GONE, ValueError, TypeError, LookupError)
 
 
@@ -41,7 +41,7 @@ class XapiFailure(RelvmoiscsiError):
 
 
 class Xapi:
-    """A session that somebody else has opened and will close. NotFound is raised where the module XenAPI is not."""
+    """A session that another program opens and closes. Calls raise NotFound without the Python module XenAPI."""
 
     def __init__(
         self,
@@ -56,19 +56,19 @@ class Xapi:
         self._timeout, self._deadline = timeout, deadline
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """The Value of xapi's answer to, say, "PBD.get_all_records". Raises XapiFailure."""
+        """Return the Value of xapi's answer to a method such as "PBD.get_all_records". Raises XapiFailure."""
         return self._request(self._session(), method, arguments)
 
     def within(self, seconds: float) -> "Xapi":
-        """The same session, with so many seconds for each answer."""
+        """Return the same session with a time limit of `seconds` for each answer."""
         return Xapi(self._session_ref, self._socket_path, self._subtask_of, seconds, self._deadline)
 
     def until(self, deadline: Deadline) -> "Xapi":
-        """The same session, with another deadline: for what is asked when that of the call is over."""
+        """Return the same session with another deadline, for requests after the deadline of the call."""
         return Xapi(self._session_ref, self._socket_path, self._subtask_of, self._timeout, deadline)
 
     def login(self) -> str:
-        """A session of root, for somebody else to use. Raises XapiFailure."""
+        """Open a session of root and return its reference. Raises XapiFailure."""
         session = self._session()
         self._request(session, _LOGIN_METHOD, _LOGIN)
         return str(session.handle)
@@ -76,13 +76,13 @@ class Xapi:
     def logout(self) -> None:
         """End the session. Raises XapiFailure."""
         session = self._session()
-        session.last_login_method = _LOGIN_METHOD  # by which the SDK knows the call that ends it
+        session.last_login_method = _LOGIN_METHOD  # the SDK derives the name of the logout call from this
         self._request(session, "session.logout", ())
 
     def _session(self) -> Any:
-        """The SDK's session. It has no login of its own, so it does not log in anew where xapi has ended this one."""
+        """Return the SDK's session. The SDK knows no login, so it never replaces a session that xapi has ended."""
         headers = {"Subtask-of": self._subtask_of} if self._subtask_of else {}
-        # 0 would mean not to wait at all, for what is answered in a millisecond
+        # A time limit of 0 would not wait at all; xapi answers in a millisecond.
         seconds = max(_SHORTEST, self._deadline.within(self._timeout))
         made = sdk.Transport(lambda: sdk.UnixConnection(self._socket_path, seconds), True, headers)
         session = sdk.module().Session("http://localhost/", transport=made)
@@ -99,12 +99,12 @@ class Xapi:
             raise XapiFailure(method, [], sdk.reason(error)) from error
 
     def records(self, kind: str) -> Dict[str, Dict[str, Any]]:
-        """All records of a class, by reference."""
+        """Return all records of a class, by reference."""
         found: Optional[Dict[str, Dict[str, Any]]] = self.call(kind + ".get_all_records")
         return found or {}
 
     def secret(self, uuid: str) -> str:
-        """The value of a secret. Raises XapiFailure with SM's key for a secret that is not there."""
+        """Return the value of a secret. Raises XapiFailure with SM's key if there is no such secret."""
         try:
             return str(self.call("secret.get_value", self.call("secret.get_by_uuid", uuid)))
         except XapiFailure as failure:
@@ -114,9 +114,9 @@ class Xapi:
 
 @contextmanager
 def local_session(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOUT_SECONDS) -> Iterator[str]:
-    """A session of our own, for a command that xapi has not started; `timeout` is for each answer, in seconds.
+    """Open a session for a command that xapi has not started, and close it behind the block.
 
-    Raises XapiFailure, and NotFound where the module XenAPI is not.
+    `timeout` is for each answer, in seconds. Raises XapiFailure, and NotFound without the Python module XenAPI.
     """
     session_ref = Xapi("", socket_path, timeout=timeout).login()
     try:
@@ -125,4 +125,4 @@ def local_session(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIM
         try:
             Xapi(session_ref, socket_path, timeout=timeout).logout()
         except XapiFailure:
-            pass  # xapi went away, or will end a session that nobody uses
+            pass  # xapi has ended, or will end the unused session itself

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The configuration of xapi, read as xapi reads it; here: which storage drivers it accepts, the setting sm-plugins.
+"""The configuration of xapi, read as xapi reads it. Used here: the setting sm-plugins, the storage drivers of xapi.
 
     /etc/xapi.conf       first, if it exists
     /etc/xapi.conf.d/*   then every entry in byte order of its name: .rpmsave, ~ and hidden files are no exception
 
-A line is `key = value`. What follows a # is a comment, even between quotes; blanks around are ignored, and so is what
-stands before the key; one pair of quotes around the value goes. Each sm-plugins line replaces all that were before it,
-so the last one holds the whole list. Its names are separated by white space, upper and lower case are the same, and *
-stands for every driver. Without such a line xapi accepts none.
+A line is `key = value`. xapi ignores text behind a #, even between quotes. xapi also ignores blanks around key and
+value, and text before the key. xapi removes one pair of quotes around the value. Each sm-plugins line replaces all
+earlier lines, so the last line has the whole list. White space separates the names. Upper and lower case are the same.
+The name * stands for every driver. Without an sm-plugins line xapi accepts no driver.
 
 Source: xen-api ocaml/xapi-idl/lib/xcp_service.ml, Config_file and read_config_file; ocaml/xapi/xapi_globs.ml,
 gen_list_option and accept_sm_plugin.
@@ -31,58 +31,58 @@ _SHORTEST_QUOTED = 2
 
 
 class Setting(NamedTuple):
-    """One sm-plugins line."""
+    """An sm-plugins line."""
 
-    path: str  #: of the file it is in, without the root
-    plugins: Tuple[str, ...]  #: as written, in their order
+    path: str  #: of the file with the line, without the root
+    plugins: Tuple[str, ...]  #: as written, in the order of the line
 
 
 class Whitelist(NamedTuple):
-    """Which storage drivers xapi accepts, and who says so."""
+    """The storage drivers that xapi accepts, and the file that lists them."""
 
-    plugins: Tuple[str, ...]  #: as written, in their order; empty: none
-    source: Optional[str]  #: the file whose line won, without the root; None: no file has one
+    plugins: Tuple[str, ...]  #: as written, in the order of the line; empty: no driver
+    source: Optional[str]  #: the file of the last sm-plugins line, without the root; None: no file has a line
     sources: Tuple[Setting, ...]  #: every sm-plugins line, in the order in which xapi reads them
 
     def allows(self, name: str) -> bool:
-        """Whether xapi takes the driver of SR type `name` ("relvmoiscsi")."""
+        """Return whether xapi accepts the driver of SR type `name` ("relvmoiscsi")."""
         return allows(self.plugins, name)
 
 
 def read_whitelist(root: str = "/") -> Whitelist:
-    """The list that xapi would have if it started now, with the files under `root`.
+    """Return the list that xapi would read if it started now, from the files under `root`.
 
-    Raises NotFound when a file is there and cannot be read.
+    Raises NotFound if a file exists and cannot be read.
     """
     sources = tuple(setting for path in conf_files(root) for setting in settings_of(path, read_conf(root, path)))
     return Whitelist(sources[-1].plugins if sources else (), sources[-1].path if sources else None, sources)
 
 
 def allows(plugins: Tuple[str, ...], name: str) -> bool:
-    """Whether an sm-plugins list takes the driver of SR type `name`."""
+    """Return whether an sm-plugins list has the driver of SR type `name`."""
     return ALL in plugins or folded(name) in map(folded, plugins)
 
 
 def folded(name: str) -> bytes:
-    """What xapi compares of a name: its bytes, with the ASCII letters in lower case."""
+    """Return the bytes of a name, with ASCII letters in lower case. xapi compares names in this form."""
     return os.fsencode(name).lower()
 
 
 def conf_files(root: str) -> List[str]:
-    """The files that xapi reads, in its order, without the root. What only blocks its way is left out."""
+    """Return the files that xapi reads, in its order, without the root. Obstacles (see `obstacles`) are left out."""
     found = [CONF] if os.path.exists(under(root, CONF)) else []
     return found + [path for path in _fragments(root) if not _is_obstacle(under(root, path))]
 
 
 def obstacles(root: str = "/") -> List[str]:
-    """Directories, pipes and dangling links in xapi.conf.d, without the root: with them xapi does not start."""
+    """Return directories, pipes and dangling links in xapi.conf.d, without the root. With any of them xapi fails."""
     return [path for path in _fragments(root) if _is_obstacle(under(root, path))]
 
 
 def _fragments(root: str) -> List[str]:
     try:
         names = os.listdir(os.fsencode(under(root, CONF_D)))
-    except (FileNotFoundError, NotADirectoryError):  # xapi as well takes this for an empty one
+    except (FileNotFoundError, NotADirectoryError):  # xapi too reads this as an empty directory
         return []
     return [os.path.join(CONF_D, os.fsdecode(name)) for name in sorted(names)]
 
@@ -96,7 +96,7 @@ def _is_obstacle(path: str) -> bool:
 
 
 def read_conf(root: str, path: str) -> bytes:
-    """The content of a file of the configuration, empty if it is gone. Raises NotFound when it cannot be read."""
+    """Return the content of a configuration file, b"" if it is gone. Raises NotFound if it cannot be read."""
     try:
         with open(under(root, path), "rb") as file:
             return file.read()
@@ -107,13 +107,13 @@ def read_conf(root: str, path: str) -> bytes:
 
 
 def settings_of(path: str, content: bytes) -> List[Setting]:
-    """The sm-plugins lines in the content of the file `path`."""
+    """Return the sm-plugins lines in the content of the file `path`."""
     values = (value_of(line) for line in content.split(b"\n"))
     return [Setting(path, names) for names in values if names is not None]
 
 
 def value_of(line: bytes) -> Optional[Tuple[str, ...]]:
-    """The names in a line of the configuration; None if it does not set sm-plugins."""
+    """Return the names in a configuration line; None if the line does not set sm-plugins."""
     found = _LINE.search(line.split(b"#")[0].rstrip(b" \t"))
     if found is None or found.group(1) != SM_PLUGINS.encode():
         return None
@@ -124,10 +124,10 @@ def value_of(line: bytes) -> Optional[Tuple[str, ...]]:
 
 
 def names_in(value: bytes) -> Tuple[str, ...]:
-    """The names in a list as sm-plugins has it."""
+    """Return the names in the value of an sm-plugins line."""
     return tuple(os.fsdecode(name) for name in _SPACES.split(value) if name)
 
 
 def under(root: str, path: str) -> str:
-    """The absolute `path` as found when `root` is the root directory."""
+    """Return the absolute `path` below the directory `root`."""
     return os.path.join(root, path.lstrip("/"))

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Never the original: who in this pool uses a LUN, by its SCSIid, as far as xapi knows. Attached or not: data are data.
+"""The users of a LUN in this pool, by SCSIid, from xapi's records. A LUN with a user is no clone: never write to it.
 
     PBD.device_config    SCSIid (lvmoiscsi, lvmohba), ScsiId (gfs2); device: paths, with commas between (lvm, ext)
     SR.sm_config         devserial: scsi-<SCSIid>, with commas between; SCSIid; a key scsi-<SCSIid> (old releases)
-    VDI.sm_config        SCSIid: an SR of type iscsi or hba makes a VDI of each LUN, whether a VM has it or not
-    VDI.location         a link in /dev/xapi/block: the VDI is a LUN that was given to VMs as it is
+    VDI.sm_config        SCSIid: an SR of type iscsi or hba makes a VDI of each LUN, used by a VM or not
+    VDI.location         a link in /dev/xapi/block: the VDI is a LUN that VMs use as it is
 
-Every value is looked at, whatever its key: SRs of other makers have theirs.
+A detached SR is a user as well, because its data is on the LUN. This module reads the values of all keys, because SR
+drivers of other vendors have keys of their own.
 Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_SCSIidlist), LUNperVDI.py.
 """
 
@@ -18,23 +19,23 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.scsi_id_text import is_printed, luns_named, names_lun
 
-#: SRs of our types are those of calls under way, or left over from one that died with xapi; the LUN's lock orders calls
+#: an SR of these types belongs to a running call, or to a call that died with xapi. The LUN's lock orders calls
 OWN_TYPES = ("relvmoiscsi", "relvmohba")
 
 Records = Mapping[str, Mapping[str, Any]]
-#: The SCSIid of what a path leads to on this host; None if there is nothing, or nothing that has one.
+#: Returns the SCSIid of the LUN that a path of this host leads to; None without a LUN or without a SCSIid.
 Look = Callable[[str], Optional[str]]
 
-#: Directories of links that lead to the same LUN on every host, so that following them here says something of there.
+#: Directories of links that lead to the same LUN on every host: this host may follow another host's path there.
 _SAME_EVERYWHERE = ("/dev/disk/by-id/", "/dev/disk/by-scsid/")
 _DEVICES = ("/dev/",)
-#: Keys whose values are names and passwords; one that holds a LUN has another name, in whatever driver.
+#: Keys of names and passwords. No SR driver stores a LUN under such a key.
 _OF_LOGINS = re.compile("pass|secret|chap|user", re.IGNORECASE)
 _GIVEN_AS_THEY_ARE = "/dev/xapi/block/"
 
 
 class Pool(NamedTuple):
-    """What is asked of xapi: all records of three classes, by reference."""
+    """All records of three classes from xapi, by reference."""
 
     pbds: Records
     srs: Records
@@ -42,16 +43,16 @@ class Pool(NamedTuple):
 
 
 class User(NamedTuple):
-    """Somebody who has something on the LUN."""
+    """An SR or a VDI with data on the LUN."""
 
     sentence: str
-    sr: Mapping[str, Any]  #: its record; empty where xapi has none
+    sr: Mapping[str, Any]  #: the SR's record; empty if xapi has none
     sr_ref: str
-    vdi: Mapping[str, Any]  #: its record, for a VDI
+    vdi: Mapping[str, Any]  #: the VDI's record; empty for an SR
 
     @property
     def is_own(self) -> bool:
-        """Is it the record of a call to us?"""
+        """Is the SR the record of a call to relvmoiscsi?"""
         return bool(self.sr.get("type") in OWN_TYPES)
 
     @property
@@ -60,16 +61,16 @@ class User(NamedTuple):
 
 
 def read_pool(xapi: Any) -> Pool:
-    """What xapi knows. Raises XapiFailure."""
+    """Read the records from xapi. Raises XapiFailure."""
     return Pool(xapi.records("PBD"), xapi.records("SR"), xapi.records("VDI"))
 
 
 def verify_unused(scsi_id: str, pool: Pool, own_sr: str = "", look: Look = scsi_id_at, here: str = "") -> None:
-    """Raises Refused when anybody in the pool uses the LUN, but the temporary SRs of calls to us; `own_sr` is one.
+    """Raise Refused if an SR or VDI of the pool uses the LUN. Temporary SRs of relvmoiscsi's calls do not count.
 
-    `here` is the host that looks: what its own PBDs name as a device is followed, whatever the name.
-    An SR that was made on the LUN counts, whether hosts are connected to it or not: forgetting it frees the LUN.
-    That is the original, or the clone after it was introduced, or an array that gives a clone its original's id.
+    `own_sr` is the SR of this call. `here` is the reference of this host: any device path in the host's own PBDs is
+    followed. An SR that was made on the LUN counts, attached or not; forgetting the SR frees the LUN. A used LUN is the
+    original, or a clone that was introduced before, or the clone of an array that copies the SCSIid.
     """
     found = users_of(scsi_id, pool, look, here)
     users = [user for user in found if not user.is_own and user.sr_ref != own_sr]
@@ -83,9 +84,9 @@ def verify_unused(scsi_id: str, pool: Pool, own_sr: str = "", look: Look = scsi_
 
 
 def users_of(scsi_id: str, pool: Pool, look: Look = scsi_id_at, here: str = "") -> List[User]:
-    """Everybody in the pool who has something on the LUN, each once, SRs first; with a sentence that says what.
+    """Return every SR and VDI with data on the LUN, each once, SRs first, each with a sentence about its use.
 
-    An SR that was made on the LUN counts, whether any host is still connected to the SR or not.
+    An SR that was made on the LUN counts, attached or not.
     """
     found = {user.sr_ref: user for user in _by_pbds(scsi_id, pool, look, here)}
     for user in _made_on(scsi_id, pool):
@@ -94,7 +95,7 @@ def users_of(scsi_id: str, pool: Pool, look: Look = scsi_id_at, here: str = "") 
 
 
 def _made_on(scsi_id: str, pool: Pool) -> Iterator[User]:
-    """The SRs whose sm-config says that they were made on the LUN."""
+    """Give the SRs whose sm-config names the LUN as the LUN that the SR was made on."""
     for ref, sr in pool.srs.items():
         config = sr.get("sm_config", {})
         if any(names_lun(str(text), scsi_id) for text in [*config, *config.values()]):
@@ -103,9 +104,10 @@ def _made_on(scsi_id: str, pool: Pool) -> Iterator[User]:
 
 
 def ids_named(pool: Pool) -> List[str]:
-    """Whatever could be a SCSIid in the records; but not in those of calls to us, which name clones.
+    """Return all texts of the records that may be a SCSIid.
 
-    Passwords are not among it: what this gives is written to a file and said in logs.
+    The SRs of calls to relvmoiscsi are left out: these SRs name clones. Passwords are left out: callers write the
+    result to a file and to logs.
     """
     own = {ref for ref, sr in pool.srs.items() if sr.get("type") in OWN_TYPES}
     configs = [pbd.get("device_config", {}) for pbd in pool.pbds.values() if pbd.get("SR") not in own]
@@ -117,7 +119,7 @@ def ids_named(pool: Pool) -> List[str]:
 
 
 def _by_pbds(scsi_id: str, pool: Pool, look: Look, here: str) -> Iterator[User]:
-    """The SRs with a PBD on the LUN; attached are those that any host has attached."""
+    """Give the SRs with a PBD on the LUN. An SR is attached if any host has it attached."""
     attached: Dict[str, bool] = {}
     for pbd in pool.pbds.values():
         roots = _DEVICES if here and pbd.get("host") == here else _SAME_EVERYWHERE

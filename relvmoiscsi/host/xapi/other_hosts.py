@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The other hosts of the pool, asked through our host plugin what they do with a LUN.
+"""The other hosts of the pool: ask each host, through the host plugin, what it does with a LUN.
 
-An array maps a LUN to hosts, and each host sees what it likes of it. One that has taken a clone for its original has
-volumes of the original's SR on the clone's disk; whatever is written to that disk then destroys what it does there.
-xapi knows nothing of it: by its records that host has the original attached.
+An array may map a LUN to several hosts. A host that takes a clone for its original activates volumes of the original's
+SR on the clone's disk. A write to the clone would then destroy data that this host uses. xapi's records do not show
+this: by the records, the host has the original attached.
 
-Nor does the lock of a LUN, which is of one host, keep two hosts from resignaturing it at the same time, each writing
-over what the other has read. So a host tells as well whether a call of ours is at work on the LUN there. Whoever asks
-has locked the LUN before: then of two hosts that begin at the same time at least one is told of the other.
+The lock of a LUN is of one host. Two hosts could resignature the LUN at the same time, and overwrite each other's work.
+So a host also answers whether a call of relvmoiscsi works on the LUN there:
+
+    t0  host A locks the LUN on A              host B locks the LUN on B
+    t1  host A asks B: a call works on it      host B asks A: a call works on it
+
+Each host locks before it asks. So at least one of the two hosts learns of the other, and is refused.
 """
 
 import json
@@ -27,27 +31,27 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 log = logging.getLogger(__name__)
 
 PLUGIN, FUNCTION = "relvmoiscsi", "lun"
-ANSWER_SECONDS = 10.0  #: for all of them, asked at the same time
-#: the name that device-mapper has for a volume of an SR: VG_XenStorage-<UUID>, each dash of it doubled
+ANSWER_SECONDS = 10.0  #: for the answers of all hosts, which are asked at the same time
+#: device-mapper's name of an SR's volume: VG_XenStorage-<UUID>-, with each dash of the volume group's name doubled
 _OF_SR = re.compile(r"VG_XenStorage--([0-9a-f]{8}(?:--[0-9a-f]{4}){3}--[0-9a-f]{12})-")
 
 
 class Use(NamedTuple):
-    """What a host has of a LUN."""
+    """The disks and device-mapper devices of a LUN on one host."""
 
     disks: Tuple[str, ...]  #: "sdb"
-    stacked: Tuple[str, ...]  #: names of device-mapper devices on them, its own multipath map apart
-    is_worked_on: bool = False  #: by a call or a command of ours
+    stacked: Tuple[str, ...]  #: names of device-mapper devices on the disks, without the LUN's multipath map
+    is_worked_on: bool = False  #: by a call or a command of relvmoiscsi
 
     @property
     def srs(self) -> List[str]:
-        """UUIDs of the SRs whose volumes are active on it."""
+        """UUIDs of the SRs whose volumes are active on the LUN."""
         found = [match.group(1).replace("--", "-") for match in map(_OF_SR.match, self.stacked) if match]
         return list(dict.fromkeys(found))
 
 
 def use_of_lun(scsi_id: str, host: Host = THIS_HOST) -> Use:
-    """What this host has of the LUN."""
+    """Return this host's use of the LUN."""
     disks = udev.disks_of(scsi_id, host)
     found = dict.fromkeys(name for disk in disks for name in holders.stacked(disk, host))
     return Use(tuple(disks), tuple(found), sm_locks.is_lun_locked(scsi_id, host) or hiding.is_switch_on(scsi_id, host))
@@ -58,25 +62,25 @@ def to_json(use: Use) -> str:
 
 
 def from_json(text: str) -> Use:
-    """Raises ValueError for what is no answer of the plugin."""
+    """Return the use that the plugin's answer has. Raises ValueError for any other text."""
     found = json.loads(text)
     try:
         disks, stacked = tuple(map(str, found["disks"])), tuple(map(str, found["stacked"]))
-        return Use(disks, stacked, bool(found.get("is_worked_on", False)))  # an earlier release does not tell
+        return Use(disks, stacked, bool(found.get("is_worked_on", False)))  # earlier releases lack is_worked_on
     except (KeyError, TypeError) as error:
         raise ValueError(f"{text[:80]!r} is no use of a LUN") from error
 
 
 class OtherHosts:
-    """Those of the pool that the call does not run on."""
+    """The hosts of the pool other than the host of this call."""
 
     def __init__(self, xapi: Xapi, own_ref: str) -> None:
         self._xapi, self._own_ref = xapi, own_ref
 
     def verify_unused(self, scsi_id: str, deadline: Deadline) -> None:
-        """Raises Refused when one of them has volumes on the LUN, or a call of ours that is at work on it.
+        """Raise Refused if another host has volumes on the LUN, or runs a call of relvmoiscsi on the LUN.
 
-        One that cannot be asked is warned of. The LUN is locked here.
+        Log a warning for each host that does not answer. The caller has locked the LUN on this host.
         """
         hosts = {ref: host for ref, host in self._xapi.records("host").items() if ref != self._own_ref}
         sentences, at_work = [], []
@@ -99,7 +103,7 @@ class OtherHosts:
             raise Refused(problem.format(at_work[0], scsi_id)).in_state("Nothing was written.")
 
     def _answers(self, refs: List[str], scsi_id: str, deadline: Deadline) -> Dict[str, Union[Use, str]]:
-        """What each says, or why it says nothing."""
+        """Return each host's answer, or the reason why the host gave none."""
         seconds = deadline.within(ANSWER_SECONDS)
         xapi = self._xapi.within(seconds)
         found: Dict[str, Union[Use, str]] = dict.fromkeys(refs, f"it did not answer within {seconds:g} seconds")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""XenAPI, the SDK: its module, the transport that gives its sessions a time limit, and why a call has failed.
+"""XenAPI, the SDK: its Python module, a transport with a time limit for its sessions, and reasons of failed calls.
 
-dom0 has the module, where the storage manager's drivers find it; elsewhere it comes from PyPI. It knows no time limit
-and no certificates, and of unix sockets only those whose path has no underscore: `Transport` takes any connection.
+In dom0 the module is beside the storage manager's drivers; elsewhere the module comes from PyPI. The SDK has no time
+limit and no certificates. The SDK rejects Unix sockets with an underscore in the path. `Transport` takes any
+connection.
 """
 
 import http.client
@@ -18,13 +19,13 @@ from xml.parsers import expat
 
 from relvmoiscsi.errors import NotFound
 
-#: what a connection may end in; on Python 3.6 a certificate for another host is no OSError
+#: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
 GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.Error, expat.ExpatError)
 
 
 def module() -> Any:
-    """The module XenAPI. Raises NotFound where there is none."""
-    if sys.flags.no_site:  # as the package starts Python: it begins faster so, and without dom0's XenAPI
+    """Return the module XenAPI. Raises NotFound if Python cannot import it."""
+    if sys.flags.no_site:  # the package starts Python with -S, which is faster but cannot find dom0's XenAPI
         site.main()
     try:
         return importlib.import_module("XenAPI")
@@ -36,10 +37,10 @@ def module() -> Any:
 
 
 class Transport(xmlrpc.client.Transport):
-    """Calls over the connections that `connection` makes; they have the time limit.
+    """Calls over connections that `connection` makes and gives a time limit.
 
-    The standard library sends a call once more where the answer to a first one was lost. With `is_sent_once` a call is
-    sent once, over a connection of its own: xapi ends a connection that is idle for as long as a LUN may take.
+    The standard library repeats a call if the answer to the first was lost. With `is_sent_once` the transport sends a
+    call once, over a new connection: xapi closes a connection that is idle for as long as a resignature may take.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Transport(xmlrpc.client.Transport):
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a unix socket, with a time limit for each wait."""
+    """HTTP over a Unix socket, with a time limit for each wait."""
 
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -80,7 +81,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def reason(error: BaseException) -> str:
-    """Why a connection failed, in words."""
+    """Return why a connection failed, in words."""
     if isinstance(error, ssl.SSLError):
         return (getattr(error, "verify_message", "") or error.reason or str(error)).rstrip(".")
     if isinstance(error, OSError) and error.strerror:

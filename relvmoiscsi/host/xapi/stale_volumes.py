@@ -4,10 +4,10 @@
     t0  a clone that was not resignatured is a disk of the host
     t1  the PBD of the original is plugged. LVM sees one PV on two disks and takes the clone's for the SR. The storage
         manager activates the volume MGT there, then ends the plug with error 119
-    t2  MGT stays active: nobody may write to the clone, and the original cannot be plugged beside it
+    t2  MGT stays active: relvmoiscsi refuses to write to the clone, and the host cannot plug the original
 
-The way out is to deactivate the volume group by its name. LVM refuses that for a volume that is open. While the SR is
-attached to the host, the disk may be the original in use: then nothing is to be deactivated.
+The remedy is to deactivate the volume group by its name. LVM refuses this for an open volume. While the SR is attached
+to the host, the disk may be the original in use: then no volume may be deactivated.
 Source: sm LVHDoISCSISR.py attach, LVHDSR.py attach, lvutil.py checkPVScsiIds.
 """
 
@@ -19,14 +19,14 @@ Records = Mapping[str, Mapping[str, Any]]
 
 
 class Attachments(NamedTuple):
-    """What xapi says of PBDs and SRs, by reference, and which host this is."""
+    """The PBDs and SRs of xapi's records, by reference, and the reference of this host."""
 
     pbds: Records
     srs: Records
     host_ref: str
 
     def is_attached_here(self, sr_uuid: str) -> Optional[bool]:
-        """Is the SR attached to this host? None: that cannot be told, or an operation on the SR is under way."""
+        """Return whether the SR is attached to this host; None if unknown or while an operation on the SR runs."""
         refs = [ref for ref, sr in self.srs.items() if sr.get("uuid") == sr_uuid]
         mine = [pbd for pbd in self.pbds.values() if pbd.get("host") == self.host_ref and pbd.get("SR") in refs]
         if any(pbd.get("currently_attached") for pbd in mine):
@@ -36,14 +36,14 @@ class Attachments(NamedTuple):
 
 
 def vg_command(sr_uuid: str) -> str:
-    """The command that deactivates the volumes of an SR on this host."""
+    """Return the command that deactivates the volumes of an SR on this host."""
     return f"`vgchange -an VG_XenStorage-{sr_uuid}`"
 
 
 def way_out(lun_sr: str, stacked: Sequence[str], attachments: Optional[Attachments]) -> str:
-    """Sentences for a refusal of a LUN that holds the SR `lun_sr`; `stacked` are device-mapper names on its disks.
+    """Return remedies for a refusal of a LUN that holds the SR `lun_sr`; "" if other devices are stacked on the LUN.
 
-    "" where something else than volumes of that SR is stacked on the LUN. `attachments` is None where xapi is mute.
+    `stacked` are device-mapper names on the LUN's disks. `attachments` is None if xapi does not answer.
     """
     volumes = [Use((), (name,)).srs for name in stacked]
     if not volumes or any(srs != [lun_sr] for srs in volumes):
@@ -54,12 +54,12 @@ def way_out(lun_sr: str, stacked: Sequence[str], attachments: Optional[Attachmen
         return (
             f"{what} Whether this host has that SR attached cannot be told. Run `xe pbd-list sr-uuid={lun_sr}` when "
             "xapi answers: if the PBD of this host is attached, this LUN may be the original in use. Deactivate no "
-            "volume before that is known. Then run the same again."
+            "volume before that is known. Then repeat the command."
         )
     if is_attached:
         return (
             f"{what} This host has that SR attached: this LUN may be the original in use. If the LUN is a clone, shut "
-            "down the VMs that use the SR on this host, unplug the PBD of this host, then run the same again."
+            "down the VMs that use the SR on this host, unplug the PBD of this host, then repeat the command."
         )
     return (
         f"{what} This host has no attached PBD of that SR: the storage manager activated the volumes on this clone "

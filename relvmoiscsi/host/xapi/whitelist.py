@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Our place among the storage drivers that xapi accepts: one file of ours, which repeats the list of all other files.
+"""The product's drop-in for xapi's list of storage drivers: one file that repeats the list of all other files.
 
-xapi takes the last sm-plugins line as the whole list (conf.py). Our file must name every driver and be read last, so
-`sync` writes the file anew whenever another file may have changed the list:
+xapi takes the last sm-plugins line as the whole list (conf.py). The drop-in must name every driver, and xapi must read
+it last. So `sync` writes the drop-in anew whenever another file may have changed the list:
 
-    base   the list that xapi would read without our files
-    name   /etc/xapi.conf.d/zz-relvmoiscsi.conf; a file with a list that sorts behind lends its name as a prefix
-    list   "# list:" is base and our types; where the sm-plugins line differs, somebody edited it, and the edit stays
+    base   the list that xapi would read without drop-ins
+    name   /etc/xapi.conf.d/zz-relvmoiscsi.conf. If a file with a list sorts later, its name becomes a prefix
+    list   the line "# list:" has base and the product's SR types. If the sm-plugins line differs, an administrator
+           has edited the line, and `sync` keeps the edit
 
-Without a base `sync` writes nothing: a list of our types alone would turn all other drivers off. Where the base accepts
-our types already, there is no file. A file that begins with our first line is ours, an editor's copy too.
+Without a base `sync` writes nothing: a list of the product's types alone would turn all other drivers off. If the base
+accepts the product's types, there is no drop-in. An editor's copy that begins with _FIRST_LINE is a drop-in.
 
-xapi reads every file in xapi.conf.d, so `sync` writes new content to a file in /etc, flushes and renames that file.
+xapi reads every file in xapi.conf.d. So `sync` writes new content to a file in /etc, flushes and renames that file.
 """
 
 import os
@@ -23,9 +24,9 @@ from relvmoiscsi.host import files, flock
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS, allows, folded, under
 
-OURS = ("relvmoiscsi", "relvmohba")  #: our SR types
+OURS = ("relvmoiscsi", "relvmohba")  #: the product's SR types
 DROP_IN = "zz-relvmoiscsi.conf"
-NEW_FILE = "/etc/.relvmoiscsi.new"  #: beside xapi.conf.d, never in it
+NEW_FILE = "/etc/.relvmoiscsi.new"  #: beside xapi.conf.d, never inside
 WAIT_SECONDS = 10.0
 
 _FIRST_LINE = "# Written by /usr/share/relvmoiscsi/sm-whitelist; of your changes, only those of the last line stay."
@@ -44,16 +45,16 @@ Files = Dict[str, bytes]  #: content by path without the root, in the order in w
 
 
 class Outcome(NamedTuple):
-    """What became of our file, in a sentence for an administrator."""
+    """The change to the drop-in, in a sentence for an administrator."""
 
-    changed: bool  #: xapi will read something else than before
+    changed: bool  #: xapi will read another list than before
     sentence: str
 
 
 def sync(root: str = "/") -> Outcome:
-    """Bring our file up to date with the other files under `root`. Doing it twice equals doing it once.
+    """Bring the drop-in up to date with the other files under `root`. A second call changes nothing.
 
-    Raises NotFound or Refused when a file cannot be read or written; then xapi reads the list of before.
+    Raises NotFound or Refused if a file cannot be read or written; xapi then reads the earlier list.
     """
     with _alone(root):
         ours, others = _files(root)
@@ -81,7 +82,7 @@ def sync(root: str = "/") -> Outcome:
 
 
 def remove(root: str = "/") -> Outcome:
-    """Take our files out of xapi.conf.d under `root`. Where the line was edited, a file with the other drivers stays.
+    """Remove the drop-ins under `root`. If the line was edited, leave a file with the edit and without our types.
 
     Raises NotFound or Refused as `sync` does.
     """
@@ -100,15 +101,15 @@ def remove(root: str = "/") -> Outcome:
 
 
 def printable(text: str) -> str:
-    """`text` in ASCII: names of files and drivers may hold anything."""
+    """Return `text` in ASCII: a file's or driver's name may have any character."""
     return text.encode("unicode_escape").decode("ascii")
 
 
-# --- what our file says
+# --- the content of the drop-in
 
 
 def _edits(content: bytes) -> Tuple[Names, Names, bool]:
-    """Which names somebody has added to the sm-plugins line of our file, which removed; is the line gone?"""
+    """Return the names that an administrator has added to the line, the names removed, and whether the line is gone."""
     if not content:
         return (), (), False
     marks = [line[len(_LIST) :] for line in content.split(b"\n") if line.startswith(_LIST.encode())]
@@ -120,7 +121,7 @@ def _edits(content: bytes) -> Tuple[Names, Names, bool]:
 
 
 def _text(base: conf.Setting, listed: Names, plugins: Names) -> bytes:
-    """The content of our file. Raises Refused if xapi would read another list from it."""
+    """Return the content of the drop-in. Raises Refused if xapi would read another list from it."""
     text = _TEXT.format(
         first=_FIRST_LINE,
         setting=SM_PLUGINS,
@@ -137,7 +138,7 @@ def _text(base: conf.Setting, listed: Names, plugins: Names) -> bytes:
 
 
 def _name(others: List[str], settings: List[conf.Setting]) -> str:
-    """The name under which xapi reads our file behind every other file with a list. Raises Refused if there is none."""
+    """Return a name that sorts behind every other file with a list. Raises Refused if there is none."""
     last = max((os.fsencode(each.path) for each in settings if each.path != CONF), default=b"")
     prefix = os.path.basename(os.fsdecode(last))
     for name in (DROP_IN, f"{prefix}-{DROP_IN}"):
@@ -157,7 +158,7 @@ def _without(names: Names, less: Names) -> Names:
 
 
 def _named(some: Names, names: Names) -> bool:
-    """Does the list have one of them, in upper case or lower?"""
+    """Return whether the list has any of these names, in any case."""
     return bool({folded(name) for name in some} & {folded(name) for name in names})
 
 
@@ -165,7 +166,7 @@ def _named(some: Names, names: Names) -> bool:
 
 
 def _files(root: str) -> Tuple[Files, Files]:
-    """Our files, and all others."""
+    """Return the drop-ins, and all other files."""
     found = {path: conf.read_conf(root, path) for path in conf.conf_files(root)}
     ours = {path: text for path, text in found.items() if text.startswith(_FIRST_LINE.encode())}
     return ours, {path: text for path, text in found.items() if path not in ours}
@@ -182,7 +183,7 @@ def _write(root: str, path: str, content: bytes) -> None:
 
 
 def _unlink(root: str, paths: Iterable[str]) -> bool:
-    """Remove these files; True if there were any. Raises Refused."""
+    """Remove these files. Return whether there were any. Raises Refused."""
     names = list(paths)
     for path in names:
         try:
@@ -195,7 +196,7 @@ def _unlink(root: str, paths: Iterable[str]) -> bool:
 
 @contextmanager
 def _alone(root: str) -> Iterator[None]:
-    """No other run is at work on these files; what a killed run left in /etc is gone."""
+    """Hold the lock on these files, and remove a file that a killed run left in /etc."""
     etc = under(root, "/etc")
 
     def taken(_owner: str) -> Refused:

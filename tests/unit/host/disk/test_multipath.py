@@ -291,7 +291,7 @@ def test_a_map_that_is_late_is_not_blamed_on_the_blacklist(world):
     world.has_disk("sda")
     nothing = (["multipath", LUN], 0, "", "")
 
-    with pytest.raises(NotFound, match="has named no reason. A slow host needs more time: run the same") as caught:
+    with pytest.raises(NotFound, match="named no reason. A slow host needs more time: repeat the command") as caught:
         ensure_map(FIRST_TIME, ["sda"], 2.7, world.expects(RUNS, LISTED, SDA_TAKEN, nothing))
 
     assert "blacklist" not in str(caught.value)
