@@ -169,7 +169,7 @@ def with_vdis(text: str, wanted: str) -> str:
     """Return the text with this value of `vdis`. Other lines stay. Raises Refused if the result would be misread."""
     line = _misspelled(text)
     if line is not None:
-        raise Refused(f"The line {line!r} is not one that is read, and would be in the way; correct it by hand.")
+        raise Refused(f"The line {line!r} is misspelled and is not read. Correct the line by hand.")
     lines = text.split("\n")
     found = [number for number, line in lines_of_section(lines, SECTION) if _key_of(line) == "vdis"]
     headers = [number for number, line in enumerate(lines) if header(line) == SECTION]
@@ -183,7 +183,7 @@ def with_vdis(text: str, wanted: str) -> str:
     new = "\n".join(lines)
     before, after = settings_of(text, SECTION), settings_of(new, SECTION)
     if after != dict(before, vdis=wanted):
-        raise Refused(f"The section [{SECTION}] is not one that can be changed safely; edit it by hand.")
+        raise Refused(f"The section [{SECTION}] cannot be changed safely. Edit the section by hand.")
     return new
 
 

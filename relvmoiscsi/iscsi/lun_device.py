@@ -295,7 +295,7 @@ class LunDevice(Device):
         if is_named and (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
             what = now.scsi_id if now.scsi_id != was.scsi_id else f"a LUN with the serial number {now.serial!r}"
             raise Refused(
-                f"The LUN {was.scsi_id} is {what} now: the array has mapped another one in its place. Check the "
+                f"The LUN {was.scsi_id} is {what} now: the array has mapped another LUN in its place. Check the "
                 "mapping at the array.",
                 "ISCSIDevice",
             )

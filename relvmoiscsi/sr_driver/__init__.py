@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The SR driver: xapi's call in, the engine's work, one XML-RPC document out."""
+"""The SR driver: take a call of xapi, have the engine do the work, print an XML-RPC document."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""SM's error numbers, and the driver's answer for each error of this project.
+"""SM's error numbers, and the number that the driver answers for each error of relvmoiscsi.
 
-xapi drops the text of 16, 24, 38, 39 and 144, and callers take 1 for the success of a resignature. An error that
-an operator must read is therefore never answered with one of them: it goes out as SMGeneral, with its own text.
+xapi drops the text of faults 16, 24, 38, 39 and 144. Callers take fault 1 for the success of a resignature. So the
+driver answers an error with such a number as SMGeneral, with the error's own text.
 """
 
 import re
@@ -13,10 +13,10 @@ from relvmoiscsi.errors import RelvmoiscsiError
 UNIMPLEMENTED = 38
 SM_GENERAL = 202
 GENERIC_EXCEPTION = 1200
-#: what xapi keeps the text of, and nobody takes for something else
+#: faults whose text xapi drops, and the fault that means success
 _SILENT = (1, 16, 24, 38, 39, 144)
 
-#: Source: SM drivers/XE_SR_ERRORCODES.xml; the keys that errors of this project carry
+#: the keys that errors of relvmoiscsi have. Source: SM drivers/XE_SR_ERRORCODES.xml
 NUMBERS: Dict[str, int] = {
     "InvalidArg": 1,
     "SRInUse": 16,
@@ -59,7 +59,7 @@ NUMBERS: Dict[str, int] = {
 
 
 class Fault(NamedTuple):
-    """What xapi is told: number, text, and what goes to stderr, which xapi hands on as a third parameter."""
+    """An answer to xapi: number, text, and stderr, which xapi passes on as a third parameter."""
 
     code: int
     text: str
@@ -67,11 +67,11 @@ class Fault(NamedTuple):
 
 
 def fault_of(error: RelvmoiscsiError) -> Fault:
-    """The fault for an error."""
+    """Return the fault for an error."""
     code = NUMBERS.get(error.sm_key, SM_GENERAL)
     return Fault(SM_GENERAL if code in _SILENT else code, unmistakable(f"{error} [{error.sm_key}]"))
 
 
 def unmistakable(text: str) -> str:
-    """The text of a failure without the words that callers take for success; a name on the LUN may hold them."""
+    """Return the text without the words that callers take for success; a name from the LUN may contain these words."""
     return re.sub("successfully(?= resigned)", "successfully?", text, flags=re.IGNORECASE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""sr_create: reach the LUN, resignature it, leave the host as it was."""
+"""sr_create: open the LUN, resignature it, leave the host as it was before the call."""
 
 import logging
 import math
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 def sr_create(
     call: Call, config: Wanted, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline, transport: Transport
 ) -> str:
-    """Give the LUN new identities; gives the new SR UUID. Raises RelvmoiscsiError.
+    """Give the LUN new identities. Return the new SR UUID. Raises RelvmoiscsiError.
 
-    No write begins after the deadline; what has begun goes on to its end.
+    The first write comes before the deadline. A call that has begun to write completes its work after the deadline.
     """
     if not config.is_master:
         raise Refused("A resignature runs on the pool's master.", "LVMMaster").in_state(NOTHING_WRITTEN)
@@ -42,7 +42,7 @@ def sr_create(
     verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
 
     def verify_again() -> None:
-        """While the call waited for locks and logins, a user of the pool may have attached the LUN."""
+        """Check the pool again: a user may have attached the LUN while the call waited for locks and logins."""
         if lun.asks_pool_again:
             verify_unused(lun.scsi_id, read_pool(xapi), call.sr_ref, here=call.host_ref)
 
@@ -56,7 +56,7 @@ def sr_create(
 
 @contextmanager
 def _naming_the_way_out(lun: Lun, call: Call, xapi: Xapi) -> Iterator[None]:
-    """A refusal tells what to do about volumes that the storage manager has activated on the clone."""
+    """Add to a refusal what to do about volumes that the storage manager has activated on the clone."""
     try:
         yield
     except Refused as refused:
@@ -83,7 +83,7 @@ def _way_out(lun: Lun, call: Call, xapi: Xapi) -> str:
 
 
 def _not_meant(lun: Lun, pool: Pool) -> UsageError:
-    """The refusal without resign=true: what the LUN holds, and whether the pool knows that SR."""
+    """Return the refusal without resign=true. It names the SR on the LUN, and says whether the pool knows that SR."""
     sr_uuid, what = lun.with_device(_held_there, writable=False).split(" ", 1)
     known = [sr for sr in pool.srs.values() if sr_uuid != "-" and sr.get("uuid") == sr_uuid]
     whose = "The pool has no such SR: it may be another pool's original. "
@@ -122,9 +122,10 @@ def _held_there(device: "Device") -> str:
 def _resignatured(
     lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], verify: Callable[[], None], device: "Device"
 ) -> str:
-    """Its SR is not the one that xapi has a row of during this call.
+    """Give the LUN new identities and return the new SR UUID, which is not the UUID of this call's SR.
 
-    Should xapi die, that row stays, and a second SR of the same UUID could never be introduced.
+    xapi has a row for the call's SR. If xapi dies during the call, that row stays, and no other SR of the same UUID
+    could be introduced.
     """
     from relvmoiscsi.engine import OneVdiRequest, ResignatureRequest  # noqa: PLC0415 - a call that ends before needs none
     from relvmoiscsi.sr_driver.rewrite import Locks, resignatured  # noqa: PLC0415 - the same

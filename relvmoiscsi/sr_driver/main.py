@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""One call of xapi, from argument to answer: always one document on stdout, and the exit status 0."""
+"""One call of xapi, from argument to answer: one document on stdout, and always the exit status 0."""
 
 import logging
 import sys
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 
 def success(transport: Transport) -> Fault:
-    """CloudStack takes SR.create as done only if it fails with this; a contract since 2015 (docs/host.rst)."""
+    """Return the fault that means success: CloudStack needs this failure; a contract since 2015 (docs/host.rst)."""
     sentences = "The SR has been successfully resigned. Use the {} type to attach it"
     return Fault(1, "Error reporting error, unknown key " + sentences.format(transport.stock_type))
 
 
 def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
-    """Answer the call in `argv`; gives the exit status, which is 0."""
+    """Answer the call in `argv`. Return the exit status 0."""
     smlog = SmLogHandler()
     root = logging.getLogger("relvmoiscsi")
     root.setLevel(logging.INFO)
@@ -42,7 +42,7 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
         response, stderr = _refusal(_told_to_end(), smlog)
     except RelvmoiscsiError as error:
         response, stderr = _refusal(error, smlog)
-    except Exception as error:  # a bug: the operator gets its name, SMlog the traceback
+    except Exception as error:  # a bug: the operator gets the exception, SMlog has the traceback
         log.exception("a bug in relvmoiscsi %s", __version__)
         text = f"A bug in relvmoiscsi {__version__}: {error!r}. SMlog has more."
         response, stderr = _failure(GENERIC_EXCEPTION, text, smlog), ""
@@ -52,7 +52,7 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
 
 
 def _told_to_end() -> RelvmoiscsiError:
-    from relvmoiscsi.deadline import NOT_BEGUN  # noqa: PLC0415 - what the words alone refuse needs nothing of it
+    from relvmoiscsi.deadline import NOT_BEGUN  # noqa: PLC0415 - only a terminated call needs the import
 
     problem = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."
     return Refused(problem, "SRUnavailable").in_state(NOT_BEGUN)
@@ -69,7 +69,7 @@ def _failure(code: int, text: str, smlog: SmLogHandler) -> str:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """As UTF-8, whatever the locale: xapi's environment has none."""
+    """Write UTF-8 in every locale: xapi's environment sets no locale."""
     stream.buffer.write(xml_safe(text).encode("utf-8"))
     stream.flush()
 
@@ -88,7 +88,7 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler, transport: Transport) -> T
 
 
 def _worked_on(call: protocol.Call, config: Wanted, smlog: SmLogHandler, transport: Transport) -> Tuple[str, str]:
-    """The answer to a call whose device-config is right. A call that is refused before imports none of this."""
+    """Return the answer to a call with a valid device-config. A call that is refused earlier imports none of this."""
     from relvmoiscsi.deadline import Deadline  # noqa: PLC0415
     from relvmoiscsi.host.settings import deadline_seconds  # noqa: PLC0415
     from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
@@ -101,7 +101,7 @@ def _worked_on(call: protocol.Call, config: Wanted, smlog: SmLogHandler, transpo
         return protocol.string_response(sr_probe(call, config, xapi, smlog, deadline, transport)), ""
     from relvmoiscsi.sr_driver.create import sr_create  # noqa: PLC0415
 
-    with in_state(lambda: deadline.disk_state if deadline.has_passed else ""):  # an error that has a state keeps it
+    with in_state(lambda: deadline.disk_state if deadline.has_passed else ""):  # an error's own state has precedence
         sr_uuid = sr_create(call, config, xapi, smlog, deadline, transport)
     log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
     done = success(transport)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """sr_probe: the state of the LUN, as XML in the form of lvmoiscsi's answer.
 
-xapi does one sr_attach, sr_detach or sr_probe at a time on a host: while a probe waits, no PBD is plugged or unplugged
-there. Disks of VMs are attached all the same. So a probe waits for no lock, and over iSCSI it has a short time for the
-rest. Source: xen-api ocaml/xapi/sm.ml, serialize_attach_detach.
+On a host, xapi runs one sr_attach, sr_detach or sr_probe at a time. While a probe waits, xapi plugs and unplugs no PBD
+there; disks of VMs are still attached. So a probe waits for no lock, and over iSCSI a probe has a short time limit.
+Source: xen-api ocaml/xapi/sm.ml, serialize_attach_detach.
 """
 
 import json
@@ -22,14 +22,14 @@ from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.sr_driver.protocol import Call, escaped
 from relvmoiscsi.sr_driver.transport import Transport, Wanted
 
-MOST_VDIS = 1500  #: xapi keeps an answer in its database: 64 KiB
-BUSY = "busy"  #: a state: somebody else is at work, and the LUN was not looked at
+MOST_VDIS = 1500  #: xapi stores an answer in its database, with a limit of 64 KiB
+BUSY = "busy"  #: the state if another call works on the LUN: this probe has not read the LUN
 
 
 def sr_probe(
     call: Call, config: Wanted, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline, transport: Transport
 ) -> str:
-    """What is on the LUN. Nothing is written. Raises RelvmoiscsiError."""
+    """Return the content of the LUN. Write nothing. Raises RelvmoiscsiError."""
     deadline = deadline.part(transport.probe_seconds)
     with in_state(lambda: NOTHING_WRITTEN if deadline.has_passed else ""):
         lun = transport.open_lun(call, config, xapi, smlog, deadline, 0.0)
@@ -40,13 +40,14 @@ def sr_probe(
 
 
 def document(device: Device, scsi_id: str) -> str:
-    """What is on a LUN, as XML. Nothing is written.
+    """Return the content of a LUN as XML. Write nothing.
 
-    `UUID` is the SR that it holds now; an SR that it was made of, or is to become, has a name of its own. `one_vdi` is
-    whether it has one VDI, or can be made a LUN with one; `metadata_of` the pools whose databases VDIs are to hold, if
-    any do; `old_vdis` what the VDIs of a LUN with new identities were, as long as its journal is there: once it is
-    plugged, LVM may take that place; `copied` is true where the new identities are those of another LUN, of which the
-    array has made this one; `vms` the names of VMs whose records are on it, as JSON, and `vms_saved` of when these are.
+    - UUID: the SR on the LUN now. old_uuid and new_uuid: the SR before and after a resignature.
+    - copied: true if the new identities belong to another LUN, and the array has copied that LUN to this one.
+    - old_vdis: the VDIs before the resignature, while the journal exists. LVM may overwrite the journal after a plug.
+    - one_vdi: whether the LUN has one VDI, or can be made an SR with one VDI.
+    - metadata_of: the pools whose databases VDIs hold, if any.
+    - vms: the names of VMs whose records are on the LUN, as JSON. vms_saved: the time of these records.
     """
     found = engine.inspect(device)
     rows = []
@@ -72,7 +73,7 @@ def document(device: Device, scsi_id: str) -> str:
 
 
 def _old_vdis(lun: Lun, ids: IdMap) -> List[str]:
-    """What the VDIs of a resignatured LUN were; none if it is another LUN, or they are too many for an answer."""
+    """Return the VDIs of a resignatured LUN before; [] for another LUN, or for too many VDIs for an answer."""
     if lun.sr_uuid != ids.new_sr:
         return []
     old = ids.reversed().uuids

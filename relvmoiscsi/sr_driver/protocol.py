@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The exec protocol between xapi and a storage-manager plugin.
 
-xapi runs the plugin with one argument, an XML-RPC call whose only parameter is a struct, and reads one XML-RPC
-response from stdout. It insists: no attributes, nothing else on stdout, exit status 0 even for a fault, and for a
-call that gives nothing exactly <nil/>.
+xapi runs the plugin with one argument, an XML-RPC call whose only parameter is a struct. xapi reads one XML-RPC
+response from stdout. The response has no attributes; a call without a result gives exactly <nil/>. Nothing else may be
+on stdout, and the exit status is 0 even for a fault.
 
 Source: xen-api ocaml/xapi/sm_exec.ml, ocaml/libs/http-lib/xMLRPC.ml.
 """
@@ -16,7 +16,7 @@ from relvmoiscsi.host.sm_log import xml_safe
 
 
 class Call(NamedTuple):
-    """What xapi asks for. Strings that a command does not have are empty."""
+    """A call of xapi. A string that the command does not have is ""."""
 
     command: str  #: "sr_create"
     device_config: Mapping[str, str]
@@ -28,8 +28,8 @@ class Call(NamedTuple):
 
 
 def parse_call(text: str) -> Call:
-    """The call in the plugin's argument. Raises UsageError (BadRequest) for anything that is none."""
-    if "<!" in text:  # xapi writes no document type; where one comes with entities, they could fill the memory
+    """Parse the plugin's argument. Raises UsageError (BadRequest) for an invalid call."""
+    if "<!" in text:  # xapi writes no document type; the entities of a hostile one could fill the memory
         raise UsageError("The argument is no XML-RPC call of xapi: it has a declaration.", "BadRequest")
     try:
         params, method = xmlrpc.client.loads(text)
@@ -68,14 +68,14 @@ def fault_response(code: int, text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text as it stands between two tags."""
+    """Return the text escaped for a place between two tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def usage(argv: Sequence[str]) -> str:
-    """The one argument of the plugin. Raises UsageError (BadRequest) when there is none, or more.
+    """Return the only argument of the plugin. Raises UsageError (BadRequest) for any other number of arguments.
 
-    It is UTF-8; Python 3.6, which reads arguments as ASCII in xapi's environment, has escaped what is not.
+    The argument is UTF-8. Python 3.6 reads arguments as ASCII in xapi's environment and escapes all other bytes.
     """
     if len(argv) != 2:
         raise UsageError(f"{len(argv) - 1} arguments were given, expected one.", "BadRequest")

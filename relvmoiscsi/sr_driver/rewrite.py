@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""New identities for a LUN at hand, whatever an earlier call has left of it."""
+"""Give an open LUN new identities. Finish or take back what an earlier call has left on the LUN."""
 
 import json
 import logging
@@ -21,26 +21,26 @@ from relvmoiscsi.wording import human_size
 
 log = logging.getLogger(__name__)
 
-LOCK_SECONDS = 15.0  #: for a udev worker that looks at the disk
-VG_LOCK_SECONDS = 600.0  #: for LVM commands and other calls, as far as the deadline allows
+LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
+VG_LOCK_SECONDS = 600.0  #: wait for LVM commands and other calls, within the deadline
 _TELL_SECONDS = 1.0
 
 
 def waiting(deadline: Deadline, seconds: float) -> float:
-    """Seconds to wait for a lock: the error that names its holder must come before the caller gives up."""
+    """Return how long to wait for a lock: the error that names the holder must come before the caller gives up."""
     return max(0.0, min(seconds, deadline.left - _TELL_SECONDS))
 
 
 class Locks(NamedTuple):
-    """What is to be taken against LVM commands of this host. A LUN that LVM does not see needs none of it."""
+    """The locks to take against LVM commands of this host. A LUN that LVM does not see needs no such lock."""
 
-    of_lvm: bool = True  #: LVM's own, of both names of the volume group
-    of_sm: bool = True  #: SM's LVM lock; False as well where the parent of this process holds it
+    of_lvm: bool = True  #: LVM's own locks, of the old and the new name of the volume group
+    of_sm: bool = True  #: SM's LVM lock; False also if this process's parent holds it
 
 
 @contextmanager
 def take_locks(deadline: Deadline, wanted: str) -> Iterator[None]:
-    """Hold the locks that a `_SmLog` asks for: `Locks` with the names of the volume groups, as JSON."""
+    """Hold the locks that a `_SmLog` asks for: JSON of `of_sm` and the names of the volume groups (null: no locks)."""
     of_sm, vg_names = json.loads(wanted)
     with ExitStack() as held:
         if of_sm:
@@ -57,15 +57,15 @@ def resignatured(
     locks: Locks = Locks(),  # noqa: B008 - a tuple
     verify: Callable[[], None] = lambda: None,
 ) -> str:
-    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here.
+    """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID.
 
-    `verify` is called last before the first write; what it raises goes through, with nothing written.
+    `verify` is the last call before the first write. Its errors go through, and nothing is written.
     """
     done = procedure.resignature(device, os.urandom, _SmLog(device, deadline, locks, verify), request)
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", device.name, done.sr_uuid)
         return done.sr_uuid
-    assert isinstance(done, procedure.Outcome) and done.result.ids is not None  # this voice never stops at the plan
+    assert isinstance(done, procedure.Outcome) and done.result.ids is not None  # `_SmLog.agrees_to` is always true
     result, ids = done.result, done.result.ids
     if not done.was_cut:
         _log_map(result.lun, ids)
@@ -74,25 +74,25 @@ def resignatured(
 
 
 _WHY = {
-    procedure.OF_A_COPY: "taking it back, for this is a copy of that LUN",
-    procedure.OTHER_VDIS: "taking it back, for it leads to other VDIs",
-    procedure.BEFORE_COMMIT: "taking it back, for it was cut before its commit",
+    procedure.OF_A_COPY: "taking the run back, because this LUN is a copy of the run's LUN",
+    procedure.OTHER_VDIS: "taking the run back, because the run leads to other VDIs",
+    procedure.BEFORE_COMMIT: "taking the run back, because the run was cut before its commit",
 }
 
 
 class _SmLog(procedure.Voice):
-    """Nobody is asked: the caller wants a LUN of its own, and SMlog has what was done for it."""
+    """A Voice that asks no person: the caller wants new identities. SMlog gets all steps."""
 
     def __init__(
         self, device: Device, deadline: Deadline, locks: Locks, verify: Callable[[], None] = lambda: None
     ) -> None:
         self._device, self._deadline, self._locks, self._verify = device, deadline, locks, verify
-        self._said = 0  # tenths of what is copied
+        self._said = 0  # tenths of the copy that were logged
         self._takes_back = False
 
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
         self._takes_back = bool(take_back)
-        what = _WHY[take_back] if take_back else "finishing it"
+        what = _WHY[take_back] if take_back else "finishing the run"
         run = mark.journal.run
         log.info("%s holds an unfinished run for SCSIid %s; %s", self._device.name, run.scsi_id, what)
 
@@ -105,7 +105,7 @@ class _SmLog(procedure.Voice):
         return True
 
     def copying(self, done: int, total: int) -> None:
-        """A line for each tenth."""
+        """Log a line for each tenth of the copy."""
         self._give_up_in_time(done, total, "copied")
         if done * 10 // total > self._said:
             self._said = done * 10 // total
@@ -124,7 +124,7 @@ class _SmLog(procedure.Voice):
 
     @contextmanager
     def locks(self, run: Run) -> Iterator[None]:
-        """SM's LVM lock and LVM's own, on both names of the volume group, where LVM sees the LUN."""
+        """Hold SM's LVM lock and LVM's locks on both names of the volume group, if LVM sees the LUN."""
         wanted = json.dumps([self._locks.of_sm, list(engine.vg_names(run)) if self._locks.of_lvm else None])
         with in_call(partial(take_locks, self._deadline), wanted):
             with in_state(NOTHING_WRITTEN):

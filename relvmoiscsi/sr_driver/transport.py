@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A transport gives the bytes of a LUN to a call, and has an SR type of its own.
+"""A transport gives a call the bytes of a LUN, and has an SR type of its own.
 
-All else is the same with every transport: the answers to xapi, the guards from the pool's records, the engine. A
-transport is a folder here: its `Transport`, the device-config keys of its stock type, the lists that the stock driver
-prints on stderr, and a `Lun`: over a session of this process (iscsi), or as disks that a scan brings to this host
-(hba).
+All transports share the answers to xapi, the checks of the pool's records, and the engine. A transport is a package in
+this directory. The package has a `Transport`, the device-config keys of the stock SR type, the lists that the stock
+driver prints on stderr, and a `Lun`. The iscsi `Lun` uses a session of this process; the hba `Lun` uses disks that a
+scan adds to this host.
 """
 
 import math
@@ -15,17 +15,17 @@ from relvmoiscsi.host.settings import VDIS
 from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
 
-if TYPE_CHECKING:  # they are slow to import, and the device-config of a call may be refused
+if TYPE_CHECKING:  # these imports are slow, and a call with a refused device-config does not need them
     from relvmoiscsi.deadline import Deadline
     from relvmoiscsi.device import Device
     from relvmoiscsi.host.xapi.api import Xapi
 
-#: what a call does with a LUN; it gives the text of the answer
+#: the work of a call on a LUN; returns the text of the answer
 Work = Callable[["Device"], str]
 
 
 class Listed(UsageError):
-    """A key is missing; `listing` is the XML of what it could be."""
+    """A key is missing. `xml` lists the possible values."""
 
     def __init__(self, message: str, sm_key: str, xml: str) -> None:
         super().__init__(message, sm_key)
@@ -33,13 +33,13 @@ class Listed(UsageError):
 
 
 class Wanted:
-    """What a device-config says with every transport. Its classes are tuples, with more of their own."""
+    """The keys of a device-config that all transports have. Subclasses are tuples with further keys."""
 
     __slots__ = ()
 
     @property
     def scsi_id(self) -> str:
-        """Empty when it is missing."""
+        """The SCSIid; "" if the key is missing."""
         raise NotImplementedError
 
     @property
@@ -48,30 +48,30 @@ class Wanted:
 
     @property
     def vdis(self) -> Optional[str]:
-        """One, all, or None: as the host has it."""
+        """The value "one" or "all", or None for the setting of the host."""
         raise NotImplementedError
 
     @property
     def vdi(self) -> Optional[str]:
-        """UUID of the one, where several are live."""
+        """UUID of the VDI that stays, if several VDIs are live."""
         raise NotImplementedError
 
     @property
     def clear_databases(self) -> bool:
-        """Is no VDI to hold the database of a pool any more?"""
+        """Shall no VDI keep the database of a pool?"""
         return False
 
     @property
     def is_meant(self) -> bool:
-        """Did the caller say that the LUN is a clone, where the transport wants that said?"""
+        """Did the caller say that the LUN is a clone? Always true for a transport that does not ask."""
         return True
 
 
-# --- the keys that mean the same with every transport
+# --- the keys of all transports
 
 
 def scsi_id_in(device_config: Mapping[str, str]) -> str:
-    """The SCSIid; "" when it is missing. Raises UsageError (ConfigSCSIid)."""
+    """Return the SCSIid; "" if the key is missing. Raises UsageError (ConfigSCSIid)."""
     scsi_id = device_config.get("SCSIid", "").strip()
     if scsi_id and not is_scsi_id(scsi_id):
         raise UsageError(f"{scsi_id!r} is no SCSIid (device-config:SCSIid).", "ConfigSCSIid")
@@ -79,7 +79,7 @@ def scsi_id_in(device_config: Mapping[str, str]) -> str:
 
 
 def vdis_in(device_config: Mapping[str, str]) -> Optional[str]:
-    """One, all, or None: as the host has it. Raises UsageError."""
+    """Return "one", "all", or None for the setting of the host. Raises UsageError."""
     text = device_config.get("vdis", "").strip()
     if text and text not in VDIS:
         raise UsageError(f"{text!r} is neither `one` nor `all` (device-config:vdis).", "InvalidArg")
@@ -87,7 +87,7 @@ def vdis_in(device_config: Mapping[str, str]) -> Optional[str]:
 
 
 def vdi_in(device_config: Mapping[str, str]) -> Optional[str]:
-    """The UUID of the VDI that stays; None where it is not said. Raises UsageError."""
+    """Return the UUID of the VDI that stays; None if the key is missing. Raises UsageError."""
     from relvmoiscsi.formats.identity import is_uuid  # noqa: PLC0415 - few calls have the key
 
     text = device_config.get("vdi", "").strip().lower()
@@ -97,12 +97,12 @@ def vdi_in(device_config: Mapping[str, str]) -> Optional[str]:
 
 
 def clear_databases_in(device_config: Mapping[str, str]) -> bool:
-    """Is no VDI to hold the database of a pool any more?"""
+    """Return whether no VDI shall keep the database of a pool."""
     return device_config.get("clear-metadata-vdi", "").strip() == "true"
 
 
 def record_of_host(call: Call, xapi: "Xapi") -> Dict[str, Any]:
-    """Xapi's record of the host that the call runs on. Raises XapiFailure."""
+    """Return xapi's record of the host that the call runs on. Raises XapiFailure."""
     try:
         found: Dict[str, Any] = xapi.call("host.get_record", call.host_ref)
         return found
@@ -114,28 +114,28 @@ def record_of_host(call: Call, xapi: "Xapi") -> Dict[str, Any]:
 class Lun:
     """The LUN that a call names."""
 
-    is_seen = True  #: does LVM on this host see the LUN, so that writes need LVM's locks? Known once the LUN is open
-    asks_pool_again = False  #: are the pool's records read once more before the first write?
-    has_sm_lock = False  #: has SM's LVM lock been held since before the LUN came?
+    is_seen = True  #: LVM on this host sees the LUN, so writes need LVM's locks. Known after the LUN is open
+    asks_pool_again = False  #: the call reads the pool's records again before the first write
+    has_sm_lock = False  #: SM's LVM lock has been held since before the LUN came
 
     def __init__(self, scsi_id: str, deadline: "Deadline", lock_seconds: float = math.inf) -> None:
-        """`lock_seconds`: how long to wait for a lock that somebody has, as far as the deadline allows."""
+        """`lock_seconds` limits the wait for a lock, together with the deadline."""
         self.scsi_id, self.deadline, self.lock_seconds = scsi_id, deadline, lock_seconds
 
     def with_device(self, work: Work, writable: bool) -> str:
-        """What `work` gives of the LUN. No other relvmoiscsi of this host works on the LUN meanwhile.
+        """Open the LUN, run `work` on it and return its result. No other relvmoiscsi of this host works on the LUN.
 
-        The first write of `work` is refused after the deadline, and a SIGTERM is heeded until then. What has begun
-        goes on to its end. Afterwards the host is as it was, but for the LUN itself where that has new identities.
+        The first write of `work` is refused after the deadline. Until the first write, a SIGTERM ends the call; then
+        the work goes on to its end. Afterwards the host is as before. A LUN with new identities may stay on the host.
 
-        Raises RelvmoiscsiError: Busy and NotFound, Refused where somebody uses a LUN that is to be written, what `work`
-        raises. Where the LUN is not opened for writing, the error says that nothing was written.
+        Raises RelvmoiscsiError: Busy; NotFound; Refused if a program uses a LUN that shall be written; errors of
+        `work`. If the LUN could not be opened for writing, the error says that nothing was written.
         """
         raise NotImplementedError
 
     @property
     def state_unopened(self) -> str:
-        """The state of a LUN that was to be written, and could not be opened."""
+        """The state of a LUN that could not be opened for writing."""
         return self.deadline.disk_state if self.deadline.has_passed else NOTHING_WRITTEN
 
 
@@ -144,10 +144,10 @@ OpenLun = Callable[[Any, Any, Any, Any, Any, float], Lun]
 
 
 class Transport(NamedTuple):
-    """A way for LUNs to come, by the words of its SR types."""
+    """A way for LUNs to reach this host, with its SR types."""
 
-    sr_type: str  #: ours: "relvmoiscsi"
-    stock_type: str  #: that attaches the result: "lvmoiscsi"
+    sr_type: str  #: the product's SR type: "relvmoiscsi"
+    stock_type: str  #: the SR type that attaches the result: "lvmoiscsi"
     parse_config: Callable[[Mapping[str, str]], Wanted]  #: raises UsageError
-    open_lun: OpenLun  #: raises Listed when a key is missing, RelvmoiscsiError
-    probe_seconds: float = 12.0  #: of a probe; a dead path alone takes 8 of them, and the clean-up has more of its own
+    open_lun: OpenLun  #: raises Listed if a key is missing, or another RelvmoiscsiError
+    probe_seconds: float = 12.0  #: limit of a probe; a dead path alone takes 8. The clean-up has its own limit

@@ -114,9 +114,9 @@ def verify_same(scsi_id: str, faces: Dict[str, Face]) -> List[str]:
         first = first or disk
         if face != faces[first]:
             raise Refused(
-                f"The disks {first} and {disk} have the SCSIid {scsi_id} both and lead to different LUNs: "
-                f"{_difference(faces[first], face)}. The array gives two LUNs one id, or has mapped another one in the "
-                "place of one of them. Unmap the one that is not meant, and remove its disk.",
+                f"The disks {first} and {disk} both have the SCSIid {scsi_id} and lead to different LUNs: "
+                f"{_difference(faces[first], face)}. The array gives two LUNs one SCSIid, or has mapped another LUN in "
+                "the place of this LUN. Unmap the wrong LUN, and remove its disk.",
                 "ISCSIDevice",
             ).in_state("Nothing was written.")
     return list(faces)

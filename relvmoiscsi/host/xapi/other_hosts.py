@@ -93,8 +93,8 @@ class OtherHosts:
                 log.warning("the host %s was not asked whether it has the LUN %s in use: %s", name, scsi_id, answer)
         if sentences:
             raise Refused(
-                "{} Whatever that host reads and writes there is another SR than it takes it for. Detach the SR from "
-                "that host, or move its VMs away and restart it; unmap the clone from it; then try again.".format(
+                "{} That host uses the clone in the place of the original. Detach the SR from that host, or move its "
+                "VMs away and restart that host. Unmap the clone from that host, then try again.".format(
                     " ".join(sentences)
                 )
             ).in_state("Nothing was written.")

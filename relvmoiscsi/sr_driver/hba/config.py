@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The device-config of a call: checked, with the names and the meaning that lvmohba gives them, and some of ours.
+"""The device-config of a call: checked, with lvmohba's keys and their meaning, and with further keys.
 
     SCSIid      the LUN
-    device      without SCSIid: a node of the LUN on this host
-    type        what the adapters' driver name begins with, a regular expression; "any"
-    resign      must be "true": an adapter sees whatever the array maps, somebody's original as well
-    lun         look for this LUN number only, should there be a need to look; above 255 by either way to count
-    targetWWPN  look behind these ports of the array only, with commas between; with or without colons
+    device      without SCSIid: a device node of the LUN on this host
+    type        a regular expression for the start of the name of the adapters' driver; "any"
+    resign      must be "true": an adapter sees all LUNs that the array maps, originals as well
+    lun         a scan looks for this LUN number only; above 255, the number of either addressing method
+    targetWWPN  a scan looks behind these ports of the array only, with commas between; with or without colons
 
-Keys nobody here knows are ignored: xapi and orchestrators add some.
+All other keys are ignored: xapi and orchestrators add keys of their own.
 """
 
 import re
@@ -23,16 +23,16 @@ _WWPN = re.compile(r"[0-9a-f]{16}\Z")
 
 
 class _Keys(NamedTuple):
-    scsi_id: str  #: "" when it is missing
-    device: str  #: "" when it is missing
+    scsi_id: str  #: "" if the key is missing
+    device: str  #: "" if the key is missing
     driver: str  #: a regular expression
     is_master: bool
     is_meant: bool
     lun: Optional[int] = None
     wwpns: Tuple[str, ...] = ()  #: "500a098186c37a1d"
-    vdis: Optional[str] = None  #: "one" or "all"; None: as the host has it
-    vdi: Optional[str] = None  #: UUID of the one, where several are live
-    clear_databases: bool = False  #: no VDI is to hold the database of a pool any more
+    vdis: Optional[str] = None  #: "one" or "all"; None: the setting of the host
+    vdi: Optional[str] = None  #: UUID of the VDI that stays, if several VDIs are live
+    clear_databases: bool = False  #: no VDI keeps the database of a pool
 
 
 class Config(_Keys, Wanted):
@@ -42,7 +42,7 @@ class Config(_Keys, Wanted):
 
 
 def parse_config(device_config: Mapping[str, str]) -> Config:
-    """Check a device-config. Raises UsageError: ConfigSCSIid (107) for what is no SCSIid, else InvalidArg."""
+    """Check a device-config. Raises UsageError: ConfigSCSIid (107) for an invalid SCSIid, else InvalidArg."""
     return Config(
         scsi_id=scsi_id_in(device_config),
         device=device_config.get("device", "").strip(),

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""How the disks of a LUN come to this host, once an array has mapped it, and how they go.
+"""How the disks of a LUN come to this host after an array has mapped the LUN, and how the disks go.
 
-    there      a disk of its own id answers: nothing is done
-    scan       else, with SM's LVM lock held from now on: LVM commands look at all disks, hidden or not. The other LUNs
-               that this brings are hidden until they are gone again (other_luns.py)
-    find       every disk with the SCSIid that the scan has brought
-    verify     all of them lead to one LUN, and none is in use
-    afterwards with new identities it stays: lvmohba looks for its links, without a scan. So does a LUN that the pool
-               knows. Else what has come goes again, before it is shown, for a plug of the original may take a clone
-               for it
+    there      a disk with the SCSIid answers: no scan
+    scan       otherwise. Hold SM's LVM lock from the scan on, because LVM commands read all disks, hidden or not. Hide
+               the other LUNs that the scan adds until they are removed again (other_luns.py)
+    find       list every disk with the SCSIid that the scan has added
+    verify     all these disks lead to one LUN, and none is in use
+    afterwards a LUN with new identities stays, because lvmohba looks for its links without a scan. A LUN that the pool
+               knows stays as well. Any other LUN is removed again before it is shown: a plug of the original might take
+               the clone for the original
 
-A path that does not answer counts as if it were not there, as long as there is another one.
+A path that does not answer counts as absent if another path answers.
 """
 
 import logging
@@ -36,21 +36,21 @@ from relvmoiscsi.sr_driver.hba.config import Config
 
 log = logging.getLogger(__name__)
 
-SCAN_SECONDS = 15.0  #: for all adapters together; a dead port alone takes the kernel twice as long
-DISK_SECONDS = 15.0  #: for the disks of the LUN to appear behind the adapters; as SM has it
-OTHERS_SECONDS = 8.0  #: until udev has seen the other LUNs that a scan has brought, and they are gone again
-USER_SECONDS = 3.0  #: for whoever only looks at a disk
+SCAN_SECONDS = 15.0  #: for all adapters together; the kernel needs twice that time to give up a dead port
+DISK_SECONDS = 15.0  #: for the disks of the LUN to appear behind the adapters; the same as in SM
+OTHERS_SECONDS = 8.0  #: for udev to handle the other LUNs of a scan, and for their removal
+USER_SECONDS = 3.0  #: for programs that look at a disk for a moment
 _NEW = "new"
 
 
 class Discovery:
-    """The disks of a LUN that is locked and hidden here: a scan brings them, unless they are there.
+    """The disks of a LUN that this call has locked and hidden. If no disk is there, a scan adds the disks.
 
-    What came stays where the LUN has new identities, and goes where it has not.
+    New disks stay if the LUN has new identities; otherwise they are removed.
     """
 
-    is_new = False  #: has the LUN new identities, so that all may see it?
-    has_sm_lock = False  #: has SM's LVM lock been held since before the LUN came?
+    is_new = False  #: the LUN has new identities, so all programs may see it
+    has_sm_lock = False  #: SM's LVM lock has been held since before the LUN came
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Discovery:
         read_pool: Callable[[], lun_users.Pool],
         host_ref: str = "",
     ) -> None:
-        """`read_pool`: asked before a scan, or after one of an earlier call; `host_ref` is this host."""
+        """`read_pool` is called before a scan, and after an earlier call's scan. `host_ref` is this host."""
         self.scsi_id, self.deadline, self._lock_seconds = scsi_id, deadline, lock_seconds
         self._config, self._read_pool, self._host_ref = config, read_pool, host_ref
         self._adapters: List[hba.Adapter] = []
@@ -73,7 +73,7 @@ class Discovery:
     # --- the steps
 
     def bring(self, stack: ExitStack) -> None:
-        """Have the disks come; the way back is put onto the stack. Raises RelvmoiscsiError."""
+        """Have the disks come, and push the clean-up onto the stack. Raises RelvmoiscsiError."""
         self._adapters = hba.adapters(self._config.driver)
         asked = udev.disks_of(self.scsi_id)
         self._live = self._answering()
@@ -81,19 +81,19 @@ class Discovery:
         if not self._live or self._was_noted:
             stack.enter_context(sm_locks.lvm_lock(timeout=self.deadline.within(self._lock_seconds)))
             self.has_sm_lock = True
-            self._live = self._live or self._answering(but=asked)  # whoever had the lock may have brought it
+            self._live = self._live or self._answering(but=asked)  # the lock's last holder may have added the LUN
         if self._live and not self._was_noted:
             return
-        pool = self._read_pool()  # a failure ends the call here: nothing has come, nothing goes
+        pool = self._read_pool()  # a failure ends the call: no disk has come, and none must be removed
         self._is_kept = any(not user.is_own for user in lun_users.users_of(self.scsi_id, pool, here=self._host_ref))
         stack.callback(quietly, "taking away what a scan has brought", self._take_away)
         if not self._was_noted:
-            # Of all adapters: the next call may filter others.
+            # Note the addresses of all adapters: the next call may select other adapters.
             cleanup_journal.note(self.scsi_id, hba.addresses(hba.adapters()))
         self._scan(pool, stack)
 
     def disks(self) -> List[str]:
-        """The disks ("sdb") that answer. Raises NotFound when there is none in time."""
+        """Return the disks ("sdb") that answer. Raises NotFound if none answers in time."""
         if self._live:
             return self._live
         until = self.deadline.part(DISK_SECONDS)
@@ -107,40 +107,43 @@ class Discovery:
         return self._live
 
     def verify(self, disks: Sequence[str]) -> None:
-        """Are they this LUN now, all of them? Raises Refused."""
+        """Raise Refused if any of these disks leads to another LUN now."""
         faces = {disk: face for disk, face in self._faces.items() if disk in disks}
         paths.verify_same(self.scsi_id, faces)
 
     def verify_free(self, disks: Sequence[str]) -> None:
-        """Before a write: raises Refused when somebody uses the LUN in a way that opening it does not tell."""
+        """Before a write: raise Refused for a user of the LUN that an exclusive open does not detect."""
         run_in_child(
             partial(self._verified_free, disks), self.deadline, "it was known who uses the LUN", only_reads=True
         )
 
-    # --- how
+    # --- steps in detail
 
     def _answering(self, but: Sequence[str] = ()) -> List[str]:
-        """The disks with the SCSIid that answer now, but for those; what they show is kept."""
+        """Return the disks with the SCSIid that answer now, without `but`. Keep what the disks show."""
         disks = [disk for disk in udev.disks_of(self.scsi_id) if disk not in but]
         self._faces = paths.look(disks, self.deadline.part(paths.ANSWER_SECONDS)) if disks else {}
         return list(self._faces)
 
     def _scan(self, pool: lun_users.Pool, stack: ExitStack) -> None:
-        """What else it brings goes at once; and at the end of the call, where one was given up and may bring more."""
+        """Scan, and remove the other LUNs of the scan at once.
+
+        If a scan was given up, it may add more LUNs later: then remove other LUNs again at the end of the call.
+        """
         places = hba.places(self._adapters, self._config.lun, self._config.wwpns)
         if not (places or self._live):
             raise NotFound(self._no_place(), "ISCSIDevice")
         if not self._adapters:
-            return  # the LUN is there, behind an adapter that is not meant
+            return  # the LUN is there, behind an adapter that the device-config does not select
         before = other_luns.look_around(pool)
         with ExitStack() as hiding:
             hiding.enter_context(other_luns.hidden(self._adapters, before))
             forget = partial(self._forget_others, before)
-            if not self._live:  # else an earlier call has scanned for it and was killed
+            if not self._live:  # else a killed call has scanned for the LUN before
                 try:
                     self._bring(places, before.addresses)
                 except BaseException:
-                    forget(self.deadline.for_cleanup())  # they are hidden no longer than this block
+                    forget(self.deadline.for_cleanup())  # the other LUNs are hidden only until the end of this block
                     raise
             forget(self.deadline.part(OTHERS_SECONDS))
             if self._failures:
@@ -167,7 +170,7 @@ class Discovery:
         return bool(addresses) and all(hba.disk_at(address) for address in addresses)
 
     def _verify_not_behind_another(self) -> None:
-        """Is the LUN where this host knows another one, which a scan does not look at again? Raises Refused."""
+        """Raise Refused if the LUN is at the address of another known LUN, where a scan does not look again."""
         others = [disk for disk in hba.disks(self._adapters) if disk.scsi_id != self.scsi_id]
         faces = paths.look([disk.name for disk in others], self.deadline.part(paths.ANSWER_SECONDS))
         for disk in others:
@@ -175,10 +178,10 @@ class Discovery:
                 raise paths.other_lun(disk.name, disk.scsi_id, self.scsi_id)
 
     def _verified_free(self, disks: Sequence[str], _begin: Begin) -> str:
-        """Does nobody use the LUN beside its map? Whoever only looks at it gets some seconds. Raises Refused."""
+        """Raise Refused if a program uses a disk of the LUN outside its map for longer than USER_SECONDS."""
         until = time.monotonic() + USER_SECONDS
         while True:
-            the_map = multipath.find_map(self.scsi_id)  # multipathd makes it whenever it likes
+            the_map = multipath.find_map(self.scsi_id)  # multipathd may make a map at any time
             alone = [disk for disk in disks if the_map is None or disk not in the_map.paths]
             users = holders.users_of_disks(alone)
             if not users:
@@ -192,27 +195,27 @@ class Discovery:
     # --- afterwards
 
     def _take_away(self) -> None:
-        """What came, by this call or by one that was killed, goes unless it is to stay. It is hidden still."""
+        """Remove the still hidden disks that this call or a killed call has added, unless the disks shall stay."""
         before = cleanup_journal.read(self.scsi_id)
         if before is None:
             return
         came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before.there]
         if came and self._was_noted and not (self._live or self._is_kept):
-            log.warning("what came of the LUN %s stays, as no disk of it tells whose it is now", self.scsi_id)
+            log.warning("the new disks of the LUN %s stay: none answers, so their identities are unknown", self.scsi_id)
             return
         is_known, is_to_stay = self._is_to_stay() if came else (True, self.is_new or self._is_kept)
         if came and not is_to_stay:
             for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values():
                 log.error("%s", sentence)
         if not is_known or self._failures and not (self.is_new or self._is_kept):
-            return  # the kernel may go on with what was given up, and bring the LUN yet: the next call is to know
+            return  # a scan that was given up may still add the LUN: the next call needs the entry
         cleanup_journal.forget(self.scsi_id)
 
     def _is_to_stay(self) -> Tuple[bool, bool]:
-        """Whether that is known, and whether it is so. A LUN of which no disk answers any more leaves dead disks.
+        """Return whether the answer is known, and whether the new disks stay. Disks that do not answer are removed.
 
-        Such a disk is no use to anybody, and in the way when the LUN comes back: its size is 0 until it is looked at
-        again.
+        A dead disk is of no use to any program. It is an obstacle when the LUN comes back: the disk keeps the size 0
+        until the kernel reads its size again.
         """
         if self.is_new or self._is_kept:
             return True, True
@@ -222,26 +225,26 @@ class Discovery:
             disks = udev.disks_of(self.scsi_id)
             if disks and paths.look(disks, self.deadline.for_cleanup().part(paths.ANSWER_SECONDS)):
                 raise
-            log.warning("what came of the LUN %s is dead, and goes: %s", self.scsi_id, problem)
+            log.warning("no new disk of the LUN %s answers, so all are removed: %s", self.scsi_id, problem)
             return False, False
 
     def _has_new_identities(self) -> bool:
-        """As its label says now: an earlier call may have been killed behind the commit.
+        """Return whether the label has new identities: an earlier call may have been killed after its commit.
 
-        Raises RelvmoiscsiError where that cannot be read; then all stays, and is noted for the next call.
+        Raises RelvmoiscsiError if the label cannot be read. Then all disks stay, and the next call finds the entry.
         """
         if not self._live:
-            return False  # it came dead, and nobody has written to it
+            return False  # the disks came dead, so no call has written to them
         deadline = self.deadline.for_cleanup()
         return run_in_child(self._state, deadline, "the label had been read", only_reads=True) == _NEW
 
     def _state(self, _begin: Begin) -> str:
-        from relvmoiscsi import engine  # noqa: PLC0415 - most calls need it for nothing here
+        from relvmoiscsi import engine  # noqa: PLC0415 - most calls do not need the engine here
 
         with open_device(THIS_HOST.node(self._live[0]), writable=False) as device:
             return _NEW if engine.has_new_identities(device, self.scsi_id) else "old"
 
-    # --- what there is instead
+    # --- messages about a missing LUN
 
     def _not_there(self) -> str:
         seen = {disk.scsi_id for disk in hba.disks(self._adapters)}
@@ -258,9 +261,9 @@ class Discovery:
 
     def _no_place(self) -> str:
         if not self._adapters:
-            text = "This host has no adapter of the type {}; those that it has are {}."
+            text = "This host has no adapter of the type {}; its adapters have the types {}."
             return text.format(self._config.driver, _listed(sorted({one.driver for one in hba.adapters()})))
-        text = "No adapter of this host is logged in to a port {}; the ports that they see are {}."
+        text = "No adapter of this host is logged in to a port {}; the adapters see the ports {}."
         return text.format(_listed(self._config.wwpns), _listed(hba.remote_ports(self._adapters)))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The list that lvmohba prints on stderr when the SCSIid is missing: LUNs, and the adapters of the host.
+"""The list that lvmohba prints on stderr without a SCSIid: the LUNs and the adapters of the host.
 
-Left out are the LUNs of SRs that the pool has, and those this host runs on: what is listed is free, or a clone.
+The list omits the LUNs of the pool's SRs and the LUN that this host runs on. Each listed LUN is free, or a clone.
 Source: SM drivers/devscan.py, scan (behaviour only); docs/host.rst, "Lists on stderr".
 """
 
@@ -15,8 +15,8 @@ _FC_FACTS = ("node_name", "port_name", "port_state", "speed", "supported_speeds"
 _ISCSI_FACTS = ("hwaddress", "initiatorname", "ipaddress", "port_speed", "port_state")
 _KINDS = (("fc_host", _FC_FACTS), ("iscsi_host", _ISCSI_FACTS))
 
-Entry = Tuple[str, List[Tuple[str, str]]]  #: a tag, and what is in it
-#: What the kernel's module says of the driver with this name.
+Entry = Tuple[str, List[Tuple[str, str]]]  #: a tag, and the rows of its element
+#: Returns the description in the kernel module of a driver.
 Describe = Callable[[str], str]
 
 
@@ -27,7 +27,7 @@ def device_list(
     describe: Describe,
     host: Host = THIS_HOST,
 ) -> str:
-    """The XML of error 107; `is_used` is asked for each SCSIid."""
+    """Return the XML of error 107. `is_used` is called with each SCSIid."""
     lines = ['<?xml version="1.0" ?>', "<Devlist>"]
     for paths in _luns(disks):
         if not is_used(paths[0].scsi_id):
@@ -42,7 +42,7 @@ def device_list(
 
 
 def _luns(disks: Sequence[Disk]) -> List[List[Disk]]:
-    """The paths of each LUN, in the order of their first ones; a disk without an id is none."""
+    """Return the paths of each LUN, in the order of the first paths. A disk without a SCSIid is left out."""
     found: Dict[str, List[Disk]] = {}
     for disk in disks:
         if disk.scsi_id:
@@ -80,7 +80,7 @@ def _element(tag: str, rows: Sequence[Tuple[str, str]], depth: int) -> List[str]
 
 
 def _leaves(rows: Sequence[Tuple[str, str]], depth: int) -> List[str]:
-    """White space around the text, as SM's own lists have it on Python 2."""
+    """Return the elements with white space around the text, as in SM's own lists on Python 2."""
     margin = "\t" * depth
     return [
         line

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A LUN that an array maps to this host: a call opens its disks here, and leaves the host as it was.
+"""A LUN that an array maps to this host. A call opens the LUN's disks and leaves the host as it was.
 
     lock      one call at a time for a LUN
     hide      udev, LVM and multipath handlers leave the LUN's disks alone
-    bring     a scan, unless the disks are there (discovery.py)
-    find      the disks with the SCSIid, all of one LUN, which nobody uses
-    open      the LUN's multipath map, where the LUN has one, and each disk outside the map, all exclusively
+    bring     scan, unless the disks are there (discovery.py)
+    find      list the disks with the SCSIid; all must be one LUN that no program uses
+    open      open the LUN's multipath map, if there is one, and each disk outside the map, all exclusively
 
-The call makes no multipath map. The call writes to one path; where that path fails, to the next (paths.Failover).
+The call makes no multipath map. The call writes to one path; if that path fails, to the next (paths.Failover).
 
-Each step is undone in the reverse order, exactly as far as the call did it. What cannot be undone is logged, and does
-not hide why the call failed. The call begins nothing after its deadline; undoing has some seconds of its own.
+The call undoes its own steps in the reverse order. A failed undo is logged, and does not hide the error of the call. No
+step starts after the deadline; the undo has some seconds of its own.
 """
 
 import logging
@@ -42,11 +42,11 @@ from relvmoiscsi.sr_driver.transport import Lun, Work, record_of_host
 
 log = logging.getLogger(__name__)
 
-_CACHES_SECONDS = 3.0  # dropping a page cache waits for what others read: on a dead path, until that path is back
+_CACHES_SECONDS = 3.0  # BLKFLSBUF waits for reads of other programs, which hang on a dead path
 
 
 def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float) -> Lun:
-    """The LUN that a call names. Raises Listed when it names none, RelvmoiscsiError."""
+    """Return the LUN that a call names. Raises Listed if the call names none, or another RelvmoiscsiError."""
     record = record_of_host(call, xapi)
     scsi_id = config.scsi_id or (scsi_id_at(config.device) or "" if config.device else "")
     if not scsi_id:
@@ -61,9 +61,9 @@ def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_s
 
 
 class HbaLun(Lun):
-    """The LUN comes to this host as disks.
+    """A LUN that comes to this host as disks.
 
-    A child process reads and writes them: the call gives up a child whose disk does not answer.
+    A child process reads and writes the disks: the call can give up a child whose disk does not answer.
     """
 
     def __init__(
@@ -89,16 +89,17 @@ class HbaLun(Lun):
 
     @contextmanager
     def device_session(self, meanwhile: Callable[[], None], to_write: bool) -> Iterator[List[str]]:
-        """The device nodes that lead to the LUN. Raises NotFound, Refused or CommandFailed, with everything as it was.
+        """Give the device nodes that lead to the LUN. On NotFound, Refused or CommandFailed the host is as before.
 
-        `meanwhile` is called once while the kernel and udev are looking at the disks; `to_write`: nobody may use them.
+        `meanwhile` is called once, while the kernel and udev handle the disks. With `to_write`, no other program may
+        use the disks.
         """
         deadline, found = self.deadline, self.discovery
         with ExitStack() as stack, terminated.only_here():
             stack.enter_context(sm_locks.lun_lock(self.scsi_id, timeout=deadline.within(self.lock_seconds)))
             stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
             stack.enter_context(hiding.hidden(self.scsi_id))
-            there = udev.disks_of(self.scsi_id)  # a disk that comes from now on, udev treats as the switch says
+            there = udev.disks_of(self.scsi_id)  # udev handles every later disk under the switch
             if to_write:
                 self._others.verify_unused(self.scsi_id, deadline)
             since = time.monotonic()
@@ -112,21 +113,21 @@ class HbaLun(Lun):
                 found.verify_free(disks)
             seen = [disk for disk in disks if disk not in there and not hiding.is_hidden(disk)]
             if seen:
-                log.warning("%s not hidden from event handlers: are our udev rules installed?", ", ".join(seen))
+                log.warning("%s not hidden from event handlers: check relvmoiscsi's udev rules", ", ".join(seen))
             nodes = self._nodes(disks, to_write)
             if to_write:
                 stack.push(self._drop_caches)
             yield nodes
 
     def _nodes(self, disks: Sequence[str], to_write: bool) -> List[str]:
-        """The map, if somebody has made one, and each of these disks outside the map.
+        """Return the LUN's map, if there is one, and each of these disks outside the map.
 
-        Raises Refused where a disk that does not answer is in use, or where there is neither multipathing nor a single
-        path.
+        Raises Refused if a disk that does not answer is in use. Raises Refused for several paths without multipathing
+        and without a map.
         """
         the_map = multipath.find_map(self.scsi_id)
         in_map = the_map.paths if the_map else ()
-        if to_write:  # opening the map tells who uses the map
+        if to_write:  # an exclusive open of the map detects the users of the map
             paths.verify_unused([one for one in udev.disks_of(self.scsi_id) if one not in {*disks, *in_map}])
         if the_map is None and not self.multipathing:
             return [THIS_HOST.node(multipath.single_path(self.scsi_id, disks))]
@@ -135,20 +136,20 @@ class HbaLun(Lun):
         return first + [THIS_HOST.node(disk) for disk in alone]
 
     def _drop_caches(self, _kind: object, error: Optional[BaseException], _trace: object) -> None:
-        """Of all disks of the LUN: any of them may have been read. Not where no write has begun."""
+        """Drop the page caches of all disks of the LUN, as any disk may have been read; not if no write has begun."""
         if not isinstance(error, OutOfTime):
             deadline = self.deadline.for_cleanup().part(_CACHES_SECONDS)
             quietly("dropping page caches", lambda: paths.drop_caches(udev.disks_of(self.scsi_id), deadline))
 
     def _wait_until_shown(self) -> None:
-        """After success: the stock driver finds the LUN by its link, and formats a LUN that seems empty."""
+        """After success: wait for the LUN's link. The stock driver uses the link, and formats a seemingly empty LUN."""
         if self.discovery.is_new:
             seconds = self.deadline.for_cleanup().within(hiding.SHOWN_SECONDS)
             hiding.wait_until_shown(self.scsi_id, seconds, THIS_HOST)
 
 
 def _is_detour(disk: str) -> bool:
-    """Does the path lead to a controller that does not own the LUN? Such a path is slow, or moves the LUN there."""
+    """Return whether the path leads to a controller that does not own the LUN. Such a path may be slow."""
     state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
     return state not in ("", "active/optimized")  # "": the array has no such states
 
@@ -158,7 +159,7 @@ def _nothing() -> None:
 
 
 def _load_engine() -> None:
-    """While udev is busy with the disk there is nothing else to do; a call that ends before needs no engine."""
+    """Import the engine while udev handles the disk. A call that fails earlier does not need the engine."""
     import relvmoiscsi.sr_driver.rewrite  # noqa: F401, PLC0415
 
 
@@ -179,7 +180,7 @@ def _written(nodes: Sequence[str], work: Work, deadline: Deadline, begin: Begin)
 
 @contextmanager
 def _opened(nodes: Sequence[str], open_one: Callable[[str], ContextManager[Device]]) -> Iterator[Device]:
-    """The LUN through these nodes, without those that have gone. Raises NotFound when all have."""
+    """Open the LUN through these nodes, without nodes that have gone. Raises NotFound if all have gone."""
     opened: List[Device] = []
     gone: List[NotFound] = []
     with ExitStack() as stack:

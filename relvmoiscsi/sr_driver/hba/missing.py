@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The answer to a call without SCSIid: the LUNs that the adapters see after a scan, whose disks are removed again."""
+"""The answer to a call without a SCSIid: the LUNs that the adapters see after a scan. The scan's disks are removed."""
 
 import logging
 from contextlib import ExitStack
@@ -26,12 +26,12 @@ from relvmoiscsi.sr_driver.transport import Listed
 
 log = logging.getLogger(__name__)
 
-LIST_SECONDS = 4.0  #: for all disks of a list to answer
-BUSY_SECONDS = 3.0  #: for SM's LVM lock, where a list is asked for; a probe keeps PBDs from being plugged
+LIST_SECONDS = 4.0  #: for the answers of all disks of a list
+BUSY_SECONDS = 3.0  #: wait for SM's LVM lock. While a probe waits, xapi plugs no PBD
 
 
 def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float, host_ref: str = "") -> Listed:
-    """The list of LUNs after a scan. While SM runs an LVM command, the list without a scan, and the answer says so."""
+    """Return the list of LUNs after a scan. While SM holds its LVM lock, return the list without a scan and say so."""
     adapters = hba.adapters(config.driver)
     pool = lun_users.read_pool(xapi)
 
@@ -47,7 +47,7 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
                 stack.enter_context(other_luns.hidden(adapters, before))
         except Refused as problem:
             busy = f" The adapters were not scanned, so LUNs that were mapped of late are not in the list. {problem}"
-            log.warning("the list is of what is there, without a scan: %s", problem)
+            log.warning("the list has the present disks only, without a scan: %s", problem)
         else:
 
             def forget() -> None:
@@ -67,7 +67,7 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
 
 
 def _as_they_are(disks: Sequence[hba.Disk], deadline: Deadline) -> List[hba.Disk]:
-    """The disks with what they answer now; a disk without an answer in time is as the kernel has found it."""
+    """Return the disks with their present answers. A disk without an answer in time has the kernel's values."""
     faces = paths.look([disk.name for disk in disks], deadline.part(LIST_SECONDS))
     return [_with_face(disk, faces.get(disk.name)) for disk in disks]
 
@@ -82,7 +82,7 @@ def _with_face(disk: hba.Disk, face: Optional[paths.Face]) -> hba.Disk:
 
 @lru_cache(maxsize=None)
 def _description(driver: str) -> str:
-    """The description of the kernel module, which SM lists as the manufacturer."""
+    """Return the description of the kernel module, which SM lists as the manufacturer."""
     try:
         return run(["modinfo", "-d", driver], accept=range(256)).stdout.strip()
     except RelvmoiscsiError:

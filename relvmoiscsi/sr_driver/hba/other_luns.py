@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The other LUNs that a scan brings: whatever the array has mapped to this host of late.
+"""The other LUNs that a scan adds: LUNs that the array has mapped to this host since the last scan.
 
-Their disks are hidden, and the call removes them again. Such a LUN stays where this host or the pool knows the LUN,
-where another call of ours works on the LUN, and where the LUN came with a port that has logged in meanwhile.
+The call hides their disks and removes them again. Such a LUN stays in three cases:
+
+- This host or the pool knows the LUN.
+- Another call of relvmoiscsi works on the LUN.
+- The LUN came with a target port that has logged in meanwhile.
 """
 
 import logging
@@ -23,19 +26,19 @@ from relvmoiscsi.host.xapi import lun_users
 
 log = logging.getLogger(__name__)
 
-NODE_SECONDS = 3.0  #: for the kernel, to have their nodes after the scan
+NODE_SECONDS = 3.0  #: for device nodes to appear after the scan
 
 
 class Before(NamedTuple):
-    """What there is before a scan."""
+    """The state of this host before a scan."""
 
-    addresses: List[str]  #: of all adapters, as the next call may filter others
-    known: Set[str]  #: SCSIids that this host has, or the pool names
-    ports: Set[str]  #: of targets, that are online
+    addresses: List[str]  #: behind all adapters, because the next call may select other adapters
+    known: Set[str]  #: SCSIids that this host has or the pool names
+    ports: Set[str]  #: target ports that are online
 
 
 def look_around(pool: lun_users.Pool) -> Before:
-    """What there is, without the disks that a killed call has brought and left hidden."""
+    """Return the present state, without the disks that a killed call has added and left hidden."""
     ports = set(hba.ports_online(hba.adapters()))
     disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
     there = [one for one, disk in disks.items() if disk is None or not hiding.is_stale_hidden(disk)]
@@ -47,7 +50,7 @@ def hidden(adapters: Sequence[hba.Adapter], before: Before) -> ContextManager[No
 
 
 def is_taken(scsi_id: str, pool: lun_users.Pool, host_ref: str) -> bool:
-    """Does the pool have something on the LUN, or this host its root? What is in use is no clone to be named."""
+    """Return whether the pool uses the LUN, or this host has its root there. A used LUN is no clone."""
     if lun_users.users_of(scsi_id, pool, here=host_ref):
         return True
     return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
@@ -60,12 +63,12 @@ def forget_others(
     host_ref: str,
     deadline: Deadline,
 ) -> None:
-    """Remove the disks of LUNs that are new since `before`, but of LUNs that the pool uses or a call of ours works on.
+    """Remove the disks of LUNs that are new since `before`, except LUNs that the pool uses or another call works on.
 
-    A new path to a LUN that had a disk stays: the path may have been down for a moment, and nobody would scan for it
-    again. A LUN behind a port that has logged in since stays as well: the kernel has brought it, not the scan. The pool
-    is asked now, as somebody may have made an SR on a LUN since. The clean-up journal tells the next call for a LUN
-    what this call could not remove.
+    A new path to a LUN that had a disk stays: the path may have been down, and no later scan would add it again. A LUN
+    behind a port that has logged in since stays: the kernel has added the LUN, not the scan. The pool is read now,
+    because an administrator may have made an SR on a LUN since. The clean-up journal tells the next call for a LUN
+    which disks this call could not remove.
     """
     known = before.known | {scsi_id_of_address(one) or "" for one in before.addresses}
     with ExitStack() as locks:
@@ -80,7 +83,7 @@ def forget_others(
                 stay += addresses
             elif pool is None or is_taken(scsi_id, pool, host_ref):
                 stay += addresses
-            elif _take_lock(scsi_id, locks):  # else the call that is at it waits for it, and hides it
+            elif _take_lock(scsi_id, locks):  # else another call works on the LUN, waits for it and hides it
                 free[scsi_id] = addresses
         noted = _noted(free, before.addresses)
         goes = [one for addresses in free.values() for one in addresses]
@@ -90,7 +93,7 @@ def forget_others(
         THIS_HOST.wait_for(lambda: all(map(hba.disk_at, awaited)), deadline.within(NODE_SECONDS))
         disks = [disk for disk in map(hba.disk_at, awaited) if disk]
         seconds = deadline.within(CLEANUP_SECONDS)
-        quietly("waiting for udev", lambda: udev.settle(disks, seconds))  # who is late with 160 of them, else keeps all
+        quietly("waiting for udev", lambda: udev.settle(disks, seconds))  # a late udev would keep 160 disks in use
         stays = take_away(goes, deadline.for_cleanup().part(CLEANUP_SECONDS))
         for sentence in stays.values():
             log.warning("%s", sentence)
@@ -100,16 +103,16 @@ def forget_others(
 
 
 def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Pool]:
-    """None while xapi does not answer: then any LUN that came may be in use."""
+    """Return the pool's records; None while xapi does not answer: then any new LUN may be in use."""
     try:
         return read_pool()
     except RelvmoiscsiError as problem:
-        log.warning("what a scan has brought stays, as it is not known whether the pool has it: %s", problem)
+        log.warning("the new LUNs of a scan stay, because xapi does not say whether the pool uses them: %s", problem)
         return None
 
 
 def _noted(luns: Iterable[str], there: Sequence[str]) -> List[str]:
-    """The LUNs with a new entry in the clean-up journal. The entry that an earlier call has left stays."""
+    """Note these LUNs in the clean-up journal. Return the LUNs with a new entry; an earlier call's entry stays."""
     noted = []
     for scsi_id in luns:
         if cleanup_journal.read(scsi_id) is None:
@@ -119,7 +122,7 @@ def _noted(luns: Iterable[str], there: Sequence[str]) -> List[str]:
 
 
 def _by_lun(addresses: Iterable[str]) -> Dict[str, List[str]]:
-    """The addresses by SCSIid, without those of LUNs that have none: no call can name such a LUN."""
+    """Return the addresses by SCSIid, without LUNs that have no SCSIid: no call can name such a LUN."""
     found: Dict[str, List[str]] = {}
     for address in addresses:
         scsi_id = scsi_id_of_address(address)

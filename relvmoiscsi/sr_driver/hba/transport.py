@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def open_lun(
     call: Call, config: Config, xapi: "Xapi", _smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
 ) -> Lun:
-    """The LUN that a call names. Raises Listed, RelvmoiscsiError."""
-    from relvmoiscsi.sr_driver.hba.lun import named_lun  # noqa: PLC0415 - what words refuse needs nothing of it
+    """Return the LUN that a call names. Raises Listed or another RelvmoiscsiError."""
+    from relvmoiscsi.sr_driver.hba.lun import named_lun  # noqa: PLC0415 - a refused device-config needs no disks
 
     return named_lun(call, config, xapi, deadline, lock_seconds)
 
 
-# A probe has the time of the whole call: after the scan, a slow host is long in making a map of all paths. Each step
-# that may hang has a limit of its own. Meanwhile xapi plugs no PBD of this host; VMs go on, and start.
+# A probe may use the time of the whole call: after a scan, a slow host needs long to make a map of all paths. Each step
+# that may hang has its own limit. During the probe, xapi plugs no PBD of this host; VMs run and start.
 HBA = Transport("relvmohba", "lvmohba", parse_config, open_lun, probe_seconds=math.inf)

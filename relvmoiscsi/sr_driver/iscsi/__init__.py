@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""LUNs behind iSCSI targets, over sessions of this process."""
+"""LUNs behind iSCSI targets, over iSCSI sessions of this process."""
 
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def open_lun(
     call: Call, config: Config, xapi: "Xapi", smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
 ) -> Lun:
-    """The LUN that a call names. Raises Listed, RelvmoiscsiError."""
-    from relvmoiscsi.sr_driver.iscsi.iscsi_lun import IscsiLun  # noqa: PLC0415 - a refused device-config needs none
+    """Return the LUN that a call names. Raises Listed or another RelvmoiscsiError."""
+    from relvmoiscsi.sr_driver.iscsi.iscsi_lun import IscsiLun  # noqa: PLC0415 - a refused device-config needs no LUN
     from relvmoiscsi.sr_driver.iscsi.target_access import access_of  # noqa: PLC0415 - the same
     from relvmoiscsi.sr_driver.iscsi.unnamed import verify_named  # noqa: PLC0415 - the same
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The device-config of an iSCSI call: checked, with the names and the meaning that lvmoiscsi gives them.
+"""The device-config of an iSCSI call: checked, with lvmoiscsi's keys and their meaning.
 
-Keys nobody here knows are ignored: orchestrators send them (`resign`, `usediscoverynumber`, `LUNid`), xapi adds some.
+All other keys are ignored: orchestrators send `resign`, `usediscoverynumber` and `LUNid`, and xapi adds keys.
 
-`chapsecret` and `incoming_chapsecret` are ours: the UUID of a Secret, as in `chappassword_secret`. What ends in
-`password_secret` xapi copies for each host before it calls the driver, and SR.create of our type leaves those copies
-behind, with the password. Source: xen-api ocaml/xapi/xapi_secret.ml, duplicate_passwds.
+relvmoiscsi adds `chapsecret` and `incoming_chapsecret`: the UUID of a Secret, as in `chappassword_secret`. xapi copies
+the Secret of a key that ends in `password_secret` for each host before it calls the driver. SR.create of type
+relvmoiscsi would leave these copies behind, with the password. Source: xen-api ocaml/xapi/xapi_secret.ml,
+duplicate_passwds.
 """
 
 import re
@@ -16,12 +17,12 @@ from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.transport import Wanted, clear_databases_in, scsi_id_in, vdi_in, vdis_in
 
 ANY_IQN = "*"
-_IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: it becomes part of paths
-_PORT = re.compile(r"[0-9]{1,5}\Z")  # int() takes more than that
+_IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: the IQN is a part of paths
+_PORT = re.compile(r"[0-9]{1,5}\Z")  # int() accepts more than digits
 
 
 class SecretKey(NamedTuple):
-    """A password as it came: itself, or the UUID of a xapi secret that holds it."""
+    """A password from the device-config: the password itself, or the UUID of a xapi Secret that holds it."""
 
     value: str
     is_secret_uuid: bool
@@ -35,17 +36,17 @@ class Chap(NamedTuple):
 
 
 class _Keys(NamedTuple):
-    target: str  #: as it came
-    portals: Tuple[Portal, ...]  #: in the order to try; those of `target` first
-    target_iqn: str  #: "" when it is missing
-    scsi_id: str  #: "" when it is missing
+    target: str  #: as in the device-config
+    portals: Tuple[Portal, ...]  #: in the order to try; the portals of `target` come first
+    target_iqn: str  #: "" if the key is missing
+    scsi_id: str  #: "" if the key is missing
     chap: Optional[Chap]
     incoming_chap: Optional[Chap]
     local_iqn: Optional[str]
     is_master: bool
-    vdis: Optional[str] = None  #: "one" or "all"; None: as the host has it
-    vdi: Optional[str] = None  #: UUID of the one, where several are live
-    clear_databases: bool = False  #: no VDI is to hold the database of a pool any more
+    vdis: Optional[str] = None  #: "one" or "all"; None: the setting of the host
+    vdi: Optional[str] = None  #: UUID of the VDI that stays, if several VDIs are live
+    clear_databases: bool = False  #: no VDI keeps the database of a pool
 
 
 class Config(_Keys, Wanted):
@@ -57,8 +58,8 @@ class Config(_Keys, Wanted):
 def parse_config(device_config: Mapping[str, str]) -> Config:
     """Check a device-config.
 
-    Raises UsageError with lvmoiscsi's error keys: ConfigTargetMissing (95), ISCSIPort (142), and for a value that
-    cannot be what it should be the key that stands for its absence.
+    Raises UsageError with lvmoiscsi's error keys: ConfigTargetMissing (95), ISCSIPort (142). An invalid value has the
+    same key as a missing value.
     """
     target = device_config.get("target", "").strip()
     if not target:
@@ -93,7 +94,7 @@ def _port(text: str) -> int:
 
 
 def _portals(target: str, port: int) -> Tuple[Portal, ...]:
-    """A comma list; an IPv6 address may stand in brackets."""
+    """Parse a comma-separated list of addresses; an IPv6 address may be in brackets."""
     addresses = [part.strip().strip("[]") for part in target.split(",")]
     portals = tuple(Portal(address, port) for address in addresses if address)
     if not portals:
@@ -102,9 +103,9 @@ def _portals(target: str, port: int) -> Tuple[Portal, ...]:
 
 
 def _further_portals(config: Mapping[str, str], iqn: str) -> Tuple[Portal, ...]:
-    """Those that SM has found before: multihomelist is "ip:port,ip:port", multiSession "ip,port,iqn|ip,port,iqn|".
+    """Return portals that SM has found: multihomelist "ip:port,ip:port", multiSession "ip,port,iqn|ip,port,iqn|".
 
-    What does not read as a portal is passed over: `target` is enough.
+    An item that is no portal is ignored: `target` alone suffices.
     """
     found = [item.strip().rpartition(":")[::2] for item in config.get("multihomelist", "").split(",")]
     for item in config.get("multiSession", "").split("|"):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A LUN over a session of this process. No disk of it comes to this host, so nothing is to be hidden or taken back.
+"""A LUN over an iSCSI session of this process. No disk of the LUN comes to this host, so no disk is hidden or removed.
 
     lock     one call at a time for a LUN
-    seen     disks that this host has of the LUN, by sessions of others, are held open exclusively while it is written
-    open     a session, of which the LUN is a device
-    work     reads; before the first write the deadline counts, and a SIGTERM
-    end      the session is logged out. Where this host has a session of SM to the target, that gets to know the LUN
+    seen     this host may have disks of the LUN over other sessions: open these disks exclusively during a write
+    open     log in; the LUN is a device of the session
+    work     read. Until the first write, the deadline counts and a SIGTERM is heeded
+    end      log out. If this host has a session of SM to the target, add the LUN to that session
 
-A call that is killed is a closed connection. The next call that writes to the LUN ends what the target may have of the
-session, before anything else: sessions that write have one ISID for host, target and LUN (iscsi/target.py).
+When a call is killed, its connection closes. The target may still have the session. So the next writing call for the
+LUN first ends that session: all writing sessions for the same host, target and LUN have one ISID
+(iscsi/target_sessions.py).
 """
 
 import logging
@@ -32,16 +33,16 @@ from relvmoiscsi.sr_driver.transport import Lun, Work
 
 log = logging.getLogger(__name__)
 
-#: after the first write: how long each batch of reads or writes may take, lost sessions included. As long as
-#: open-iscsi has its LUNs wait (node.session.timeo.replacement_timeout); array controllers take over in half of it
+#: the limit for each batch of reads or writes after the first write, with lost sessions included. open-iscsi has the
+#: same limit (node.session.timeo.replacement_timeout); array controllers take over in half of that time
 LOST_SECONDS = 120.0
-#: behind the deadline, for the answer to the first write: where a lost session keeps that write from the target for
-#: longer, the caller may have taken the LUN away
+#: after the deadline, for the answer to the first write. If a lost session delays that write for longer, the write
+#: fails: the caller may have taken the LUN away
 FIRST_SECONDS = 5.0
 
 
 class IscsiLun(Lun):
-    """The LUN comes with a session, and goes with that session; the kernel's sessions are left alone."""
+    """A LUN that comes and goes with a session of this process. The kernel's sessions are not changed."""
 
     asks_pool_again = True
 
@@ -61,7 +62,7 @@ class IscsiLun(Lun):
         return answer
 
     def _worked_on(self, work: Work, writable: bool) -> Tuple[str, int]:
-        """What `work` gives, and the number that the kernel has for the LUN."""
+        """Return the result of `work`, and the kernel's number of the LUN."""
         with ExitStack() as held, terminated.only_here():
             with self._unopened(writable):
                 if writable:
@@ -74,14 +75,14 @@ class IscsiLun(Lun):
         return answer, device.info.kernel_number
 
     def _guard(self, held: ExitStack) -> None:
-        """Keep other programs of this host from writing to the LUN; LVM commands have locks of their own."""
-        with terminated.waiting():  # a command that was given a URL has this lock, also where root runs none
+        """Keep other programs of this host from writing to the LUN. LVM commands have separate locks."""
+        with terminated.waiting():  # a command with a URL holds this lock as well, even as an ordinary user
             held.enter_context(lun_name(self.scsi_id, self._lock_time, THIS_HOST))
         seen = held.enter_context(exclusive_open(self.scsi_id, self.deadline, THIS_HOST))
         self.is_seen = bool(seen)
 
     def _unopened(self, writable: bool) -> ContextManager[None]:
-        """What fails in the block says what state a LUN is in that was to be written."""
+        """Add the LUN's state to an error of the block, if the call was to write."""
         return in_state(lambda: self.state_unopened if writable else "")
 
     @property
@@ -90,7 +91,7 @@ class IscsiLun(Lun):
 
 
 class BatchDeadline(Deadline):
-    """The deadline of the call, until `renew` gives a batch of its own LOST_SECONDS."""
+    """The deadline of the call, until `renew` starts a limit of LOST_SECONDS for one batch."""
 
     _is_of_a_batch = False
 
@@ -111,9 +112,9 @@ class BatchDeadline(Deadline):
 
 
 class CallDevice(Device):
-    """The LUN of a call: no write begins after the deadline, and what has begun goes on to its end.
+    """The LUN of a call. No first write starts after the deadline; after the first write, the work goes on to its end.
 
-    A flush counts as a write, as it takes as long.
+    A flush counts as a write, because a flush may take as long.
     """
 
     def __init__(self, device: LunDevice, deadline: Deadline, batch_deadline: BatchDeadline) -> None:
@@ -139,11 +140,11 @@ class CallDevice(Device):
 
     @contextmanager
     def _begun(self) -> Iterator[None]:
-        """Each batch has a time of its own, as soon as the target has answered the first."""
+        """Check the deadline before the first write. Give each later batch its own limit."""
         if self._has_begun:
             self._batch_deadline.renew()
         else:
-            with terminated.waiting():  # a SIGTERM that has come is heeded here at the latest
+            with terminated.waiting():  # the last point where a SIGTERM ends the call
                 self._deadline.check("the first write to the LUN")
             terminated.heed_no_longer()
             self._batch_deadline.extend(FIRST_SECONDS)
@@ -152,7 +153,7 @@ class CallDevice(Device):
 
     @contextmanager
     def _in_time(self) -> Iterator[None]:
-        """Of a LUN that nobody has written to there is nothing to tell but that the time is over."""
+        """Raise OutOfTime for a timeout before the first write: the LUN is unchanged."""
         try:
             yield
         except DeviceError as error:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""How a call gets to its target: portals, this host's name, secrets, and the network interfaces to leave by.
+"""How a call reaches its target: portals, the initiator name of this host, secrets, and network interfaces.
 
-The session is one of this process (iscsi/), and has nothing to do with the sessions, records and locks of open-iscsi.
+The session belongs to this process (iscsi/). open-iscsi's sessions, records and locks are not involved.
 
-An administrator may set network interfaces aside for iSCSI: ifaces of open-iscsi whose names begin with `c_`. Where
-there are any, SM goes through these interfaces alone. A session of this process leaves through the same interface, or
-from the same address, as open-iscsi's files name it. Source: SM drivers/iscsilib.py, get_iscsi_interfaces; open-iscsi
-README, "iface configs".
+An administrator may reserve network interfaces for iSCSI: open-iscsi ifaces whose names begin with `c_`. If there are
+such ifaces, SM uses only these interfaces. A session of this process leaves through the same interface, or from the
+same address, as open-iscsi's files say. Source: SM drivers/iscsilib.py, get_iscsi_interfaces; open-iscsi README, "iface
+configs".
 """
 
 import logging
@@ -34,22 +34,23 @@ Found = TypeVar("Found")
 
 
 class Access(NamedTuple):
-    """What a session takes, secrets resolved."""
+    """The parameters of a session, with resolved secrets."""
 
     config: Config
     portals: Tuple[Portal, ...]
-    initiators: Tuple[Initiator, ...]  #: one for each network interface to try, in turn
+    initiators: Tuple[Initiator, ...]  #: one initiator for each network interface, in the order to try
     credentials: Credentials
 
     def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[Target]:
-        """The targets that the portals offer. Raises NotFound, Refused, OutOfTime."""
+        """Return the targets that the portals offer. Raises NotFound, Refused, OutOfTime."""
         asked = self.portals if portals is None else portals
         return self.in_turn(lambda initiator: discover(asked, initiator, self.credentials, deadline))
 
     def in_turn(self, try_by: Callable[[Initiator], Found]) -> Found:
-        """What `try_by` gives with the first interface that is there and through which a portal is reached.
+        """Return the result of `try_by` with the first present interface through which a portal answers.
 
-        Raises what it raises with the last interface, and what a host does that reaches its targets by a card.
+        Raises the error of the last interface. If an offload card of this host has the session, the error says what to
+        do.
         """
         for initiator in self.initiators:
             try:
@@ -68,7 +69,7 @@ class Access(NamedTuple):
     def lun(
         self, named: LunName, writable: bool, deadline: Deadline, scsi_id: Optional[str] = None
     ) -> Iterator[LunDevice]:
-        """A LUN by its SCSIid or number, for the block; `scsi_id` is what a LUN named by its number must have."""
+        """Open a LUN by its SCSIid or number for the block. A LUN given by number must have `scsi_id`, if given."""
         with ExitStack() as held:
 
             def open_by(initiator: Initiator) -> LunDevice:
@@ -79,10 +80,10 @@ class Access(NamedTuple):
 
 
 def access_of(config: Config, host: Mapping[str, Any], xapi: Xapi, hide: Callable[[str], None]) -> Access:
-    """The access to the targets of a device-config; `host` is xapi's record of this host.
+    """Return the access to the targets of a device-config. `host` is xapi's record of this host.
 
-    Passwords come from xapi, and go to `hide` at once. Raises Refused (ConfigISCSIIQNMissing) where this host has no
-    name, XapiFailure.
+    Read passwords from xapi and pass each to `hide` at once. Raises Refused (ConfigISCSIIQNMissing) if this host has no
+    initiator name. Raises XapiFailure.
     """
     user, secret = _credentials(config.chap, xapi, hide)
     incoming_user, incoming_secret = _credentials(config.incoming_chap, xapi, hide)
@@ -114,7 +115,7 @@ _UNSET = ("", "<empty>", "default")
 
 
 def interfaces(host: Host) -> List[str]:
-    """Network interfaces ("eth1") or own addresses to leave by, in the order to try; [""] where any will do."""
+    """Return network interfaces ("eth1") or source addresses in the order to try; [""] if any interface will do."""
     found = []
     for directory in DIRECTORIES:
         for path in sorted(glob(os.path.join(escape(host.at(directory)), PREFIX + "*"))):
@@ -128,7 +129,7 @@ def _values(path: str) -> Dict[str, str]:
 
 
 def _leaving_by(values: Dict[str, str], host: Host) -> str:
-    """open-iscsi takes the hardware address first. "" for an iface of a card, which TCP of this host does not reach."""
+    """Return the interface or source address of an iface; "" for an offload card's iface. A hardware address wins."""
     if values.get("iface.transport_name", "tcp") != "tcp":
         return ""
     hardware = values.get("iface.hwaddress", "")

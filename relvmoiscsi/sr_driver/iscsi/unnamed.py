@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The answers to a call that does not name its target or LUN: the lists that lvmoiscsi prints on stderr.
+"""The answers to a call that names no target or no LUN: the lists that lvmoiscsi prints on stderr.
 
-Orchestrators find targets and LUNs that way. Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs);
+Orchestrators find targets and LUNs with these lists. Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs);
 docs/host.rst, "Lists on stderr".
 """
 
@@ -21,7 +21,7 @@ from relvmoiscsi.sr_driver.transport import Listed
 
 
 def verify_named(access: Access, deadline: Deadline) -> None:
-    """Raises Listed when the IQN or the SCSIid is missing."""
+    """Raise Listed if the IQN or the SCSIid is missing."""
     with terminated.waiting():
         if not access.config.target_iqn:
             raise _missing_iqn(access, deadline)
@@ -30,7 +30,7 @@ def verify_named(access: Access, deadline: Deadline) -> None:
 
 
 def _missing_iqn(access: Access, deadline: Deadline) -> Listed:
-    """The answer without targetIQN: what each of the portals offers."""
+    """Return the answer without targetIQN: the targets that each portal offers."""
     targets: List[Target] = []
     failures: List[RelvmoiscsiError] = []
     for portal, seconds in in_turn(access.portals, deadline):
@@ -46,14 +46,14 @@ def _missing_iqn(access: Access, deadline: Deadline) -> Listed:
 
 
 def _missing_scsi_id(access: Access, deadline: Deadline) -> Listed:
-    """The answer without SCSIid: the LUNs behind the target."""
+    """Return the answer without SCSIid: the LUNs behind the target."""
     iqn = access.config.target_iqn
     luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
     return Listed("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
 
 
 def lun_list(luns: Sequence[LunInfo]) -> str:
-    """The XML of error 107: each SCSIid once, by the numbers that Linux gives to LUNs."""
+    """Return the XML of error 107: each SCSIid once, in the order of Linux's LUN numbers."""
     found: Dict[str, LunInfo] = {}
     for lun in sorted(luns, key=lambda lun: lun.kernel_number):
         if lun.scsi_id:
@@ -75,7 +75,7 @@ def lun_list(luns: Sequence[LunInfo]) -> str:
 
 
 def target_list(targets: Sequence[Target], asked: Portal) -> str:
-    """The XML of error 96. SM ends it with an entry for all targets of the portal that it was asked for."""
+    """Return the XML of error 96. As in SM, the last entry stands for all targets of the portal."""
     offered = [(portal, target.iqn) for target in targets for portal in target.portals]
     places = [*offered, (asked, ANY_IQN)]
     return _document(

@@ -179,11 +179,11 @@ AFTER_A_WRITE = {
     "medium_error_flush": ("EIO", "flush failed: sense 3/0c/00"),
     "out_of_space": ("EIO", "7/27/07"),
     "residual_of_write": ("EIO", "moved 3584 of 4096 bytes"),
-    "other_lun": ("ISCSIDevice", "mapped another one in its place"),
+    "other_lun": ("ISCSIDevice", "mapped another LUN in its place"),
     "other_size": ("ISCSIDevice", "has 2097152 bytes"),
     "smaller": ("ISCSIDevice", "has 524288 bytes"),
     "unmapped_after_loss": ("ISCSIDevice", "any more"),
-    "other_lun_with_attention": ("ISCSIDevice", "mapped another one in its place"),
+    "other_lun_with_attention": ("ISCSIDevice", "mapped another LUN in its place"),
 }
 
 

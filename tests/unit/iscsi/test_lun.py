@@ -170,7 +170,7 @@ def test_of_a_batch_of_writes_none_reaches_another_lun_in_its_place():
 
     target, _, device = opened(script={0: happen})
 
-    with pytest.raises(Refused, match="mapped another one in its place"):
+    with pytest.raises(Refused, match="mapped another LUN in its place"):
         device.write([Chunk(4096 * number, block(1)) for number in range(8)])
 
     assert target.lun.writes == 0

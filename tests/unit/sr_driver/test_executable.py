@@ -175,7 +175,7 @@ def test_the_two_drivers_differ_in_what_they_say_of_themselves_and_in_their_tran
     one, other = rest(EXECUTABLE), rest(HBA_EXECUTABLE)
 
     assert [line.strip() for line in other if line not in one] == [
-        '"""The SR driver of type relvmohba: xapi executes this file. What it does is in relvmoiscsi/sr_driver."""',
+        '"""The SR driver of type relvmohba. xapi executes this file; relvmoiscsi/sr_driver has the code."""',
         "from relvmoiscsi.sr_driver.hba.transport import HBA",
         "leave(main(argv, HBA))",
     ]

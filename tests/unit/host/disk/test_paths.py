@@ -42,7 +42,7 @@ def test_another_lun_in_its_place_is_refused_by_name():
     ],
 )
 def test_two_luns_of_one_id_are_refused(changed, difference):
-    with pytest.raises(Refused, match=f"sdb and sdc have the SCSIid .* {difference}.* Nothing was written"):
+    with pytest.raises(Refused, match=f"sdb and sdc both have the SCSIid .* {difference}.* Nothing was written"):
         verify_same(SCSI_ID, {"sdb": FACE, "sdc": FACE._replace(**changed)})
 
 

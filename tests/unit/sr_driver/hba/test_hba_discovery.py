@@ -338,12 +338,12 @@ def test_a_lun_in_the_place_of_a_known_one_is_told_by_the_disk(host):
 
 
 def test_an_adapter_that_is_not_there_is_told_with_those_that_are(host):
-    with pytest.raises(NotFound, match="no adapter of the type qla2xx; those that it has are fcoe"):
+    with pytest.raises(NotFound, match="no adapter of the type qla2xx; its adapters have the types fcoe"):
         host.hold(host.lun(type="qla2xx"))
 
 
 def test_a_port_that_nobody_sees_is_told_with_those_that_are_seen(host):
-    with pytest.raises(NotFound, match=f"port 5000000000000001; .* are {', '.join(WWPNS)}"):
+    with pytest.raises(NotFound, match=f"port 5000000000000001; .* see the ports {', '.join(WWPNS)}"):
         host.hold(host.lun(targetWWPN="5000000000000001"))
 
 

@@ -447,7 +447,7 @@ def test_a_lun_that_is_mapped_in_its_place_without_a_word_gets_no_write(driver, 
     with HostileTarget([clone]) as target:
         found = driver("sr_create", target, scsi_id)
 
-    assert found.result.code == 67 and "mapped another one in its place" in found.result.text
+    assert found.result.code == 67 and "mapped another LUN in its place" in found.result.text
     assert neighbour.writes == 0
 
 
