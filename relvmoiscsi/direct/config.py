@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The [direct] section of /etc/relvmoiscsi.conf: which LUNs are given to VMs as they are, and under which names.
+"""The [direct] section of /etc/relvmoiscsi.conf: the LUNs that VMs use as they are, and the names of their links.
 
     [direct]
     database-log = 36001405993c87c37fa84d02b7fa62c40
 
-Whatever is not the line in question stays as it is, byte for byte, and a line that cannot be meant takes no other LUN
-from its VM.
+A change of one line keeps all other bytes of the file. An invalid line takes no other LUN from its VM.
 """
 
 import re
@@ -17,13 +16,13 @@ from relvmoiscsi.host.config_file import KEY_VALUE, append_section, header, inse
 
 SECTION = "direct"
 
-#: stands above a section that `with_entry` made, so that `without_entry` may take it away again
+#: the comment above a section that `with_entry` made; `without_entry` removes a section with this comment
 MARK = "# LUNs that are given to VMs as they are; see `relvmoiscsi direct --help`."
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-#: what the kernel calls block devices: sm's 58-xapi.rules puts USB disks into the same directory under these names
+#: the kernel's names of block devices: sm's 58-xapi.rules puts USB disks into the same directory under these names
 _KERNEL_NAME = re.compile(r"(sd|hd|vd|xvd|td)[a-z]+\d*\Z|(dm-|sr|scd|nbd|loop|md|ram|zram|fd|nvme|mmcblk)\d[\dnp]*\Z")
-#: what udev lets stand of a SCSIid (systemd src/shared/udev-util.c), so that the rule can compare it
+#: the characters that udev keeps in a SCSIid (systemd src/shared/udev-util.c), so that the rule can compare the SCSIid
 _SCSI_ID = re.compile(r"[0-9A-Fa-fS][A-Za-z0-9#+.:=@_-]{3,199}\Z")
 
 
@@ -35,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What the section says, and a sentence for each line of it that says nothing."""
+    """The entries of the section, and a sentence for each invalid line."""
 
     entries: Tuple[Entry, ...] = ()
     problems: Tuple[str, ...] = ()
@@ -48,7 +47,7 @@ class Section(NamedTuple):
 
 
 def check_name(name: str) -> str:
-    """The name, if a link may have it. Raises UsageError."""
+    """Return the name if a link may have this name. Raises UsageError."""
     if not _NAME.match(name):
         raise UsageError(
             f"{name!r} cannot be the name of a direct LUN. Use up to 64 letters, digits and . _ - and begin with "
@@ -60,7 +59,7 @@ def check_name(name: str) -> str:
 
 
 def check_scsi_id(scsi_id: str) -> str:
-    """The SCSIid, if it can be one. Raises UsageError."""
+    """Return the SCSIid if it is valid. Raises UsageError."""
     if not _SCSI_ID.match(scsi_id):
         raise UsageError(
             f"{scsi_id!r} is not a SCSIid as `scsi_id -g` or `multipath -l` prints it.", sm_key="ConfigSCSIid"
@@ -72,7 +71,7 @@ def check_scsi_id(scsi_id: str) -> str:
 
 
 def read_section(text: str) -> Section:
-    """The section of a whole file. Of several lines on one name or LUN, the first counts."""
+    """Return the section of the file's text. If several lines have one name or one LUN, the first line counts."""
     entries: List[Entry] = []
     problems: List[str] = []
     for number, line in lines_of_section(text.split("\n"), SECTION):
@@ -87,7 +86,7 @@ def read_section(text: str) -> Section:
 
 
 def _entry(line: str) -> Optional[Entry]:
-    """What a line says; None for one that says nothing. Raises UsageError."""
+    """Return the entry of a line; None for an empty line or a comment. Raises UsageError."""
     text = said(line)
     if not text:
         return None
@@ -105,11 +104,11 @@ def _check_new(entry: Entry, entries: Sequence[Entry]) -> None:
             raise UsageError(f"LUN {other.scsi_id} has a name already: {other.name}.")
 
 
-# --- changing
+# --- changing the text
 
 
 def with_entry(text: str, entry: Entry) -> str:
-    """The file with one more line. Raises UsageError for a name or a LUN that it has."""
+    """Return the text with one more entry. Raises UsageError if the text has the name or the LUN already."""
     section = read_section(text)
     _check_new(entry, section.entries)
     lines = text.split("\n")
@@ -124,7 +123,7 @@ def with_entry(text: str, entry: Entry) -> str:
 
 
 def without_entry(text: str, name: str) -> str:
-    """The file without the line of that name; what `with_entry` made for it goes as well. Raises NotFound."""
+    """Return the text without the entry of that name, and without a section made for it alone. Raises NotFound."""
     section = read_section(text)
     lines = text.split("\n")
     found = [number for number, line in lines_of_section(lines, SECTION) if _is_entry(line) and _name_of(line) == name]
@@ -156,7 +155,7 @@ def _name_of(line: str) -> str:
 
 
 def _checked(text: str, expected: Sequence[Entry]) -> str:
-    """The new text, if it reads as it should. Raises Refused: then the file is one that a person must edit."""
+    """Return the new text if it has the expected entries. Raises Refused otherwise: a person must edit the file."""
     if set(read_section(text).entries) != set(expected):
-        raise Refused(f"The section [{SECTION}] is not one that can be changed safely; edit it by hand.")
+        raise Refused(f"The section [{SECTION}] cannot be changed safely. Edit the section by hand.")
     return text

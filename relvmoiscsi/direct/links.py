@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Direct LUNs: which device a LUN's link has to lead to, what speaks against it, and having udev make it.
+"""Direct LUNs: the device that a LUN's link leads to, the reasons for no link, and events that make udev set the link.
 
-The link is /dev/xapi/block/<name>, which the host's udev SR takes for a VDI: the path of the link is the location of
-the VDI, so the LUN stays the same VDI whatever the kernel calls its disk. The rule in udev/ makes the link, and asks
+The link is /dev/xapi/block/<name>, which the host's udev SR takes for a VDI. The link's path is the location of the
+VDI, so the LUN stays the same VDI under every kernel name of its disk. The rule in udev/ makes the link. The rule calls
 `link_name` at each event of a disk that the configuration names:
 
-    a map                        leads there; its paths have no link
-    one disk, no map             leads there, unless multipath will take it
-    several disks, no map        no link: writes to one disk pass the caches and queues of the other disks
-    hidden by the driver         no link (the rule does not even ask)
-    an SR, or LVM nobody reads   no link, clone or not
+    a map                        the link leads to the map; its paths have no link
+    one disk, no map             the link leads to the disk, unless multipath will take the disk
+    several disks, no map        no link: writes to one disk bypass the caches and queues of the other disks
+    hidden by the driver         no link (the rule does not call `link_name`)
+    an SR, or unreadable LVM     no link, clone or not
 
-What cannot be found out at that moment (paths that are down, a LUN that does not answer) leaves the link as it is: a VM
-may be using it.
+If the state is unknown at that moment (paths are down, the LUN does not answer), the link stays as it is: a VM may be
+using the link.
 """
 
 import json
@@ -34,50 +34,51 @@ from relvmoiscsi.host.xapi import lun_users
 
 log = logging.getLogger(__name__)
 
-LINKS = "xapi/block"  #: below /dev; where sm's udev SR looks
-LOOK_SECONDS = 3.0  #: how long a LUN may take to say what is on it, while udev waits
-LINK_SECONDS = 60.0  #: on a host that has other things to do; most have the link within one
-MARK = "RELVMOISCSI_DIRECT"  #: what the rule sets in udev's database: the name of the link
+LINKS = "xapi/block"  #: below /dev; sm's udev SR reads this directory
+LOOK_SECONDS = 3.0  #: limit for reading the owner of a LUN, while udev waits
+LINK_SECONDS = 60.0  #: limit for a link on a busy host; most hosts need a second
+MARK = "RELVMOISCSI_DIRECT"  #: the name of the link; the rule sets this property in udev's database
 
-#: signs that multipath will take the LUNs it has taken before: it runs, SM has it on, it is started at boot
+#: signs that multipath will take a LUN that had a map: multipathd runs, SM has multipath on, or the boot starts it
 _DAEMON_SOCKET = "@/org/kernel/linux/storage/multipathd"
 _MULTIPATH_FLAG = "nonpersistent/multipath_enabled"
 _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
 
 _SESSION = re.compile(r"/(session\d+)/")
 
-#: programs that look at every disk, and leave a disk to its user
+#: programs that open every disk, and leave a disk to its user
 _ONLOOKERS = re.compile(r"process \d+ \((multipathd|systemd-udevd|\(?udev-worker\)?)\)\Z")
 
 
 class Owner(NamedTuple):
-    """What is on a LUN, as far as it matters here."""
+    """The owner of a LUN, as far as the LUN's first sectors show it."""
 
     vg_name: str = ""
     is_sr: bool = False
     problem: str = ""
 
 
-#: Looks at a device: `/dev/sdc`. Raises DeviceError.
+#: Reads the owner of the LUN from a device such as `/dev/sdc`. Raises DeviceError.
 Looker = Callable[[str], Owner]
 
 
 def link_of(name: str, host: Host = THIS_HOST) -> str:
-    """The link of a direct LUN; its path is the location of the VDI."""
+    """Return the path of a direct LUN's link, which is the location of the VDI."""
     return os.path.join(host.dev, LINKS, name)
 
 
 class Uncertain(Refused):
-    """It cannot be said at this moment; so nothing should be changed for it."""
+    """The state is unknown at this moment, so the link must not change."""
 
 
-# --- which device
+# --- the device of a LUN
 
 
 def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
-    """The kernel's name of the device that the link of a LUN leads to: "dm-3", "sdc".
+    """Return the kernel's name of the device that the LUN's link leads to: "dm-3", "sdc".
 
-    Raises NotFound when the LUN has no disk here, Refused when it has several or is multipath's.
+    Raises NotFound if the LUN has no disk here. Raises Refused if the LUN has several disks and no map, or waits for
+    its map.
     """
     the_map = multipath.find_map(scsi_id, host)
     if the_map is not None:
@@ -89,14 +90,14 @@ def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
             f"{scsi_id}` may show the reason."
         )
     if len(disks) == 1:
-        return disks[0]  # in whatever state: a path that is down comes back, and the VM's disk with it
+        return disks[0]  # in any state: a path that is down may come back, and the VM's disk with the path
     if not disks:
         raise NotFound(f"No disk of this host has the SCSIid {scsi_id}.")
     return multipath.single_path(scsi_id, disks, host)
 
 
 def is_for_multipath(scsi_id: str, host: Host = THIS_HOST) -> bool:
-    """Will multipath take the LUN? It is listed as one that had a map, and multipathing is on."""
+    """Return whether multipath will take the LUN: the LUN had a map before, and multipathing is on."""
     if not multipath.look(scsi_id, host).had_wwid:
         return False
     sockets = text_of(os.path.join(host.proc, "net/unix")).split()
@@ -110,11 +111,11 @@ def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
     return int(sectors) * 512 if sectors.isdigit() else 0
 
 
-# --- what is on it
+# --- the content of a LUN
 
 
 def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, seconds: float = LOOK_SECONDS) -> Owner:
-    """What is on the device. Raises Refused for what must not be given to a VM, Uncertain when it does not answer."""
+    """Return the owner of the device. Raises Refused if no VM may use it, Uncertain if the device does not answer."""
     if text_of(os.path.join(host.sysfs, "block", kernel_name, "dm/suspended")).strip() == "1":
         raise Uncertain(f"The map {kernel_name} is suspended: the owner of the LUN cannot be read.")
     owner = in_time(look, host.node(kernel_name), seconds)
@@ -129,7 +130,7 @@ def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, second
 
 
 def in_time(look: Looker, path: str, seconds: float) -> Owner:
-    """What `look` says, if it does so in time. Raises Uncertain otherwise."""
+    """Return the result of `look` within `seconds`. Raises Uncertain otherwise."""
 
     def told(_begin: Begin) -> str:
         return json.dumps(look(path)._asdict())
@@ -144,10 +145,10 @@ def in_time(look: Looker, path: str, seconds: float) -> Owner:
 
 
 def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
-    """Raises Refused for a disk behind an iSCSI session, which nobody keeps for a VM.
+    """Raise Refused for a disk behind an iSCSI session, because no program keeps the session for a VM.
 
-    SM logs out of a target when its last SR there is detached, even if another program uses the session; and a host of
-    XenServer or XCP-ng logs in to no target by itself when it starts.
+    SM logs out of a target when the target's last SR is detached, even if another program uses the session. At boot, a
+    host of XenServer or XCP-ng logs in to no target by itself.
     """
     for disk in disks:
         session = _SESSION.search(os.path.realpath(os.path.join(host.sysfs, "block", disk)))
@@ -159,18 +160,18 @@ def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
 
 
 def check_unused(kernel_name: str, host: Host = THIS_HOST) -> None:
-    """Raises Refused when anything has the device open or stacked on it; programs that look at every disk apart."""
+    """Raise Refused if a program has the device open, or a device is stacked on it; watchers of disks do not count."""
     users = users_of(kernel_name, host)
     if users:
         raise Refused("{} is in use by {}.".format(kernel_name, ", ".join(dict.fromkeys(users))))
 
 
 def users_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
-    """Who has the device open or stacked on it, in words."""
+    """Return the programs that have the device open, and the devices stacked on it, in words."""
     try:
         status = os.stat(host.node(kernel_name))
     except FileNotFoundError:
-        return []  # gone in the meantime, so nobody uses it
+        return []  # the device has vanished, so it has no user
     users = holders.users_of_block(status, host)
     return [user for user in users if not _ONLOOKERS.match(user)]
 
@@ -179,9 +180,9 @@ def users_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
 
 
 def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", host: Host = THIS_HOST) -> None:
-    """Raises Refused when anybody in the pool has the LUN, attached or not, or an SR was made on it once.
+    """Raise Refused if an SR or VDI of the pool has the LUN, attached or not, or an SR was made on the LUN.
 
-    `link` is what leads to the LUN, or will: the VDI that it is, is no obstacle.
+    `link` is the path of the LUN's link. The VDI at that path is no obstacle.
     """
 
     def look(path: str) -> Optional[str]:
@@ -204,9 +205,10 @@ def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", host: Host
 
 
 def link_name(kernel_name: str, previous: str, look: Looker, host: Host = THIS_HOST) -> str:
-    """The name of the link that udev is to give this device now; empty for none. For the rule.
+    """Return the name of the link that udev shall give this device now; "" for no link. The udev rule calls this.
 
-    `previous` is what it has. Other devices of the LUN whose links are to go or to come have an event made for it.
+    `previous` is the device's present link name. If the links of other devices of the LUN must change, make an event
+    for each of these devices.
     """
     scsi_id = scsi_id_of_disk(kernel_name, host)
     entry = read_section(read_config(host.config)).of_lun(scsi_id) if scsi_id else None
@@ -234,33 +236,33 @@ def link_name(kernel_name: str, previous: str, look: Looker, host: Host = THIS_H
 
 
 def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
-    """Everything the kernel has of a LUN: its disks and its map."""
+    """Return the kernel's names of the LUN's disks and of its map."""
     the_map = multipath.find_map(scsi_id, host)
     return udev.disks_of(scsi_id, host) + ([the_map.kernel_name] if the_map else [])
 
 
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:
-    """The name of the link that udev last gave the device; empty if it has none."""
+    """Return the name of the link that udev last gave the device; "" if none."""
     number = text_of(os.path.join(host.sysfs, "block", kernel_name, "dev")).strip()
     lines = text_of(os.path.join(host.udev_run, "data", "b" + number)).splitlines()
     return next((line[len("E:" + MARK + "=") :] for line in lines if line.startswith("E:" + MARK + "=")), "")
 
 
 def leads_to(name: str, host: Host = THIS_HOST) -> str:
-    """The kernel's name of the device that the link leads to; empty if there is no such link."""
+    """Return the kernel's name of the device that the link leads to; "" if there is no link."""
     link = link_of(name, host)
     return os.path.basename(os.path.realpath(link)) if os.path.islink(link) else ""
 
 
 def renew_link(entry: Entry, device: str, host: Host = THIS_HOST) -> bool:
-    """Have udev make the link of a LUN that is there; is it there then?"""
+    """Have udev make the link of a LUN. Return whether the link leads to `device` then."""
     for name in devices_of(entry.scsi_id, host):
         udev.make_event(name, host)
     return bool(host.wait_for(lambda: leads_to(entry.name, host) == device, LINK_SECONDS))
 
 
 def remove_link(entry: Entry, host: Host = THIS_HOST) -> bool:
-    """Have udev take the link away, the entry being gone; is it gone then?"""
+    """Have udev remove the link, after the entry was removed. Return whether the link is gone."""
     names = devices_of(entry.scsi_id, host)
     for name in dict.fromkeys([*names, leads_to(entry.name, host)]):
         if name:
@@ -269,16 +271,16 @@ def remove_link(entry: Entry, host: Host = THIS_HOST) -> bool:
 
 
 class Status(NamedTuple):
-    """How it stands with a direct LUN."""
+    """The state of a direct LUN."""
 
     device: str = ""  #: "dm-3"
     size_bytes: int = 0
     is_linked: bool = False
-    problem: str = ""  #: why it is not linked
+    problem: str = ""  #: why the link is missing
 
 
 def status_of(entry: Entry, look: Looker, host: Host = THIS_HOST) -> Status:
-    """How it stands with a direct LUN, and why there is no link if there is none."""
+    """Return the state of a direct LUN, with the reason if there is no link."""
     try:
         device = device_of(entry.scsi_id, host)
     except (NotFound, Refused, DeviceError) as problem:

@@ -180,7 +180,7 @@ def test_a_name_or_a_lun_that_is_there_is_not_added_again(entry, reason):
 
 
 def test_removing_what_is_there_twice_is_left_to_a_person():
-    with pytest.raises(Refused, match="edit it by hand"):
+    with pytest.raises(Refused, match="Edit the section by hand"):
         without_entry(f"[direct]\ndisk = {LUN}\ndisk = {OTHER}\n", "disk")
     with pytest.raises(NotFound):
         without_entry("[direct]\n", "disk")
