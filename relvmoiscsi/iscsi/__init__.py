@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""An iSCSI initiator in user space: a LUN is read and written over a session of this process.
+"""An iSCSI initiator in user space: this process reads and writes a LUN over a session of its own.
 
     discover(portals, initiator, credentials, deadline)       the targets of a portal
     list_luns(portals, iqn, initiator, deadline)              the disks behind a target
-    open_lun(portals, iqn, initiator, lun, writable, deadline)   one of them, as a device for the engine
+    open_lun(portals, iqn, initiator, lun, writable, deadline)   a disk behind a target, as a device for the engine
 
-The kernel has no part in it, so no disk of the target appears on this host. All knowledge of the protocol is in modules
-without I/O: bytes in, bytes out. What ends with the process is all that there was.
+The kernel is not involved, so no disk of the target appears on this host. The modules that know the protocol do no I/O:
+bytes in, bytes out. When the process ends, nothing of the session is left on this host.
 """
 
 from relvmoiscsi.iscsi.lun_device import LunDevice

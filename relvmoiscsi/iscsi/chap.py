@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""CHAP, one way and mutual, as a part of a login. Source: RFC 7143 12.1, RFC 1994.
+"""CHAP, one-way and mutual, as a part of a login. Source: RFC 7143 12.1, RFC 1994.
 
 The response to a challenge is the hash of the identifier, the secret and the challenge.
 """
@@ -16,13 +16,13 @@ Entropy = Callable[[int], bytes]
 
 #: number of an algorithm in CHAP_A -> its name in hashlib
 _ALGORITHMS = {5: "md5", 6: "sha1", 7: "sha256", 8: "sha3_256"}
-#: first what each target knows; some refuse any list that is not MD5 alone
+#: FIRST has the algorithm that every target knows; some targets refuse any list other than MD5 alone
 FIRST, FALLBACK = (5,), (7, 8, 6)
 _CHALLENGE_BYTES = 16
 
 
 def available(offered: Tuple[int, ...]) -> Tuple[int, ...]:
-    """The algorithms that this Python has; MD5 is not among them where the kernel is in FIPS mode."""
+    """Return the algorithms that this Python has. In the kernel's FIPS mode, Python lacks MD5."""
     return tuple(algorithm for algorithm in offered if _has(algorithm))
 
 
@@ -37,9 +37,9 @@ def _has(algorithm: int) -> bool:
 def authenticate(
     target: str, credentials: Credentials, offered: Tuple[int, ...], entropy: Entropy
 ) -> Generator[Request, Answer, Answer]:
-    """The part of a login from CHAP_A on; gives the last answer of the target.
+    """Run the part of a login from CHAP_A on. Return the last answer of the target.
 
-    Raises NoCommonAlgorithm, Violation, and Unproven when the target does not prove that it knows its own secret.
+    Raises NoCommonAlgorithm and Violation. Raises Unproven if the target does not prove that it knows its own secret.
     """
     own_identifier, own_challenge = entropy(1), entropy(_CHALLENGE_BYTES)
     offer = ",".join(map(str, offered))

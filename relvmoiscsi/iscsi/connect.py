@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A TCP connection to a portal, in bounded time: the name resolved, the interface chosen, each failure told apart."""
+"""A TCP connection to a portal within a time limit: resolve the name, bind the interface, explain failures."""
 
 import errno
 import ipaddress
@@ -13,7 +13,7 @@ from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.portal import Portal
 
-CONNECT_SECONDS = 5.0  #: for each address, as SM has it
+CONNECT_SECONDS = 5.0  #: for each address; the same as in SM
 RESOLVE_SECONDS = 10.0
 
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
@@ -22,20 +22,20 @@ Lookup = Callable[..., List[Any]]
 
 
 class Address(NamedTuple):
-    """Of a portal, as the socket module has it."""
+    """An address of a portal, as the socket module returns it."""
 
     family: int
     place: Tuple[Any, ...]
 
 
 class Unreachable(Lost):
-    """No TCP connection came about."""
+    """No TCP connection to the portal is possible."""
 
 
 def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo) -> List[Address]:
-    """The addresses of a portal, as the resolver orders them.
+    """Return the addresses of a portal in the resolver's order.
 
-    Raises NotFound (DNSError) when the name is unknown, or nothing is known of it in time.
+    Raises NotFound (DNSError) if the name is unknown or the resolver does not answer in time.
     """
     answers: List[Any] = []
     failures: List[Exception] = []
@@ -43,13 +43,13 @@ def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo)
     def ask(flags: int = 0) -> None:
         try:
             answers.extend(lookup(portal.host, portal.port, 0, socket.SOCK_STREAM, 0, flags))
-        except (OSError, UnicodeError) as error:  # UnicodeError: no host name at all, such as one with an empty label
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name, such as "a..b"
             failures.append(error)
 
     ask(socket.AI_NUMERICHOST)
     if failures:
         failures.clear()
-        # The resolver has time-outs of its own, of minutes in all, and cannot be told to stop; the thread ends with us.
+        # The resolver's time-outs add up to minutes, and no call stops the resolver. The thread ends with the process.
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
         thread.join(seconds)
@@ -62,7 +62,7 @@ def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo)
 
 
 def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup = socket.getaddrinfo) -> socket.socket:
-    """A connection that does not block. Raises NotFound (DNSError), Unreachable, Lost, Refused, OutOfTime."""
+    """Return a non-blocking connection. Raises NotFound (DNSError), Unreachable, Lost, Refused, OutOfTime."""
     failures: List[str] = []
     is_reset = False
     for address in resolve(portal, deadline.within(RESOLVE_SECONDS), lookup):
@@ -85,12 +85,12 @@ def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup =
             return connection
         connection.close()
         failures.append(_why_not(candidate, number, seconds))
-        is_reset = number == errno.ECONNRESET  # by a target that was there, and may take the next connection
+        is_reset = number == errno.ECONNRESET  # the target is there, and may accept the next connection
     raise (Lost if is_reset else Unreachable)(" ".join(failures))
 
 
 def _connect(connection: socket.socket, address: Address, seconds: float) -> int:
-    """0, or the errno of why there is no connection."""
+    """Connect. Return 0, or the errno of the failure."""
     number = connection.connect_ex(address.place)
     if number != errno.EINPROGRESS:
         return number
@@ -102,7 +102,7 @@ def _connect(connection: socket.socket, address: Address, seconds: float) -> int
 
 
 def _leave_by(connection: socket.socket, interface: str) -> None:
-    """Have the connection leave from an address of this host, or through a network interface."""
+    """Bind the connection to a source address of this host, or to a network interface."""
     if not interface:
         return
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""CRC32C, the digest of iSCSI: by the kernel (AF_ALG) where it has algif_hash, else in Python at 4 to 5 MiB/s.
+"""CRC32C, the digest of iSCSI: from the kernel (AF_ALG with algif_hash), or else in Python at 4 to 5 MiB/s.
 
-Source: RFC 7143 13.1; the digest goes over the wire with its lowest byte first.
+Source: RFC 7143 13.1. On the wire, the lowest byte of the digest comes first.
 """
 
 import errno
@@ -13,7 +13,7 @@ Bytes = Union[bytes, bytearray, memoryview]
 Checksum = Callable[[Iterable[Bytes]], bytes]
 
 _REVERSED_POLYNOMIAL = 0x82F63B78
-_SMALL = 256  #: bytes; Python is done with these before the kernel is asked
+_SMALL = 256  #: bytes; for shorter data Python is faster than a kernel call
 _NOT_OFFERED = (errno.ENOENT, errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES, errno.ELIBBAD)
 
 
@@ -29,7 +29,7 @@ def _table() -> List[int]:
 
 
 def crc32c(parts: Iterable[Bytes]) -> bytes:
-    """The digest of the parts, one after the other."""
+    """Return the digest of the concatenated parts."""
     table, crc = _table(), 0xFFFFFFFF
     for part in parts:
         for byte in bytes(part):
@@ -38,13 +38,13 @@ def crc32c(parts: Iterable[Bytes]) -> bytes:
 
 
 def fastest_crc32c(parts: Iterable[Bytes]) -> bytes:
-    """The same as `crc32c`."""
+    """Return the digest of the concatenated parts, from the kernel if the kernel offers the digest."""
     return (kernel_crc32c() or crc32c)(parts)
 
 
 @lru_cache(maxsize=None)
 def kernel_crc32c() -> Optional[Checksum]:
-    """The same function by the kernel, several hundred times as fast for long data; None where it offers none.
+    """Return the kernel's function, which is several hundred times as fast for long data; None if there is none.
 
     Source: Linux Documentation/crypto/userspace-if.rst.
     """
@@ -67,6 +67,6 @@ def kernel_crc32c() -> Optional[Checksum]:
             done = 0
             while done < len(view):
                 done += operation.send(view[done:], socket.MSG_MORE)
-        return operation.recv(4)  # which ends the message
+        return operation.recv(4)  # recv ends the message
 
     return checksum

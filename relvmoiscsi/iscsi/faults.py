@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What ends a connection, and what each login status asks of a person."""
+"""The errors that end a connection, and what a person can do about each login status."""
 
 from typing import Dict, Tuple
 
@@ -13,7 +13,7 @@ TOO_MANY = 0x0206
 UNAVAILABLE = 0x0301
 NO_RESOURCES = 0x0302
 
-#: status class and detail of a login response: what happened, what to do. Source: RFC 7143 11.13.5
+#: status class and detail of a login response: the cause, the remedy. Source: RFC 7143 11.13.5
 _MEANINGS: Dict[int, Tuple[str, str]] = {
     0x0200: ("it found a fault in the request", "Look at the log of the target."),
     AUTHENTICATION_FAILED: (
@@ -44,17 +44,17 @@ _MEANINGS: Dict[int, Tuple[str, str]] = {
 
 
 class Lost(NotFound):
-    """A connection is over. What was under way on it can be repeated on a new one."""
+    """The connection has ended. Unfinished commands can be repeated on a new connection."""
 
     sm_key = "ISCSITarget"
 
 
 class Violation(Lost):
-    """The target broke the protocol, so nothing else that it says is believed."""
+    """The target broke the protocol, so this side trusts no further answer."""
 
 
 class Closed(Lost):
-    """The target closed the connection before the login was done."""
+    """The target closed the connection before the end of the login."""
 
     sm_key = "ISCSILogin"
 
@@ -72,12 +72,12 @@ class LoginRefused(Refused):
 
     @property
     def passes(self) -> bool:
-        """Is it a status of an array that fails over or starts?"""
+        """Is the status temporary, as of an array that fails over or starts?"""
         return self.status >> 8 == 3
 
 
 class NoCommonAlgorithm(LoginRefused):
-    """The target knows none of the CHAP algorithms that were offered."""
+    """The target knows none of the offered CHAP algorithms."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target, AUTHENTICATION_FAILED, "it knows none of the CHAP algorithms that were offered")
@@ -96,7 +96,7 @@ class Unproven(Refused):
 
 
 class Redirected(RelvmoiscsiError):
-    """The target is elsewhere; `address` as it came: "10.0.0.2:3260,1", "[fd00::2]"."""
+    """The target is elsewhere. `address` is as the target sent it: "10.0.0.2:3260,1", "[fd00::2]"."""
 
     sm_key = "ISCSILogin"
 

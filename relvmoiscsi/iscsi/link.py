@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A session over a socket: reading and writing at once, until what is awaited has come or the time is over.
+"""A session over a socket: read and write until an awaited event has come or the deadline has passed.
 
-A target that says nothing for 5 seconds is pinged, and lost after 10; one that answers pings and carries out nothing is
-lost after 30. Nobody reads the socket between waits.
+After 5 seconds without a byte, this side pings the target. After 10 seconds without a byte, the session is lost. After
+30 seconds without progress of a command, the session is lost even if the target answers pings. Between waits, this side
+does not read the socket.
 """
 
 import logging
@@ -29,7 +30,7 @@ LOGOUT_SECONDS = 2.0
 
 
 class Link:
-    """A connection to a portal, and the session on it once `log_in` is done."""
+    """A connection to a portal, and after `log_in` the session on the connection."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Link:
         portal: Portal,
         deadline: Deadline,
     ) -> None:
-        """`connection` does not block; it is closed with this."""
+        """`connection` is non-blocking. `close` closes it."""
         self.session: Session
         self.portal = portal
         self.deadline = deadline
@@ -51,7 +52,7 @@ class Link:
         self._handle: Callable[[Pdu], None]
 
     def log_in(self, wanted: Wanted, isid: bytes, entropy: Entropy) -> None:
-        """Raises Closed, Lost, Redirected, OutOfTime, and what `login.login` raises."""
+        """Log in. Raises Closed, Lost, Redirected, OutOfTime, and the errors of `login.login`."""
         handshake = Handshake(self.wire, wanted, isid, entropy)
 
         def handle(answer: Pdu) -> None:
@@ -68,10 +69,10 @@ class Link:
                 f"{self.portal} closed the connection in the middle of the login. Some targets do that to an initiator "
                 "whose name they do not know, or that comes without CHAP: check both at the target."
             )
-            raise AssertionError("what is thrown into a login comes out") from lost
+            raise AssertionError("an error thrown into the login always comes out") from lost
 
     def wait(self, is_done: Callable[[], bool], what: str) -> None:
-        """Return once it is done. Raises Lost, and OutOfTime, which says what was not done in time."""
+        """Exchange data until `is_done`. Raises Lost, and OutOfTime, whose message has `what`."""
         now = time.monotonic()
         self._last_byte = max(self._last_byte, now)
         self._last_step = now
@@ -82,7 +83,7 @@ class Link:
             self._turn(self._seconds_to_wait())
 
     def pause(self, seconds: float) -> None:
-        """Wait for as long, and answer the target meanwhile. Raises Lost and OutOfTime."""
+        """Wait for `seconds`, and answer the target's requests meanwhile. Raises Lost and OutOfTime."""
         end = time.monotonic() + seconds
         self._raise_if_lost()
         while True:
@@ -91,11 +92,11 @@ class Link:
                 return
             if self.deadline.has_passed:
                 raise self.deadline.over(f"{self.portal} was ready")
-            self._last_byte = self._last_step = now  # nothing is awaited
+            self._last_byte = self._last_step = now  # no answer is due during a pause
             self._turn(min(end - now, self.deadline.left))
 
     def close(self, politely: bool) -> None:
-        """End it; politely: with a logout, for which the target has a moment. Raises nothing."""
+        """Close the connection. With `politely`, log out first within LOGOUT_SECONDS. Raises nothing."""
         if self._socket.fileno() < 0:
             return
         try:
@@ -104,13 +105,13 @@ class Link:
                 self.session.log_out()
                 self.wait(lambda: self.session.is_logged_out, "the logout")
                 log.debug("logged out from %s", self.portal)
-        except Exception as problem:  # noqa: BLE001 - a logout is a courtesy: closing ends the session too
+        except Exception as problem:  # noqa: BLE001 - the logout is optional: the close ends the session as well
             log.debug("no logout from %s: %s", self.portal, problem)
         finally:
             self._socket.close()
 
     def _seconds_to_wait(self) -> float:
-        """How long to wait for the next byte; pings, and raises Lost, when that is due."""
+        """Return how long to wait for the next byte. Send a ping if one is due. Raises Lost for a silent target."""
         now = time.monotonic()
         silent, stuck = now - self._last_byte, now - self._last_step
         if silent >= SILENCE_SECONDS:
@@ -125,7 +126,7 @@ class Link:
         return min(next_event, NO_STEP_SECONDS - stuck, self.deadline.left)
 
     def _turn(self, seconds: float) -> None:
-        """Send what can be sent, and take what comes within so many seconds."""
+        """Send queued data, and handle the data that arrive within `seconds`."""
         try:
             is_sending = self._send()
             self._poll.register(self._socket, select.POLLIN | (select.POLLOUT if is_sending else 0))
@@ -146,7 +147,7 @@ class Link:
             raise
 
     def _send(self) -> bool:
-        """Send as much as the socket takes; is there more?"""
+        """Send as much as the socket accepts. Return whether data are left."""
         while True:
             buffers = self.wire.outgoing()
             if not buffers:
@@ -175,4 +176,4 @@ class Link:
 
 
 class _ClosedByTarget(Lost):
-    """The connection was closed from the other side."""
+    """The target closed the connection."""

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A login: security, then operational, then full feature.
+"""A login: the security stage, then the operational stage, then the full feature phase.
 
-`login` is a generator: it yields what to send, is sent what came, and returns what both agreed on. A `Handshake` turns
-that into PDUs. Source: RFC 7143 6, 11.12, 11.13, 13.
+`login` is a generator. It yields requests, receives answers, and returns the negotiated parameters. A `Handshake`
+converts requests and answers to PDUs. Source: RFC 7143 6, 11.12, 11.13, 13.
 
-    security      AuthMethod=None: one request, which goes on; CHAP: see `chap`; then empty ones till the target goes on
-    operational   one request with all keys, which goes on; then answers to what the target brings up
+    security      AuthMethod=None: one request, which asks for the next stage. CHAP: see `chap`, then empty requests
+                  until the target enters the next stage
+    operational   one request with all keys, which asks for the next stage; then answers to keys of the target
 """
 
 from typing import Dict, Generator, List, NamedTuple, Optional, Tuple
@@ -31,15 +32,15 @@ from relvmoiscsi.iscsi.text_keys import (
 )
 
 MAX_ROUNDS = 20
-_LEAST_BYTES, _MOST_BYTES = 512, 2**24 - 1  #: of each length that is negotiated
-_FIRST_BURST, _MAX_BURST = 262144, 16776192  #: offered
+_LEAST_BYTES, _MOST_BYTES = 512, 2**24 - 1  #: limits of each negotiated length
+_FIRST_BURST, _MAX_BURST = 262144, 16776192  #: the offered lengths
 
 _OF_EACH_SESSION = [
     ("HeaderDigest", "None,CRC32C"),
     ("DataDigest", "None,CRC32C"),
     ("MaxRecvDataSegmentLength", str(MAX_DATA_BYTES)),
     ("DefaultTime2Wait", "2"),
-    ("DefaultTime2Retain", "0"),  # a target drops the tasks of a dead connection at once
+    ("DefaultTime2Retain", "0"),  # a target drops the tasks of a dead connection immediately
     ("ErrorRecoveryLevel", "0"),
 ]
 _OF_A_NORMAL_SESSION = [
@@ -52,31 +53,31 @@ _OF_A_NORMAL_SESSION = [
     ("DataPDUInOrder", "Yes"),
     ("DataSequenceInOrder", "Yes"),
 ]
-#: what a target tells and wants no answer to
+#: keys that a target declares, without an answer
 _DECLARED = ("TargetAlias", "TargetAddress", "TargetPortalGroupTag", "MaxRecvDataSegmentLength")
-_DECLARED_AT_ONCE = ("TargetPortalGroupTag",)  #: with the first answer; lengths count in the operational stage alone
-#: what a target may bring up, and the answer where the key was not offered
+_DECLARED_AT_ONCE = ("TargetPortalGroupTag",)  #: with the first answer; lengths count only in the operational stage
+#: keys that a target may negotiate, and the answer to a key that was not offered
 _ANSWERS = {"IFMarker": "No", "OFMarker": "No", **{name: "Irrelevant" for name, _ in _OF_A_NORMAL_SESSION}}
 
 
 class Wanted(NamedTuple):
-    """A login that is asked for."""
+    """The parameters of a login request."""
 
-    where: str  #: how messages call the target
+    where: str  #: the target's name in messages
     initiator: str
     target: str  #: IQN; "" for a discovery
     credentials: Credentials = NO_CREDENTIALS
-    algorithms: Tuple[int, ...] = (5,)  #: of CHAP, to be offered
+    algorithms: Tuple[int, ...] = (5,)  #: CHAP algorithms to offer
 
 
 class Parameters(NamedTuple):
-    """What both sides agreed on."""
+    """The negotiated parameters of a session."""
 
     header_digest: bool = False
     data_digest: bool = False
-    max_send_bytes: int = pdu.DEFAULT_DATA_BYTES  #: of data in one PDU to the target
-    max_burst_bytes: int = 262144  #: of data for one R2T
-    first_burst_bytes: int = 65536  #: of data before the first R2T
+    max_send_bytes: int = pdu.DEFAULT_DATA_BYTES  #: data in one PDU to the target
+    max_burst_bytes: int = 262144  #: data for one R2T
+    first_burst_bytes: int = 65536  #: data before the first R2T
     immediate_data: bool = True
 
 
@@ -84,7 +85,7 @@ Exchange = Generator[Request, Answer, Parameters]
 
 
 def login(wanted: Wanted, entropy: Entropy) -> Exchange:
-    """What both sides agree on. Raises Violation, LoginRefused, NoCommonAlgorithm, Unproven."""
+    """Negotiate and return the parameters. Raises Violation, LoginRefused, NoCommonAlgorithm, Unproven."""
     told: Dict[str, str] = {}
     answer = yield from _security(wanted, entropy, told)
     while not answer.went_on:
@@ -103,7 +104,7 @@ def login(wanted: Wanted, entropy: Entropy) -> Exchange:
 def _security(wanted: Wanted, entropy: Entropy, told: Dict[str, str]) -> Generator[Request, Answer, Answer]:
     credentials = wanted.credentials
     methods = "None"
-    if credentials.user:  # a target that may take None would not have to prove itself
+    if credentials.user:  # with None in the offer, the target could skip its own proof
         methods = "CHAP" if credentials.incoming_user else "CHAP,None"
     keys = [("InitiatorName", wanted.initiator), ("SessionType", "Normal" if wanted.target else "Discovery")]
     keys += [("TargetName", wanted.target)] if wanted.target else []
@@ -125,7 +126,7 @@ def _security(wanted: Wanted, entropy: Entropy, told: Dict[str, str]) -> Generat
 
 
 def _reply(brought_up: Keys, offered: List[str]) -> Keys:
-    """Answers to what a target brings up by itself."""
+    """Return answers to keys that the target negotiates by itself."""
     return [
         (name, _ANSWERS.get(name, "NotUnderstood"))
         for name, value in brought_up
@@ -163,8 +164,8 @@ class Handshake:
     """The PDUs of a login."""
 
     def __init__(self, wire: Wire, wanted: Wanted, isid: bytes, entropy: Entropy) -> None:
-        self.parameters: Optional[Parameters] = None  #: once the login is done
-        self.last = Header(pdu.LOGIN_RESPONSE)  #: the last response: StatSN and the window
+        self.parameters: Optional[Parameters] = None  #: set at the end of the login
+        self.last = Header(pdu.LOGIN_RESPONSE)  #: the last response: StatSN and the command window
         self._wire, self._wanted, self._isid = wire, wanted, isid
         self._exchange = login(wanted, entropy)
         self._text = Collector(MAX_LOGIN_TEXT)
@@ -173,7 +174,7 @@ class Handshake:
         self._send(self._request)
 
     def handle(self, answer: Pdu) -> None:
-        """Raises Redirected, and what `login` raises."""
+        """Handle a response. Raises Redirected, and the errors of `login`."""
         header = answer.header
         if header.opcode != pdu.LOGIN_RESPONSE or header.task_tag != 0 or header.byte3 != 0:
             raise Violation("The target answered a login with something else.")
@@ -184,7 +185,7 @@ class Handshake:
             raise self._redirected()
         if status:
             self._exchange.throw(LoginRefused(self._wanted.where, status))
-        if header.flags & 0x40:  # more of this text follows
+        if header.flags & 0x40:  # the text continues in the next response
             if header.flags & pdu.FINAL or not answer.data:
                 raise Violation("The target sent a part of a text that is empty, or went on in the middle of it.")
             self._send(Request(self._request.stage, False, []))
@@ -195,7 +196,7 @@ class Handshake:
         self._go_on(header)
 
     def closed(self, message: str) -> None:
-        """The target has closed the connection instead of an answer. Raises Closed, or what the login makes of it."""
+        """Report a closed connection to the login. Raises Closed, or the login's own error."""
         self._exchange.throw(Closed(message))
 
     def _go_on(self, header: Header) -> None:
@@ -223,7 +224,7 @@ class Handshake:
         header = Header(
             opcode=pdu.LOGIN | pdu.IMMEDIATE,
             flags=going_on | request.stage << 2,
-            lun=self._isid + bytes(2),  # ISID, TSIH 0: a new session, or one in the place of the one with this ISID
+            lun=self._isid + bytes(2),  # ISID, TSIH 0: a new session, which replaces a session with the same ISID
             task_tag=0,
             word20=0,  # connection 0
             word24=FIRST_CMD_SN,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What LUNs are behind a target, and what each says of itself: asked of thousands at once."""
+"""List the LUNs behind a target, and read what each LUN reports about itself; thousands of LUNs at the same time."""
 
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
@@ -13,9 +13,9 @@ from relvmoiscsi.iscsi.session import Command, Task
 from relvmoiscsi.vpd import INQUIRY_BYTES, PAGE_80, PAGE_83, id_from_page_80, id_from_page_83, inquiry_of
 from relvmoiscsi.vpd import serial_from_page_80 as serial_of
 
-TRIES = 8  #: unit attentions that may wait, one behind the other
+TRIES = 8  #: unit attentions that may be pending, one after the other
 PAUSE_SECONDS = 0.1
-_PAGE_BYTES = 0x1000  #: enough for dozens of designators, and no device gives less because it is asked for it
+_PAGE_BYTES = 0x1000  #: enough for dozens of designators, and every device accepts this allocation length
 _LIST_BYTES = 8192
 _DISK = 0  #: peripheral device type
 #: other types. Source: SPC-5 6.7.2
@@ -37,29 +37,29 @@ _WRITE_PROTECTED = 0x80
 
 
 class Look(NamedTuple):
-    """What a LUN is, and whether a call can use it now."""
+    """What a LUN reports about itself, and whether a call can use the LUN now."""
 
     info: LunInfo
     is_disk: bool
-    what: str = ""  #: the kind of device, where it is no disk; "" where nothing is mapped
-    verdict: Verdict = Verdict.DONE  #: on its capacity
+    what: str = ""  #: the kind of device, if the LUN is no disk; "" if no device is mapped
+    verdict: Verdict = Verdict.DONE  #: on the last command of the look
     is_read_only: bool = False
 
 
 def read(link: Link, commands: Sequence[Command], what: str) -> List[Task]:
-    """Carry out commands of which each may fail."""
+    """Run commands that may fail one by one, and return their tasks."""
     tasks = link.session.start(commands)
     link.wait(lambda: link.session.is_idle, what)
     return tasks
 
 
 def asking(lun: bytes, cdb: bytes, size: int) -> Command:
-    """A command that reads at most so many bytes; an answer may be shorter, or none."""
+    """Return a command that reads at most `size` bytes. The answer may be shorter or absent."""
     return Command(lun, cdb, into=memoryview(bytearray(size)), may_fail=True)
 
 
 def answer_of(task: Task) -> bytes:
-    """What came; nothing where the LUN refused."""
+    """Return the answer to a command; b"" if the command failed."""
     return bytes(task.command.into[: task.moved]) if _verdict(task) == Verdict.DONE else b""
 
 
@@ -67,12 +67,12 @@ def _verdict(task: Task) -> Verdict:
     verdict = scsi.judge(task.status, task.sense)
     if verdict == Verdict.FAILED and task.status == scsi.CHECK_CONDITION:
         is_refused = scsi.parse_sense(task.sense).key == scsi.ILLEGAL_REQUEST
-        return Verdict.UNSUPPORTED if is_refused else verdict  # the command is known, and not this page or kind of it
+        return Verdict.UNSUPPORTED if is_refused else verdict  # the LUN knows the command, but not this page or field
     return verdict
 
 
 def list_luns(link: Link) -> List[bytes]:
-    """The LUNs that the target has for this initiator, in its order. Raises Lost, OutOfTime."""
+    """Return the LUNs that the target maps to this initiator, in the target's order. Raises Lost, OutOfTime."""
     size, tries = _LIST_BYTES, 0
     while tries < TRIES:
         tries += 1
@@ -90,17 +90,17 @@ def list_luns(link: Link) -> List[bytes]:
 
 
 def look(link: Link, luns: Sequence[bytes]) -> List[Look]:
-    """What each LUN says of itself now, in one round trip unless some are not ready. Raises Lost, OutOfTime."""
+    """Read the state of each LUN. One round trip suffices if all LUNs are ready. Raises Lost, OutOfTime."""
     return _patiently(link, luns, _look_once)
 
 
 def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
-    """What each LUN is called, and no more: a look at a thousand LUNs takes half as long. Raises Lost, OutOfTime."""
+    """Read only the names of each LUN: for a thousand LUNs in half the time of `look`. Raises Lost, OutOfTime."""
     return _patiently(link, luns, _names_once)
 
 
 def _patiently(link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]]) -> List[Look]:
-    """A look that is repeated at the LUNs that were busy, or whose news came in between."""
+    """Read the LUNs, and repeat the read for LUNs that were busy or had a unit attention."""
     found = once(link, luns)
     for _ in range(TRIES - 1):
         again = [number for number, one in enumerate(found) if one.verdict in (Verdict.LATER, Verdict.LOOK_AGAIN)]
@@ -131,7 +131,7 @@ def _names_once(link: Link, luns: Sequence[bytes]) -> List[Look]:
 
 
 def asking_names(lun: bytes) -> List[Command]:
-    """The commands whose answers `name_of` reads. No unit attention comes with them."""
+    """Return the commands for `name_of`. A pending unit attention does not make these commands fail."""
     return [
         asking(lun, scsi.inquiry(INQUIRY_BYTES), INQUIRY_BYTES),
         asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_83), _PAGE_BYTES),
@@ -140,13 +140,13 @@ def asking_names(lun: bytes) -> List[Command]:
 
 
 def _questions(lun: bytes) -> List[Command]:
-    """A unit attention that waits answers the first command, so that no other command is repeated for it."""
+    """Return the commands of a look. TEST UNIT READY comes first and takes a pending unit attention."""
     sizes = [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
     return [asking(lun, scsi.test_unit_ready(), 0), *asking_names(lun), *sizes]
 
 
 def name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
-    """What it is called. A page that it refuses is absent; one that it did not give for another reason is not."""
+    """Return the names of a LUN. A refused page counts as absent; any other failed read of a page is a problem."""
     unread = [task for task in tasks if _verdict(task) not in (Verdict.DONE, Verdict.UNSUPPORTED, Verdict.UNMAPPED)]
     if unread:
         problem = f"it does not tell what it is: {scsi.reason(unread[0].status, unread[0].sense)}"

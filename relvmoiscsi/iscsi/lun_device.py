@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A LUN as a device of the engine, over sessions that may be lost. No I/O of its own.
+"""A LUN as a device of the engine, over sessions that may be lost. This module does no I/O.
 
-A session is lost with its connection. The next session has the same ISID, so the target ends the lost session. Before
-anything else comes
+When a connection is lost, its session is lost. The next session has the same ISID, so the target ends the lost session.
+On a new session, these steps come first:
 
-    look     Is it the same LUN, and as large as before? A unit attention is followed by the same look.
-    reset    LOGICAL UNIT RESET, once on a session that writes. The reset ends late writes of a session in another
-             portal group, which the new session does not replace, and of a call on another host.
-    repeat   All writes since the last flush, batch by batch: a target that lost its power lost what it had
-             acknowledged. 64 MiB of writes are kept for that; a flush comes before more are kept.
+    look     Check that the LUN is the same, with the same size. The same look follows each unit attention.
+    reset    Send LOGICAL UNIT RESET, once on a session that writes. The reset ends late writes of two kinds of
+             sessions: a session in another portal group, which the new session does not replace, and another host's.
+    repeat   Repeat all writes since the last flush, batch by batch: a target without power loses acknowledged writes.
+             The device keeps up to 64 MiB of writes for this, and flushes before it would keep more.
 
-and what remains of the batch that was under way: all of its writes, and the reads without an answer.
+Then come the rest of the interrupted batch: all its writes, or the reads without an answer.
 
-An array may put another LUN in the place of this LUN at any time, and some targets do not tell of it by a unit
-attention. So a batch of writes begins with the question for SCSIid and serial number, and each batch, of reads as well,
-ends with that question. The first write of a batch goes alone: where a unit attention answers it, none of the other
-writes has been sent.
+At any time, an array may map another LUN in the place of this LUN. Some targets report this by no unit attention. So
+each batch of writes begins by reading SCSIid and serial number, and each batch, also of reads, ends so. The first write
+of a batch goes alone. If the target answers it with a unit attention, no other write of the batch was sent.
 
-Nobody reads the socket between batches. A target that pings meanwhile, and ends the session for want of an answer,
-costs a new session.
+Between batches, this side does not read the socket. A target that sends a ping meanwhile may end the session, and the
+next batch needs a new session.
 """
 
 import errno
@@ -49,14 +48,14 @@ from relvmoiscsi.iscsi.target_sessions import TargetSessions
 log = logging.getLogger(__name__)
 
 KEPT_BYTES = 64 * 1024 * 1024
-MAX_VIOLATIONS = 3  #: in a row; a session that is lost otherwise is made anew until the deadline
+MAX_VIOLATIONS = 3  #: in a row. After other losses, new sessions are made until the deadline
 READ, WRITE, FLUSH = "read", "write", "flush"
 
 _RESET_DONE = 0
 
 
 class Operation(NamedTuple):
-    """One command of a batch, and its place on the LUN."""
+    """A command of a batch, and its place on the LUN."""
 
     offset: int
     length: int
@@ -64,10 +63,10 @@ class Operation(NamedTuple):
 
 
 class LunDevice(Device):
-    """Reads and writes in blocks, each batch at once.
+    """Reads and writes blocks; all operations of a batch run in parallel.
 
-    Errors are DeviceError, and Refused where the LUN is another one now, is reserved or read-only: after a write each
-    of them comes as the engine expects it.
+    Errors are DeviceError. Refused means that the LUN is another LUN now, is reserved, or is read-only. The engine
+    expects both kinds after a write.
     """
 
     def __init__(
@@ -79,22 +78,22 @@ class LunDevice(Device):
         writable: bool,
         copy_limit_bytes: Optional[int] = None,
     ) -> None:
-        """`link` is a session on which the LUN gave `info`."""
+        """`link` is a session on which the LUN reported `info`."""
         self.info, self.name, self.writable = info, name, writable
         self.size_bytes, self.block_size = info.size_bytes, info.block_size
         self.physical_block_size = info.physical_block_size
-        #: more should not be copied: the target demands digests, and the kernel has no CRC32C
+        #: a copy should not be larger: the target demands digests, and the kernel has no CRC32C
         self.copy_limit_bytes = copy_limit_bytes
         self._sessions = sessions
         self._link: Optional[Link] = link
-        self._is_known = True  # looked at, and nothing has happened since
-        self._reset_on: Optional[Link] = None  # the session since whose reset no late write can come
+        self._is_known = True  # a look has succeeded, and no event has happened since
+        self._reset_on: Optional[Link] = None  # the session that reset the LUN: no late write can arrive on it
         self._unflushed: List[List[Operation]] = []
         self._to_repeat: List[List[Operation]] = []
-        self._action = READ  # of the batch that is under way
+        self._action = READ  # of the running batch
         self._batch: Sequence[Operation] = ()
         self._rest: List[Operation] = []
-        self._is_asked = self._is_sure = False  # of the batch: the LUN has said its name; the first write was taken
+        self._is_asked = self._is_sure = False  # in this batch: the LUN's names were read; the first write succeeded
         self._losses = self._violations = self._attentions = 0
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
@@ -133,14 +132,14 @@ class LunDevice(Device):
         self._unflushed = []
 
     def end_late_writes(self) -> None:
-        """Return once no write of an earlier session can come any more. Raises as `write` does.
+        """Reset the LUN, and return when no write of an earlier session can arrive. Raises the errors of `write`.
 
-        A caller that reads before it writes calls this: a late write could change what was read.
+        A caller that reads before it writes calls this first: a late write could change data after the read.
         """
         self._run(WRITE, [])
 
     def close(self) -> None:
-        """Log out. Does nothing the second time."""
+        """Log out. A second call does nothing."""
         self._drop(politely=True)
 
     def _blocks(self, place: Range) -> Sequence[int]:
@@ -149,7 +148,7 @@ class LunDevice(Device):
     # --- a batch
 
     def _run(self, action: str, batch: Sequence[Operation]) -> None:
-        """Carry out a batch over as many sessions as that takes."""
+        """Run a batch, over several sessions if sessions are lost."""
         self._action, self._batch, self._rest = action, batch, list(batch)
         self._is_asked = self._is_sure = False
         while True:
@@ -169,7 +168,7 @@ class LunDevice(Device):
         self._losses = self._violations = self._attentions = 0
 
     def _ready(self) -> Link:
-        """A session on which the LUN is known, reset where it is written, and has all since the last flush."""
+        """Return a session that is ready for the batch: LUN known, reset before writes, unflushed writes repeated."""
         while True:
             link, writes = self._connected(), self._action == WRITE or bool(self._to_repeat)
             if not self._is_known:
@@ -198,7 +197,7 @@ class LunDevice(Device):
         return self._link
 
     def _attempt(self, link: Link, rest: List[Operation]) -> None:
-        """Carry out operations, or the first write alone; what is done leaves `rest`. A failed operation is heeded."""
+        """Run operations, or the first write alone. Remove completed operations from `rest`. Handle a failure."""
         is_first_write = bool(rest[0].command.data) and not self._is_sure
         now = rest[:1] if is_first_write else list(rest)
         names = looking.asking_names(self.info.lun)
@@ -207,7 +206,7 @@ class LunDevice(Device):
         try:
             link.wait(lambda: link.session.is_idle, f"the {self._action} of {self.name}")
         except BaseException:
-            self._drop(politely=False)  # or what is still under way would fill memory that is read already
+            self._drop(politely=False)  # otherwise late data would overwrite buffers that the caller reads
             raise
         finally:
             rest[: len(now)] = [operation for operation, task in whole if not _is_done(task)]
@@ -218,7 +217,7 @@ class LunDevice(Device):
             self._heed(link, *max(failed, key=lambda pair: _verdict(pair[1]).value))
 
     def _heed(self, link: Link, operation: Operation, task: Task) -> None:
-        """Do what a command that was not carried out asks for, or raise what it means."""
+        """React to a failed command: pause, look again or change the portal; otherwise raise its error."""
         verdict, reason = _verdict(task), scsi.reason(task.status, task.sense)
         if verdict == Verdict.LATER:
             link.session.depth = max(1, link.session.depth // 2)
@@ -252,7 +251,7 @@ class LunDevice(Device):
     # --- a session
 
     def _start_over(self) -> None:
-        """Nothing is known of the LUN any more, and what was answered since the last flush may be lost."""
+        """Forget the state of the LUN. Answered commands since the last flush may be lost, so repeat all."""
         self._is_known = False
         self._to_repeat = [list(batch) for batch in self._unflushed]
         if self._action != READ:
@@ -281,12 +280,12 @@ class LunDevice(Device):
         self._start_over()
 
     def _look(self, link: Link) -> None:
-        """Is it still the same LUN? Raises Refused when it is not."""
+        """Check that the LUN is the same. Raises Refused for another LUN."""
         (one,) = looking.look(link, [self.info.lun])
         now, was = one.info, self.info
         if not one.is_disk or one.verdict == Verdict.UNMAPPED:
             raise self._gone()
-        if one.verdict == Verdict.LATER:  # until the deadline
+        if one.verdict == Verdict.LATER:  # the caller looks again, until the deadline
             return
         if one.verdict == Verdict.ELSEWHERE:
             self._move(now.problem)
@@ -312,10 +311,10 @@ class LunDevice(Device):
         self._is_known = self._is_asked = True
 
     def _compare(self, link: Link, tasks: Sequence[Task]) -> None:
-        """Is it still the same LUN? `tasks` asked for its name. Raises Refused when it is not."""
+        """Check the names in the answers to `tasks`. Raises Refused for another LUN."""
         now, was = looking.name_of(self.info.lun, tasks).info, self.info
         if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
-            self._is_known = False  # until a look, which may find it busy, has said what has become of it
+            self._is_known = False  # the look may find the LUN busy; then the caller looks again
             self._look(link)
 
     def _gone(self) -> Refused:
@@ -323,7 +322,7 @@ class LunDevice(Device):
         return Refused(problem.format(self.name, self.info.scsi_id), "ISCSIDevice")
 
     def _reset(self, link: Link) -> None:
-        """Raises Refused where the target does not reset the LUN: late writes could change what this session writes."""
+        """Reset the LUN. Raises Refused if the target does not: late writes could overwrite this session's writes."""
         link.session.reset_lun(self.info.lun)
         link.wait(lambda: link.session.reset_response is not None, f"the reset of {self.name}")
         response = link.session.reset_response
@@ -333,7 +332,7 @@ class LunDevice(Device):
                 "session could still arrive. Log in with iscsiadm and give the block device to the command.",
                 "ISCSIDevice",
             )
-        self._is_known = False  # a unit attention tells of the reset
+        self._is_known = False  # the reset causes a unit attention
         self._reset_on = link
 
 
@@ -344,7 +343,7 @@ def _is_done(task: Task) -> bool:
 def _verdict(task: Task) -> Verdict:
     verdict = scsi.judge(task.status, task.sense)
     if verdict == Verdict.UNSUPPORTED and task.command.cdb == scsi.synchronize_cache():
-        return Verdict.DONE  # the LUN writes through
+        return Verdict.DONE  # a LUN without this command has no volatile cache
     return Verdict.FAILED if verdict == Verdict.DONE and task.is_short else verdict
 
 
@@ -353,7 +352,7 @@ def _bytes_of(batch: Sequence[Operation]) -> int:
 
 
 def _batches(operations: Sequence[Operation]) -> List[List[Operation]]:
-    """The operations in order, cut so that no batch has more than is kept."""
+    """Return the operations in order, in batches of at most KEPT_BYTES."""
     found: List[List[Operation]] = []
     for operation in operations:
         if not found or _bytes_of(found[-1]) + operation.length > KEPT_BYTES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What callers say and are told: portals, initiators, credentials, targets, LUNs."""
+"""The values that callers pass and receive: portals, initiators, credentials, targets, LUNs."""
 
 from typing import NamedTuple, Optional, Tuple
 
@@ -7,7 +7,7 @@ from relvmoiscsi.portal import Portal
 
 
 class Credentials(NamedTuple):
-    """CHAP users and secrets; "" where there is none. With the incoming user and secret the target proves itself."""
+    """CHAP users and secrets; "" if absent. With incoming user and secret, the target must prove its identity."""
 
     user: str = ""
     secret: str = ""
@@ -22,22 +22,22 @@ NO_CREDENTIALS = Credentials()
 
 
 class Initiator(NamedTuple):
-    """Who logs in."""
+    """The initiator of a login."""
 
-    name: str  #: its IQN
-    host_uuid: str = ""  #: of a host that writes; what else may write the same LUN has another one
-    interface: str = ""  #: a network interface, or an address of this host, that connections leave from
+    name: str  #: the initiator's IQN
+    host_uuid: str = ""  #: of a host that writes; every other writer of the same LUN has another UUID
+    interface: str = ""  #: the network interface, or the source address on this host, for connections
 
 
 class Target(NamedTuple):
-    """A target that a discovery has named."""
+    """A target from a discovery."""
 
     iqn: str
     portals: Tuple[Portal, ...]
 
 
 class LunInfo(NamedTuple):
-    """What a LUN says of itself."""
+    """What a LUN reports about itself."""
 
     lun: bytes  #: the 8 bytes of REPORT LUNS
     scsi_id: Optional[str] = None
@@ -47,11 +47,11 @@ class LunInfo(NamedTuple):
     size_bytes: int = 0
     block_size: int = 0
     physical_block_size: int = 0
-    problem: str = ""  #: why it cannot be used now; "" when it can
+    problem: str = ""  #: why the LUN cannot be used now; "" if it can
 
     @property
     def number(self) -> int:
-        """The LUN as the array calls it, whatever the addressing. Source: SAM-5 4.7.7."""
+        """The array's number of the LUN, for every addressing method. Source: SAM-5 4.7.7."""
         method, first = self.lun[0] >> 6, int.from_bytes(self.lun[:2], "big")
         if self.lun[0] == 0xD2:  # extended flat space addressing, 24 bits
             return int.from_bytes(self.lun[1:4], "big")
@@ -59,6 +59,6 @@ class LunInfo(NamedTuple):
 
     @property
     def kernel_number(self) -> int:
-        """The LUN as Linux calls it, in sysfs and to a `scan` file."""
+        """Linux's number of the LUN, in sysfs and for a `scan` file."""
         words = [int.from_bytes(self.lun[at : at + 2], "big") for at in range(0, 8, 2)]
         return sum(word << 16 * place for place, word in enumerate(words))

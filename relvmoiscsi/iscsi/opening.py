@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""LUNs behind a target, listed and opened."""
+"""List and open the LUNs behind a target."""
 
 import logging
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ from relvmoiscsi.portal import Portal
 
 log = logging.getLogger(__name__)
 
-_SLOW_COPY_BYTES = 64 * 1024 * 1024  #: that digests in Python are done with in a quarter of a minute
-_SESSIONS = 5  #: that may be lost, one after the other, before the LUN is known
-_TELLING_TRIES = 5  #: each takes a second where a LUN is busy, and then says so at once
+_SLOW_COPY_BYTES = 64 * 1024 * 1024  #: Python computes the digests of that much data in 15 seconds
+_SESSIONS = 5  #: sessions that may be lost in a row before the LUN is known
+_TELLING_TRIES = 5  #: a busy LUN may take a second for each try; an idle LUN answers immediately
 
 LunName = Union[str, int]
 _Found = TypeVar("_Found")
@@ -35,7 +35,7 @@ def list_luns(
     deadline: Deadline,
     credentials: Credentials = NO_CREDENTIALS,
 ) -> List[LunInfo]:
-    """The disks behind a target, as a session sees them that only reads. Raises NotFound, Refused, OutOfTime."""
+    """Return the disks behind a target, read over a read-only session. Raises NotFound, Refused, OutOfTime."""
     link = TargetSessions(portals, iqn, initiator, credentials, deadline, isid_of_reader()).log_in()
     try:
         return [one.info for one in looking.look(link, looking.list_luns(link)) if one.is_disk]
@@ -55,20 +55,20 @@ def open_lun(
     scsi_id: Optional[str] = None,
     ends_late_writes: bool = False,
 ) -> Iterator[LunDevice]:
-    """A LUN as a device, by its SCSIid or (an int) its number, for the block.
+    """Open a LUN as a device for the block, by its SCSIid or its number (an int).
 
-    A LUN that is named by its number is refused where it has another SCSIid than `scsi_id`, if that is given.
+    A LUN given by number must have the SCSIid `scsi_id`, if given; otherwise the LUN is refused.
 
-    The caller that opens the LUN for writing has the lock of the LUN. The session ends every other session of this host
-    that was opened to write to the LUN, and resets the LUN before the first write. With `ends_late_writes` it resets
-    the LUN before the first read: for a caller that knows by then that nobody uses the LUN.
+    A caller that opens the LUN for writing holds the lock of the LUN. The writing session ends every other writing
+    session of this host for the LUN, and resets the LUN before the first write. With `ends_late_writes` the reset comes
+    before the first read: the caller must know by then that no program uses the LUN.
 
     Raises NotFound (DNSError, ISCSITarget, ISCSIDiscovery, ISCSIDevice), Refused (ISCSILogin, SRInUse), OutOfTime.
     """
     sessions = TargetSessions(portals, iqn, initiator, credentials, deadline, isid_of_reader())
     expected = lun if isinstance(lun, str) else scsi_id
     if writable:
-        if expected is None:  # the SCSIid has to be read before a session can be the one that writes
+        if expected is None:  # the ISID of a writing session depends on the SCSIid, so read the SCSIid first
             link, named = _on_a_session(sessions, lambda link: _named(sessions, link, lun, writable))
             link.close(politely=True)
             expected = named.info.scsi_id
@@ -105,7 +105,7 @@ def _copy_limit(link: Link) -> Optional[int]:
 
 
 def _on_a_session(sessions: TargetSessions, ask: Callable[[Link], _Found]) -> Tuple[Link, _Found]:
-    """A session and what `ask` gives on it; a session that is lost meanwhile is made anew."""
+    """Return a session and the result of `ask` on it. If the session is lost, repeat on a new session."""
     for number in range(1, _SESSIONS + 1):
         link = sessions.log_in()
         try:
@@ -118,13 +118,13 @@ def _on_a_session(sessions: TargetSessions, ask: Callable[[Link], _Found]) -> Tu
         except BaseException:
             link.close(politely=True)
             raise
-    raise AssertionError("the last session gives or raises something")
+    raise AssertionError("the last try returns or raises")
 
 
 def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -> Look:
-    """The LUN with this SCSIid or number, as far as its names tell. Raises NotFound, Refused."""
+    """Return the LUN with this SCSIid or number, with its names. Raises NotFound, Refused."""
     luns, iqn = looking.list_luns(link), sessions.iqn
-    if isinstance(lun, int) and not writable:  # else another LUN may have the same SCSIid
+    if isinstance(lun, int) and not writable:  # a writer reads all LUNs: another LUN may have the same SCSIid
         luns = [address for address in luns if LunInfo(address).number == lun] or luns
     looks = looking.names(link, luns)
     if writable:
@@ -147,11 +147,11 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
 
 
 def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optional[str], writable: bool) -> Look:
-    """The LUN, which can be used, or is to be reached through another portal. Raises NotFound, Refused."""
+    """Return the LUN if it is usable, or needs another portal (Verdict.ELSEWHERE). Raises NotFound, Refused."""
     named = _named(sessions, link, lun, writable).info
     name = f"the LUN {lun} behind {sessions.iqn}"
     (one,) = looking.look(link, [named.lun])
-    while one.verdict == Verdict.LATER:  # until the deadline
+    while one.verdict == Verdict.LATER:  # `pause` raises OutOfTime at the deadline
         link.pause(looking.PAUSE_SECONDS)
         (one,) = looking.look(link, [named.lun])
     if one.verdict == Verdict.ELSEWHERE:
@@ -172,7 +172,7 @@ def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optiona
 
 
 def _verify_told(link: Link, iqn: str, looks: List[Look]) -> List[Look]:
-    """The looks once every LUN has told its SCSIid. Raises Refused where one does not: it may be the same SCSIid."""
+    """Return the looks when every disk has reported its SCSIid. Raises Refused if one does not: it may be the LUN."""
     silent = _silent(looks)
     for _ in range(_TELLING_TRIES):
         if not silent:

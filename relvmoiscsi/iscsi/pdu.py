@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""PDUs: a header of 48 bytes, a digest perhaps, data padded to 4 bytes, a digest perhaps.
+"""PDUs: a header of 48 bytes, an optional digest, data padded to 4 bytes, an optional digest.
 
     byte 0      opcode; bit 6: immediate          byte 16   initiator task tag
     byte 1      flags                             byte 20   target transfer tag, or bytes that a command expects
@@ -8,8 +8,8 @@
     byte 5      length of the data, bytes         byte 32   MaxCmdSN, then by opcode; the command of a SCSI Command
     byte 8      LUN
 
-A `Wire` has both directions of a connection. The reader asks the wire where the next bytes belong, so that data go
-straight into the memory of the command that reads them. Source: RFC 7143 11.2.
+A `Wire` has both directions of a connection. The reader asks the wire for the buffers of the next bytes. So data of a
+read go straight into the memory of the command. Source: RFC 7143 11.2.
 """
 
 import struct
@@ -30,17 +30,17 @@ FINAL = 0x80
 NO_TAG = 0xFFFFFFFF
 NO_LUN = bytes(8)
 HEADER_BYTES = 48
-DEFAULT_DATA_BYTES = 8192  #: of a PDU, until a side has declared what it takes
-MAX_DATA_BYTES = 262144  #: what this side declares
+DEFAULT_DATA_BYTES = 8192  #: of data in a PDU, until the receiver has declared its own limit
+MAX_DATA_BYTES = 262144  #: the limit that this side declares
 _STAGE_BYTES = 65536
-_MAX_QUEUED = 200000  #: pieces; the data of one R2T in the smallest PDUs are 100 000
+_MAX_QUEUED = 200000  #: pieces; the data of one R2T in the smallest PDUs are 100,000 pieces
 _BUFFERS = 64  #: for one call of sendmsg
 
 _LAYOUT = struct.Struct(">BBBBI8s8I")
 
 
 class Header(NamedTuple):
-    """The basic header; words are called by the byte at which they begin."""
+    """The basic header. The name of a word has the number of its first byte."""
 
     opcode: int
     flags: int = FINAL
@@ -59,20 +59,20 @@ class Header(NamedTuple):
 
 
 class Pdu(NamedTuple):
-    """What has come: `data` is where the destination of its header was."""
+    """A received PDU. `data` is the memory that `Destination` gave for the header."""
 
     header: Header
     data: memoryview
 
 
-#: where the data of a PDU go: exactly as many bytes as the header says
+#: gives the memory for the data of a PDU: exactly as many bytes as the header says
 Destination = Callable[[Header], memoryview]
 
 _NOTHING = memoryview(b"")
 
 
 class Wire:
-    """Bytes in and PDUs out, PDUs in and bytes out."""
+    """Converts received bytes to PDUs, and PDUs to bytes to send."""
 
     def __init__(self, checksum: Checksum = crc32c) -> None:
         self.header_digest = self.data_digest = False
@@ -81,15 +81,15 @@ class Wire:
         self._checksum = checksum
         self._outgoing: Deque[memoryview] = deque()
         self._stage = memoryview(bytearray(_STAGE_BYTES))
-        self._start = self._end = 0  # of what is in the stage and not yet parsed
-        self._header: Optional[Header] = None  # of the PDU whose data are coming
+        self._start = self._end = 0  # the unparsed part of the stage
+        self._header: Optional[Header] = None  # of the PDU whose data are arriving
         self._place = _NOTHING
         self._filled = 0
 
-    # --- out
+    # --- sending
 
     def send(self, header: Header, data: Bytes = b"") -> None:
-        """Queue a PDU. `data` must not change until they are sent."""
+        """Queue a PDU. The caller must not change `data` until the bytes are sent."""
         view = memoryview(data)
         raw = _LAYOUT.pack(*header._replace(lengths=len(view)))
         self._queue(raw + (self._checksum([raw]) if self.header_digest else b""))
@@ -99,11 +99,11 @@ class Wire:
             self._queue(padding + (self._checksum([view, padding]) if self.data_digest else b""))
 
     def outgoing(self) -> List[memoryview]:
-        """What is to be sent next, in order; empty when nothing is."""
+        """Return the next bytes to send, in order; [] if none."""
         return list(islice(self._outgoing, _BUFFERS))
 
     def sent(self, count: int) -> None:
-        """So many bytes of it went out."""
+        """Remove `count` sent bytes from the queue."""
         while count:
             first = self._outgoing.popleft()
             if count < len(first):
@@ -117,10 +117,10 @@ class Wire:
             if len(self._outgoing) > _MAX_QUEUED:
                 raise Violation("The target does not take the answers that it asks for.")
 
-    # --- in
+    # --- receiving
 
     def buffers(self) -> List[memoryview]:
-        """Where the next bytes belong: the data that are coming, then the stage."""
+        """Return the buffers for the next bytes: the memory of the arriving data, then the stage."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._end == len(self._stage):
@@ -131,9 +131,9 @@ class Wire:
         return [self._place[self._filled :], stage] if self._filled < len(self._place) else [stage]
 
     def received(self, count: int) -> Iterator[Pdu]:
-        """So many bytes were put there: the PDUs that are complete now.
+        """Give the PDUs that are complete after `count` more bytes in the buffers.
 
-        Each has to be handled before the next is asked for: it may change how that one reads. Raises Violation.
+        Handle each PDU before the next: the PDU may change how the next PDU is parsed. Raises Violation.
         """
         direct = min(count, len(self._place) - self._filled)
         self._filled += direct
@@ -167,7 +167,7 @@ class Wire:
         return Pdu(header, data)
 
     def _begin(self) -> bool:
-        """Parse the next header, if it is there."""
+        """Parse the next header. Return False if the header is incomplete."""
         raw = self._take(HEADER_BYTES + 4 * self.header_digest)
         if raw is None:
             return False
@@ -185,7 +185,7 @@ class Wire:
         return True
 
     def _take(self, count: int) -> Optional[bytes]:
-        """So many bytes of the stage, when they are there."""
+        """Take `count` bytes from the stage; None if the stage has fewer."""
         if self._end - self._start < count:
             return None
         self._start += count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""SCSI commands, their answers, and what to do about a status. Source: SPC-4, SBC-3."""
+"""SCSI commands, their answers, and the reaction to each status. Source: SPC-4, SBC-3."""
 
 from enum import Enum
 from typing import List, NamedTuple, Optional
@@ -25,7 +25,7 @@ _STATUSES = {
     TASK_ABORTED: "ended by the target",
     RESERVATION_CONFLICT: "reserved by another host",
 }
-_NO_SPACE = (0x27, 0x07)  #: a thin LUN whose pool is full
+_NO_SPACE = (0x27, 0x07)  #: the pool of a thin LUN is full
 _MAX_LUNS_BYTES = 16 + 8 * 65536
 
 
@@ -34,7 +34,7 @@ def test_unit_ready() -> bytes:
 
 
 def inquiry(size: int, page: Optional[int] = None) -> bytes:
-    """Standard inquiry data, or a page of vital product data."""
+    """INQUIRY for the standard data, or for a page of vital product data."""
     return bytes([0x12, page is not None, page or 0, *size.to_bytes(2, "big"), 0])
 
 
@@ -51,7 +51,7 @@ def read_capacity_10() -> bytes:
 
 
 def mode_sense() -> bytes:
-    """MODE SENSE(6) of all pages without block descriptors, of which the header is wanted."""
+    """MODE SENSE(6) of all pages without block descriptors. Only the header of the answer is used."""
     return bytes([0x1A, 0x08, 0x3F, 0, 4, 0])
 
 
@@ -64,19 +64,19 @@ def write(block: int, blocks: int) -> bytes:
 
 
 def _transfer(short: int, long: int, block: int, blocks: int) -> bytes:
-    """The form of 10 bytes, which every disk knows, as far as it reaches; else that of 16."""
+    """Return the 10-byte command, which every disk knows, or the 16-byte command for larger values."""
     if block < 2**32 and blocks < 2**16:
         return bytes([short, 0, *block.to_bytes(4, "big"), 0, *blocks.to_bytes(2, "big"), 0])
     return bytes([long, 0, *block.to_bytes(8, "big"), *blocks.to_bytes(4, "big"), 0, 0])
 
 
 def synchronize_cache() -> bytes:
-    """SYNCHRONIZE CACHE(10) with zeros, which is all of the LUN whatever its size."""
+    """SYNCHRONIZE CACHE(10) with zeros, which means the whole LUN."""
     return bytes([0x35, *bytes(9)])
 
 
 def luns_in(answer: bytes) -> List[bytes]:
-    """The LUNs of REPORT LUNS that came, 8 bytes each, none of them twice. Raises Violation."""
+    """Return the LUNs in an answer to REPORT LUNS, 8 bytes each, without duplicates. Raises Violation."""
     if len(answer) < 8:
         raise Violation("The target sent a list of LUNs that is too short.")
     end = min(len(answer), luns_bytes(answer))
@@ -84,7 +84,7 @@ def luns_in(answer: bytes) -> List[bytes]:
 
 
 def luns_bytes(answer: bytes) -> int:
-    """How long the whole answer to REPORT LUNS is. Raises Violation."""
+    """Return the length of the whole answer to REPORT LUNS. Raises Violation."""
     size = 8 + int.from_bytes(answer[:4], "big")
     if size > _MAX_LUNS_BYTES:
         raise Violation(f"The target says that it has {size // 8} LUNs.")
@@ -92,7 +92,7 @@ def luns_bytes(answer: bytes) -> int:
 
 
 class Capacity(NamedTuple):
-    """Of a LUN, in bytes."""
+    """The capacity of a LUN, in bytes."""
 
     size_bytes: int
     block_size: int
@@ -100,7 +100,7 @@ class Capacity(NamedTuple):
 
 
 def capacity_16(answer: bytes) -> Optional[Capacity]:
-    """None where the answer is too short."""
+    """Parse an answer to READ CAPACITY(16); None if the answer is too short."""
     if len(answer) < 16:
         return None
     last, block_size = int.from_bytes(answer[:8], "big"), int.from_bytes(answer[8:12], "big")
@@ -108,7 +108,7 @@ def capacity_16(answer: bytes) -> Optional[Capacity]:
 
 
 def capacity_10(answer: bytes) -> Optional[Capacity]:
-    """None where the answer is too short, or the LUN too large for it."""
+    """Parse an answer to READ CAPACITY(10); None if the answer is too short, or the LUN too large for this command."""
     last, block_size = int.from_bytes(answer[:4], "big"), int.from_bytes(answer[4:8], "big")
     if len(answer) < 8 or last == 0xFFFFFFFF:
         return None
@@ -116,12 +116,12 @@ def capacity_10(answer: bytes) -> Optional[Capacity]:
 
 
 class Sense(NamedTuple):
-    """Why a command was not carried out."""
+    """The sense data of a failed command."""
 
     key: int
     code: int
     qualifier: int
-    is_deferred: bool = False  #: it speaks of an earlier command
+    is_deferred: bool = False  #: the sense data belong to an earlier command
 
     def __str__(self) -> str:
         name = _KEYS.get(self.key, "")
@@ -129,7 +129,7 @@ class Sense(NamedTuple):
 
 
 def parse_sense(data: bytes) -> Sense:
-    """Both formats; whatever cannot be read is a hardware error without a code. Source: SPC-4 4.5."""
+    """Parse sense data in either format; unreadable data give a hardware error without a code. Source: SPC-4 4.5."""
     kind = data[0] & 0x7F if data else 0
     if kind in (0x72, 0x73) and len(data) >= 4:
         return Sense(data[1] & 0x0F, data[2], data[3], kind == 0x73)
@@ -140,12 +140,12 @@ def parse_sense(data: bytes) -> Sense:
 
 
 class Verdict(Enum):
-    """What to do about a command that has ended. The later one counts where several of a batch have different ones."""
+    """The reaction to an ended command. If a batch has several failures, the verdict with the highest value counts."""
 
     DONE = 0
-    LATER = 1  #: again, after a moment, with fewer at once
-    LOOK_AGAIN = 2  #: something about the LUN has changed: look what it is, then again
-    ELSEWHERE = 3  #: again, through another portal
+    LATER = 1  #: repeat after a pause, with fewer commands in parallel
+    LOOK_AGAIN = 2  #: the LUN has changed: look at the LUN, then repeat
+    ELSEWHERE = 3  #: repeat through another portal
     RESERVED = 4
     READ_ONLY = 5
     UNMAPPED = 6
@@ -154,7 +154,7 @@ class Verdict(Enum):
 
 
 def judge(status: int, sense: bytes) -> Verdict:
-    """The verdict on a command by its status; whether all data have come is another question."""
+    """Return the verdict on a command by its status. The caller checks separately whether all data have come."""
     simple = {
         GOOD: Verdict.DONE,
         CONDITION_MET: Verdict.DONE,
@@ -185,7 +185,7 @@ def _judge_sense(sense: Sense) -> Verdict:
 
 
 def reason(status: int, sense: bytes) -> str:
-    """The same for people: "sense 3/11/00 (medium error)", "status 18 (reserved by another host)"."""
+    """Return the cause of a failure for a person: "sense 3/11/00 (medium error)", "status 18 (...)"."""
     if status == CHECK_CONDITION:
         found = parse_sense(sense)
         return f"{found}, of an earlier command" if found.is_deferred else str(found)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A session in its full feature phase: commands, the window, data both ways, pings, text, logout. No I/O.
+"""A session in its full feature phase: commands, the command window, data, pings, text, logout. No I/O.
 
-    start(commands)      queue them; as many as the window and `depth` allow are on their way at once
-    is_idle              every command that was begun has ended
-    wire                 where bytes go in and out
-    handle(pdu)          what a PDU of the target leads to; raises Violation and Lost
+    start(commands)      queue commands; the window and `depth` limit how many run in parallel
+    is_idle              every started command has ended
+    wire                 bytes in, bytes out
+    handle(pdu)          handle a PDU of the target; raises Violation and Lost
 
-Error recovery level 0: whatever goes wrong ends the session. Source: RFC 7143 4.2, 11.
+Error recovery level 0: every error ends the session. Source: RFC 7143 4.2, 11.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from relvmoiscsi.iscsi.login import FIRST_CMD_SN, Parameters
 from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, Header, Pdu, Wire
 from relvmoiscsi.iscsi.text_keys import MAX_TEXT, Collector
 
-DEPTH = 32  #: commands on their way at once, the usual queue depth of an iSCSI session
+DEPTH = 32  #: commands in parallel, the usual queue depth of an iSCSI session
 
 _READ, _WRITE, _SIMPLE = 0x40, 0x20, 0x01
 _HAS_STATUS, _UNDERFLOW, _OVERFLOW = 0x01, 0x02, 0x04
@@ -31,40 +31,40 @@ _EMPTY = memoryview(b"")
 
 
 class Command(NamedTuple):
-    """A SCSI command for a LUN, and the memory that it reads into or writes from."""
+    """A SCSI command for a LUN, with the memory for its read data or write data."""
 
     lun: bytes
     cdb: bytes
     into: memoryview = _EMPTY
     data: memoryview = _EMPTY
-    may_fail: bool = False  #: the commands behind it do not depend on it
+    may_fail: bool = False  #: after a failure, the commands behind this command still run
 
     @property
     def expected(self) -> int:
-        """Bytes to be moved."""
+        """The expected number of bytes."""
         return len(self.into) or len(self.data)
 
 
 class Task:
-    """A command, and what became of it."""
+    """A command and its outcome."""
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self.is_done = False
         self.status = 0
         self.sense = b""
-        self.moved = 0  #: bytes that came, or that were asked for and sent; a residual is taken off
-        self.is_short = False  #: fewer or more bytes than were expected
+        self.moved = 0  #: bytes that came, or bytes requested and sent; without a residual
+        self.is_short = False  #: the number of moved bytes differs from the expected number
 
 
 class Session:
-    """One session over one connection."""
+    """A session over one connection."""
 
     def __init__(self, wire: Wire, parameters: Parameters, last: Header) -> None:
-        """`last` is the last response of the login, which the window comes with."""
+        """`last` is the last login response, which has the first command window."""
         self.wire, self.parameters = wire, parameters
         self.depth = DEPTH
-        self.steps = 0  #: grows with each answer that brings a command further
+        self.steps = 0  #: grows with each answer that is progress of a command
         self.wants_end = False  #: the target asked for a logout
         self.is_logged_out = False
         self.ping_is_out = False
@@ -77,7 +77,7 @@ class Session:
         self._ping_tag = self._logout_tag = self._text_tag = self._reset_tag = NO_TAG
         self._text = Collector(MAX_TEXT)
         self.text_is_done = True
-        #: 0: done; 5: the target does not support it; None: no answer yet. Source: RFC 7143 11.6.1
+        #: 0: done; 5: not supported by the target; None: no answer yet. Source: RFC 7143 11.6.1
         self.reset_response: Optional[int] = None
         wire.header_digest, wire.data_digest = parameters.header_digest, parameters.data_digest
         wire.max_data_bytes = pdu.MAX_DATA_BYTES
@@ -86,7 +86,7 @@ class Session:
     # --- commands
 
     def start(self, commands: Iterable[Command]) -> List[Task]:
-        """Queue commands. After a failure of a command that must not fail, no further command is sent."""
+        """Queue commands. After a failed command without `may_fail`, no further command is sent."""
         tasks = [Task(command) for command in commands]
         self._waiting.extend(tasks)
         self._begin_waiting()
@@ -94,7 +94,7 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing that was begun is under way."""
+        """No command is running or waiting."""
         return not self._active and not self._waiting
 
     def _begin_waiting(self) -> None:
@@ -118,21 +118,21 @@ class Session:
         task.moved = len(at_once)
         return tag
 
-    # --- everything else that is asked for
+    # --- other requests
 
     def ping(self) -> None:
-        """Ask for a sign of life, unless one is awaited already."""
+        """Send a ping, unless the answer to an earlier ping is still missing."""
         if not self.ping_is_out:
             self.ping_is_out, self._ping_tag = True, self._new_tag()
             self._send(Header(pdu.NOP_OUT | IMMEDIATE, task_tag=self._ping_tag))
 
     def log_out(self) -> None:
-        """Ask for the end of the session; it has come when `is_logged_out`."""
+        """Request a logout. `is_logged_out` tells when the target has answered."""
         self._logout_tag = self._new_tag()
         self._send(Header(pdu.LOGOUT | IMMEDIATE, FINAL, task_tag=self._logout_tag, word20=0))
 
     def ask(self, text: bytes) -> None:
-        """Send text, and collect the answer until `text_is_done`."""
+        """Send a text request, and collect the answer until `text_is_done`."""
         self._text_tag, self.text_is_done = self._new_tag(), False
         self._send(Header(pdu.TEXT, task_tag=self._text_tag), text)
 
@@ -140,13 +140,13 @@ class Session:
         return self._text.take()
 
     def reset_lun(self, lun: bytes) -> None:
-        """End every task of the LUN, of whatever session; it was done when there is a `reset_response`."""
+        """Request a LOGICAL UNIT RESET, which ends the tasks of all sessions. `reset_response` has the answer."""
         self._reset_tag, self.reset_response = self._new_tag(), None
         function = FINAL | _LOGICAL_UNIT_RESET
         self._send(Header(pdu.TASK_MANAGEMENT | IMMEDIATE, function, lun=lun, task_tag=self._reset_tag))
 
     def _send(self, header: Header, data: Bytes = _EMPTY) -> None:
-        """Number a request and queue it; a request that is not immediate takes a place in the window."""
+        """Number a request and queue it. A request that is not immediate uses a place in the command window."""
         self.wire.send(header._replace(word24=self._cmd_sn, word28=self._exp_stat_sn), data)
         if not header.opcode & IMMEDIATE:
             self._cmd_sn = _next(self._cmd_sn)
@@ -157,10 +157,10 @@ class Session:
             if self._tag != NO_TAG and self._tag not in self._active:
                 return self._tag
 
-    # --- what comes
+    # --- answers
 
     def handle(self, answer: Pdu) -> None:
-        """Raises Violation, and Lost when the target ends the connection."""
+        """Handle a PDU. Raises Violation; raises Lost if the target ends the connection."""
         header = answer.header
         self._heed_numbers(header)
         handler = {
@@ -193,7 +193,7 @@ class Session:
             self._max_cmd_sn = header.word32
 
     def _destination(self, header: Header) -> memoryview:
-        """Where the data of a PDU go: data of a read into the memory of its command, in order and nowhere else."""
+        """Return the memory for a PDU's data. Data of a read go to the command's memory, strictly in order."""
         if header.opcode != pdu.DATA_IN:
             return memoryview(bytearray(header.lengths))
         task, end = self._task_of(header), header.word40 + header.lengths
@@ -260,7 +260,7 @@ class Session:
         header = answer.header
         if header.task_tag == self._ping_tag and self.ping_is_out:
             self.ping_is_out = False
-        if header.word20 != NO_TAG:  # the target's own ping: back go its LUN and its tag
+        if header.word20 != NO_TAG:  # a ping of the target: the answer repeats its LUN and its tag
             self._send(Header(pdu.NOP_OUT | IMMEDIATE, lun=header.lun, word20=header.word20))
 
     def _on_text(self, answer: Pdu) -> None:
@@ -305,5 +305,5 @@ def _next(serial: int) -> int:
 
 
 def _distance(first: int, second: int) -> int:
-    """How far `second` is behind `first` in serial arithmetic (RFC 1982); negative when it lies before."""
+    """Return `second` minus `first` in serial arithmetic (RFC 1982); negative if `second` comes before `first`."""
     return ((second - first + 0x80000000) & 0xFFFFFFFF) - 0x80000000

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Sessions to a target: portals in turn, redirections, CHAP algorithms; and discovery.
 
-The ISID of a session that writes is a function of host, target and LUN. So a new session of this host ends the session
-of a killed call, with the writes that were on their way, before the target answers the login (RFC 7143 6.3.5).
-Sessions that only read have random ISIDs, or a reader would end a writer. Every ISID is of the random kind, 0x80:
-the ISIDs of open-iscsi begin with 00 02 3d, so no session of the kernel is ended.
+The ISID of a writing session depends on host, target and LUN alone. So a new writing session of this host ends the
+session of a killed call, and the outstanding writes of that session. The target ends that session before it answers the
+login (RFC 7143 6.3.5).
+
+A session that only reads has a random ISID; otherwise a reader would end a writer. Every ISID is of the random kind,
+0x80. The ISIDs of open-iscsi begin with 00 02 3d, so no session of the kernel is ended.
 """
 
 import hashlib
@@ -37,19 +39,19 @@ from relvmoiscsi.portal import Portal, parse_address
 log = logging.getLogger(__name__)
 
 MAX_REDIRECTIONS = 6
-PORTAL_SECONDS = 8.0  #: that one of several portals may be silent
-_TRIES, _TRY_SECONDS = 5, 1.0  #: at a target that is not in service for now
-_MAX_PAUSE_SECONDS = 1.0  #: between sessions that are lost one after the other
+PORTAL_SECONDS = 8.0  #: limit for a silent portal, if there are several portals
+_TRIES, _TRY_SECONDS = 5, 1.0  #: at a target that is out of service for now
+_MAX_PAUSE_SECONDS = 1.0  #: between sessions that are lost in a row
 _RANDOM_ISID = b"\x80"
 
 
 def isid_of_reader() -> bytes:
-    """The ISID of a session that only reads; no other session has this ISID."""
+    """Return a new ISID for a session that only reads; no other session has this ISID."""
     return _RANDOM_ISID + os.urandom(5)
 
 
 def isid_of_writer(host_uuid: str, iqn: str, scsi_id: str) -> bytes:
-    """The ISID of every session of this host that writes to the LUN. Source: RFC 7143 11.12.5."""
+    """Return the ISID of every session of this host that writes to the LUN. Source: RFC 7143 11.12.5."""
     if not host_uuid:
         raise UsageError("The UUID of this host is needed to write to a LUN over iSCSI.")
     return _RANDOM_ISID + hashlib.sha256("\0".join((host_uuid, iqn, scsi_id)).encode("utf-8")).digest()[:5]
@@ -71,13 +73,13 @@ class TargetSessions:
             raise UsageError("This host has no iSCSI initiator name. Set the IQN of the host.", "ConfigISCSIIQNMissing")
         self.portals, self.iqn, self.initiator = tuple(portals), iqn, initiator
         self.credentials, self.deadline, self.isid = credentials, deadline, isid
-        self._last = self.portals[0]  # which gave the last session
-        self._skipped: List[Portal] = []  # whose paths to the LUN are standby
-        self._offered: Optional[List[Portal]] = None  # by the target itself, once asked
+        self._last = self.portals[0]  # the portal of the last session
+        self._skipped: List[Portal] = []  # portals whose paths to the LUN are standby
+        self._offered: Optional[List[Portal]] = None  # the portals from a discovery; None before a discovery
         self._algorithms = chap.available(chap.FIRST) or chap.available(chap.FALLBACK)
 
     def log_in(self) -> Link:
-        """A session through the first portal that gives one. Raises what the login raises."""
+        """Return a session through the first portal that accepts a login. Raises the errors of the login."""
         failures: List[RelvmoiscsiError] = []
         for portal, seconds in in_turn(self._open_portals(), self.deadline):
             try:
@@ -95,10 +97,10 @@ class TargetSessions:
         raise (refusals or failures)[0]
 
     def log_in_again(self, attempt: int) -> Link:
-        """A session in the place of one that was lost, with the same ISID: the target ends the old one.
+        """Return a session in the place of a lost session. The ISID is the same, so the target ends the old session.
 
-        `attempt` counts from 1 how often in a row a session was lost. Raises LoginRefused where no attempt will help,
-        and OutOfTime, which says what has happened.
+        `attempt` counts the sessions that were lost in a row, from 1. Raises LoginRefused if no attempt will help.
+        Raises OutOfTime with the last failure.
         """
         failure = ""
         pause = 0.0 if attempt < 2 else min(_MAX_PAUSE_SECONDS, 0.05 * 2**attempt)
@@ -123,9 +125,9 @@ class TargetSessions:
                 raise self.deadline.over("a new session could be made. " + failure)
 
     def next_portal(self) -> bool:
-        """Have the next session come through another portal of the target; False when all have been tried."""
+        """Let the next session use another portal of the target. Return False if all portals have been tried."""
         self._skipped.append(self._last)
-        if not self._open_portals() and self._offered is None:  # the target knows more of itself than the caller
+        if not self._open_portals() and self._offered is None:  # a discovery may find further portals
             self._offered = self._portals_offered()
         return bool(self._open_portals())
 
@@ -142,7 +144,7 @@ class TargetSessions:
         return [portal for target in targets if target.iqn == self.iqn for portal in target.portals]
 
     def _log_in_patiently(self, portal: Portal, deadline: Deadline) -> Link:
-        """A session to a target that may be failing over. Raises NotFound (ISCSIDiscovery) where it is not there."""
+        """Return a session to a target that may be failing over. Raises NotFound (ISCSIDiscovery) if it is unknown."""
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._log_in(portal, deadline)
@@ -158,12 +160,12 @@ class TargetSessions:
                     raise
                 log.info("%s", failure)
             time.sleep(deadline.within(_TRY_SECONDS))
-        raise AssertionError("the last attempt gives or raises something")
+        raise AssertionError("the last attempt returns or raises")
 
     def _verify_offered(self, portal: Portal, deadline: Deadline, refused: RelvmoiscsiError, passes: bool) -> None:
-        """Raises NotFound where the portal that refused the login has other targets, and not this target.
+        """Raise NotFound if the portal that refused the login offers other targets, but not this target.
 
-        LIO says of a target that it does not have that the target is not in service (`passes`), for good.
+        For a target that does not exist, LIO answers "not in service", a temporary status (`passes`), every time.
         """
         try:
             offered = [target.iqn for target in discover([portal], self.initiator, self.credentials, deadline)]
@@ -193,7 +195,7 @@ class TargetSessions:
             return self._at_any_address(portal, deadline)
 
     def _at_any_address(self, portal: Portal, deadline: Deadline) -> Link:
-        """Log in where the target redirects to."""
+        """Log in, and follow redirections of the target."""
         wanted = Wanted("", self.initiator.name, self.iqn, self.credentials, self._algorithms)
         place = portal
         for _ in range(MAX_REDIRECTIONS + 1):
@@ -230,7 +232,7 @@ def _place(redirected: Redirected) -> Portal:
 
 
 def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:
-    """Each portal with the seconds it may take, so that enough remain for the further portals and for the work."""
+    """Give each portal with a time limit that leaves enough time for the other portals and for the work."""
     for number, portal in enumerate(portals):
         further = len(portals) - 1 - number
         yield portal, min(PORTAL_SECONDS, deadline.left / (further + 2)) if further else deadline.left
@@ -239,7 +241,7 @@ def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Por
 def discover(
     portals: Sequence[Portal], initiator: Initiator, credentials: Credentials, deadline: Deadline
 ) -> List[Target]:
-    """The targets that the first portal to answer names (SendTargets).
+    """Return the targets from the first portal that answers a discovery (SendTargets).
 
     Raises NotFound (DNSError, ISCSITarget), Refused (ISCSILogin), OutOfTime.
     """
@@ -256,7 +258,7 @@ def discover(
 
 
 def _discover_at(portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline) -> List[Target]:
-    """Without CHAP first: many targets want none for this, and some refuse it. With CHAP where that is refused."""
+    """Discover without CHAP, then with CHAP: many targets want no CHAP for a discovery, and some refuse CHAP."""
     try:
         return _send_targets(portal, initiator, NO_CREDENTIALS, deadline)
     except (LoginRefused, Closed) as refused:
@@ -278,7 +280,7 @@ def _send_targets(portal: Portal, initiator: Initiator, credentials: Credentials
 
 
 def targets_in(text: bytes, portal: Portal) -> List[Target]:
-    """What SendTargets gives; a target without an address is at the portal that was asked. Raises Violation."""
+    """Parse the answer to SendTargets. A target without an address is at the asked portal. Raises Violation."""
     found: Dict[str, List[Portal]] = {}
     portals: List[Portal] = []
     for name, value in unpack(text):

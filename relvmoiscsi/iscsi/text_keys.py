@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The text of logins and discovery: `Key=value`, each key ended by a NUL; and the steps of a login.
+"""The text of logins and discovery, and the steps of a login. Each `Key=value` ends with a NUL.
 
 Source: RFC 7143 6.1, 6.2, 11.12.
 """
@@ -19,16 +19,16 @@ _MAX_BINARY = 1024  #: bytes of a value such as a CHAP challenge
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9.+@_#-]{0,254}\Z")
 _NUMBER = re.compile(r"(?:[0-9]{1,10}|0[xX][0-9a-fA-F]{1,8})\Z")
 
-#: values that say that the key is not negotiated
+#: values for a key that is not negotiated
 NO_ANSWER = ("NotUnderstood", "Irrelevant", "Reject")
 
-#: the stages of a login, and which stage follows
+#: the stages of a login, and the stage behind each
 SECURITY, OPERATIONAL, FULL_FEATURE = 0, 1, 3
 NEXT = {SECURITY: OPERATIONAL, OPERATIONAL: FULL_FEATURE}
 
 
 class Request(NamedTuple):
-    """What a login sends in a stage; `goes_on` asks for the next stage."""
+    """A login request in a stage. `goes_on` asks for the next stage."""
 
     stage: int
     goes_on: bool
@@ -36,7 +36,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The target's answer to a request; `went_on`: the next stage has begun."""
+    """The target's answer to a request. `went_on` says that the next stage has begun."""
 
     went_on: bool
     keys: Keys
@@ -47,12 +47,12 @@ def pack(keys: Keys) -> bytes:
 
 
 def unpack(text: bytes) -> List[Tuple[str, str]]:
-    """The keys in the order they came; a name may come more than once. Raises Violation."""
+    """Return the keys in their order; a name may occur several times. Raises Violation."""
     found = []
     for part in text.split(b"\0"):
         name, equals, value = part.decode("utf-8", "replace").partition("=")
         if not part:
-            continue  # the end, or padding that a target counts as data
+            continue  # the end of the text, or padding that a target counts as data
         if not equals or not _NAME.match(name):
             raise Violation("The target sent text that is no `key=value`.")
         found.append((name, value))
@@ -60,7 +60,7 @@ def unpack(text: bytes) -> List[Tuple[str, str]]:
 
 
 def number(name: str, value: str, least: int, most: int) -> int:
-    """A decimal or hexadecimal number between bounds, both included. Raises Violation."""
+    """Parse a decimal or hexadecimal number from `least` to `most`, both included. Raises Violation."""
     found = int(value, 16 if value[1:2] in ("x", "X") else 10) if _NUMBER.match(value) else -1
     if not least <= found <= most:
         raise Violation(f"The target sent {name}={value[:40]!r}, which is no number from {least} to {most}.")
@@ -68,7 +68,7 @@ def number(name: str, value: str, least: int, most: int) -> int:
 
 
 def binary(name: str, value: str) -> bytes:
-    """Bytes in hexadecimal ("0x...") or base64 ("0b..."), 1 to 1024 of them. Raises Violation."""
+    """Parse 1 to 1024 bytes in hexadecimal ("0x...") or base64 ("0b..."). Raises Violation."""
     kind, digits = value[:2].lower(), value[2:]
     try:
         if kind == "0x":
@@ -77,7 +77,7 @@ def binary(name: str, value: str) -> bytes:
             found = base64.b64decode(digits.encode("ascii"), validate=True)
         else:
             found = b""
-    except ValueError:  # binascii.Error and UnicodeEncodeError are such
+    except ValueError:  # also binascii.Error and UnicodeEncodeError
         found = b""
     if not 0 < len(found) <= _MAX_BINARY:
         raise Violation(f"The target sent a {name} that is no binary value of 1 to {_MAX_BINARY} bytes.")
@@ -85,18 +85,18 @@ def binary(name: str, value: str) -> bytes:
 
 
 class Collector:
-    """Text that comes in parts, cut anywhere, also within a name."""
+    """Text that arrives in parts. A part may end anywhere, even within a name."""
 
     def __init__(self, most: int) -> None:
         self._text, self._most = bytearray(), most
 
     def add(self, part: Bytes) -> None:
-        """Raises Violation when it is too much."""
+        """Append a part. Raises Violation if the text becomes too long."""
         self._text += bytes(part)
         if len(self._text) > self._most:
             raise Violation(f"The target sent more than {self._most} bytes of text.")
 
     def take(self) -> bytes:
-        """All of it; the next part begins a new text."""
+        """Return the whole text. The next part begins a new text."""
         text, self._text = bytes(self._text), bytearray()
         return text

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A target, or a LUN behind it, as a URL in the form of libiscsi and QEMU.
+"""A target, or a LUN behind a target, as a URL in the form of libiscsi and QEMU.
 
     iscsi://[user@]host[:port][/iqn[/lun]]
 
-An IPv6 address stands in brackets, %xx stands for a byte, the LUN is its number. A secret has no place in a URL: every
-user of a machine can read the words of a command. No message repeats any part of a URL that does not parse.
+An IPv6 address is in brackets, %xx means a byte, and the LUN is a number. A URL must not have a secret: every user of a
+machine can read the words of a command. No message repeats any part of an invalid URL.
 """
 
 import re
@@ -18,25 +18,25 @@ SCHEME = "iscsi://"
 FORM = "iscsi://[user@]host[:port]/iqn/lun"
 
 _IQN = re.compile(r"[!-~]{1,223}\Z")
-_MAX_LUN = 0xFFFFFF  # what extended flat addressing can say, SAM-5 4.7.7
+_MAX_LUN = 0xFFFFFF  # the highest number in extended flat addressing, SAM-5 4.7.7
 
 
 class Url(NamedTuple):
-    """What a URL names; a part that it does not have is empty."""
+    """The parts of a URL; an absent part is empty."""
 
     portal: Portal
-    user: str = ""  #: of CHAP
+    user: str = ""  #: the CHAP user
     iqn: str = ""
     lun: Optional[int] = None
 
 
 def is_url(word: str) -> bool:
-    """Whether the word is a URL, and no path."""
+    """Return whether the word is a URL and not a path."""
     return word[: len(SCHEME)].lower() == SCHEME
 
 
 def parse_url(text: str) -> Url:
-    """The parts of a URL. Raises UsageError."""
+    """Parse a URL. Raises UsageError."""
     rest = text[len(SCHEME) :]
     if not is_url(text):
         raise UsageError(f"A URL of a LUN begins with {SCHEME}.")
@@ -64,7 +64,7 @@ def parse_url(text: str) -> Url:
 
 def _portal(text: str) -> Portal:
     try:
-        if "%" not in text or text.startswith("["):  # else a user and a password, whose `@` is missing
+        if "%" not in text or text.startswith("["):  # else a user and password without the `@`
             return parse_address(text)
     except ValueError:
         pass
