@@ -43,8 +43,8 @@ def run(argv: Sequence[str], accept: Sequence[int] = (0,), timeout: float = TIME
     `accept` has the exit statuses that are no failure. `timeout` is in seconds. The program's standard input is empty.
     Output bytes that are not UTF-8 become hex escapes. `run` logs `argv`: no word of `argv` may be a secret.
 
-    Raises CommandFailed for any other exit status. Its status is NO_SUCH_PROGRAM or NOT_EXECUTABLE if the program does
-    not start. Its status is TIMED_OUT if `timeout` passed; then the program and all its children were killed.
+    Raises CommandFailed for any other exit status. The status is NO_SUCH_PROGRAM or NOT_EXECUTABLE if the program does
+    not start. The status is TIMED_OUT if `timeout` passed; then the program and all its children were killed.
     """
     log.debug("running %s", " ".join(shlex.quote(word) for word in argv))
     completed = _run(argv, timeout)
@@ -115,7 +115,7 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
     try:
         process.communicate(timeout=_REAP_SECONDS)
     except subprocess.TimeoutExpired:
-        # The process is stuck in the kernel, on a dead device for instance. It ends when the kernel call returns.
+        # The kernel holds the process, on a dead device for instance. The kill takes effect when the call returns.
         log.warning("Process %d was killed and has not ended yet.", process.pid)
 
 

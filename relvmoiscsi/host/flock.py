@@ -44,7 +44,7 @@ def take_before(descriptor: int, deadline: float) -> bool:
 def take_file(path: str, opened: Callable[[], int], deadline: float) -> Optional[int]:
     """Lock the lock file `path` and return its descriptor; None if the lock is not free at `deadline`.
 
-    `opened` opens the file and returns the descriptor. Its exceptions go through.
+    `opened` opens the file and returns the descriptor. Exceptions of `opened` go through.
     """
     while True:
         descriptor = opened()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A login: the security stage, then the operational stage, then the full feature phase.
 
-`login` is a generator. It yields requests, receives answers, and returns the negotiated parameters. A `Handshake`
+`login` is a generator: `login` yields requests, receives answers, and returns the negotiated parameters. A `Handshake`
 converts requests and answers to PDUs. Source: RFC 7143 6, 11.12, 11.13, 13.
 
     security      AuthMethod=None: one request, which asks for the next stage. CHAP: see `chap`, then empty requests

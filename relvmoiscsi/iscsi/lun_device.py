@@ -12,9 +12,9 @@ On a new session, these steps come first:
 
 Then come the rest of the interrupted batch: all its writes, or the reads without an answer.
 
-At any time, an array may map another LUN in the place of this LUN. Some targets report this by no unit attention. So
-each batch of writes begins by reading SCSIid and serial number, and each batch, also of reads, ends so. The first write
-of a batch goes alone. If the target answers it with a unit attention, no other write of the batch was sent.
+At any time, an array may map another LUN in the place of this LUN. Some targets send no unit attention for this. So the
+device reads SCSIid and serial number before each batch of writes, and at the end of each batch, also of reads. The
+first write of a batch goes alone. If the target answers that write with a unit attention, no other write was sent.
 
 Between batches, this side does not read the socket. A target that sends a ping meanwhile may end the session, and the
 next batch needs a new session.

@@ -172,7 +172,7 @@ def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optiona
 
 
 def _verify_told(link: Link, iqn: str, looks: List[Look]) -> List[Look]:
-    """Return the looks when every disk has reported its SCSIid. Raises Refused if one does not: it may be the LUN."""
+    """Return the looks when every disk has reported its SCSIid. Raises Refused for a silent disk: it may be the LUN."""
     silent = _silent(looks)
     for _ in range(_TELLING_TRIES):
         if not silent:

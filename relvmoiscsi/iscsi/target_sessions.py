@@ -144,7 +144,7 @@ class TargetSessions:
         return [portal for target in targets if target.iqn == self.iqn for portal in target.portals]
 
     def _log_in_patiently(self, portal: Portal, deadline: Deadline) -> Link:
-        """Return a session to a target that may be failing over. Raises NotFound (ISCSIDiscovery) if it is unknown."""
+        """Return a session to a target that may fail over. Raises NotFound (ISCSIDiscovery) for an unknown target."""
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._log_in(portal, deadline)

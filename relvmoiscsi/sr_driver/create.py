@@ -83,7 +83,7 @@ def _way_out(lun: Lun, call: Call, xapi: Xapi) -> str:
 
 
 def _not_meant(lun: Lun, pool: Pool) -> UsageError:
-    """Return the refusal without resign=true. It names the SR on the LUN, and says whether the pool knows that SR."""
+    """Return the refusal without resign=true, with the SR on the LUN, and whether the pool knows that SR."""
     sr_uuid, what = lun.with_device(_held_there, writable=False).split(" ", 1)
     known = [sr for sr in pool.srs.values() if sr_uuid != "-" and sr.get("uuid") == sr_uuid]
     whose = "The pool has no such SR: it may be another pool's original. "

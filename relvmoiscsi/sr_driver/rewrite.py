@@ -59,7 +59,7 @@ def resignatured(
 ) -> str:
     """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID.
 
-    `verify` is the last call before the first write. Its errors go through, and nothing is written.
+    `verify` is the last call before the first write. Errors of `verify` go through, and nothing is written.
     """
     done = procedure.resignature(device, os.urandom, _SmLog(device, deadline, locks, verify), request)
     if isinstance(done, AlreadyDone):

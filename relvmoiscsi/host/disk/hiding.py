@@ -332,7 +332,7 @@ def _show(scsi_id: str, host: Host) -> None:
 
 
 def _leave_out(scsi_id: str, host: Host) -> None:
-    """Add the LUN to the known LUNs of ownerless adapter switches, so that they do not hide it. Raises Refused."""
+    """Add the LUN to the known LUNs of ownerless adapter switches: these switches hide no known LUN. Raises Refused."""
     run_dir = host.at(RUN_DIRECTORY)
     if not _scan_switches(host):
         return

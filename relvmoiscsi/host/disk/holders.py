@@ -13,7 +13,7 @@ from typing import Container, Dict, Iterator, List, Mapping, Optional, Sequence,
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
-#: Programs that open disks only to watch them. They lose nothing when a disk is removed.
+#: Programs that open disks only to watch the disks. A watcher loses nothing when a disk is removed.
 WATCHERS = ("multipathd", "systemd-udevd", "(udev-worker)", "udevd")
 
 
@@ -30,8 +30,9 @@ def users_of_block(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
 def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
     """Return the processes and loop devices that have the block device of `status`, or a partition, open.
 
-    Watchers and `own_descriptor` are left out. Of this process only writers count: its readers know of the write. On a
-    path of a multipath map only writers count: a read on a dead path cannot end, and does not use the map.
+    Watchers and `own_descriptor` are left out. Of this process only writers count: the readers of this process know of
+    the write. On a path of a multipath map only writers count: a read on a dead path cannot end, and does not use the
+    map.
     """
     directories, numbers = _devices_at(status, host)
     paths: List[str] = []

@@ -77,8 +77,8 @@ def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> s
         raise NotFound(f"LUN {scsi_id} cannot be reached: {listed}.", sm_key="ISCSIDevice")
     raise Refused(
         f"LUN {scsi_id} has {len(usable)} paths ({_named_paths(usable, host)}) and multipathing is off on this host. "
-        "Turn multipathing on, or leave one path: log out of all portals but one, or map it in one fabric. Then try "
-        "again.",
+        "Turn multipathing on, or leave one path: log out of all portals but one, or map the LUN in one fabric. Then "
+        "try again.",
         sm_key="MultipathGenericFailure",
     )
 
@@ -167,7 +167,7 @@ def ensure_daemon(host: Host = THIS_HOST, timeout_seconds: float = DAEMON_SECOND
     said = _run(("systemctl", "start", "multipathd.service"), host)
     if not host.wait_for(answers, timeout_seconds):
         raise Refused(
-            "Multipathing is on, and multipathd does not answer{}. Start it, then try again.".format(
+            "Multipathing is on, and multipathd does not answer{}. Start multipathd, then try again.".format(
                 ", nor could it be started: " + said if said else ""
             ),
             sm_key="MultipathdCommsFailure",

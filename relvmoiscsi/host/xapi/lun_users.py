@@ -100,7 +100,7 @@ def _made_on(scsi_id: str, pool: Pool) -> Iterator[User]:
         config = sr.get("sm_config", {})
         if any(names_lun(str(text), scsi_id) for text in [*config, *config.values()]):
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
-            yield User(f"The SR {_name(sr)} was made on it, and {state}.", sr, ref, {})
+            yield User(f"The SR {_name(sr)} was made on this LUN, and {state}.", sr, ref, {})
 
 
 def ids_named(pool: Pool) -> List[str]:
@@ -129,7 +129,7 @@ def _by_pbds(scsi_id: str, pool: Pool, look: Look, here: str) -> Iterator[User]:
     for ref, is_attached in attached.items():
         sr = pool.srs.get(ref, {})
         state = "attached" if is_attached else "detached"
-        yield User(f"The {state} SR {_name(sr)} has it in the device-config of a PBD.", sr, ref, {})
+        yield User(f"The {state} SR {_name(sr)} has this LUN in the device-config of a PBD.", sr, ref, {})
 
 
 def _vdis(scsi_id: str, pool: Pool, look: Look) -> Iterator[User]:
@@ -140,7 +140,7 @@ def _vdis(scsi_id: str, pool: Pool, look: Look) -> Iterator[User]:
         if leads_there or any(names_lun(value, scsi_id) for value in values):
             ref = str(vdi.get("SR"))
             sr = pool.srs.get(ref, {})
-            yield User(f"It is the VDI {_name(vdi)} of the SR {_name(sr)}.", sr, ref, vdi)
+            yield User(f"This LUN is the VDI {_name(vdi)} of the SR {_name(sr)}.", sr, ref, vdi)
 
 
 def _is_on(scsi_id: str, device_config: Mapping[str, Any], look: Look, roots: Tuple[str, ...]) -> bool:

@@ -2,16 +2,16 @@
 """The other hosts of the pool: ask each host, through the host plugin, what it does with a LUN.
 
 An array may map a LUN to several hosts. A host that takes a clone for its original activates volumes of the original's
-SR on the clone's disk. A write to the clone would then destroy data that this host uses. xapi's records do not show
-this: by the records, the host has the original attached.
+SR on the clone's disk. A write to the clone would then destroy data of that host. xapi's records do not show this:
+by the records, the host has the original attached.
 
-The lock of a LUN is of one host. Two hosts could resignature the LUN at the same time, and overwrite each other's work.
-So a host also answers whether a call of relvmoiscsi works on the LUN there:
+A lock of a LUN is valid on one host. Two hosts could resignature the LUN at the same time, and overwrite each other's
+work. So a host also answers whether a call of relvmoiscsi works on the LUN there:
 
     t0  host A locks the LUN on A              host B locks the LUN on B
     t1  host A asks B: a call works on it      host B asks A: a call works on it
 
-Each host locks before it asks. So at least one of the two hosts learns of the other, and is refused.
+Each host locks before it asks. So at least one of two hosts learns of the other host's call, and is refused.
 """
 
 import json

@@ -214,8 +214,8 @@ class Discovery:
     def _is_to_stay(self) -> Tuple[bool, bool]:
         """Return whether the answer is known, and whether the new disks stay. Disks that do not answer are removed.
 
-        A dead disk is of no use to any program. It is an obstacle when the LUN comes back: the disk keeps the size 0
-        until the kernel reads its size again.
+        No program can use a dead disk. When the LUN comes back, a dead disk is an obstacle: its size is 0 until the
+        kernel reads the size again.
         """
         if self.is_new or self._is_kept:
             return True, True

@@ -342,7 +342,7 @@ def test_a_daemon_that_cannot_be_started_is_a_refusal_that_says_why(world):
 def test_without_the_programs_there_is_no_multipathing(world):
     absent = (["multipathd", "-kshow daemon"], 127, "", "")
 
-    with pytest.raises(Refused, match="multipathd does not answer. Start it"):
+    with pytest.raises(Refused, match="multipathd does not answer. Start multipathd"):
         ensure_daemon(
             world.expects(absent, (["systemctl", "start", "multipathd.service"], 127), absent, absent, absent)
         )

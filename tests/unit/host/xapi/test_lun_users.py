@@ -123,7 +123,7 @@ def test_so_is_one_that_no_host_is_connected_to(records):
     """An original in maintenance: its PBDs are destroyed, xapi keeps its VDIs, and the array gives the clone its id."""
     records.add("lvmohba", None, sm_config={"devserial": "scsi-" + SCSI_ID}, name="production")
 
-    assert "('production') was made on it, and no host is connected to it." in records.refusal()
+    assert "('production') was made on this LUN, and no host is connected to it." in records.refusal()
 
 
 def test_what_an_interrupted_attach_of_ours_leaves_is_no_obstacle(records):
@@ -208,7 +208,7 @@ def test_a_vdi_that_is_the_lun_is_refused_whether_a_vm_has_it_or_not(records, ty
 
     text = records.refusal()
 
-    assert "It is the VDI {} ('lun 3') of the SR ".format(records.db.get("VDI", vdi, "uuid")) in text
+    assert "This LUN is the VDI {} ('lun 3') of the SR ".format(records.db.get("VDI", vdi, "uuid")) in text
     assert "('luns')" in text
 
 
