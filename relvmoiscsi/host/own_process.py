@@ -218,7 +218,7 @@ def run_parallel(works: Sequence[Callable[[], str]], deadline: Deadline, what: s
         while True:
             while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
                 number = waiting.pop(0)
-                running[number] = _fork(_asking_nothing(works[number]), guards_lun=False)
+                running[number] = _fork(_without_begin(works[number]), guards_lun=False)
             answering = _answering(running, deadline)
             if not answering:
                 break
@@ -230,7 +230,7 @@ def run_parallel(works: Sequence[Callable[[], str]], deadline: Deadline, what: s
     return [outcomes[number] if number in outcomes else deadline.over(what) for number in range(len(works))]
 
 
-def _asking_nothing(work: Callable[[], str]) -> Callable[[Begin], str]:
+def _without_begin(work: Callable[[], str]) -> Callable[[Begin], str]:
     return lambda _begin: work()
 
 
@@ -297,14 +297,14 @@ def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
             inherited_lock_fds.close_all_but_lun()
         else:
             inherited_lock_fds.close_all()
-        _part_from(here)
-        _tell(tell, json.dumps(_done(work, _parent)).encode("ascii"))
+        _detach_from_caller(here)
+        _tell(tell, json.dumps(_run_work(work, _parent)).encode("ascii"))
     finally:
         os._exit(0)  # the parent's finally blocks and exit handlers must not run in the child
     return _Child(0, -1, -1)  # not reached
 
 
-def _part_from(parent: int) -> None:
+def _detach_from_caller(parent: int) -> None:
     """In a child: close the caller's stdin, stdout and stderr, and die with the parent."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -314,7 +314,7 @@ def _part_from(parent: int) -> None:
         os._exit(0)
 
 
-def _done(work: Callable[[Begin], str], parent: _Parent) -> Dict[str, Any]:
+def _run_work(work: Callable[[Begin], str], parent: _Parent) -> Dict[str, Any]:
     def begin() -> None:
         if not _ask(parent, _MAY_I_WRITE)["yes"]:
             raise _Stop

@@ -93,7 +93,8 @@ class LunDevice(Device):
         self._action = READ  # of the running batch
         self._batch: Sequence[Operation] = ()
         self._rest: List[Operation] = []
-        self._is_asked = self._is_sure = False  # in this batch: the LUN's names were read; the first write succeeded
+        self._has_read_names = False  # in this batch
+        self._first_is_answered = False  # the first attempt of this batch
         self._losses = self._violations = self._attentions = 0
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
@@ -150,7 +151,7 @@ class LunDevice(Device):
     def _run(self, action: str, batch: Sequence[Operation]) -> None:
         """Run a batch, over several sessions if sessions are lost."""
         self._action, self._batch, self._rest = action, batch, list(batch)
-        self._is_asked = self._is_sure = False
+        self._has_read_names = self._first_is_answered = False
         while True:
             try:
                 link = self._ready()
@@ -175,8 +176,8 @@ class LunDevice(Device):
                 self._look(link)
             elif writes and self._reset_on is not link:
                 self._reset(link)
-            elif writes and not self._is_asked:
-                self._is_asked = True
+            elif writes and not self._has_read_names:
+                self._has_read_names = True
                 asked = looking.asking_names(self.info.lun)
                 self._compare(link, looking.read(link, asked, f"the name of {self.name}"))
             elif self._to_repeat:
@@ -198,7 +199,7 @@ class LunDevice(Device):
 
     def _attempt(self, link: Link, rest: List[Operation]) -> None:
         """Run operations, or the first write alone. Remove completed operations from `rest`. Handle a failure."""
-        is_first_write = bool(rest[0].command.data) and not self._is_sure
+        is_first_write = bool(rest[0].command.data) and not self._first_is_answered
         now = rest[:1] if is_first_write else list(rest)
         names = looking.asking_names(self.info.lun)
         tasks = link.session.start([*(operation.command for operation in now), *names])
@@ -210,7 +211,7 @@ class LunDevice(Device):
             raise
         finally:
             rest[: len(now)] = [operation for operation, task in whole if not _is_done(task)]
-        self._is_sure = True
+        self._first_is_answered = True
         self._compare(link, tasks[len(now) :])
         failed = [pair for pair in whole if pair[1].is_done and not _is_done(pair[1])]
         if failed:
@@ -308,7 +309,7 @@ class LunDevice(Device):
                 f"in blocks of {now.block_size} now. Try again when nobody changes its size.",
                 "ISCSIDevice",
             )
-        self._is_known = self._is_asked = True
+        self._is_known = self._has_read_names = True
 
     def _compare(self, link: Link, tasks: Sequence[Task]) -> None:
         """Check the names in the answers to `tasks`. Raises Refused for another LUN."""

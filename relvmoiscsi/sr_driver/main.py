@@ -39,7 +39,7 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
         with terminated.heeded():
             response, stderr = _answer(argv, smlog, transport)
     except terminated.Terminated:
-        response, stderr = _refusal(_told_to_end(), smlog)
+        response, stderr = _refusal(_terminated_error(), smlog)
     except RelvmoiscsiError as error:
         response, stderr = _refusal(error, smlog)
     except Exception as error:  # a bug: the operator gets the exception, SMlog has the traceback
@@ -51,7 +51,7 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
     return 0
 
 
-def _told_to_end() -> RelvmoiscsiError:
+def _terminated_error() -> RelvmoiscsiError:
     from relvmoiscsi.deadline import NOT_BEGUN  # noqa: PLC0415 - only a terminated call needs the import
 
     problem = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."

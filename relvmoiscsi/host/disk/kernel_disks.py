@@ -45,7 +45,7 @@ def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> 
 
     Raises Refused (SRInUse), before the block, if a disk or map of the LUN is in use or stays locked.
     """
-    before = _there(scsi_id, host)
+    before = _present_devices(scsi_id, host)
     with ExitStack() as held:
         devices = _opened(scsi_id, held, deadline, host)
         try:
@@ -91,7 +91,7 @@ def _paths_of(maps: Sequence[str], host: Host) -> Set[str]:
     return {os.path.basename(path) for one in found for path in one}
 
 
-def _there(scsi_id: str, host: Host) -> List[str]:
+def _present_devices(scsi_id: str, host: Host) -> List[str]:
     """Return all disks and maps of the LUN that this host has now. Each path of a map has a page cache of its own.
 
     A dead path is left out: a udev process that reads a dead path would hang.
@@ -106,13 +106,13 @@ def _is_running(name: str, host: Host) -> bool:
 
 
 def _drop_caches(scsi_id: str, deadline: Deadline, host: Host) -> None:
-    names = _there(scsi_id, host)
+    names = _present_devices(scsi_id, host)
     if names:
         paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
 
 
 def _show(scsi_id: str, before: Sequence[str], deadline: Deadline, host: Host) -> None:
-    names = _there(scsi_id, host)
+    names = _present_devices(scsi_id, host)
     came = [name for name in names if name not in before]
     if came:
         log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)

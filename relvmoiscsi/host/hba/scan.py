@@ -61,7 +61,7 @@ def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HO
     """
     there = {address: disk_at(address, host) for address in addresses}
     # One search finds the users of all disks: a search takes a while on a large host.
-    looking = [partial(_looked, [disk for disk in there.values() if disk], host)]
+    looking = [partial(_users_after_wait, [disk for disk in there.values() if disk], host)]
     (users,) = run_parallel(looking, deadline, "it was known who uses the disk")
     outcomes: Sequence[Outcome] = [users] * len(there)
     if not isinstance(users, RelvmoiscsiError):
@@ -86,7 +86,7 @@ def _users_by_lun(
     return {address: list(dict.fromkeys(found[lun])) for address, lun in luns.items()}
 
 
-def _looked(disks: Sequence[str], host: Host) -> str:
+def _users_after_wait(disks: Sequence[str], host: Host) -> str:
     """Return the users of each used disk after LOOK_SECONDS, by disk, as JSON; earlier if no disk has a user."""
     until = time.monotonic() + LOOK_SECONDS
     while True:

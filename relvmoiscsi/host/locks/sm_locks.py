@@ -176,12 +176,12 @@ def _holder(descriptor: int, host: Host) -> str:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:
         return "another program"
-    return ", ".join(_of_ours(process, path, host) for process in _holders_of_ours(path, host)) or "another program"
+    return ", ".join(_described(process, path, host) for process in _ofd_holders(path, host)) or "another program"
 
 
-def _holders_of_ours(path: str, host: Host) -> List[str]:
+def _ofd_holders(path: str, host: Host) -> List[str]:
     """Return the ids of the processes with an OFD lock on the file, without children that have a copy of it."""
-    links = _locked(os.path.join(escape(host.proc), "[0-9]*"), lambda name: name == path)
+    links = _ofd_locked(os.path.join(escape(host.proc), "[0-9]*"), lambda name: name == path)
     found = [link.split(os.sep)[-3] for link in links]
     parents = {
         process: line.split()[1]
@@ -192,19 +192,19 @@ def _holders_of_ours(path: str, host: Host) -> List[str]:
     return sorted({process for process in found if parents.get(process) not in found}, key=int)
 
 
-def _of_ours(process: str, path: str, host: Host) -> str:
+def _described(process: str, path: str, host: Host) -> str:
     """Return the process for a message, with the LUN whose lock it holds if `path` is another lock."""
     top = os.path.realpath(host.at(LUN_LOCKS))
     luns: List[str] = []
     if os.path.dirname(path) != top:
         luns = sorted(
-            _locked(os.path.join(escape(host.proc), process), lambda name: os.path.dirname(name) == top).values()
+            _ofd_locked(os.path.join(escape(host.proc), process), lambda name: os.path.dirname(name) == top).values()
         )
     named = host.named_process(process)
     return named + (f", which is at work on the LUN {', '.join(map(os.path.basename, luns))}," if luns else "")
 
 
-def _locked(processes: str, is_wanted: Callable[[str], bool]) -> Dict[str, str]:
+def _ofd_locked(processes: str, is_wanted: Callable[[str], bool]) -> Dict[str, str]:
     """Return the /proc/*/fd/* links of wanted files on which these processes hold OFD locks, with the files' names."""
     found = {}
     for link in glob(os.path.join(processes, "fd", "*")):

@@ -68,7 +68,7 @@ class Discovery:
         self._failures: List[str] = []
         self._live: List[str] = []
         self._faces: Dict[str, paths.Face] = {}
-        self._was_noted = self._is_kept = False
+        self._had_entry = self._pool_has_lun = False
 
     # --- the steps
 
@@ -77,17 +77,19 @@ class Discovery:
         self._adapters = hba.adapters(self._config.driver)
         asked = udev.disks_of(self.scsi_id)
         self._live = self._answering()
-        self._was_noted = cleanup_journal.read(self.scsi_id) is not None
-        if not self._live or self._was_noted:
+        self._had_entry = cleanup_journal.read(self.scsi_id) is not None
+        if not self._live or self._had_entry:
             stack.enter_context(sm_locks.lvm_lock(timeout=self.deadline.within(self._lock_seconds)))
             self.has_sm_lock = True
             self._live = self._live or self._answering(but=asked)  # the lock's last holder may have added the LUN
-        if self._live and not self._was_noted:
+        if self._live and not self._had_entry:
             return
         pool = self._read_pool()  # a failure ends the call: no disk has come, and none must be removed
-        self._is_kept = any(not user.is_own for user in lun_users.users_of(self.scsi_id, pool, here=self._host_ref))
-        stack.callback(quietly, "taking away what a scan has brought", self._take_away)
-        if not self._was_noted:
+        self._pool_has_lun = any(
+            not user.is_own for user in lun_users.users_of(self.scsi_id, pool, here=self._host_ref)
+        )
+        stack.callback(quietly, "taking away what a scan has brought", self._remove_new_disks)
+        if not self._had_entry:
             # Note the addresses of all adapters: the next call may select other adapters.
             cleanup_journal.note(self.scsi_id, hba.addresses(hba.adapters()))
         self._scan(pool, stack)
@@ -113,9 +115,7 @@ class Discovery:
 
     def verify_free(self, disks: Sequence[str]) -> None:
         """Before a write: raise Refused for a user of the LUN that an exclusive open does not detect."""
-        run_in_child(
-            partial(self._verified_free, disks), self.deadline, "it was known who uses the LUN", only_reads=True
-        )
+        run_in_child(partial(self._check_free, disks), self.deadline, "it was known who uses the LUN", only_reads=True)
 
     # --- steps in detail
 
@@ -177,7 +177,7 @@ class Discovery:
             if disk.name in faces and faces[disk.name].scsi_id == self.scsi_id:
                 raise paths.other_lun(disk.name, disk.scsi_id, self.scsi_id)
 
-    def _verified_free(self, disks: Sequence[str], _begin: Begin) -> str:
+    def _check_free(self, disks: Sequence[str], _begin: Begin) -> str:
         """Raise Refused if a program uses a disk of the LUN outside its map for longer than USER_SECONDS."""
         until = time.monotonic() + USER_SECONDS
         while True:
@@ -194,20 +194,20 @@ class Discovery:
 
     # --- afterwards
 
-    def _take_away(self) -> None:
+    def _remove_new_disks(self) -> None:
         """Remove the still hidden disks that this call or a killed call has added, unless the disks shall stay."""
         before = cleanup_journal.read(self.scsi_id)
         if before is None:
             return
         came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before.there]
-        if came and self._was_noted and not (self._live or self._is_kept):
+        if came and self._had_entry and not (self._live or self._pool_has_lun):
             log.warning("the new disks of the LUN %s stay: none answers, so their identities are unknown", self.scsi_id)
             return
-        is_known, is_to_stay = self._is_to_stay() if came else (True, self.is_new or self._is_kept)
+        is_known, is_to_stay = self._is_to_stay() if came else (True, self.is_new or self._pool_has_lun)
         if came and not is_to_stay:
             for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values():
                 log.error("%s", sentence)
-        if not is_known or self._failures and not (self.is_new or self._is_kept):
+        if not is_known or self._failures and not (self.is_new or self._pool_has_lun):
             return  # a scan that was given up may still add the LUN: the next call needs the entry
         cleanup_journal.forget(self.scsi_id)
 
@@ -217,7 +217,7 @@ class Discovery:
         No program can use a dead disk. When the LUN comes back, a dead disk is an obstacle: its size is 0 until the
         kernel reads the size again.
         """
-        if self.is_new or self._is_kept:
+        if self.is_new or self._pool_has_lun:
             return True, True
         try:
             return True, self._has_new_identities()
