@@ -96,7 +96,7 @@ _LOSE = "halted VMs that lose disks on the copy (--yes needs --with-vms or --lea
 
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
-    """(the SRs that are meant, the UUIDs that the pool does not have any more). Raises NotFound, UsageError."""
+    """Return (the selected SRs, the given UUIDs that the pool no longer has). Raises NotFound, UsageError."""
     wanted = {records.original_uuid(pool, text) for text in arguments.clones_of}
     refs, gone = [], []
     for text in arguments.srs:
