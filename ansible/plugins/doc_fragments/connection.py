@@ -1,12 +1,12 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options that all modules of the collection have."""
+"""Options of all modules of the collection."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """What every module says of the pool it talks to."""
+    """Options for the pool."""
 
     DOCUMENTATION = r"""
 options:

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Array clones of SRs: resignatured, attached to a pool, detached, forgotten."""
+"""Bring array clones of SRs to a state: resignatured, attached, detached, forgotten."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What LUNs a pool sees, and what each is."""
+"""List and classify the LUNs that a pool sees."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One disk of a copy lent to a VM."""
+"""Lend a disk of a copy to a VM."""
 
 from __future__ import annotations
 

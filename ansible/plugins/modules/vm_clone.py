@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""VMs of the disks of an attached copy."""
+"""Make VMs from the disks of an attached copy."""
 
 from __future__ import annotations
 

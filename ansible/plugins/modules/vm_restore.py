@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks of a copy in place of a VM's own."""
+"""Replace a VM's disks by disks of a copy."""
 
 from __future__ import annotations
 
