@@ -33,7 +33,6 @@ example:
 
 
 def add_pool(make: Maker) -> None:
-    """Describe the commands and their arguments."""
     group = make(_no_command, _POOL)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 

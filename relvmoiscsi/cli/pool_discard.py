@@ -28,7 +28,6 @@ example:
 
 
 def add_command(tools: Tools) -> None:
-    """Describe the command and its arguments."""
     discarding = tools.command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
     takes_copies(discarding)

@@ -48,7 +48,6 @@ example:
 
 
 def add_commands(tools: Tools) -> None:
-    """Describe the commands and their arguments."""
     listing = tools.command("luns", _luns, "list and classify the LUNs that the pool sees", _LUNS)
     _takes_portal(listing)
     _takes_jobs(listing)

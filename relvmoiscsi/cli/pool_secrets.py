@@ -26,7 +26,6 @@ example:
 
 
 def add_command(tools: Tools) -> None:
-    """Describe the command and its arguments."""
     parser = tools.command("secrets", _secrets, "list or remove unused Secrets with CHAP passwords", _SECRETS)
     parser.add_argument("--remove", action="store_true", help="destroy the listed Secrets")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")

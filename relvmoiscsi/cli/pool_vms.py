@@ -67,7 +67,6 @@ class Tools(NamedTuple):
 
 
 def add_commands(tools: Tools) -> None:
-    """Describe the commands and their arguments."""
     cloning = tools.command("clone", lambda found: _clone(found, tools), "make VMs from the disks of a copy", _CLONE)
     cloning.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
     cloning.add_argument("vms", metavar="VM", nargs="*", help="VMs whose disks are on the copy, by UUID or name")

@@ -72,7 +72,6 @@ class Attached(NamedTuple):
     error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
-        """Return the values for JSON."""
         return {
             "scsi_id": self.scsi_id or None,
             "status": self.status,

@@ -31,7 +31,6 @@ class Step(NamedTuple):
     on: str = ""  #: name of the PBD's host, or name of the introduced SR
 
     def facts(self) -> Dict[str, Optional[str]]:
-        """Return the values for JSON."""
         return {"step": self.what, "on": self.on or None}
 
 
@@ -105,7 +104,6 @@ class LunPlan(NamedTuple):
         return [host.name for host in self.hosts if host.is_down] if self.refusal is None else []
 
     def facts(self) -> Dict[str, Any]:
-        """Return the values for JSON."""
         return {
             "scsi_id": self.lun.scsi_id,
             "steps": [step.facts() for step in self.steps],

@@ -59,7 +59,6 @@ class Lock(NamedTuple):
     refreshed: str
 
     def facts(self) -> Dict[str, str]:
-        """Return the values for JSON."""
         names = ("what", "who", "host", "process", "doing", "since", "refreshed")
         return {name: getattr(self, name) for name in names}
 

@@ -70,7 +70,6 @@ class PoolLun(NamedTuple):
         return self.kind in UNSEEN and self.is_ours
 
     def facts(self, pool: Pool) -> Dict[str, Any]:
-        """Return the values for JSON."""
         return {
             "scsi_id": self.scsi_id or None,
             "kind": self.kind,

@@ -60,7 +60,6 @@ class Cloned(NamedTuple):
     error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
-        """Return the values for JSON."""
         return {
             "vm": {"old": self.vm, "new": self.uuid or None},
             "name": {"old": self.vm_name, "new": self.name or None},

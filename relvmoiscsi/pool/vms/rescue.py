@@ -37,7 +37,6 @@ class Lent(NamedTuple):
     error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
-        """Return the values for JSON."""
         return {**self._asdict(), "error": None if self.error is None else str(self.error)}
 
 

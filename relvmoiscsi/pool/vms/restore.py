@@ -52,7 +52,6 @@ class Restored(NamedTuple):
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
 
     def facts(self) -> Dict[str, Any]:
-        """Return the values for JSON."""
         return {
             "vm": self.vm,
             "name": self.name,

@@ -36,7 +36,6 @@ class Save(NamedTuple):
     failed: Sequence[Tuple[str, str]]  #: names of VMs whose records the pool did not export, with the reasons
 
     def facts(self) -> Dict[str, Any]:
-        """Return the values for JSON."""
         vms = [{"uuid": vm.uuid, "name": vm.name_label} for vm in self.vms]
         failed = [{"name": name, "error": error} for name, error in self.failed]
         return {"sr": self.sr, "vdi": self.vdi or None, "when": self.when, "vms": vms, "failed": failed}
