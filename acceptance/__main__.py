@@ -95,7 +95,7 @@ def ask(say: Callable[[str], None]) -> Array:
         say((_AGAIN if what in asked else "") + _ASK[what].format(scsi_id))
         asked.append(what)
         if not sys.stdin.readline():
-            raise Failed("Nobody can be asked any more: the input has ended.")
+            raise Failed("No person can answer: the input has ended.")
         return True
 
     return array
@@ -133,7 +133,7 @@ def run(where: Where, tools: Tools, sr: str, target: str, directory: str) -> int
         try:
             rows = day.run(state, _tell(tools.say))
         finally:
-            tools.say("The kit takes away what it has made. Another Ctrl-C leaves the rest to `make acceptance-clean`.")
+            tools.say("The kit removes its objects. Another Ctrl-C leaves the rest to `make acceptance-clean`.")
             cleaned = _cleaned(where, tools, scratch, state.refs)
     rows += cleaned
     notes = _notes(state, rows)
@@ -152,14 +152,14 @@ def _cleaned(where: Where, tools: Tools, scratch: Scratch, refs: Dict[str, List[
             problems = made.clean(calls, tools.command, scratch)
         if problems:
             raise Failed(" ".join([*problems, "`make acceptance-clean` tries again."]))
-        return "nothing of the kit is in the pool"
+        return "the pool has no object of the kit"
 
     def compare(_: object) -> str:
         with connect(where) as calls:
             return day.nothing_else(refs)(calls)
 
     steps = [
-        Step("clean", "everything that the kit has made is taken away", clean),
+        Step("clean", "all objects of the kit are removed", clean),
         Step("nothing else", "no SR, PBD, VDI, VM, VBD, VIF, network or Secret came or went", compare),
     ]
     return [day.carry_out(step, None, _tell(tools.say)) for step in steps]
@@ -211,9 +211,9 @@ def clean(where: Where, tools: Tools, sr: str) -> int:
     with connect(where) as calls:
         scratch = made.scratch_of(calls, sr)
         for name in made.find(calls, scratch).names():
-            tools.say(f"{name} is taken away")
+            tools.say(f"{name} is removed")
         problems = made.clean(calls, tools.command, scratch)
-    for problem in problems or ["Nothing of the kit is in the pool."]:
+    for problem in problems or ["The pool has no object of the kit."]:
         tools.say(problem)
     return EXIT_FAILED if problems else 0
 
@@ -233,7 +233,7 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
             tools = Tools(command or pool_process(_connection(arguments)), ask(say), say)
             return clean(where, tools, arguments.sr)
         if not arguments.snapshot and not sys.stdin.isatty():
-            raise UsageError("Nobody can be asked to clone the LUN here: give a command, SNAPSHOT=...")
+            raise UsageError("No terminal to ask for the clone of the LUN: give a command, SNAPSHOT=...")
         array = by_command(arguments.snapshot, arguments.wait) if arguments.snapshot else ask(say)
         tools = Tools(command or pool_process(_connection(arguments)), array, say)
         return run(where, tools, arguments.sr, arguments.target, arguments.report)
@@ -241,7 +241,7 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
         say(f"{error} Nothing was done." if isinstance(error, (Refused, UsageError)) else str(error))
         return getattr(error, "exit_status", EXIT_FAILED)
     except KeyboardInterrupt:
-        say("Interrupted. `make acceptance-clean` takes away what is left, if anything is.")
+        say("Interrupted. `make acceptance-clean` removes the objects that are left, if any.")
         return EXIT_INTERRUPTED
 
 
@@ -258,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wait", type=float, default=120.0, help="seconds for the clone to appear after --snapshot")
     parser.add_argument("--target", default=variable("TARGET", ""), help="of the clone, if not that of the SR")
     parser.add_argument("--report", default=variable("REPORT") or "build/acceptance", help="directory of the reports")
-    parser.add_argument("--clean", action="store_true", help="take away what runs that were killed have left")
+    parser.add_argument("--clean", action="store_true", help="remove the objects of killed runs")
     pool_connection.takes_connection(parser)
     parser.set_defaults(pool=variable("POOL"))
     return parser

@@ -20,7 +20,7 @@ CLEANUP_SECONDS = 8.0
 _LEAST_CLEANUP_SECONDS = 3.0
 
 #: The state of a LUN to which this call has not written; an earlier call may have written to the LUN.
-NOT_BEGUN = "This call wrote nothing to the LUN. The same call again does it, or finishes what an earlier one began."
+NOT_BEGUN = "This call wrote nothing to the LUN. Repeat the call; it also finishes an interrupted earlier call."
 
 Clock = Callable[[], float]
 

@@ -367,8 +367,8 @@ def _refuse_lost_images(device: Device, mark: Mark) -> None:
     way_out = f" `relvmoiscsi recover {device.name}` finishes it. {sentences.on_a_copy(device.name)}"
     finish = "" if mark.commit_record.phase == DONE else way_out
     raise Refused(
-        f"{device.name} was made one VDI, and that cannot be undone behind its commit: the snapshots are gone, and the "
-        f"old images share their extents with the new one.{finish}"
+        f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, and "
+        f"the old images share extents with the new image.{finish}"
     ).in_state(NOTHING_WRITTEN)
 
 

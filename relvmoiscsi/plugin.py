@@ -19,7 +19,8 @@
 Arguments and answers are strings. The plugin's file adds the argument `session_ref`, the session that xapi passes to
 the plugin. An answer is JSON of less than 64 KiB, because xapi stores the answer in its database. A longer answer has
 several pages: repeat the call with `from`, set to `next` of the last page. Every call can be repeated: xapi itself may
-forward a call twice. Source: xen-api ocaml/xapi/xapi_plugins.ml, message_forwarding.ml.
+forward a call twice.
+Source: xen-api ocaml/xapi/xapi_plugins.ml, message_forwarding.ml.
 """
 
 import contextlib
@@ -210,7 +211,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             vdis = [vdi for vdi in sorted(found["vdis"], key=_new) if vdi["new"] >= start]
             rows: List[_Row] = [(vdi["new"], partial(_as_it_is, vdi)) for vdi in vdis]
             return _page("vdis", rows, {"sr": found["sr"]})
-    raise NotFound(f"No LUN of this host has the SR {sr_uuid} and still says what it was.")
+    raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
 
 
 def _as_it_is(row: Dict[str, Any]) -> Dict[str, Any]:

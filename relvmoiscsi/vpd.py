@@ -10,7 +10,8 @@ Page 0x83 of a disk is a list of designators. A designator names the LUN or the 
 
 The SCSIid is the type as one hex digit, then the designator; a binary designator in hex. The choice among several
 designators must never change, because SM would not find the LUN again. So the order is scsi_id's order, with its
-peculiarities. Source: SPC-4 7.8.6; systemd src/udev/scsi_id/scsi_serial.c (behaviour only).
+peculiarities.
+Source: SPC-4 7.8.6; systemd src/udev/scsi_id/scsi_serial.c (behaviour only).
 """
 
 import re

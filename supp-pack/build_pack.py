@@ -256,7 +256,7 @@ def signing_key(name: str) -> Key:
             "others"
         )
     elif "s" not in capabilities:
-        problem = "may not sign itself, only its subkeys may; RPM of XenServer 8 and XCP-ng 8.3 does not verify those"
+        problem = "can sign only by its subkeys; RPM of XenServer 8 and XCP-ng 8.3 verifies no signature of a subkey"
     if problem:
         raise PackError(f"The key `{name}` ({fingerprint}) {problem}.")
     armored = run("The public key cannot be exported", ["gpg", "--batch", "--armor", "--export", fingerprint])
@@ -392,7 +392,9 @@ def check_output(output: Path) -> None:
     names = sorted(os.listdir(str(output))) if output.exists() else []
     foreign = [name for name in names if name not in ours and not re.match(NAME + r"-.*\.iso$", name)]
     if foreign:
-        raise PackError(f"{output} holds something that is not of a pack: {foreign[0]}. Choose another directory.")
+        raise PackError(
+            f"{output} holds a file that does not belong to a pack: {foreign[0]}. Choose another directory."
+        )
 
 
 def replace(output: Path, made: Path, old: Path) -> None:
@@ -413,11 +415,11 @@ def explain(result: Result) -> str:
         ]
     else:
         lines += [
-            "NOT SIGNED. xapi refuses this ISO: INVALID_UPDATE, Invalid signature. Hosts know whom they trust by keys",
-            "that their administrator imports, so sign it with a key of yours:",
+            "NOT SIGNED. xapi refuses this ISO: INVALID_UPDATE, Invalid signature. A host trusts the keys that its",
+            "administrator imports, so sign the ISO with your key:",
             "    gpg --quick-generate-key 'Updates of our pools' rsa3072 sign never",
             "    make pack KEY='Updates of our pools'",
-            "The repository is not signed either: yum installs from it without checking where it came from.",
+            "The repository is not signed either: yum installs the packages without checking their origin.",
         ]
     return "\n".join(lines)
 

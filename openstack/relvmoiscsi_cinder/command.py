@@ -19,14 +19,17 @@ Execute = Callable[..., Tuple[str, str]]  #: `_execute` of a driver; returns std
 
 _YES = ("--yes", "--not-in-use")  #: the volume is new, belongs to Cinder, and is attached only to this host
 
-_DOES_NOT_RUN = "The command relvmoiscsi does not run on the host of cinder-volume, whose log says why."
-_NOT_REACHED = "The volume has no new identities: the host of cinder-volume could not log in to it; its log says why."
-_BROKE_OFF = "The resignature broke off; the log of cinder-volume says why. "
+_DOES_NOT_RUN = "The command relvmoiscsi does not run on the host of cinder-volume; its log gives the cause."
+_NOT_REACHED = (
+    "The volume has no new identities: the host of cinder-volume could not log in to the volume; "
+    "its log gives the cause."
+)
+_BROKE_OFF = "The resignature did not end; the log of cinder-volume gives the cause. "
 _AFTER = {
-    "clean": "The volume is a copy still, with the identities of what it was made from.",
-    "unfinished": "The volume has some of its new identities and not others: delete it and make it anew.",
+    "clean": "The volume still has the identities of its source.",
+    "unfinished": "Only some identities of the volume are new: delete the volume and make a new volume.",
 }
-_UNKNOWN = "What is on the volume is not known: delete it and make it anew."
+_UNKNOWN = "The content of the volume is unknown: delete the volume and make a new volume."
 
 
 class Told(Exception):
@@ -50,7 +53,7 @@ def give_identities(execute: Execute, place: Place, sr_uuid: str, vdis: str) -> 
             command.settle()
             found = command.look()
     except _BrokeOff as problem:
-        raise Told(f"{_DOES_NOT_RUN} The volume was made, and has no new identities.") from problem
+        raise Told(f"{_DOES_NOT_RUN} The volume was made without new identities.") from problem
     if _has(found, sr_uuid):
         return
     try:

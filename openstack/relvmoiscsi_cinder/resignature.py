@@ -33,9 +33,13 @@ Update = Optional[Dict[str, Any]]
 CAPABILITY = "relvmoiscsi"  #: capability that a back end with the mixin reports to the scheduler: True
 METADATA = "relvmoiscsi"  #: metadata key of a volume: the result, for a user who cannot read Cinder's log
 _METADATA_LENGTH = 255  # characters that Cinder stores
-_UNEXPECTED = "The volume could not be resignatured; the log of cinder-volume says why."
-_NOT_ATTACHED = "The volume has no new identities: the host of cinder-volume could not attach it; its log says why."
-_NOT_DETACHED = "The volume has its new identities, but the host of cinder-volume did not let go of it: see its log."
+_UNEXPECTED = "The volume could not be resignatured; the log of cinder-volume gives the cause."
+_NOT_ATTACHED = (
+    "The volume has no new identities: the host of cinder-volume could not attach the volume; its log gives the cause."
+)
+_NOT_DETACHED = (
+    "The volume has its new identities, but the host of cinder-volume could not detach the volume: see its log."
+)
 
 #: Does a driver method run that the manager has called? Its inner calls are not changed. The value is separate for each
 #: thread and greenthread.

@@ -278,7 +278,7 @@ def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
     if earlier is not None and lun.kind in UNTOUCHED:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
         raise Refused(
-            f"The LUN {lun.scsi_id} was that of the SR {name!r} ({old}), and holds another one now: the array has "
+            f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds another SR: the array has "
             "overwritten the LUN. Nothing was written. Discard the old SR (`relvmoiscsi pool discard`), then repeat "
             "the command."
         )

@@ -2,7 +2,8 @@
 """Calls to xapi in an open session: results, and errors as sentences.
 
 Calls that a driver answers run as tasks, and an event reports the end of a task. So no connection is silent for longer
-than EVENT_SECONDS, and no firewall drops the connection. Nothing is logged here, because arguments hold secrets.
+than EVENT_SECONDS: a device between the client and the pool might drop a silent connection. Nothing is logged here,
+because arguments hold secrets.
 """
 
 import http.client

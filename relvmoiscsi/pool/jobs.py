@@ -23,7 +23,7 @@ def at_once(
 ) -> List[Union[Found, RelvmoiscsiError]]:
     """Return what `job` returns or raises for each item, in order. Other exceptions than RelvmoiscsiError propagate.
 
-    A single job runs in the calling thread, on the connection `calls`.
+    With one job at a time, all jobs run in the calling thread, on the connection `calls`.
     """
     return _run(calls, items, _Work(items, [job], lambda item: None), jobs)
 

@@ -97,7 +97,7 @@ def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:
 
 
 def _parse(document: str, tag: str) -> List[Dict[str, str]]:
-    """Return the children of each element `tag`, as text by name. Refuses XML declarations, which no driver sends."""
+    """Return the children of each element `tag`, as text by name. Refuses markup declarations (<!)."""
     if "<!" in document:
         raise PoolFailure("The driver's list cannot be read.")
     try:

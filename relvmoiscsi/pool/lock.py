@@ -15,8 +15,8 @@ number. Another client breaks a stale lock with the next number as well, so only
 the add, a client reads the keys again. If the key of another client has appeared, the client withdraws.
 
 A killed client leaves its lock in the pool. The lock is stale STALE_SECONDS after its last refresh; `unlock` breaks a
-lock at once. All times come from the master: no code compares the clocks of two clients. Source: xen-api
-ocaml/database/db_cache_impl.ml process_structured_field; ocaml/idl/ocaml_backend/gen_db_actions.ml;
+lock at once. All times come from the master: no code compares the clocks of two clients.
+Source: xen-api ocaml/database/db_cache_impl.ml process_structured_field; ocaml/idl/ocaml_backend/gen_db_actions.ml;
 ocaml/idl/datamodel_pool.ml other_config; ocaml/xapi/rbac.ml permission_of_action.
 """
 

@@ -127,7 +127,7 @@ class Pool(NamedTuple):
         return next((ref for ref, sr in self.copies() if sr["other_config"].get(SCSI_ID) == scsi_id), None)
 
     def is_on(self, sr: str, scsi_id: str) -> Optional[bool]:
-        """Does the SR have its LUN at this SCSIid? None: the pool knows no LUN of the SR."""
+        """Is the SR on the LUN with this SCSIid? None: the pool knows no LUN of the SR."""
         record = self.srs[sr]
         texts = [str(value) for _, pbd in self.pbds_of(sr).values() for value in pbd["device_config"].values()]
         if not texts:

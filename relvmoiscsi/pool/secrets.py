@@ -6,8 +6,8 @@ of relvmoiscsi's types ends as a failure for xapi. Then xapi removes the PBDs an
 in the pool. So SR.create gets the Secret under a key that xapi does not copy (`uncopied`).
 
 relvmoiscsi marks its Secrets with the time and the process. The mark identifies the Secret of a killed run. The
-password does not, because other Secrets may hold the same password. Source: xen-api
-ocaml/xapi/{xapi_secret,xapi_pbd,xapi_sr}.ml.
+password does not, because other Secrets may hold the same password.
+Source: xen-api ocaml/xapi/{xapi_secret,xapi_pbd,xapi_sr}.ml.
 """
 
 import calendar

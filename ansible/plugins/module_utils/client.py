@@ -122,8 +122,8 @@ def play(module, work):
 
 
 NOT_INSTALLED = (
-    f"The Python package relvmoiscsi, with XenAPI, is not installed for {sys.executable}. Install it there from "
-    "relvmoiscsi's sources (`pip install '.[pool]'`); it is on no package index."
+    f"The Python package relvmoiscsi, with XenAPI, is not installed for {sys.executable}. Install it from "
+    "relvmoiscsi's sources (`pip install '.[pool]'`). No package index has it."
 )
 
 
@@ -146,16 +146,16 @@ def in_words_of(params, text):
 def verify(params):
     """Raises UsageError for invalid options."""
     if params.get("jobs", 1) < 1:
-        raise UsageError(f"jobs {params['jobs']}: at least one at a time.")
+        raise UsageError(f"jobs {params['jobs']}: give at least one.")
     for key in _NAMES:
         value = params.get(key)
         words = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if value is not None and any(word is None or not str(word).strip() for word in words):
-            raise UsageError(f"{key} is empty, or something in it is: nothing is named by that.")
+            raise UsageError(f"{key} is empty or contains an empty value. Give names, or leave the option out.")
     if "hba" in params:
         source(params).verify()
     if params.get("mark") and not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", params["mark"]):
-        raise UsageError(f"mark {params['mark']!r}: letters, digits, and any of -_. are what it may have, 60 at most.")
+        raise UsageError(f"mark {params['mark']!r}: give at most 60 letters, digits, and the characters -_.")
 
 
 def run_of(params):

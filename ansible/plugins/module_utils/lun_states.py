@@ -67,8 +67,8 @@ def _verify_mine(pool, params, found):
 
 def _of_others(pool, params, scsi_id, ref):
     return (
-        f"The LUN {scsi_id} is that of the copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}), which was "
-        f"attached without the mark {params['mark']}: it is left to others."
+        f"The LUN {scsi_id} holds the copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}), which was "
+        f"attached without the mark {params['mark']}. The copy was not changed."
     )
 
 
@@ -81,8 +81,8 @@ def why_none(pool, params, found, of):
             told.append(_of_others(pool, params, lun.scsi_id, ref))
         elif _was_ours(lun, of):
             told.append(
-                f"The LUN {lun.scsi_id} is a copy of it that has identities of its own: it was attached and forgotten "
-                "before, or another pool uses it. If none does, say again: true, or name it in scsi_ids."
+                f"The LUN {lun.scsi_id} is a resignatured copy of the SR. The LUN was attached and forgotten, or "
+                "another pool uses the LUN. If no pool uses the LUN, say again: true, or name the LUN in scsi_ids."
             )
     return told
 
@@ -90,7 +90,7 @@ def why_none(pool, params, found, of):
 def _tell_doubtful(module, found, chosen, names):
     scsi_ids, of, everything = names
     for lun in client.attach.doubtful(found, chosen) if of or everything else []:
-        module.warn(f"The LUN {lun.scsi_id} is left out: it is {lun.kind}, and may be in use elsewhere.")
+        module.warn(f"The LUN {lun.scsi_id} is skipped: its state is {lun.kind}, and another pool may use the LUN.")
 
 
 def _forward_rows(module, calls, pool, chosen, found):
@@ -186,7 +186,7 @@ def _after(pool, now, lun, old, is_written):
 def _away(hosts):
     """Return a sentence on the hosts without the SR; None where all hosts have the SR."""
     told = [f"{host} ({state.rstrip('.')})" for host, state in hosts.items() if state != "plugged"]
-    return f"It is not plugged on {', '.join(told)}: correct the cause, then repeat the task." if told else None
+    return f"The SR is not plugged on {', '.join(told)}: correct the cause, then repeat the task." if told else None
 
 
 def _row(lun, status, changed, old, after, told):
@@ -276,13 +276,13 @@ def _verify_unused(found, pool, ref, made, params):
     if params["mark"] and uses.halted:
         raise client.Refused(
             f"VMs that were made without the mark {params['mark']} have disks on the SR "
-            f"{pool.srs[ref]['name_label']!r}: {client.discard.named(uses.halted)}. It is left to them."
+            f"{pool.srs[ref]['name_label']!r}: {client.discard.named(uses.halted)}. The SR was not changed."
         )
     if uses.halted and params["state"] == "forgotten" and not params["leave_vms"]:
         raise client.Refused(
-            f"VMs, which are halted, would stay without their disks on the SR {pool.srs[ref]['name_label']!r}: "
-            f"{client.discard.named(uses.halted)}. Nothing was changed. Say with_vms: true, which destroys those that "
-            "vm_clone has made; or leave_vms: true, which leaves them without these disks."
+            f"These halted VMs would lose their disks on the SR {pool.srs[ref]['name_label']!r}: "
+            f"{client.discard.named(uses.halted)}. Nothing was changed. Say with_vms: true to destroy the VMs that "
+            "vm_clone has made, or leave_vms: true to leave the VMs without these disks."
         )
     return list(uses.halted)
 
@@ -330,7 +330,7 @@ def _copies(pool, params):
         if client.records.is_copy(pool.srs[ref]) and not client.is_marked(params, pool.srs[ref]):
             raise client.Refused(
                 f"The copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}) was attached without the mark "
-                f"{params['mark']}: it is left to others."
+                f"{params['mark']}. The copy was not changed."
             )
     for ref, sr in pool.copies():
         if (params["all"] or sr["other_config"].get(client.records.ORIGINAL_SR) in of) and client.is_marked(params, sr):
@@ -344,8 +344,8 @@ def _copy_on(pool, scsi_id):
     other = pool.sr_on(scsi_id)
     if scsi_id not in on and other is not None:
         raise client.Refused(
-            f"The LUN {scsi_id} is that of the SR {pool.srs[other]['name_label']!r} ({pool.srs[other]['uuid']}), "
-            "which is no copy that was attached here."
+            f"The LUN {scsi_id} holds the SR {pool.srs[other]['name_label']!r} ({pool.srs[other]['uuid']}), "
+            "which is not an attached copy."
         )
     return on.get(scsi_id)
 

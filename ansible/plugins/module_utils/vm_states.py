@@ -57,14 +57,14 @@ def problem_of(params, found, ref, wanted):
     if not client.is_marked(params, vm):
         return (
             f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM that was made without the mark "
-            f"{params['mark']}: somebody else's. It was left as it is."
+            f"{params['mark']}. The VM was not changed."
         )
     wrong = sorted(found.networks[net]["name_label"] for net in _wrong_networks(found, ref, wanted))
     if wrong:
         return (
-            f"The VM {vm['name_label']!r} ({vm['uuid']}) was made before, and is on the network {', '.join(wrong)}, "
-            f"not where it is to be. It was left as it is, {vm['power_state'].lower()}. Move its interfaces, or "
-            "have it absent first."
+            f"The VM {vm['name_label']!r} ({vm['uuid']}) was made before and is on the wrong network: "
+            f"{', '.join(wrong)}. The VM was not changed and is {vm['power_state'].lower()}. Move its interfaces, or "
+            "first run the task with state: absent."
         )
     return ""
 
@@ -152,7 +152,7 @@ def _run(calls, ref, state):
     """Start, resume or unpause a VM; return the error, None without an error."""
     method = _TO_RUN.get(state)
     if method is None:
-        return f"It is {state.lower()}."
+        return f"The VM is {state.lower()} and cannot be started."
     try:
         calls.run(method, ref, *(() if state == "Paused" else (False, False)))
     except client.RelvmoiscsiError as error:

@@ -138,7 +138,7 @@ class Ova:
     """The parsed file. Raises Refused for another file."""
 
     def __init__(self, document: bytes) -> None:
-        if b"<!" in document:  # XML declarations of entities: xapi writes none
+        if b"<!" in document:  # a markup declaration, as for entities: xapi writes none
             raise Refused("The records of the VM cannot be read: they were not written by xapi.")
         if len(document) > _MOST_BYTES:
             raise Refused(f"The records of the VM cannot be read: they have {len(document)} bytes.")

@@ -4,8 +4,8 @@
 Each transfer has a task, and the status of the task decides: xapi may close the connection before the last byte. If a
 handler fails before it takes the task, the task stays pending forever. Then the HTTP answer decides. A request with its
 headers must fit into 1024 bytes, so session and task are cookies, without other headers. No blank may follow the
-semicolon between the cookies, because xapi would take the blank for a part of the name. Source: xen-api
-ocaml/xapi/{export,import,xapi_http}.ml, ocaml/libs/http-lib/http.ml.
+semicolon between the cookies, because xapi would take the blank for a part of the name.
+Source: xen-api ocaml/xapi/{export,import,xapi_http}.ml, ocaml/libs/http-lib/http.ml.
 """
 
 import html
