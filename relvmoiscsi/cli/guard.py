@@ -180,7 +180,7 @@ def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: Scs
             _warn(f"--not-in-use: {arguments.device} will be changed despite this refusal: {found.objection.message}")
         was_needed = found.objection is not None or is_nobody_asked(arguments.device, found)
         return found._replace(is_overridden=was_needed)
-    problem = found.objection or _unsaid(arguments, found, ids)
+    problem = found.objection or _missing_confirmation(arguments, found, ids)
     if problem is not None and getattr(arguments, "dry_run", False):
         say("note: a run without --dry-run is refused: " + printable(problem.message))
     elif problem is not None:
@@ -195,7 +195,7 @@ def is_nobody_asked(path: str, found: PoolAnswer) -> bool:
     return is_lun(path) and found.uuid is None and found.objection is None
 
 
-def _unsaid(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> Optional[Refused]:
+def _missing_confirmation(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> Optional[Refused]:
     """Return why the command needs a further confirmation, where no pool was asked; None where a question is enough."""
     path = arguments.device
     if not is_nobody_asked(path, found) or is_named(ids):

@@ -51,19 +51,19 @@ def listed(arguments: argparse.Namespace) -> Optional[Answer]:
     text, url = arguments.device, parse_url(arguments.device)
     if url.lun is not None:
         with suppress(Lost):  # the command that opens the LUN logs in again
-            _say_alike(over_iscsi.luns(arguments, text), url.lun)
+            _say_equal_scsi_ids(over_iscsi.luns(arguments, text), url.lun)
         return None
     if not url.iqn:
         targets = over_iscsi.targets(arguments, text)
         return Answer(_target_facts(text, targets), "\n".join(_target_lines(text, targets)))
     infos = over_iscsi.luns(arguments, text)
-    _say_alike(infos)
+    _say_equal_scsi_ids(infos)
     luns = over_iscsi.each_at_once([partial(_read, arguments, url, info) for info in infos])
     facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
     return Answer(facts, "\n".join(_lun_lines(text, luns)))
 
 
-def _say_alike(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:
+def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:
     """Print a note about LUNs with equal SCSIids; with a number, only about LUNs with the SCSIid of that LUN."""
     by_id: Dict[str, List[int]] = {}
     for info in infos:

@@ -42,7 +42,7 @@ FINISHED = "{}: the {} was finished."
 #: between the two reads of a LUN about which no pool has answered
 LOOK_SECONDS = 1.0
 #: the label, and the header of the first metadata area where LVM puts both: each change of the VG changes the header
-_LOOKED_AT = Range(0, 8192)
+_COMPARED_RANGE = Range(0, 8192)
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -115,7 +115,7 @@ class Target:
         return not self._arguments.not_in_use and guard.is_nobody_asked(self.path, self.identification.pool)
 
     def _look(self) -> bytes:
-        return self.device.read([Range(0, min(_LOOKED_AT.length, self.device.size_bytes))])[0]
+        return self.device.read([Range(0, min(_COMPARED_RANGE.length, self.device.size_bytes))])[0]
 
     def _look_again(self) -> None:
         """Raises Refused when LVM, on any host, has changed the VG since `identify`."""

@@ -54,7 +54,7 @@ OWN_NAME = "iqn.2026-11.invalid.relvmoiscsi:{}"
 _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,210}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 #: keys of errors after which a second attempt to open the LUN would fail the same way
-_NOT_OPEN = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "ISCSIDevice", "ISCSIPort")
+_PERMANENT_KEYS = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "ISCSIDevice", "ISCSIPort")
 
 Found = TypeVar("Found")
 
@@ -194,14 +194,14 @@ def opened_url(
         raise UsageError(f"{text} names no LUN, expected {FORM}. `relvmoiscsi show {text}` lists the LUNs.")
     patience = Patience(seconds)
     with ExitStack() as held:
-        with _who_asked(login.initiator):
+        with _naming_initiator(login.initiator):
             where = ([login.url.portal], login.url.iqn, login.initiator, login.url.lun, writable, patience)
             device = held.enter_context(open_lun(*where, login.credentials, scsi_id=scsi_id))
         yield UrlDevice(text, device, patience)
 
 
 @contextmanager
-def _who_asked(initiator: Initiator) -> Iterator[None]:
+def _naming_initiator(initiator: Initiator) -> Iterator[None]:
     """Add the initiator name of this machine to errors of the target, for the access rules of the array."""
     try:
         yield
@@ -214,7 +214,7 @@ def _who_asked(initiator: Initiator) -> Iterator[None]:
 
 def may_open(problem: RelvmoiscsiError) -> bool:
     """Can the LUN be opened again after this error?"""
-    return problem.sm_key not in _NOT_OPEN
+    return problem.sm_key not in _PERMANENT_KEYS
 
 
 def own_scsi_id(arguments: argparse.Namespace, text: str) -> Optional[str]:
@@ -286,7 +286,7 @@ def _seen_as(scsi_id: Optional[str]) -> List[str]:
 def targets(arguments: argparse.Namespace, text: str) -> List[Target]:
     """Return the targets of a portal. Raises UsageError, NotFound, Refused."""
     login = _login(arguments, text)
-    with _who_asked(login.initiator):
+    with _naming_initiator(login.initiator):
         return discover([login.url.portal], login.initiator, login.credentials, Deadline(PATIENCE_SECONDS))
 
 
@@ -294,7 +294,7 @@ def luns(arguments: argparse.Namespace, text: str) -> List[LunInfo]:
     """Return the LUNs of a target. Raises UsageError, NotFound, Refused."""
     login = _login(arguments, text)
     deadline = Deadline(PATIENCE_SECONDS)
-    with _who_asked(login.initiator):
+    with _naming_initiator(login.initiator):
         return list_luns([login.url.portal], login.url.iqn, login.initiator, deadline, login.credentials)
 
 

@@ -239,13 +239,13 @@ def _carry_out(
             raise row.refusal
         if row.resignatures:
             held.verify(one)
-            _told(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun))
+            _with_progress(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun))
         if row.resignatures or row.attaches and row.lun.kind != ATTACHED:
             row = row._replace(lun=identified(one, pool, row.lun))  # the probe gives the SR and the databases
         own_ids.add(row.lun.scsi_id)
         if row.steps and row.attaches:
             held.verify(one)
-            row = _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
+            row = _with_progress(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
         return row
 
     def plugged(one: Calls, row: LunPlan) -> Attached:
@@ -259,7 +259,9 @@ def _carry_out(
             status = NEW_IDS if row.resignatures else HAD_IDS
             return Attached(row.lun.scsi_id, status, row.lun.sr_uuid, row.lun.of_sr)
         try:
-            return _told(tell, row.lun, ATTACHING, lambda: plugged(one, row)) if row.steps else plugged(one, row)
+            return (
+                _with_progress(tell, row.lun, ATTACHING, lambda: plugged(one, row)) if row.steps else plugged(one, row)
+            )
         except RelvmoiscsiError as error:
             return Attached(row.lun.scsi_id, FAILED, row.lun.sr_uuid, row.lun.of_sr, error=error)
 
@@ -306,7 +308,7 @@ def _end(calls: Calls, pool: Pool, key: str, new: Iterable[str], results: Sequen
                 return  # the pool stopped answering; the next run removes the notes
 
 
-def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
+def _with_progress(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
     tell(lun.scsi_id, step, BEGUN)
     try:
         found = work()

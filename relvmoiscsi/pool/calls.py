@@ -79,7 +79,7 @@ class Calls:
     `another` opens one more connection for the session. `http` opens a connection for a GET or PUT.
     """
 
-    _borrowed = ""  #: the session of another connection that this connection uses
+    _shared_session = ""  #: the session of another connection that this connection uses
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Calls:
     def another(self) -> "Calls":
         """Open one more connection to the same session, for another thread. The caller closes the connection."""
         other = Calls(self._another(), self._refusal, self.url, self._another, self.http)
-        other._borrowed = str(other._proxy._session)
+        other._shared_session = str(other._proxy._session)
         return other
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Calls:
         If xapi ended the session meanwhile, XenAPI has logged in again. Only this connection uses the new session, so
         `close` ends the new session.
         """
-        if self._borrowed and str(self._proxy._session) != self._borrowed:
+        if self._shared_session and str(self._proxy._session) != self._shared_session:
             try:
                 self.call("session.logout")
             except PoolFailure:

@@ -83,8 +83,8 @@ class Sessions:
         if number is None or not iqn or "*" in iqn:
             return set()
         arguments = {"iqn": iqn, "scsi_id": config.get("SCSIid", ""), "number": str(number)}
-        tasks = {host: _begun(calls, "host.call_plugin", host, PLUGIN, ADD_LUN, arguments) for host in hosts}
-        answers = {host: _ended(calls, "host.call_plugin", task) for host, task in tasks.items()}
+        tasks = {host: _started(calls, "host.call_plugin", host, PLUGIN, ADD_LUN, arguments) for host in hosts}
+        answers = {host: _finished(calls, "host.call_plugin", task) for host, task in tasks.items()}
         problems = {host: _problems(text) for host, text in answers.items()}
         self._without_plugin.update(host for host, found in problems.items() if found is None)
         return {host for host, found in problems.items() if found == []}
@@ -98,9 +98,9 @@ class Sessions:
         with self._lock:  # another LUN of the target waits for the list
             wanted = [host for host in hosts if (host, portal.iqn) not in self._scanned]
             asked = [host for host in wanted if _has_session(self._pool, host, portal.iqn)]
-            tasks = [_begun(calls, "SR.probe", host, portal.config(), portal.lvm_type, {}) for host in asked]
+            tasks = [_started(calls, "SR.probe", host, portal.config(), portal.lvm_type, {}) for host in asked]
             for task in tasks:
-                _ended(calls, "SR.probe", task)  # the probe "fails" with the list
+                _finished(calls, "SR.probe", task)  # the probe "fails" with the list
             self._scanned.update((host, portal.iqn) for host in wanted)
 
 
@@ -123,7 +123,7 @@ def _iqns(config: Mapping[str, str]) -> Set[str]:
     return {words[2] for words in noted if len(words) > 2}
 
 
-def _begun(calls: Calls, method: str, *arguments: object) -> str:
+def _started(calls: Calls, method: str, *arguments: object) -> str:
     """Start a task and return the task; "" where the pool refuses. Raises PoolGone."""
     try:
         return calls.start(method, *arguments)
@@ -133,7 +133,7 @@ def _begun(calls: Calls, method: str, *arguments: object) -> str:
         return ""
 
 
-def _ended(calls: Calls, method: str, task: str) -> str:
+def _finished(calls: Calls, method: str, task: str) -> str:
     """Wait for the task and return its result; "" where the task failed, or was not started. Raises PoolGone."""
     try:
         return calls.finish(method, task, MEMBER_SECONDS) if task else ""

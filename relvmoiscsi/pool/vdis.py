@@ -17,7 +17,7 @@ from relvmoiscsi.pool.records import OLD_VDI
 #: VM detaches the disk, and compares content_id to find equal content. With a copied content_id, a migration of the
 #: copy to the SR of the original would copy nothing, and give the original's current disk. The remaining keys are notes
 #: of SM and of storage migration.
-_STAY = (
+_NOT_COPIED = (
     "content_id",
     "maps_to",
     "base_mirror",
@@ -112,7 +112,7 @@ def _carry(calls: Calls, ref: str, copy: Record, old_uuid: str, original: Record
 
 
 def _carried(other_config: Mapping[str, str]) -> Dict[str, str]:
-    return {key: value for key, value in other_config.items() if not key.startswith(_STAY)}
+    return {key: value for key, value in other_config.items() if not key.startswith(_NOT_COPIED)}
 
 
 def vms_of(originals: Records, vbds: Records, vms: Records) -> Dict[str, List[str]]:

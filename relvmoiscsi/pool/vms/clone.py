@@ -161,7 +161,7 @@ class _Clone:
         there, begun = self._there(), self._begun()
         if there is not None:
             return there
-        edited, notes = self._edited(begun), self._lost_their_disks()
+        edited, notes = self._edited(begun), self._notes_on_empty_clones()
         for vm in begun[:1]:
             record: Record = self.calls.call("VM.get_record", vm)
             if not (self.wanted.keep_mac and len(record["VIFs"]) < len(edited.nics)):  # `run` makes the VIFs first
@@ -180,12 +180,14 @@ class _Clone:
         edited = self._edited(begun)
         held.verify(self.calls)
         if begun:
-            vm, record = begun[0], self._taken_up(begun[0], edited)
+            vm, record = begun[0], self._verified_unfinished(begun[0], edited)
         else:
             transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
             vm, record = self._imported(edited)
         self._finish(vm, record, edited)
-        return self._result(MADE, record["name_label"], record["uuid"], edited, [*self._lost_their_disks(), *notes])
+        return self._result(
+            MADE, record["name_label"], record["uuid"], edited, [*self._notes_on_empty_clones(), *notes]
+        )
 
     def _result(self, status: str, name: str, uuid: str, edited: ova.Edited, notes: Sequence[str]) -> Cloned:
         names = {ref: str(network["name_label"]) for ref, network in self.found.networks.items()}
@@ -240,7 +242,7 @@ class _Clone:
             if vm["other_config"][COPY_OF] == self.source.uuid
         ]  # fmt: skip
 
-    def _lost_their_disks(self) -> List[str]:
+    def _notes_on_empty_clones(self) -> List[str]:
         """Return a note for each older clone of the VM that lost its disks when the SR was discarded."""
         return [
             f"{vm['name_label']!r} ({vm['uuid']}) is an older copy of this VM without a disk on the copy: if "
@@ -249,7 +251,7 @@ class _Clone:
             if vm["other_config"][COPY_OF] == self.source.uuid
         ]
 
-    def _taken_up(self, vm: str, edited: ova.Edited) -> Record:
+    def _verified_unfinished(self, vm: str, edited: ova.Edited) -> Record:
         """Verify an unfinished clone of another run, and return its record. Raises Refused, PoolFailure.
 
         The clone is never destroyed, because a person may have used the clone.

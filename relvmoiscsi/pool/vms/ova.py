@@ -17,7 +17,7 @@ from relvmoiscsi.pool.vms.ova_file import Ova, Thing, text_of
 
 #: keys of VM.other_config that are not copied. The keys mark the original for other programs, start the VM, or assign a
 #: host device.
-_STAY = (
+_NOT_COPIED = (
     "default_template",
     "xensource_internal",
     "import_task",
@@ -28,7 +28,7 @@ _STAY = (
     "xo:base_delta_vdi",
     "xo:copy_of",
 )
-_STAY_ALL = ("xo:backup:", "relvmoiscsi:")
+_NOT_COPIED_PREFIXES = ("xo:backup:", "relvmoiscsi:")
 
 #: keys of VDI.other_config that an import takes from the VDI, unless the file has the keys (xapi_globs.ml)
 _SYNCED = ("config-drive",)
@@ -114,7 +114,7 @@ def edited(document: bytes, edit: Edit) -> Edited:
     _keep_snapshots(ova, main, edit, notes)
     disks = _move_disks(ova, main, edit, notes)
     nics = _move_vifs(ova, main, edit)
-    notes += _quieten(ova, main, edit)
+    notes += _make_all_inactive(ova, main, edit)
     main.set("is_a_template", True)  # xapi starts no template: the clone stays a template until every disk was verified
     if main.text("generation_id"):
         main.set("generation_id", edit.generation_id)
@@ -262,10 +262,14 @@ def _settings(vif: Thing) -> Dict[str, Any]:
 
 
 def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:
-    return {key: value for key, value in other_config.items() if key not in _STAY and not key.startswith(_STAY_ALL)}
+    return {
+        key: value
+        for key, value in other_config.items()
+        if key not in _NOT_COPIED and not key.startswith(_NOT_COPIED_PREFIXES)
+    }
 
 
-def _quieten(ova: Ova, main: Thing, edit: Edit) -> List[str]:
+def _make_all_inactive(ova: Ova, main: Thing, edit: Edit) -> List[str]:
     """Make the VM halted, without HA, PCI devices, tags, and keys that let another client start or back up the VM."""
     told = {
         "without the suspended memory: the VM boots as after a power cut": main.text("power_state") == "Suspended",
@@ -274,11 +278,11 @@ def _quieten(ova: Ova, main: Thing, edit: Edit) -> List[str]:
         "the VM does not start with its host": main.map("other_config").get("auto_poweron") == "true",
     }
     for vm in ova.of("VM"):
-        _quieten_one(vm, edit)
+        _make_inactive(vm, edit)
     return [note for note, is_so in told.items() if is_so]
 
 
-def _quieten_one(vm: Thing, edit: Edit) -> None:
+def _make_inactive(vm: Thing, edit: Edit) -> None:
     vm.set("power_state", "Halted")
     for name in ("suspend_VDI", "resident_on", "appliance", "protection_policy", "scheduled_to_be_resident_on"):
         vm.set(name, NULL)
@@ -332,27 +336,27 @@ def verify(document: bytes, edit: Edit) -> None:
         sr = srs.get(vdi.text("SR"))
         is_of_copy = sr is not None and sr.text("uuid") == edit.sr_uuid and not _is_iso(sr)
         if not (is_of_copy or (_is_iso(sr) and vdi.id not in new)):
-            raise _leads_away(vdi)
+            raise _refers_outside(vdi)
         is_known = vdi.text("location") in edit.locations and not vdi.map("sm_config")
         is_known = is_known and set(vdi.map("other_config")) <= set(_SYNCED)
         if is_of_copy and not is_known:
-            raise _leads_away(vdi)
+            raise _refers_outside(vdi)
     for sr in srs.values():
         if sr.text("uuid") != edit.sr_uuid and not _is_iso(sr):
-            raise _leads_away(sr)
+            raise _refers_outside(sr)
     for vbd in ova.of("VBD"):
         if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
-            raise _leads_away(vbd)
+            raise _refers_outside(vbd)
     for thing, _ in _references(ova):
-        raise _leads_away(thing)
+        raise _refers_outside(thing)
     for vm in ova.of("VM"):
         if not (vm.truth("is_a_template") or vm.truth("is_a_snapshot")):  # xapi starts neither templates nor snapshots
-            raise _leads_away(vm)
+            raise _refers_outside(vm)
         if vm.text("power_state") != "Halted" or vm.truth("ha_always_run") or vm.text("suspend_VDI") not in ("", NULL):
-            raise _leads_away(vm)
+            raise _refers_outside(vm)
 
 
-def _leads_away(thing: Thing) -> Refused:
+def _refers_outside(thing: Thing) -> Refused:
     return Refused(
         f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')}). "
         "Nothing was made. This is a bug: please report it."

@@ -150,7 +150,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
 def _restore(locked: LockedVm, swaps: Sequence[Swap], shutdown: bool) -> Restored:
     calls, vm, record = locked.calls, locked.vm, locked.read()
     is_done = _is_done(calls, vm, record, swaps)
-    if not is_done or _is_to_be_hung_anew(locked, record):
+    if not is_done or _must_remake_vbds(locked, record):
         swap_disks.halt(locked, swaps, lambda now: _look(calls, vm, now, swaps), shutdown)
         for swap in swaps:
             swap_disks.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
@@ -162,7 +162,7 @@ def _restore(locked: LockedVm, swaps: Sequence[Swap], shutdown: bool) -> Restore
     return result_of(record, DONE, swaps, notes=notes, shuts_down=record["power_state"] == "Running" and not is_done)
 
 
-def _is_to_be_hung_anew(locked: LockedVm, record: Record) -> bool:
+def _must_remake_vbds(locked: LockedVm, record: Record) -> bool:
     """Must the VBDs be made again? A call of the interrupted run may still work on a VBD of the halted VM."""
     return locked.is_after_a_cut and bool(record["power_state"] == "Halted")
 
@@ -264,7 +264,7 @@ def _undo(locked: LockedVm, shutdown: bool) -> Restored:
         is_swapped = is_swapped or device.vdi != swap.old
         if restore_journal.is_home(calls, record, swap, device):
             restore_journal.write_arrived(locked, record, swap, device.vdi)
-    if is_swapped or _is_to_be_hung_anew(locked, record):
+    if is_swapped or _must_remake_vbds(locked, record):
         swap_disks.halt(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
         moved = restore_journal.all_arrived(locked.read())
         for swap in swaps:
