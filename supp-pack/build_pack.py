@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Make the installation media from the RPM: an update for xapi, and a repository for yum and dnf.
 
-    build/pack/relvmoiscsi-<version>.iso     the update, for `xe-install-supplemental-pack` and `xe update-upload`
-        update.xml  update.xml.asc           description of the update; xapi checks the signature before reading
-        Packages/relvmoiscsi-*.rpm           the payload
-        Packages/update-relvmoiscsi-*.rpm    requires the payload, records the update on the host
-        Packages/control-relvmoiscsi-*.rpm   requires what the payload requires of a host; installed first
-        repodata/repomd.xml  repomd.xml.asc  names and checksums of all files above, except update.xml
-    build/pack/repo/                         the payload, repodata, and relvmoiscsi.repo to copy to a host
-    build/pack/RPM-GPG-KEY-relvmoiscsi       the public key, also in repo/, if a key was given
+    build/pack/relvmoiscsi-<version>.iso     the update, for `xe-install-supplemental-pack` and `xe update-upload`.
+        update.xml  update.xml.asc           description of the update; xapi checks the signature before reading.
+        Packages/relvmoiscsi-*.rpm           the payload.
+        Packages/update-relvmoiscsi-*.rpm    requires the payload, records the update on the host.
+        Packages/control-relvmoiscsi-*.rpm   requires what the payload requires of a host; installed first.
+        repodata/repomd.xml  repomd.xml.asc  names and checksums of all files above, except update.xml.
+    build/pack/repo/                         the payload, repodata, and relvmoiscsi.repo to copy to a host.
+    build/pack/RPM-GPG-KEY-relvmoiscsi       the public key, also in repo/, if a key was given.
 
 The same RPM gives the same bytes: every date is SOURCE_DATE_EPOCH, or the build time of the RPM. Signatures contain the
 time of the signing. So signed RPMs, and all files with checksums of signed RPMs, differ in each build.

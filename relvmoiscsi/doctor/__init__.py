@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Check whether a host is ready for SR.create of relvmoiscsi's types. Each check returns Findings and changes nothing.
 
-finding.py      a Finding; JSON from host to host
-host_root.py    read files and run programs of a host
-driver.py       the drivers as xapi finds, starts and understands the drivers; xapi's list of accepted drivers
-toolstack.py    whether xapi runs, and has started since the last change
-needs.py        udev rules, free space, settings, leftovers of killed calls
-pool.py         xapi's records; the other hosts
+finding.py      a Finding; JSON from host to host.
+host_root.py    read files and run programs of a host.
+driver.py       the drivers as xapi finds, starts and understands the drivers; xapi's list of accepted drivers.
+toolstack.py    whether xapi runs, and has started since the last change.
+needs.py        udev rules, free space, settings, leftovers of killed calls.
+pool.py         xapi's records; the other hosts.
 """
 
 import os
