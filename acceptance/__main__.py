@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""`make acceptance`: arguments, the command `relvmoiscsi pool` as a process, the person or the command at the array."""
+"""`make acceptance`: arguments, the command `relvmoiscsi pool` as a process, the person or command at the array."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ _AGAIN = "The pool sees no clone of that LUN yet. "
 
 
 class Tools(NamedTuple):
-    """What a run needs from outside."""
+    """The outside tools of a run."""
 
     command: Command
     array: Array
@@ -45,7 +45,7 @@ class Tools(NamedTuple):
 
 
 def pool_process(connection: Sequence[str]) -> Command:
-    """`relvmoiscsi pool` as a process of its own, which ends in order before a Ctrl-C goes on."""
+    """Return a function that runs `relvmoiscsi pool` as a process; Ctrl-C first lets the process end in order."""
 
     def run(*words: str) -> Dict[str, Any]:
         argv = [sys.executable, "-m", "relvmoiscsi", "pool", *words, "--json", *connection]
@@ -65,7 +65,7 @@ def pool_process(connection: Sequence[str]) -> Command:
 
 
 def answer(status: int, out: str, err: str) -> Dict[str, Any]:
-    """What a run of the command gave. Raises Failed, and KeyboardInterrupt where the run was interrupted."""
+    """Return the answer of a run of the command. Raises Failed, and KeyboardInterrupt for an interrupted run."""
     if status == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
     try:
@@ -78,7 +78,7 @@ def answer(status: int, out: str, err: str) -> Dict[str, Any]:
 
 
 def _errors(found: Any) -> List[str]:
-    """The sentences of errors anywhere in an answer."""
+    """Return the error sentences anywhere in an answer."""
     if isinstance(found, list):
         return [text for each in found for text in _errors(each)]
     if not isinstance(found, dict):
@@ -88,21 +88,21 @@ def _errors(found: Any) -> List[str]:
 
 
 def ask(say: Callable[[str], None]) -> Array:
-    """A person at the array, who is asked until the pool sees the clone."""
+    """Return an Array that asks a person at the array until the pool sees the clone."""
     asked: List[str] = []
 
     def array(what: str, scsi_id: str) -> bool:
         say((_AGAIN if what in asked else "") + _ASK[what].format(scsi_id))
         asked.append(what)
         if not sys.stdin.readline():
-            raise Failed("Nobody can be asked any more: the input has ended.")
+            raise Failed("No person can answer: the input has ended.")
         return True
 
     return array
 
 
 def by_command(text: str, wait_seconds: float) -> Array:
-    """A command of the shell at the array; for so long the pool is looked at again and again."""
+    """Return an Array that runs a shell command at the array, then looks at the pool for `wait_seconds`."""
     ends: Dict[str, float] = {}
 
     def array(what: str, scsi_id: str) -> bool:
@@ -123,7 +123,7 @@ def by_command(text: str, wait_seconds: float) -> Array:
 
 
 def run(where: Where, tools: Tools, sr: str, target: str, directory: str) -> int:
-    """All of it; gives the exit status. Raises RelvmoiscsiError before anything is made."""
+    """Run all steps; return the exit status. Raises RelvmoiscsiError before the first object is made."""
     with connect(where) as calls:
         scratch = made.scratch_of(calls, sr)
         made.verify_ready(calls, scratch)
@@ -133,7 +133,7 @@ def run(where: Where, tools: Tools, sr: str, target: str, directory: str) -> int
         try:
             rows = day.run(state, _tell(tools.say))
         finally:
-            tools.say("The kit takes away what it has made. Another Ctrl-C leaves the rest to `make acceptance-clean`.")
+            tools.say("The kit removes its objects. Another Ctrl-C leaves the rest to `make acceptance-clean`.")
             cleaned = _cleaned(where, tools, scratch, state.refs)
     rows += cleaned
     notes = _notes(state, rows)
@@ -145,21 +145,21 @@ def run(where: Where, tools: Tools, sr: str, target: str, directory: str) -> int
 
 
 def _cleaned(where: Where, tools: Tools, scratch: Scratch, refs: Dict[str, List[str]]) -> List[Row]:
-    """The rows of the steps at the end, in a session of their own: the first may have ended."""
+    """Return the rows of the final steps, in a new session: the first session may have ended."""
 
     def clean(_: object) -> str:
         with connect(where) as calls:
             problems = made.clean(calls, tools.command, scratch)
         if problems:
             raise Failed(" ".join([*problems, "`make acceptance-clean` tries again."]))
-        return "nothing of the kit is in the pool"
+        return "the pool has no object of the kit"
 
     def compare(_: object) -> str:
         with connect(where) as calls:
             return day.nothing_else(refs)(calls)
 
     steps = [
-        Step("clean", "everything that the kit has made is taken away", clean),
+        Step("clean", "all objects of the kit are removed", clean),
         Step("nothing else", "no SR, PBD, VDI, VM, VBD, VIF, network or Secret came or went", compare),
     ]
     return [day.carry_out(step, None, _tell(tools.say)) for step in steps]
@@ -173,7 +173,7 @@ def _tell(say: Callable[[str], None]) -> day.Tell:
 
 
 def _notes(state: Day, rows: Sequence[Row]) -> List[str]:
-    """What is left to the person at the array."""
+    """Return the remaining steps for the person at the array."""
     done = {row.name for row in rows if row.status == day.PASSED}
     if "clean" not in done:
         return ["Objects of the kit may be left in the pool. Run `make acceptance-clean` before you unmap a clone."]
@@ -188,7 +188,7 @@ def _notes(state: Day, rows: Sequence[Row]) -> List[str]:
 
 
 def _secrets(where: Where) -> List[str]:
-    """What no report has: the password, and where the pool is."""
+    """Return the texts that no report may contain: the password, and the address of the pool."""
     if where.pool == LOCAL:
         return [where.password]
     url = url_of(where)
@@ -207,13 +207,13 @@ def _written(found: Dict[str, Any], directory: str, run_id: str) -> List[str]:
 
 
 def clean(where: Where, tools: Tools, sr: str) -> int:
-    """Take away what runs that were killed have left; gives the exit status. Raises RelvmoiscsiError."""
+    """Remove the objects of killed runs; return the exit status. Raises RelvmoiscsiError."""
     with connect(where) as calls:
         scratch = made.scratch_of(calls, sr)
         for name in made.find(calls, scratch).names():
-            tools.say(f"{name} is taken away")
+            tools.say(f"{name} is removed")
         problems = made.clean(calls, tools.command, scratch)
-    for problem in problems or ["Nothing of the kit is in the pool."]:
+    for problem in problems or ["The pool has no object of the kit."]:
         tools.say(problem)
     return EXIT_FAILED if problems else 0
 
@@ -222,7 +222,7 @@ def clean(where: Where, tools: Tools, sr: str) -> int:
 
 
 def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None) -> int:
-    """Run the kit; gives the exit status. `command` stands for the process of `relvmoiscsi pool`."""
+    """Run the kit; return the exit status. `command` replaces the process of `relvmoiscsi pool`."""
     arguments = _parser().parse_args(argv)
     say = _say
     try:
@@ -233,7 +233,7 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
             tools = Tools(command or pool_process(_connection(arguments)), ask(say), say)
             return clean(where, tools, arguments.sr)
         if not arguments.snapshot and not sys.stdin.isatty():
-            raise UsageError("Nobody can be asked to clone the LUN here: give a command, SNAPSHOT=...")
+            raise UsageError("No terminal to ask for the clone of the LUN: give a command, SNAPSHOT=...")
         array = by_command(arguments.snapshot, arguments.wait) if arguments.snapshot else ask(say)
         tools = Tools(command or pool_process(_connection(arguments)), array, say)
         return run(where, tools, arguments.sr, arguments.target, arguments.report)
@@ -241,7 +241,7 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
         say(f"{error} Nothing was done." if isinstance(error, (Refused, UsageError)) else str(error))
         return getattr(error, "exit_status", EXIT_FAILED)
     except KeyboardInterrupt:
-        say("Interrupted. `make acceptance-clean` takes away what is left, if anything is.")
+        say("Interrupted. `make acceptance-clean` removes the objects that are left, if any.")
         return EXIT_INTERRUPTED
 
 
@@ -258,14 +258,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wait", type=float, default=120.0, help="seconds for the clone to appear after --snapshot")
     parser.add_argument("--target", default=variable("TARGET", ""), help="of the clone, if not that of the SR")
     parser.add_argument("--report", default=variable("REPORT") or "build/acceptance", help="directory of the reports")
-    parser.add_argument("--clean", action="store_true", help="take away what runs that were killed have left")
+    parser.add_argument("--clean", action="store_true", help="remove the objects of killed runs")
     pool_connection.takes_connection(parser)
     parser.set_defaults(pool=variable("POOL"))
     return parser
 
 
 def _connection(arguments: argparse.Namespace) -> List[str]:
-    """The same connection in the words of `relvmoiscsi pool`; files by their whole paths."""
+    """Return the options for the same connection of `relvmoiscsi pool`, with absolute paths."""
     words: List[str] = ["--insecure"] if arguments.insecure else []
     for option, value in (("--pool", arguments.pool), ("--user", arguments.user)):
         words += [option, value] if value else []

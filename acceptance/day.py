@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The steps of an acceptance run, in their order. Each is a function of the Day that says what came, or raises.
+"""The steps of an acceptance run, in order. Each step is a function of the Day that returns the result, or raises.
 
-A step drives `relvmoiscsi pool` as a user does, and then looks by XenAPI at what a user would see with `xe`. No step
-believes what the command says of its own work.
+A step runs `relvmoiscsi pool` as a user does, and then checks the pool by XenAPI, as a user does with `xe`. No step
+trusts the command's report of its own work.
 """
 
 import re
@@ -19,20 +19,20 @@ from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import HBA_TYPE, OWN_TYPES, Portal, portal_of
 from relvmoiscsi.pool.vms import transfer
 
-#: asks for something on the array, "clone" or "map", for the LUN with this SCSIid; gives whether to look once more
+#: asks for an action at the array, "clone" or "map", on the LUN with this SCSIid; returns whether to look again
 Array = Callable[[str, str], bool]
 
 
 class Step(NamedTuple):
-    """A step of the day."""
+    """A step of the run."""
 
     name: str
     expected: str
-    run: Callable[["Day"], str]  #: gives what came
+    run: Callable[["Day"], str]  #: returns the result as a sentence
 
 
 class Day:
-    """What the steps share. `target`: where the clone is, if not behind the target of the scratch SR."""
+    """The shared state of the steps. `target`: the target of the clone, if not the target of the scratch SR."""
 
     def __init__(
         self, calls: Calls, command: Command, array: Array, scratch: Scratch, run: str, target: str = ""
@@ -51,12 +51,12 @@ class Day:
         self.is_hba = scratch.record["type"] == HBA_TYPE
         self.refs = made.all_refs(calls)
         self.vms: Dict[str, str] = {}  #: references of "one", "two" and "helper"
-        self.vdis: Dict[str, str] = {}  #: references of "one" and "two", the only disks of the VMs of these names
-        self.before: Dict[str, Record] = {}  #: VDIs of the scratch SR when its LUN was cloned, by UUID
+        self.vdis: Dict[str, str] = {}  #: references of "one" and "two", the single disks of the VMs with these names
+        self.before: Dict[str, Record] = {}  #: VDIs of the scratch SR before the array cloned the LUN, by UUID
         self.lun: Optional[PoolLun] = None  #: the clone
-        self.copy_uuid = ""  #: of the SR that the clone became
+        self.copy_uuid = ""  #: UUID of the clone's new SR
 
-    # -- what several steps ask ---------------------------------------------------------------------------------------
+    # --- helpers of several steps
 
     def name(self, what: str) -> str:
         return f"{made.PREFIX}{self.run} {what}"
@@ -65,7 +65,7 @@ class Day:
         return str(self.calls.call(kind + ".get_uuid", ref))
 
     def where(self, target: str = "") -> List[str]:
-        """Where `pool luns` and `pool attach` look; "": behind the target of the clone."""
+        """Return the options of `pool luns` and `pool attach` for a target; "" stands for the target of the clone."""
         if self.is_hba:
             return ["--hba"]
         port = ["--port", self.config["port"]] if self.config.get("port") else []
@@ -73,7 +73,7 @@ class Day:
 
     @property
     def own_target(self) -> str:
-        """Of the scratch SR; "" where an array maps LUNs to adapters."""
+        """The target of the scratch SR; "" where an array maps LUNs to adapters."""
         return str(self.config.get("target", "")).split(",")[0]
 
     def luns(self, target: str = "") -> List[Dict[str, Any]]:
@@ -81,7 +81,7 @@ class Day:
         return found
 
     def clones(self, target: str = "") -> List[Dict[str, Any]]:
-        """The untouched clones of the scratch SR that the pool sees."""
+        """Return the untouched clones of the scratch SR that the pool sees."""
         seen = self.luns(target)
         return [row for row in seen if row["kind"] == luns.CLONE and row["copy_of"] == self.scratch.uuid]
 
@@ -92,16 +92,16 @@ class Day:
         return self.lun
 
     def copy(self) -> str:
-        """Reference of the attached copy."""
+        """Return the reference of the attached copy."""
         return str(self.calls.call("SR.get_by_uuid", self.copy_uuid))
 
     def disks(self, vm: str) -> List[Record]:
-        """The VBDs of a VM that are disks."""
+        """Return the VBDs of a VM's disks."""
         vbds = [self.calls.call("VBD.get_record", ref) for ref in self.calls.call("VM.get_VBDs", vm)]
         return [vbd for vbd in vbds if vbd["type"] == "Disk"]
 
     def starts_and_stops(self, vm: str) -> None:
-        """Raises Failed, PoolFailure."""
+        """Start and stop a VM. Raises Failed, PoolFailure."""
         self.calls.run("VM.start", vm, False, False)
         expect("the power state after the start", self.calls.call("VM.get_power_state", vm), "Running")
         self.calls.run("VM.hard_shutdown", vm)
@@ -109,7 +109,7 @@ class Day:
 
 
 def expect(what: str, found: object, wanted: object) -> None:
-    """Raises Failed where they differ."""
+    """Raises Failed where the two values differ."""
     if found != wanted:
         raise Failed(f"{what}: expected {wanted!r}, found {found!r}.")
 
@@ -153,7 +153,7 @@ def _prepare(day: Day) -> str:
 
 
 def _content(day: Day, name: str) -> bytes:
-    """What is on a disk of the kit: as many bytes as it has, other ones in each run."""
+    """Return the content of a disk of the kit: as long as the disk, and different in each run."""
     size = int(day.calls.call("VDI.get_virtual_size", day.vdis[name]))
     text = f"{day.run} {name} ".encode()
     return (text * (size // len(text) + 1))[:size]
@@ -195,7 +195,7 @@ def _resignature(day: Day) -> str:
 
 
 def _probe_after(day: Day) -> str:
-    """The stock driver does not scan a session that is older than the clone: our driver has added the LUN to that."""
+    """Probe with the stock driver, which scans no existing session: relvmoiscsi has added the LUN to the session."""
     config = day.clone.portal.config(day.clone.scsi_id)
     answer = day.calls.run("SR.probe", day.master, config, day.scratch.record["type"], {})
     expect("the SRs that the stock driver sees", _uuids(answer), [day.copy_uuid])
@@ -247,7 +247,7 @@ def _data(day: Day) -> str:
 
 
 def _copied_bytes(day: Day, name: str) -> bytes:
-    """What the copy has of a disk of the kit."""
+    """Return the content of the copy of a disk of the kit."""
     old = day.uuid("VDI", day.vdis[name])
     (new,) = [pair["new"] for pair in day.command("map", day.copy_uuid)["vdis"] if pair["old"] == old]
     return transfer.export_raw(day.calls, day.calls.call("VDI.get_by_uuid", new))
@@ -344,7 +344,7 @@ STEPS = (
 
 
 class Row(NamedTuple):
-    """What became of a step."""
+    """The result of a step."""
 
     name: str
     expected: str
@@ -354,12 +354,12 @@ class Row(NamedTuple):
 
 
 PASSED, FAILED, INTERRUPTED, NOT_RUN = "passed", "FAILED", "interrupted", "not run"
-#: is told a step before it begins, and its row when it is over
+#: called with a step before its start, and with its row after its end
 Tell = Callable[[Step, Optional[Row]], None]
 
 
 def carry_out(step: Step, day: Any, tell: Tell) -> Row:
-    """One step. Whatever it raises is told in its row."""
+    """Run one step. An exception becomes part of the row."""
     began, status = time.monotonic(), FAILED
     try:
         tell(step, None)
@@ -369,7 +369,7 @@ def carry_out(step: Step, day: Any, tell: Tell) -> Row:
         came = str(error)
     except KeyboardInterrupt:
         came, status = "It was interrupted.", INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - a mistake of the kit; the report tells it, and the pool is cleaned
+    except Exception as error:  # noqa: BLE001 - a mistake of the kit; the report shows the error
         came = f"The kit has a mistake, or did not understand an answer: {error!r}"
     row = Row(step.name, step.expected, came, status, round(time.monotonic() - began, 1))
     tell(step, row)
@@ -377,7 +377,7 @@ def carry_out(step: Step, day: Any, tell: Tell) -> Row:
 
 
 def run(day: Day, tell: Tell) -> List[Row]:
-    """All steps, up to the first that does not pass."""
+    """Run the steps up to the first step that does not pass."""
     rows: List[Row] = []
     for step in STEPS:
         if all(row.status == PASSED for row in rows):
@@ -388,7 +388,7 @@ def run(day: Day, tell: Tell) -> List[Row]:
 
 
 def nothing_else(before: Dict[str, List[str]]) -> Callable[[Calls], str]:
-    """The last step: what came and went beside the kit's own objects."""
+    """Return the last step, which compares all objects of the pool with the objects before the run."""
 
     def look(calls: Calls) -> str:
         expect("what came or went", _changes(before, made.all_refs(calls)), "nothing")

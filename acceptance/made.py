@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the kit makes on a pool, by what it knows its objects again, and how it takes them away.
+"""Make, recognise and remove the objects of the kit on a pool.
 
-Every name begins with PREFIX and the run. The id of a run begins with that of the scratch SR, so runs on two SRs do not
-meet. VMs, VDIs and networks have the key MARK in other_config from their creation. xapi may create a VDI before it sets
-other_config, so on the scratch SR the name of a VDI is enough. The copy of a VM has MARK from the records of its
-original. A copy of the SR is known by its name and by the mark of `pool attach`.
+Every name starts with PREFIX and the id of the run. The id of a run starts with the UUID of the scratch SR, so runs on
+two SRs do not collide. VMs, VDIs and networks have the key MARK in other_config from their creation. xapi may create a
+VDI before xapi sets other_config, so on the scratch SR the name of a VDI is enough. The clone of a VM inherits MARK
+from the records of its original. A copy of the SR is recognised by its name and by the mark of `pool attach`.
 """
 
 import re
@@ -16,26 +16,26 @@ from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR
 
-SCRATCH = "relvmoiscsi-scratch"  #: key of SR.other_config, with which a person gives the SR away
-MARK = "relvmoiscsi-acceptance"  #: key of other_config, whose value is the UUID of the scratch SR
+SCRATCH = "relvmoiscsi-scratch"  #: key of SR.other_config: a person sets this key on an SR whose content may be lost
+MARK = "relvmoiscsi-acceptance"  #: key of other_config; the value is the UUID of the scratch SR
 PREFIX = "relvmoiscsi acceptance "
-NOTE = AT_WORK + "acceptance-"  #: begins the key of pool.other_config that a run is known by
+NOTE = AT_WORK + "acceptance-"  #: start of the key of pool.other_config that identifies a run
 NULL = "OpaqueRef:NULL"
 
 VDI_BYTES = 4 << 20
 VM_BYTES = str(256 << 20)
-_ISOLATED = "relvmoiscsi:done"  #: key of a network that `pool clone --isolated` has made
+_ISOLATED = "relvmoiscsi:done"  #: key of networks that `pool clone --isolated` has made
 
-#: runs `relvmoiscsi pool` with these words and gives its JSON; raises Failed
+#: runs `relvmoiscsi pool` with these arguments and returns its JSON; raises Failed
 Command = Callable[..., Dict[str, Any]]
 
 
 class Failed(Exception):
-    """What came is not what was expected."""
+    """The result differs from the expected result."""
 
 
 class Scratch(NamedTuple):
-    """The SR that may be lost."""
+    """The SR whose content may be lost."""
 
     ref: str
     record: Record
@@ -45,16 +45,16 @@ class Scratch(NamedTuple):
         return str(self.record["uuid"])
 
     def new_run(self) -> str:
-        """The id of a run."""
+        """Return a new id for a run."""
         return f"{self.uuid[:8]}-{records.run_id()}"
 
     def names(self, record: Record) -> bool:
-        """Has a run on this SR given the record its name?"""
+        """Has a run on this SR named the object?"""
         run = self.uuid[:8] + r"-[0-9]{8}T[0-9]{6}Z-[0-9]+ "
         return bool(re.match(re.escape(PREFIX) + run, record["name_label"]))
 
     def marks(self, record: Record) -> bool:
-        """The same, and does the record have the mark?"""
+        """Has a run on this SR named and marked the object?"""
         return self.names(record) and record["other_config"].get(MARK) == self.uuid
 
 
@@ -69,14 +69,14 @@ class Left(NamedTuple):
     pool: str
 
     def names(self) -> List[str]:
-        """For a sentence; empty where there is nothing."""
+        """Return the names for a sentence; [] without objects."""
         kinds = (("VM", self.vms), ("SR", self.srs), ("VDI", self.vdis), ("network", self.networks))
         named = [f"{kind} {row['name_label']!r}" for kind, rows in kinds for row in rows.values()]
         return named + [f"the note {key} of the pool" for key in self.notes]
 
 
 def scratch_of(calls: Calls, text: str) -> Scratch:
-    """The SR that somebody named, by UUID or name. Raises Refused where it is not given away, NotFound, UsageError."""
+    """Return the SR with this UUID or name. Raises Refused for an SR that is no scratch SR, NotFound, UsageError."""
     pool = records.read(calls)
     ref = records.find_sr(pool, text)
     sr = pool.srs[ref]
@@ -116,7 +116,7 @@ def verify_ready(calls: Calls, scratch: Scratch) -> None:
 # --- make
 
 
-#: fields of new records that are the same in each; those of a VM are all that VM.create asks of a client
+#: constant fields of new records; VM.create requires all fields of _VM
 _VDI: Record = {
     "virtual_size": str(VDI_BYTES), "type": "user", "sharable": False, "read_only": False, "xenstore_data": {},
     "tags": [],
@@ -148,38 +148,38 @@ def _named(scratch: Scratch, run: str, name: str) -> Dict[str, Any]:
 
 
 def new_network(calls: Calls, scratch: Scratch, run: str) -> str:
-    """A network without a wire; its reference. Raises PoolFailure, as all of these."""
+    """Make a network without a physical interface; return its reference. Raises PoolFailure, as below."""
     return str(
         calls.call("network.create", {"name_description": "", "MTU": "1500", "tags": [], **_named(scratch, run, "net")})
     )
 
 
 def new_vdi(calls: Calls, scratch: Scratch, run: str, name: str, is_raw: bool) -> str:
-    """An empty VDI on the scratch SR; its reference."""
+    """Make an empty VDI on the scratch SR; return its reference."""
     more = {"name_description": f"{name} of an acceptance run", "sm_config": {"type": "raw"} if is_raw else {}}
     return calls.run("VDI.create", {"SR": scratch.ref, **_VDI, **more, **_named(scratch, run, name)})
 
 
 def new_vm(calls: Calls, scratch: Scratch, run: str, name: str) -> str:
-    """A halted HVM without disks, network cards and an operating system; its reference."""
+    """Make a halted HVM without disks, network cards and operating system; return its reference."""
     return str(calls.call("VM.create", {**_VM, **_named(scratch, run, name)}))
 
 
 def new_disk(calls: Calls, vm: str, vdi: str) -> str:
-    """The reference of the VBD."""
+    """Make a VBD; return its reference."""
     return str(calls.call("VBD.create", {"VM": vm, "VDI": vdi, **_VBD}))
 
 
 def new_vif(calls: Calls, vm: str, network: str) -> str:
-    """With a MAC of xapi's choice; its reference."""
+    """Make a VIF with a MAC of xapi's choice; return its reference."""
     return str(calls.call("VIF.create", {"VM": vm, "network": network, **_VIF}))
 
 
-# --- take away
+# --- remove
 
 
 def find(calls: Calls, scratch: Scratch) -> Left:
-    """What kit runs on this scratch SR have made and nobody has taken away. Raises PoolFailure."""
+    """Return the objects of kit runs on this scratch SR that the pool still has. Raises PoolFailure."""
     pool = records.read(calls)
     return Left(
         {ref: vm for ref, vm in calls.records("VM").items() if scratch.marks(vm)},
@@ -192,7 +192,7 @@ def find(calls: Calls, scratch: Scratch) -> Left:
 
 
 def _is_copy(sr: Record, scratch: Scratch) -> bool:
-    """`attach` introduces an SR first and marks the SR then; one without the mark has no PBD yet."""
+    """Is this SR a copy of the scratch SR? `attach` marks an SR after the introduction; before, the SR has no PBD."""
     of = sr["other_config"].get(ORIGINAL_SR)
     return bool(of == scratch.uuid or of is None and not sr["PBDs"])
 
@@ -202,9 +202,9 @@ def _is_isolated(network: Record, scratch: Scratch) -> bool:
 
 
 def clean(calls: Calls, command: Command, scratch: Scratch) -> List[str]:
-    """Take away all that kit runs on this scratch SR have made. Gives what could not be taken away, a sentence each.
+    """Remove all objects of kit runs on this scratch SR. Return a sentence for each object that stays.
 
-    One object that stays keeps no other from being taken away. Raises PoolFailure where the pool cannot be read.
+    An object that stays does not stop the removal of other objects. Raises PoolFailure where the pool cannot be read.
     """
     left, problems = find(calls, scratch), []  # type: Tuple[Left, List[str]]
     _break_locks(calls, left)
@@ -229,7 +229,10 @@ def clean(calls: Calls, command: Command, scratch: Scratch) -> List[str]:
 
 
 def _break_locks(calls: Calls, left: Left) -> None:
-    """Of killed commands of the kit: on its VMs and copies, and of this machine on LUNs of which there is no SR yet."""
+    """Break the locks of killed commands of the kit.
+
+    The locks are on VMs and copies of the kit, or come from this machine and are on a LUN without an SR.
+    """
     ours = {vm["uuid"] for vm in left.vms.values()} | {lock.name_of(sr) for sr in left.srs.values()}
     others = {lock.name_of(sr) for sr in calls.records("SR").values()}
     others |= {vm["uuid"] for vm in calls.records("VM").values()}
@@ -239,21 +242,21 @@ def _break_locks(calls: Calls, left: Left) -> None:
 
 
 def _take_vm(calls: Calls, ref: str, vm: Record) -> None:
-    """Its disks stay. Raises PoolFailure."""
+    """Destroy a VM; its disks stay. Raises PoolFailure."""
     if vm["power_state"] != "Halted":
         calls.run("VM.hard_shutdown", ref)
     calls.run("VM.destroy", ref)
 
 
 def _take_vdi(calls: Calls, ref: str) -> None:
-    """Raises Refused for the disk of a VM that is still there, PoolFailure."""
+    """Destroy a VDI. Raises Refused for a disk of an existing VM, PoolFailure."""
     if calls.call("VDI.get_VBDs", ref):
         raise Refused("It is a disk of a VM that the kit has not made.")
     calls.run("VDI.destroy", ref)
 
 
 def _take_sr(calls: Calls, command: Command, ref: str, sr: Record) -> None:
-    """Forget a copy, and never destroy it. Raises Failed, PoolFailure."""
+    """Forget a copy, and never destroy the copy. Raises Failed, PoolFailure."""
     if ORIGINAL_SR in sr["other_config"]:
         command("discard", sr["uuid"], "--yes")
     else:
@@ -261,13 +264,13 @@ def _take_sr(calls: Calls, command: Command, ref: str, sr: Record) -> None:
 
 
 def all_refs(calls: Calls) -> Dict[str, List[str]]:
-    """References of what a run could leave in a pool, by class. Raises PoolFailure."""
+    """Return the references of all objects that a run could leave in a pool, by class. Raises PoolFailure."""
     kinds = ("SR", "PBD", "VDI", "VM", "VBD", "VIF", "network", "secret")
     return {kind: sorted(calls.call(kind + ".get_all")) for kind in kinds}
 
 
 def vdi_facts(calls: Calls, sr: str) -> Dict[str, Record]:
-    """By UUID, the fields of the VDIs of an SR that a run must not change. Raises PoolFailure."""
+    """Return the fields of an SR's VDIs that a run must not change, by UUID. Raises PoolFailure."""
     names = ("name_label", "name_description", "virtual_size", "type", "sharable", "read_only", "managed", "missing",
              "is_a_snapshot")  # fmt: skip
     found = [vdi for vdi in calls.records("VDI").values() if vdi["SR"] == sr]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The report of a run, to be attached to an issue: JSON, and the same as a page of reStructuredText. Pure.
+"""The report of a run, for an issue: JSON, and the same content as reStructuredText. Pure.
 
-No password and no address of the pool is in it: hosts are told by number and release.
+The report has no password and no address of the pool: a host is shown by number and release.
 """
 
 import json
@@ -10,14 +10,14 @@ from typing import Any, Dict, Iterable, List, Mapping, Sequence
 from acceptance.day import FAILED, INTERRUPTED, PASSED, Row
 from relvmoiscsi import __version__
 
-#: keys of host.software_version that say what a host runs
+#: keys of host.software_version with the release of a host
 _RELEASE = ("product_brand", "product_version", "platform_version", "xapi", "xapi_build", "sm")
 
 
 def facts(
     run: str, sr: Mapping[str, Any], hosts: Iterable[Mapping[str, Any]], rows: Sequence[Row], notes: Sequence[str]
 ) -> Dict[str, Any]:
-    """The report. `hosts` are records, the master's first."""
+    """Return the report. `hosts` are records, the master first."""
     statuses = {row.status for row in rows}
     result = next((status for status in (INTERRUPTED, FAILED) if status in statuses), PASSED)
     return {
@@ -37,7 +37,7 @@ def _release(host: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """The report as reStructuredText."""
+    """Return the report as reStructuredText."""
     title = f"Acceptance run {report['run']}: {report['result']}"
     lines = [title, "=" * len(title), "", f"relvmoiscsi {report['relvmoiscsi']}, SR of type {report['sr_type']}.", ""]
     for number, host in enumerate(report["hosts"], 1):
@@ -56,7 +56,7 @@ def _cells(*texts: str) -> List[str]:
 
 
 def _plain(text: str) -> str:
-    """On one line, and without a meaning for reStructuredText."""
+    """Return the text on one line, with escapes for reStructuredText."""
     text = " ".join(text.split()).replace("\\", "\\\\")
     for mark in "`*|_":
         text = text.replace(mark, "\\" + mark)
@@ -64,7 +64,7 @@ def _plain(text: str) -> str:
 
 
 def redacted(report: Mapping[str, Any], secrets: Iterable[str]) -> Dict[str, Any]:
-    """The same, without these words wherever they stand."""
+    """Return the report without the secrets."""
     text = json.dumps(report)
     for secret in filter(None, secrets):
         text = text.replace(json.dumps(secret)[1:-1], "(removed)")

@@ -4,9 +4,9 @@
 import gc
 import sys
 
-# Looking for cycles takes a sixth of a run, and finds a few hundred objects where 1000 VDIs are resignatured.
+# Searching for cycles takes a sixth of a run, and finds few hundred objects in a resignature of 1000 VDIs.
 gc.disable()
 
-from relvmoiscsi.cli import main  # noqa: E402 - importing makes objects, too
+from relvmoiscsi.cli import main  # noqa: E402 - imports make objects as well
 
 sys.exit(main())

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the engine asks of a device: batches of reads, batches of writes, flushes.
+"""The interface of a device: batches of reads, batches of writes, flushes.
 
-A batch is a set of operations that do not depend on each other. A device may carry them out in any order or all at
-once, so the time of a run is counted in batches, however many volumes there are. Nothing is durable before `flush`.
+The operations of a batch do not depend on each other. A device may execute the operations in any order or in parallel.
+So the time of a run is counted in batches, for any number of volumes. A write is durable only after `flush`.
 
-A round trip to an array costs far more than the bytes it carries: `spans_of` and `runs_of` make one operation of those
-that touch, or nearly do.
+A round trip to an array costs far more than the transferred bytes. So `spans_of` and `runs_of` join operations that
+touch, or nearly touch.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ __all__ = [
 
 SECTOR = 512
 NEAR = 4096  #: bytes; reading a gap of this size costs less than a second request
-PIECE = 1024 * 1024  #: bytes; the largest single request, as large as block devices usually take whole
+PIECE = 1024 * 1024  #: bytes; the largest single request, and the largest that block devices usually accept undivided
 
 
 class Range(NamedTuple):
@@ -37,7 +37,7 @@ class Range(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Bytes to be written, and where."""
+    """Bytes for a write, and their offset."""
 
     offset: int
     data: bytes
@@ -48,16 +48,16 @@ class Chunk(NamedTuple):
 
 
 class Device(ABC):
-    """A block device, or an image file that stands for one."""
+    """A block device, or an image file in place of a block device."""
 
-    name = ""  #: how messages call it: "/dev/sdc"
+    name = ""  #: for messages: "/dev/sdc"
     size_bytes = 0
-    block_size = SECTOR  #: logical block size in bytes, 512 or 4096; chunks begin and end on its multiples
-    physical_block_size = SECTOR  #: what the device writes at once; a disk of 512e has 4096 under blocks of 512
+    block_size = SECTOR  #: logical block size in bytes, 512 or 4096; chunks start and end on its multiples
+    physical_block_size = SECTOR  #: bytes that the device writes at once; a 512e disk has 4096, with blocks of 512
 
     @abstractmethod
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        """The bytes of each range, in the order asked. Ranges need no alignment.
+        """Return the bytes of each range, in the order of `ranges`. Ranges need no alignment.
 
         Raises Truncated for a range that is not wholly on the device, DeviceError when a read fails.
         """
@@ -66,28 +66,28 @@ class Device(ABC):
     def write(self, chunks: Sequence[Chunk]) -> None:
         """Write chunks that do not overlap, in any order.
 
-        Raises DeviceError when a write fails; then any of the chunks may have been written, wholly or in part.
+        Raises DeviceError when a write fails; then any chunk may be written, wholly or in part.
         """
 
     @abstractmethod
     def flush(self) -> None:
-        """Return once everything written is durable. Raises DeviceError."""
+        """Return when all written data is durable. Raises DeviceError."""
 
 
-#: LVM puts the label into one page of this size, the metadata area into the next. A larger physical block is how a
-#: storage allocates, not what a disk writes at once
+#: LVM puts the label into one page of this size, and the metadata area into the next page. A larger physical block is
+#: an allocation unit of the storage, not the unit of a write.
 MAX_TORN_BYTES = 4096
 
 
 def torn_bytes(device: Device) -> int:
-    """The unit that the device writes wholly or not at all, aligned; 512 to 4096 bytes."""
+    """Return the unit, in bytes, that the device writes wholly or not at all, aligned; 512 to 4096."""
     return max(device.block_size, min(device.physical_block_size, MAX_TORN_BYTES))
 
 
 def whole_blocks(device: Device, chunks: Sequence[Chunk], around: Sequence[Chunk] = ()) -> List[Chunk]:
-    """The chunks, widened to whole physical blocks by what is on the device around them now.
+    """Return the chunks, widened to whole physical blocks with the current bytes of the device.
 
-    `around` are blocks of which that is known: nobody reads them again.
+    `around` holds blocks whose bytes are known; these blocks are not read again.
     """
     unit, end = torn_bytes(device), align_down(device.size_bytes, device.block_size)
     spans: List[Range] = []
@@ -111,7 +111,7 @@ def whole_blocks(device: Device, chunks: Sequence[Chunk], around: Sequence[Chunk
 
 
 def _overlaid(data: bytes, offset: int, chunks: Sequence[Chunk]) -> bytes:
-    """The bytes at `offset`, with the chunks in them."""
+    """Return `data`, which starts at `offset` on the device, with the chunks written into it."""
     found = bytearray(data)
     for chunk in chunks:
         found[chunk.offset - offset : chunk.end - offset] = chunk.data
@@ -119,13 +119,13 @@ def _overlaid(data: bytes, offset: int, chunks: Sequence[Chunk]) -> bytes:
 
 
 def read_pieces(device: Device, pieces: Sequence[Sequence[Range]]) -> List[bytes]:
-    """One batch of reads for many things that each lie in pieces; one result for each thing."""
+    """Read many things in one batch; each thing is a list of ranges, and gets one result."""
     parts = iter(device.read([part for several in pieces for part in several]))
     return [next(parts) if len(several) == 1 else b"".join([next(parts) for _ in several]) for several in pieces]
 
 
 def in_pieces(pieces: Iterable[Range], data: bytes) -> Iterator[Chunk]:
-    """Bytes of a thing that lies in pieces, as chunks of the device."""
+    """Yield the bytes of a thing as chunks; `pieces` are the ranges of the thing on the device."""
     done = 0
     for piece in pieces:
         yield Chunk(piece.offset, data[done : done + piece.length])
@@ -141,7 +141,7 @@ def align_up(offset: int, alignment: int) -> int:
 
 
 def verify_readable(device: Device, wanted: Range) -> None:
-    """Raises Truncated for a range that is not wholly on the device, ValueError for what is no range."""
+    """Raises Truncated for a range that is not wholly on the device, ValueError for negative numbers."""
     if wanted.offset < 0 or wanted.length < 0:
         raise ValueError(f"{wanted} is no range of a device")
     if wanted.end > device.size_bytes:
@@ -150,7 +150,7 @@ def verify_readable(device: Device, wanted: Range) -> None:
 
 
 def verify_writable(device: Device, chunk: Chunk, writable: bool) -> None:
-    """Raises ValueError, before anything is written: each refusal here is a bug of the caller."""
+    """Raises ValueError, before any write: each refusal here is a bug of the caller."""
     if not writable:
         raise ValueError(f"{device.name} is open for reading only")
     if chunk.offset % device.block_size or len(chunk.data) % device.block_size:
@@ -164,7 +164,7 @@ def verify_writable(device: Device, chunk: Chunk, writable: bool) -> None:
 
 
 def cut_out(wanted: Range, starts: Sequence[int], buffers: Sequence[memoryview]) -> bytes:
-    """The bytes of a range, out of the buffer of the span that holds it; `starts` are the offsets of the spans."""
+    """Return the bytes of a range from the buffer of its span; `starts` are the offsets of the spans."""
     if not wanted.length:
         return b""
     index = bisect_right(starts, wanted.offset) - 1
@@ -173,9 +173,9 @@ def cut_out(wanted: Range, starts: Sequence[int], buffers: Sequence[memoryview])
 
 
 def spans_of(ranges: Sequence[Range], block_size: int, size_bytes: int) -> List[Range]:
-    """The fewest stretches that hold all ranges, in ascending order, begun and ended on block bounds.
+    """Return the fewest spans that contain all ranges, in ascending order, aligned to blocks.
 
-    Ranges of no length need no bytes and have no span. Where the device ends within a block, so does the span.
+    An empty range has no span. Where the device ends within a block, the span ends there too.
     """
     spans: List[Range] = []
     for wanted in sorted(item for item in ranges if item.length):
@@ -189,9 +189,9 @@ def spans_of(ranges: Sequence[Range], block_size: int, size_bytes: int) -> List[
 
 
 def runs_of(chunks: Sequence[Chunk]) -> List[List[Chunk]]:
-    """Chunks grouped where one ends exactly where the next begins, in ascending order.
+    """Return the chunks in groups; in a group, each chunk ends where the next chunk starts. Groups are ascending.
 
-    Raises ValueError when two overlap: which of them would be on the device afterwards is anybody's guess.
+    Raises ValueError when two chunks overlap, because the result on the device would be undefined.
     """
     runs: List[List[Chunk]] = []
     for chunk in sorted((item for item in chunks if item.data), key=lambda item: item.offset):
@@ -206,12 +206,12 @@ def runs_of(chunks: Sequence[Chunk]) -> List[List[Chunk]]:
 
 
 def pieces_of(length: int) -> List[Range]:
-    """[0, length) cut into requests of at most PIECE bytes."""
+    """Return [0, length) cut into ranges of at most PIECE bytes."""
     return [Range(start, min(PIECE, length - start)) for start in range(0, length, PIECE)]
 
 
 class CountingDevice(Device):
-    """Passes everything on and counts it, as asked: before a device merges or splits anything."""
+    """Forwards all operations and counts them, before the device merges or splits an operation."""
 
     def __init__(self, device: Device) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size

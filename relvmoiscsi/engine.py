@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What can be done with a LUN: look at it, resignature it, finish what was cut, take it back, compare it.
+"""The operations on a LUN: inspect, prepare, resignature, recover, undo, compare.
 
-    found = engine.inspect(device)                       # never raises for what is on the disk
-    wanted = engine.ResignatureRequest(scsi_id=scsi_id)  # what is asked for
+    found = engine.inspect(device)                       # raises no error for the content of the disk
+    wanted = engine.ResignatureRequest(scsi_id=scsi_id)  # the request
     plan = engine.prepare(device, os.urandom, wanted)    # reads, plans, checks; writes nothing
     result = engine.resignature(device, plan)            # writes
 
-Everything comes in as an argument: the device, entropy, the SCSIid. What must be held while a device is written,
-exclusive opening and LVM's locks, is the caller's; `vg_names` says which names to lock.
+All inputs are arguments: the device, entropy, the SCSIid. During a write, the caller must have opened the device
+exclusively, and must hold LVM's locks. `vg_names` returns the VG names to lock.
 """
 
 import logging
@@ -69,12 +69,12 @@ from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
 
-__all__ = [  # what docs/python.rst describes, and what stays
+__all__ = [  # described in docs/python.rst, and stable
     "AlreadyDone", "Comparison", "Inspection", "OneVdiRequest", "Prepared", "ResignatureRequest", "Result",
     "compare", "inspect", "prepare", "recover", "resignature", "undo",
 ]  # fmt: skip
 PROMISED = tuple(__all__)
-__all__ += [  # for the rest of the package, which imports nothing from `resignature`; this may change
+__all__ += [  # for the other packages, which import nothing from `resignature`; may change
     "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
     "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "Plan", "Planned", "Progress", "steps",
@@ -88,22 +88,22 @@ log = logging.getLogger(__name__)
 
 
 class ResignatureRequest(NamedTuple):
-    """What is asked of a resignature."""
+    """The request for a resignature."""
 
     scsi_id: Optional[str] = None  #: of this LUN; a finished run for the same SCSIid is not repeated
-    chosen: Optional[IdMap] = None  #: some of the new ids
-    again: bool = False  #: resignature a LUN that is resignatured already
+    chosen: Optional[IdMap] = None  #: new ids that the caller chooses
+    again: bool = False  #: resignature a resignatured LUN again
     sr_uuid: Optional[str] = None  #: of the new SR; None for a random UUID
-    one: Optional[OneVdiRequest] = None  #: make a LUN with one VDI
-    clear_databases: bool = False  #: take out of MGT which VDIs hold the database of a pool
+    one: Optional[OneVdiRequest] = None  #: reduce the LUN to one VDI
+    clear_databases: bool = False  #: clear the flag in MGT that marks a VDI as a pool database
 
 
 class Result(NamedTuple):
-    """What was done, or, with a `plan` and no writes, what would be."""
+    """What a run has done; with a `plan` and no writes, what a run would do."""
 
     state: str
     lun: Optional[Lun]
-    ids: Optional[IdMap]  #: None when the LUN was resignatured and LVM has reclaimed the journal since
+    ids: Optional[IdMap]  #: None when the LUN was resignatured and LVM has overwritten the journal since
     scsi_id: Optional[str]
     already_done: bool = False
     writes: int = 0
@@ -114,22 +114,22 @@ class Result(NamedTuple):
 
 
 class AlreadyDone(NamedTuple):
-    """The LUN holds a finished resignature for this SCSIid: there is nothing to do. It may be in use."""
+    """The LUN holds a finished resignature for this SCSIid. Nothing remains to be done. The LUN may be in use."""
 
-    sr_uuid: str  #: the SR that the LUN holds now
+    sr_uuid: str  #: the SR on the LUN now
     run: Optional[Run]
 
 
 class Prepared(NamedTuple):
-    """A checked plan, and what it was made of."""
+    """A checked plan, and the data behind the plan."""
 
-    state: str  #: of the LUN as it is: CLEAN, or RESIGNATURED when it is done again
+    state: str  #: of the LUN now: CLEAN, or RESIGNATURED for a second resignature
     plan: Plan
-    lun: Lun  #: as found
+    lun: Lun  #: as read
     reads: int
     read_batches: int
-    cost: Optional[Cost] = None  #: of making it one VDI
-    writes: int = 0  #: that are made already: see `copy_unseen`
+    cost: Optional[Cost] = None  #: of reducing the LUN to one VDI
+    writes: int = 0  #: writes that `copy_unseen` has made
     bytes_written: int = 0
 
 
@@ -141,10 +141,10 @@ def prepare(
     entropy: Entropy,
     request: ResignatureRequest = ResignatureRequest(),  # noqa: B008 - a tuple
 ) -> Union[Prepared, AlreadyDone]:
-    """Read the LUN, plan its resignature and check what the plan leads to. Nothing is written.
+    """Read the LUN, plan its resignature and check the result of the plan. Nothing is written.
 
-    Raises Unfinished where an earlier run was cut (`recover` settles it), NotFound, Refused or FormatError for a
-    LUN that will not be resignatured, UsageError for a choice that cannot be.
+    Raises Unfinished where an earlier run was interrupted (`recover` settles the run). Raises NotFound, Refused or
+    FormatError for a LUN that cannot be resignatured, UsageError for an invalid choice.
     """
     counting, one = CountingDevice(device), request.one
     with in_state(NOTHING_WRITTEN):
@@ -181,16 +181,16 @@ def prepare(
 
 
 def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[OneVdiRequest]) -> None:
-    """Raises Refused where a LUN that is resignatured does not hold the VDIs that are asked for; `run` if it reads."""
+    """Raises Refused where a resignatured LUN does not hold the requested VDIs; `run` is the journal, if readable."""
     if one is None and run is not None and run.one is not None and earlier_run.has_kept_all(device, lun, run):
         return
     choice.refuse_other_vdis(device.name, lun, run, one)
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:
-    """The finished resignature of this very LUN, which may be in use by now; None where there is more to be looked at.
+    """Return the finished resignature of this LUN, which may be in use; None where `prepare` must look further.
 
-    Raises nothing for what is on the disk: `prepare` says it.
+    An unreadable LUN gives None; `prepare` raises the error.
     """
     try:
         label = survey.read_label(device)
@@ -202,9 +202,9 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
 
 
 def has_new_identities(device: Device, scsi_id: str) -> bool:
-    """Do stock tools see the new SR of a resignature made for this SCSIid, finished or not? False for what is neither.
+    """Does the LUN show a new SR to stock tools, after a resignature for this SCSIid, finished or not?
 
-    Raises DeviceError.
+    False for a LUN without such a resignature. Raises DeviceError.
     """
     try:
         label = survey.read_label(device)
@@ -218,7 +218,7 @@ def has_new_identities(device: Device, scsi_id: str) -> bool:
 def _done_before(
     device: Device, label: Label, record: Optional[CommitRecord], scsi_id: Optional[str]
 ) -> Optional[AlreadyDone]:
-    """What the mark of a finished resignature says, if it was made for this very LUN. Raises as `is_same_lun` does."""
+    """Return the finished resignature of the commit record, if made for this LUN. Raises as `is_same_lun` does."""
     if (
         record is None
         or record.phase != DONE
@@ -230,15 +230,15 @@ def _done_before(
 
 
 def vg_names(run: Run) -> Tuple[str, str]:
-    """The old and the new name of the volume group: what to lock while the run is carried out."""
+    """Return the old and the new name of the VG, which the caller locks while the run writes."""
     return naming.VG_PREFIX + run.ids.sr, naming.VG_PREFIX + run.ids.new_sr
 
 
 def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Prepared:
-    """What a plan writes where nobody sees it before the commit, which may take its time: without LVM's locks.
+    """Write the parts of a plan that no reader sees before the commit. This may take long, and needs no LVM locks.
 
-    Gives what is left of the plan. `progress` is told how many bytes are copied, and how many will be. Raises as
-    `resignature` does.
+    Return the rest of the plan. `progress` gets the copied bytes and the total bytes. Raises the errors of
+    `resignature`.
     """
     if not (prepared.plan.unseen.chunks or prepared.plan.unseen.copies):
         return prepared
@@ -254,9 +254,9 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
 
 
 def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
-    """Carry out a prepared plan. Raises Refused or DeviceError; the error says what state the device is in.
+    """Execute a prepared plan. Raises Refused or DeviceError; the error states the state of the device.
 
-    `progress` is told how many copied bytes are read back before the mark, and what it raises goes through.
+    `progress` gets the number of copied bytes that are read back before the commit. Exceptions of `progress` propagate.
     """
     prepared = copy_unseen(device, prepared)
     counting = CountingDevice(device)
@@ -284,23 +284,23 @@ def _result(counting: CountingDevice, state: str, lun: Optional[Lun], run: Run) 
     )
 
 
-# --- what was cut
+# --- interrupted runs
 
 
 def find_unfinished(device: Device) -> Optional[Mark]:
-    """The run that was cut on this device; None when none was."""
+    """Return the interrupted run on this device; None without an interrupted run."""
     with in_state(NOTHING_WRITTEN):
         return earlier_run.find_unfinished(device)
 
 
 def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] = None) -> Result:
-    """Settle a run that was cut: before its commit it is taken back, behind it finished, with the ids it had chosen.
+    """Settle an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
 
-    Where none was cut, nothing is written (`already_done`). `mark` is that of `find_unfinished`, for whoever has to
-    know the run before: its volume groups are to be locked.
+    Without an interrupted run, nothing is written (`already_done`). A caller that must lock the VG first passes the
+    `mark` of `find_unfinished`.
 
-    Raises Refused when a run that is to be finished was begun on another LUN: this one is a copy of it, and would
-    become its twin.
+    Raises Refused for a run that must be finished and was begun on another LUN. Finishing would give this copy the ids
+    of that LUN.
     """
     mark = mark or find_unfinished(device)
     if mark is None:
@@ -328,12 +328,12 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
 
 
 def goes_back(mark: Mark) -> bool:
-    """Whether `recover` takes the run back: it was cut before its commit."""
+    """Does `recover` roll the run back? The run was interrupted before its commit."""
     return mark.commit_record.phase == IN_PROGRESS
 
 
 def _inspect_after(device: Device, done: str) -> Inspection:
-    """What is on a device whose unfinished run is over; `done` says so, should the rest be unreadable."""
+    """Inspect a device after its run was settled; `done` is the state for an error of this inspection."""
     with in_state(done):
         found = inspect(device)
         if found.lun is None:
@@ -342,44 +342,47 @@ def _inspect_after(device: Device, done: str) -> Inspection:
 
 
 def undo(device: Device, entropy: Entropy) -> Result:
-    """Give the old identities back: take back a run that was cut, or reverse one that is done.
+    """Restore the old identities: roll back an interrupted run, or reverse a finished run.
 
-    Raises Refused when there is nothing to undo, or when it is too late: LVM or SM has changed what was written.
+    Raises Refused when the LUN has no run to undo, or when LVM or SM has changed the written data since.
     """
     mark = read_undoable(device)
     _refuse_lost_images(device, mark)
     if mark.commit_record.phase == DONE:
         return _reverse(device, mark, entropy)
     result, is_undo = recover(device, mark), mark.commit_record.kind == UNDO
-    if is_undo != goes_back(mark):  # an undo that is finished, or a resignature that was taken back
+    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was rolled back
         return result
     settled = "The undo was taken back" if is_undo else "The resignature was finished"
     return _reverse(device, read_undoable(device, sentences.nothing_written(settled)), entropy, settled)
 
 
 def _refuse_lost_images(device: Device, mark: Mark) -> None:
-    """Old images and the new one share extents: what has been written since is in both, and slots have been reused."""
+    """Raises Refused after the commit of a run that made one VDI.
+
+    The old images share extents with the new image. Later writes are in both, and freed slots were reused.
+    """
     if mark.journal.run.rebuilt is None or goes_back(mark):
         return
     way_out = f" `relvmoiscsi recover {device.name}` finishes it. {sentences.on_a_copy(device.name)}"
     finish = "" if mark.commit_record.phase == DONE else way_out
     raise Refused(
-        f"{device.name} was made one VDI, and that cannot be undone behind its commit: the snapshots are gone, and the "
-        f"old images share their extents with the new one.{finish}"
+        f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, and "
+        f"the old images share extents with the new image.{finish}"
     ).in_state(NOTHING_WRITTEN)
 
 
 def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> Mark:
-    """The run that `undo` would take back. Raises as `undo` does, before anything is written.
+    """Return the run that `undo` would reverse. Raises the errors of `undo`, before any write.
 
-    `untouched` is the sentence about the device until then.
+    `untouched` is the sentence on the state of the device.
     """
     with in_state(untouched):
         return earlier_run.find_unfinished(device) or earlier_run.finished_mark(device)
 
 
 def _reverse(device: Device, mark: Mark, entropy: Entropy, before: str = "") -> Result:
-    """Undo a finished run, by a run of its own. `before` begins the sentence on what has been done already."""
+    """Undo a finished run by a new run. `before` starts the sentence on the steps that are done."""
     with in_state(sentences.nothing_written(before)):
         made, old = prepare_undo(device, mark, entropy)
     counting = CountingDevice(device)

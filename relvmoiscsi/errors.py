@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Every error this project raises on purpose, its exit status and its SM error key.
+"""Every error that relvmoiscsi raises on purpose, its exit status and its SM error key.
 
-A message is one or more full sentences: what and where, what was found and what was expected, what to do next.
-The state the disk is in is a sentence of its own, added by whoever knows it (`in_state`) and printed last.
+A message is one or more full sentences: what and where, what was found and what was expected, what to do next. The
+state of the disk is a separate sentence. The caller that knows the state adds the sentence (`in_state`), and the
+command prints the sentence last.
 
-Anything that is not a `RelvmoiscsiError` is a bug; its traceback goes through and the command exits with 70.
+Any other exception is a bug: its traceback is printed and the command exits with 70.
 """
 
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ SelfError = TypeVar("SelfError", bound="RelvmoiscsiError")
 
 
 class Place(NamedTuple):
-    """A byte inside something that has a name: a device, or a logical volume."""
+    """A byte inside a named container: a device, or a logical volume."""
 
     container: str  #: "/dev/sdc", "VHD-7ee28c74-464e-4cca-9e34-67690e352b90"
     offset: int  #: bytes from the start of the container
@@ -31,15 +32,15 @@ class Place(NamedTuple):
         return f"byte {self.offset} of {self.container}"
 
     def plus(self, offset: int) -> "Place":
-        """The place `offset` bytes further on."""
+        """Return the place `offset` bytes further on."""
         return Place(self.container, self.offset + offset)
 
 
 class RelvmoiscsiError(Exception):
     """Base of all errors that a person can act on.
 
-    `exit_status` is what the command exits with; `sm_key` names the entry of SM's XE_SR_ERRORCODES.xml that the
-    SR driver answers with.
+    `exit_status` is the exit status of the command. `sm_key` names the entry of SM's XE_SR_ERRORCODES.xml for the
+    answer of the SR driver.
     """
 
     exit_status = 70
@@ -53,7 +54,7 @@ class RelvmoiscsiError(Exception):
             self.sm_key = sm_key
 
     def in_state(self: SelfError, sentence: str) -> SelfError:
-        """The same error, which now says what state the disk is in; the first sentence given stays."""
+        """Add the state of the disk, unless the error has a state; return the error."""
         self.disk_state = self.disk_state or sentence
         return self
 
@@ -63,10 +64,10 @@ class RelvmoiscsiError(Exception):
 
 @contextmanager
 def in_state(sentence: Union[str, Callable[[], str]], *kinds: Type[RelvmoiscsiError]) -> Iterator[None]:
-    """Errors of these kinds, of any kind by default, that come from within say that the disk is in this state.
+    """Add the state of the disk to errors of these kinds (default: all kinds) from the block.
 
-    As with the method, a sentence that was given further in stays. One that is not known yet is called for. A
-    KeyboardInterrupt says what a DeviceError would say: the sentence is its argument.
+    A state that an inner block has added stays. A callable `sentence` is called after the error. A KeyboardInterrupt
+    gets the sentence of a DeviceError as its argument.
     """
     try:
         yield
@@ -81,35 +82,35 @@ def in_state(sentence: Union[str, Callable[[], str]], *kinds: Type[RelvmoiscsiEr
 
 
 class UsageError(RelvmoiscsiError):
-    """The request cannot be meant."""
+    """The request is invalid."""
 
     exit_status = 2
     sm_key = "InvalidArg"
 
 
 class NotFound(RelvmoiscsiError):
-    """A device, LUN, portal or volume group is not there."""
+    """A device, LUN, portal or volume group does not exist."""
 
     exit_status = 3
     sm_key = "VolNotFound"
 
 
 class Refused(RelvmoiscsiError):
-    """It would be unsafe: active, in use, not a clone, not enough room for the journal."""
+    """The operation would be unsafe: active, in use, not a clone, not enough room for the journal."""
 
     exit_status = 4
     sm_key = "SRInUse"
 
 
 class FormatError(RelvmoiscsiError):
-    """Bytes on the disk that cannot be read as what they should be."""
+    """Bytes on the disk that do not form the expected structure."""
 
     exit_status = 5
     sm_key = "LVMRead"
 
 
 class BadMagic(FormatError):
-    """A structure does not begin with the bytes that mark it."""
+    """A structure does not start with its magic bytes."""
 
     def __init__(self, what: str, where: Place, found: bytes, expected: bytes) -> None:
         super().__init__(f"{what} at {where}: it begins with {found!r}, expected {expected!r}.")
@@ -125,7 +126,7 @@ class BadChecksum(FormatError):
 
 
 class Truncated(FormatError):
-    """A structure goes on past the end of what holds it."""
+    """A structure extends past the end of its container."""
 
     def __init__(self, what: str, where: Place, needed: int, available: int) -> None:
         super().__init__(f"{what} at {where}: it needs {needed} bytes, only {max(0, available)} are there.")
@@ -133,7 +134,7 @@ class Truncated(FormatError):
 
 
 class Malformed(FormatError):
-    """A structure whose marks are right and whose values contradict themselves or each other."""
+    """A structure with valid magic whose values contradict each other."""
 
     def __init__(self, what: str, where: Place, problem: str) -> None:
         super().__init__(f"{what} at {where}: {problem}.")
@@ -141,25 +142,25 @@ class Malformed(FormatError):
 
 
 class Unsupported(FormatError):
-    """A structure that is known, or well formed, but that this project does not rewrite."""
+    """A known or well-formed structure that relvmoiscsi cannot rewrite."""
 
     def __init__(self, what: str, where: Place, problem: str) -> None:
         super().__init__(f"{what} at {where}: {problem}. This is not supported.")
         self.what, self.where, self.problem = what, where, problem
 
 
-#: what a reader does with bytes that do not read: `raise_defect`, or keep the error and read on
+#: called by a reader for unreadable bytes: `raise_defect`, or a function that stores the error
 OnDefect = Callable[[FormatError], None]
 
 
 def raise_defect(problem: FormatError) -> None:
-    """Stop at the first defect: for whoever is going to write."""
+    """Stop at the first defect, before a write."""
     raise problem
 
 
 @contextmanager
 def reading(on_defect: OnDefect) -> Iterator[None]:
-    """A FormatError from within the block goes to `on_defect`. Where that returns, the block has ended early."""
+    """Pass a FormatError of the block to `on_defect`. If `on_defect` returns, the block has ended early."""
     try:
         yield
     except FormatError as problem:
@@ -167,7 +168,7 @@ def reading(on_defect: OnDefect) -> Iterator[None]:
 
 
 class CommandFailed(RelvmoiscsiError):
-    """A program that was run gave an exit status that means failure."""
+    """A program ended with an exit status that means failure."""
 
     exit_status = 6
 
@@ -190,13 +191,13 @@ class DeviceError(RelvmoiscsiError):
 
 
 class Unfinished(RelvmoiscsiError):
-    """A journal on the disk says that an earlier run was cut."""
+    """A journal on the disk shows an interrupted run."""
 
     exit_status = 8
     sm_key = "SRUnavailable"
 
 
 class Partial(RelvmoiscsiError):
-    """Of several things asked for some are done, and some are not; the result says which."""
+    """Some of the requested objects are done and some are not; the result lists both."""
 
     exit_status = 9

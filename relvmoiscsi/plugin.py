@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the host plugin answers beside `version` and `doctor`: drivers/plugins/relvmoiscsi, by host.call_plugin.
+"""The functions of the host plugin besides `version` and `doctor`: drivers/plugins/relvmoiscsi, by host.call_plugin.
 
-    classify     every LUN that this host sees, and every LUN behind the iSCSI targets of its SRs, seen or not, by what
-                 is on the LUN; nothing is written. With hba=true: only LUNs behind its adapters (Fibre Channel, SAS).
-                 `problems` has a sentence for each target that did not answer: of its LUNs the answer lists only the
-                 LUNs that the host sees
+    classify     every LUN that this host sees, and every LUN behind the iSCSI targets of its SRs, with the content of
+                 the LUN. Nothing is written. With hba=true: only LUNs behind its adapters (Fibre Channel, SAS).
+                 `problems` has a sentence for each target that did not answer. Of such a target, the answer lists only
+                 the LUNs that the host sees.
                  {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
                  "name", "problem"}, ...], "problems": [], "next": null}
-    map          sr: what the ids of a resignatured LUN were, as long as its journal is there
+    map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
                  {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
-    status       the runs at work on this host
+    status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
-    resignature  scsi_id, dry_run, clear_metadata_vdi, vdis, sr_uuid: what `relvmoiscsi resignature --json` gives
-    add_lun      iqn, scsi_id, number: each iSCSI session of this host to the IQN shows the LUN that the kernel calls by
-                 this number, and no further one
+    resignature  scsi_id, dry_run, clear_metadata_vdi, vdis, sr_uuid: the output of `relvmoiscsi resignature --json`
+    add_lun      iqn, scsi_id, number: make each iSCSI session of this host to the IQN show the LUN with this kernel
+                 number, and no other LUN
                  {"problems": ["<sentence>", ...]}
 
-Arguments and answers are strings. The plugin's file adds the argument `session_ref`, the session that xapi gives it.
-An answer is JSON of less than 64 KiB, since xapi keeps it in its database. What does not fit is on the next page: the
-same call with `from`, which is `next` of the page before. Each may be repeated: xapi itself may forward a call twice.
+Arguments and answers are strings. The plugin's file adds the argument `session_ref`, the session that xapi passes to
+the plugin. An answer is JSON of less than 64 KiB, because xapi stores the answer in its database. A longer answer has
+several pages: repeat the call with `from`, set to `next` of the last page. Every call can be repeated: xapi itself may
+forward a call twice.
 Source: xen-api ocaml/xapi/xapi_plugins.ml, message_forwarding.ml.
 """
 
@@ -47,19 +48,19 @@ if TYPE_CHECKING:
     from relvmoiscsi.plugin_targets import TargetLun
 
 MOST_BYTES = 60000  #: of an answer
-LUN_SECONDS = 10.0  #: for one LUN to be read
-XAPI_SECONDS = 10.0  #: for each answer
-MOST_AHEAD = 400  #: LUNs that are read before it is known how many rows the page has
-PAGE_SECONDS = 60.0  #: for a page of LUNs to be begun with: clients give up a call that says nothing for minutes
+LUN_SECONDS = 10.0  #: time limit for reading one LUN
+XAPI_SECONDS = 10.0  #: time limit for one answer
+MOST_AHEAD = 400  #: LUNs that are read before the size of the page is known
+PAGE_SECONDS = 60.0  #: time in which a page may start new LUNs: clients give up a call after minutes without an answer
 
 Arguments = Mapping[str, str]
-#: gives what a function makes of the engine's view of a device, or raises; the device may not answer at all
+#: applies a function to the engine's inspection of a device; raises an error, also for a device that does not answer
 Look = Callable[[str, Callable[[engine.Inspection], Dict[str, Any]]], Dict[str, Any]]
 Find = Callable[[Arguments, Host], Dict[str, str]]
 
-_Row = Tuple[str, Callable[[], Dict[str, Any]]]  #: its key, and what makes it
+_Row = Tuple[str, Callable[[], Dict[str, Any]]]  #: the key of a row, and the function that makes the row
 
-#: what a mark says of a run that is under way
+#: phase and percentage of an active run, by phase of the commit record
 _PHASES = {
     None: ("reading and planning", 0),
     IN_PROGRESS: ("volumes", 40),
@@ -69,13 +70,13 @@ _PHASES = {
 
 
 class Failed(RelvmoiscsiError):
-    """The command ended with another status than 0; its own words."""
+    """The command ended with a status other than 0; the message is the command's message."""
 
     exit_status = 6
 
 
 def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict[str, Any]:
-    """In a process of its own, which is given up when the LUN does not answer. Raises RelvmoiscsiError."""
+    """Inspect a LUN in a child process, which is abandoned when the LUN does not answer. Raises RelvmoiscsiError."""
 
     def inspected(_begin: Any) -> str:
         with open_device(path, writable=False) as device:
@@ -86,7 +87,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
 
 
 def luns(host: Host = THIS_HOST) -> Dict[str, str]:
-    """The device of each LUN, by SCSIid in order: the multipath map where there is one, else a disk."""
+    """Return the device of each LUN, sorted by SCSIid: the multipath map of the LUN, or a disk without a map."""
     found: Dict[str, str] = {}
     for name in sorted(_names(os.path.join(host.sysfs, "block"))):  # dm-0 before sda
         scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
@@ -102,11 +103,11 @@ def _names(directory: str) -> List[str]:
         return []
 
 
-# --- what is called
+# --- the functions of the plugin
 
 
 def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, find: Optional[Find] = None) -> str:
-    """Every LUN of this host, in order of SCSIids. `find` gives the device of each LUN that the host sees."""
+    """Return every LUN of this host, sorted by SCSIid. `find` returns the device of each LUN that the host sees."""
     shown = (find or _asked_for)(arguments, host)
     start, deadline = arguments.get("from", ""), Deadline(PAGE_SECONDS)
     behind, problems = _behind_targets(arguments, host, deadline)
@@ -125,10 +126,10 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
 
 
 def _behind_targets(arguments: Arguments, host: Host, deadline: Deadline) -> "Tuple[Dict[str, TargetLun], List[str]]":
-    """What the iSCSI targets of this host's SRs have, by SCSIid, and which of them do not tell."""
+    """Return the LUNs behind the iSCSI targets of this host's SRs, by SCSIid, and a sentence for each silent target."""
     if "session_ref" not in arguments or arguments.get("hba", "false") == "true":
         return {}, []
-    from relvmoiscsi.cli.over_iscsi import host_uuid  # noqa: PLC0415 - what follows is needed for this question alone
+    from relvmoiscsi.cli.over_iscsi import host_uuid  # noqa: PLC0415 - only this function needs these imports
     from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
     from relvmoiscsi.plugin_targets import luns_of_srs  # noqa: PLC0415
 
@@ -140,9 +141,9 @@ def _behind_targets(arguments: Arguments, host: Host, deadline: Deadline) -> "Tu
 def _read_ahead(
     behind: "Mapping[str, TargetLun]", known: Mapping[str, str], deadline: Deadline
 ) -> Dict[str, Optional[Dict[str, Any]]]:
-    """Rows of LUNs that are read several at a time; None for one for which there was no time.
+    """Return rows of LUNs, read in parallel; None for a LUN that was not read in time.
 
-    All threads have ended then: the LUNs that the kernel shows are read in processes, which are forked.
+    All threads have ended at the return: LUNs that the kernel shows are read in forked processes.
     """
     if not behind:
         return {}
@@ -196,7 +197,7 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
 
 
 def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
-    """What the ids of the LUN with this SR were. Raises UsageError, NotFound."""
+    """Return the old ids of the LUN with this SR. Raises UsageError, NotFound."""
     sr_uuid = arguments.get("sr", "").lower()
     if not is_uuid(sr_uuid):
         raise UsageError("The argument sr is no UUID. Give the UUID of an SR on a LUN of this host.")
@@ -204,13 +205,13 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
         try:
             found = see(path, lambda seen: _map_facts(seen, sr_uuid))
         except RelvmoiscsiError:
-            continue  # a LUN that does not answer is not the one that was resignatured here
+            continue  # this host has not resignatured a LUN that does not answer
         if found:
             start = arguments.get("from", "")
             vdis = [vdi for vdi in sorted(found["vdis"], key=_new) if vdi["new"] >= start]
             rows: List[_Row] = [(vdi["new"], partial(_as_it_is, vdi)) for vdi in vdis]
             return _page("vdis", rows, {"sr": found["sr"]})
-    raise NotFound(f"No LUN of this host has the SR {sr_uuid} and still says what it was.")
+    raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
 
 
 def _as_it_is(row: Dict[str, Any]) -> Dict[str, Any]:
@@ -230,7 +231,7 @@ def _map_facts(found: engine.Inspection, sr_uuid: str) -> Dict[str, Any]:
 
 
 def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
-    """The LUNs that one of us is at work on. The percentage is that of the protocol's steps."""
+    """Return the LUNs on which relvmoiscsi works now. The percentage follows the steps of the protocol."""
     known = luns(host)
     rows = []
     for scsi_id in sorted(filter(is_scsi_id, _names(host.at(LUN_LOCKS)))):
@@ -259,7 +260,7 @@ def _phase(path: Optional[str], see: Look) -> Tuple[str, int]:
 
 
 def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
-    """New identities for a LUN of this host, under the guards of the command. Raises UsageError, NotFound, Failed."""
+    """Resignature a LUN of this host by the command, with its checks. Raises UsageError, NotFound, Failed."""
     scsi_id = arguments.get("scsi_id", "")
     if not is_scsi_id(scsi_id):
         raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
@@ -270,7 +271,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
 
 
 def words(path: str, arguments: Arguments) -> List[str]:
-    """The command for these arguments. Raises UsageError."""
+    """Return the command line for these arguments. Raises UsageError."""
     found = ["resignature", path, "--json", "--yes"]
     for name in ("dry_run", "clear_metadata_vdi"):
         value = arguments.get(name, "false")
@@ -284,7 +285,7 @@ def words(path: str, arguments: Arguments) -> List[str]:
 
 
 def run_command(argv: List[str]) -> str:
-    """What the command prints, shortened to what fits. Raises Failed."""
+    """Return the output of the command, shortened to the size limit. Raises Failed."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             exit_status = cli.main(argv)
@@ -301,7 +302,7 @@ def run_command(argv: List[str]) -> str:
 
 
 def fitted(facts: Dict[str, Any]) -> str:
-    """The facts as JSON without lists that are too long; `left_out` names each such list. `map` pages the VDIs."""
+    """Return the facts as JSON, without long lists; `left_out` names each missing list. `map` pages the VDIs."""
     left_out: List[str] = []
     for name in ("plan", "lvs", "other_uuids", "vdis", "notes"):
         text = json.dumps({**facts, "left_out": left_out})
@@ -319,7 +320,7 @@ def _page(
     more: Optional[Dict[str, Any]] = None,
     deadline: Optional[Deadline] = None,
 ) -> str:
-    """As many rows as fit and are there in time, and the key of the first that is not; each is given with its key."""
+    """Return the rows that fit and are ready in time, and the key of the first missing row as `next`."""
     taken: List[str] = []
     size, following = 0, None
     for key, made in rows:
@@ -335,7 +336,7 @@ def _page(
 
 
 def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
-    """One LUN, for SM to find it, on the sessions that this host has to the target. Raises UsageError."""
+    """Show one LUN on this host's sessions to the target, so that SM finds the LUN. Raises UsageError."""
     scsi_id, number = arguments.get("scsi_id", ""), arguments.get("number", "")
     if not is_scsi_id(scsi_id) or not arguments.get("iqn"):
         raise UsageError(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The LUNs behind the iSCSI targets that the SRs of this host name, for the host plugin.
+"""List the LUNs behind the iSCSI targets of this host's SRs, for the host plugin.
 
-The plugin asks the targets over sessions of this process, which only read, with the initiator name, the CHAP and the
-network interfaces that SM uses for the PBD. So a clone is found that no kernel session has shown yet, and no disk of
-the clone comes to the host.
+The plugin opens its own sessions to the targets, which only read. These sessions use the initiator name, the CHAP and
+the network interfaces that SM uses for the PBD. So the plugin finds a clone that no kernel session shows, and the host
+gets no disk of the clone.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ from relvmoiscsi.iscsi import LunDevice, LunInfo, list_luns
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
 
-TARGET_SECONDS = 20.0  #: for a target to list its LUNs
+TARGET_SECONDS = 20.0  #: time limit for the list of one target
 _TYPE = "lvmoiscsi"
 
 
@@ -32,12 +32,12 @@ class TargetLun(NamedTuple):
         return f"iscsi://{self.access.portals[0]}/{self.access.config.target_iqn}/{self.info.number}"
 
     def opened(self, deadline: Deadline) -> ContextManager[LunDevice]:
-        """The LUN, to be read, for the block. Raises RelvmoiscsiError."""
+        """Open the LUN for reading, for the block. Raises RelvmoiscsiError."""
         return self.access.lun(self.info.number, False, deadline, self.info.scsi_id)
 
 
 def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[str, TargetLun], List[str]]:
-    """The LUNs by SCSIid, and a sentence for each target whose LUNs are not known. Nothing is raised."""
+    """Return the LUNs by SCSIid, and a sentence for each target that gave no complete list. Raises nothing."""
     try:
         ref = xapi.call("host.get_by_uuid", host_uuid)
         host, srs, pbds = xapi.call("host.get_record", ref), xapi.records("SR"), xapi.records("PBD")
@@ -69,7 +69,7 @@ def _unknown(iqn: str, address: object, problem: RelvmoiscsiError) -> str:
 
 
 def _luns(asked: Access, deadline: Deadline) -> Tuple[List[TargetLun], str]:
-    """The LUNs behind a target, and why there are not all of them; "" where there are."""
+    """Return the LUNs behind a target, and why the list is incomplete; "" for a complete list."""
     found: List[TargetLun] = []
     try:
         for access in _with_iqn(asked, deadline.part(TARGET_SECONDS)):
@@ -86,7 +86,7 @@ def _listed(access: Access, deadline: Deadline) -> List[TargetLun]:
 
 
 def _with_iqn(asked: Access, deadline: Deadline) -> List[Access]:
-    """The target; where a device-config names none, or all (`*`), each target that its portals offer."""
+    """Return the target, or every target of its portals where the device-config names no IQN, or `*`."""
     if asked.config.target_iqn:
         return [asked]
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A target portal, and the forms in which it is written."""
+"""A target portal, and its text forms."""
 
 import re
 from typing import NamedTuple
@@ -9,7 +9,7 @@ _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[^\[\]:
 
 
 class Portal(NamedTuple):
-    """Where a target listens. An IPv6 address has no brackets here."""
+    """Address of a target. An IPv6 address has no brackets here."""
 
     host: str  #: name, IPv4 or IPv6 address
     port: int = DEFAULT_PORT
@@ -19,7 +19,7 @@ class Portal(NamedTuple):
 
 
 def parse_address(text: str) -> Portal:
-    """The portal of a TargetAddress: "10.0.0.1:3260,1", "[fd00::1]", "san.example". Raises ValueError."""
+    """Parse a TargetAddress: "10.0.0.1:3260,1", "[fd00::1]", "san.example". Raises ValueError."""
     match = _ADDRESS.match(text.partition(",")[0].strip())
     port = int(match.group("port") or DEFAULT_PORT) if match else 0
     if match is None or not 0 < port < 65536:

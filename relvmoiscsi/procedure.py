@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A resignature from whatever an earlier run has left of the LUN. The one sequence; the command and the driver each
-have a voice in it, which says what is said, asks whom it asks, holds what it holds, and may say no.
+"""Resignature a LUN in any state that an earlier run has left. The command and the driver share this sequence.
 
-    nothing, or a run that is done and another one is wanted    a new run
-    a run that is done, for this LUN                            AlreadyDone
-    a run that was cut before its commit                        taken back; a new run
-    a run that was cut behind its commit                        finished: its ids are on the LUN
-    the same, of the LUN that this is a copy of,
-    or to other VDIs than wanted                                finished and undone; a new run
-    the same where VDIs are gone by then                        finished; a new run on a copy, otherwise refused
-    an undo that was cut                                        taken back or finished likewise; then as above
+Each caller passes a `Voice`: the Voice prints, asks, locks, and may refuse. The step for each state of the LUN:
+
+    no run; or a finished run, with `again`                     a new run
+    a finished run for this LUN                                 AlreadyDone
+    a run interrupted before its commit                         roll back, then a new run
+    a run interrupted after its commit                          finish, with the ids on the LUN
+    the same, and the LUN is a copy of the run's LUN,
+    or the run keeps other VDIs than requested                  finish and undo, then a new run
+    the same, and the run has dropped VDIs                      finish; then a new run on a copy, or a refusal
+    an interrupted undo                                         roll back or finish, then as above
 """
 
 from abc import ABC, abstractmethod
@@ -27,45 +28,49 @@ __all__ = [
     "BEFORE_COMMIT", "OF_A_COPY", "OTHER_VDIS", "Outcome", "Voice", "check_copy", "resignature",
 ]  # fmt: skip
 
-#: why a run is taken back
+#: why a run is rolled back
 OF_A_COPY, OTHER_VDIS, BEFORE_COMMIT = "of a copy", "other VDIs", "before its commit"
 
 
 class Voice(ABC):
-    """Whoever wants the resignature."""
+    """The caller's side of a resignature: messages, questions, locks."""
 
     @abstractmethod
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
-        """Before a run that was cut is finished, or taken back: `take_back` says why. What it raises goes through;
-        nothing was written.
+        """Called before an interrupted run is finished, or rolled back; `take_back` is the reason of a rollback.
+
+        Exceptions propagate; nothing was written.
         """
 
     @abstractmethod
     def agrees_to(self, prepared: Prepared) -> bool:
-        """Before a new run; False: it stays at the plan. What it raises goes through; nothing was written by it."""
+        """Called before a new run; False stops after the plan. Exceptions propagate; the run has written nothing."""
 
     @abstractmethod
     def locks(self, run: Run) -> ContextManager[Any]:
-        """What is held while a run is carried out, finished or taken back."""
+        """Return the locks for writing, finishing or rolling back a run."""
 
     @abstractmethod
     def copying(self, done: int, total: int) -> None:
-        """While guest data is copied, which only one VDI of several images takes: so many bytes of so many."""
+        """Called during the copying of guest data, with the copied bytes and the total bytes.
+
+        Only a reduction of several images to one VDI copies data.
+        """
 
     @abstractmethod
     def reading_back(self, done: int, total: int) -> None:
-        """The same while it is read back under the locks, up to the last moment at which nothing has happened."""
+        """Called during the read-back of the copy, under the locks, before the LUN changes visibly."""
 
     @abstractmethod
     def has_settled(self, mark: Mark, result: Result) -> None:
-        """A run that was cut is over. A new one may follow."""
+        """Called after an interrupted run was settled. A new run may follow."""
 
 
 class Outcome(NamedTuple):
-    """What was carried out."""
+    """A completed run."""
 
     result: Result
-    was_cut: bool  #: it was an earlier run, which is finished now
+    was_cut: bool  #: the completed run is an interrupted run that was finished now
 
 
 def resignature(
@@ -74,10 +79,9 @@ def resignature(
     voice: Voice,
     request: ResignatureRequest = ResignatureRequest(),  # noqa: B008 - a tuple
 ) -> Union[Outcome, AlreadyDone, Prepared]:
-    """New identities for the LUN: an Outcome, or AlreadyDone, or the plan where the voice wanted no more.
+    """Resignature the LUN. Return an Outcome, AlreadyDone, or the plan where `agrees_to` returned False.
 
-    The errors are those of `engine.prepare`, `engine.resignature`, `engine.recover` and `engine.undo`, and whatever the
-    voice raises.
+    Raises the errors of `engine.prepare`, `engine.resignature`, `engine.recover` and `engine.undo`, and of the Voice.
     """
     try:
         prepared = engine.prepare(device, entropy, request)
@@ -102,7 +106,7 @@ def _carried_out(
 
 
 def check_copy(device: Device, size_bytes: int) -> None:
-    """Raises Refused when the device says that so many bytes of guest data would take hours to copy."""
+    """Raises Refused when the device reports that a copy of this size would take hours."""
     limit = getattr(device, "copy_limit_bytes", None)
     if limit is not None and size_bytes > limit:
         raise Refused(
@@ -114,9 +118,9 @@ def check_copy(device: Device, size_bytes: int) -> None:
 
 @contextmanager
 def _since(settled: str, always: bool = True) -> Iterator[None]:
-    """Around what comes after an earlier run was settled: what an error says of the disk means since, and says so.
+    """Add to errors of the block that an earlier run was settled before.
 
-    Not `always`: only where it says that nothing was written.
+    With `always=False`, only an error with the state "nothing was written" is changed.
     """
     try:
         yield
@@ -139,9 +143,9 @@ def _state_since(settled: str, state: str, always: bool) -> str:
 def _settle(
     device: Device, entropy: Entropy, voice: Voice, request: ResignatureRequest, problem: Unfinished
 ) -> Union[Outcome, str]:
-    """Bring a run that was cut to its end: the Outcome, or what was done where a new run is to follow."""
+    """Settle an interrupted run. Return the Outcome; or a sentence on the settled run, where a new run must follow."""
     mark = engine.find_unfinished(device)
-    if mark is None:  # somebody has settled it since
+    if mark is None:  # another caller has settled the run
         return ""
     run = mark.journal.run
     why = _why_not_finished(mark, request)
@@ -149,20 +153,20 @@ def _settle(
     is_undone = take_back and not engine.goes_back(mark)
     voice.agrees_to_settle(mark, take_back, problem)
     with voice.locks(run):
-        known = None if why else request.scsi_id  # a copy may be finished here: a new run follows
+        known = None if why else request.scsi_id  # a copy may be finished here, because a new run follows
         result = engine.undo(device, entropy) if is_undone else engine.recover(device, mark, known)
     voice.has_settled(mark, result)
     if mark.commit_record.kind == UNDO:
         return "The undo was taken back" if engine.goes_back(mark) else "The undo was finished"
     if take_back:
         return "The resignature that was cut was taken back"
-    if why:  # there is no way back from one VDI behind the commit; what is done then is seen by who prepares anew
+    if why:  # one VDI cannot be undone after the commit; `prepare` checks the VDIs for the new run
         return "The resignature that was cut was finished"
     return Outcome(result, was_cut=True)
 
 
 def _why_not_finished(mark: Mark, request: ResignatureRequest) -> str:
-    """Why a run that was cut is not finished; empty where it is."""
+    """Return why an interrupted run is not finished; "" for a run to finish."""
     run, is_undo = mark.journal.run, mark.commit_record.kind == UNDO
     if not is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
         return OF_A_COPY

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a LUN says of itself (vital product data), and the SCSIid that comes of it: the one rule. Pure.
+"""The vital product data of a LUN, and the rule that derives the SCSIid. Pure.
 
-Page 0x83 of a disk is a list of designators; each says what it names (the LUN, the target port) and how:
+Page 0x83 of a disk is a list of designators. A designator names the LUN or the target port:
 
     byte 0, low nibble   code set: 1 binary, 2 ASCII
     byte 1               bits 4-5 association: 0 the LUN; low nibble: type of the designator
     byte 3               length n of the designator
     bytes 4 .. 4+n       the designator; a NAA has its kind in the high nibble of the first byte
 
-The SCSIid is the type as one hex digit, then the designator, binary ones in hex. Which of several is taken must never
-change, or a LUN would not be found again; so the order is scsi_id's, with its peculiarities.
+The SCSIid is the type as one hex digit, then the designator; a binary designator in hex. The choice among several
+designators must never change, because SM would not find the LUN again. So the order is scsi_id's order, with its
+peculiarities.
 Source: SPC-4 7.8.6; systemd src/udev/scsi_id/scsi_serial.c (behaviour only).
 """
 
@@ -22,7 +23,7 @@ BINARY, ASCII = 1, 2
 VENDOR_SPECIFIC, T10_VENDOR, EUI_64, NAA = 0, 1, 2, 3
 NAA_REGISTERED, NAA_REGISTERED_EXTENDED = 5, 6
 
-#: What is looked for, in this order: (type, kind of NAA or None for any); binary before ASCII for each.
+#: The order of the search: (type, kind of NAA or None for any kind); for each entry, binary before ASCII.
 _PREFERENCE = (
     (NAA, NAA_REGISTERED_EXTENDED),
     (NAA, NAA_REGISTERED),
@@ -32,13 +33,13 @@ _PREFERENCE = (
     (VENDOR_SPECIFIC, None),
 )
 
-INQUIRY_BYTES = 36  #: of standard inquiry data, as all devices have them, vendor and model among them
-_MAX_SERIAL = 256  #: characters, the NUL included; scsi_id passes over a designator that would be longer
-_MAX_OLD_DESIGNATOR = 126  #: bytes; where scsi_id cuts a page of the old kind
+INQUIRY_BYTES = 36  #: bytes of the standard inquiry data that all devices have, with vendor and model
+_MAX_SERIAL = 256  #: characters, with the NUL; scsi_id skips a longer designator
+_MAX_OLD_DESIGNATOR = 126  #: bytes at which scsi_id cuts a page of the old kind
 
 
 class Designator(NamedTuple):
-    """One entry of page 0x83 that names the LUN."""
+    """An entry of page 0x83 that names the LUN."""
 
     code_set: int
     kind: int
@@ -46,14 +47,14 @@ class Designator(NamedTuple):
 
 
 class Inquiry(NamedTuple):
-    """The standard inquiry data that some ids contain: 8 and 16 characters, padded with blanks."""
+    """Vendor and model in standard inquiry data: 8 and 16 characters, padded with blanks. Some SCSIids contain both."""
 
     vendor: bytes
     model: bytes
 
 
 def inquiry_of(answer: bytes) -> Optional[Inquiry]:
-    """Vendor and model out of standard inquiry data, as the kernel has them in sysfs; None where no LUN is mapped.
+    """Return vendor and model from standard inquiry data, as sysfs shows both; None where no LUN is mapped.
 
     Source: SPC-4 6.6.2; Linux drivers/scsi/scsi_scan.c, scsi_sanitize_inquiry_string (behaviour only).
     """
@@ -63,17 +64,17 @@ def inquiry_of(answer: bytes) -> Optional[Inquiry]:
 
 
 def _sanitized(text: bytes) -> bytes:
-    """Blanks in the place of a NUL and what is behind it, and of what cannot be printed."""
+    """Replace unprintable characters, and all characters from the first NUL on, by blanks."""
     return re.sub(rb"[^ -~]", b" ", text.split(b"\0")[0]).ljust(len(text))
 
 
 def serial_from_page_80(page: bytes) -> str:
-    """The unit serial number: a header of 4 bytes, whose last is the length, and the text. "" if there is none."""
+    """Return the unit serial number after the header of 4 bytes, whose last byte is the length; "" without a number."""
     return page[4 : 4 + page[3]].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
 
 
 def id_from_page_83(page: bytes, inquiry: Inquiry) -> Optional[str]:
-    """The id that page 0x83, header included, gives; None if it has none that can be used."""
+    """Return the SCSIid from page 0x83 with its header; None without a usable designator."""
     if len(page) < 8 or page[1] != PAGE_83:
         return None
     if page[6]:
@@ -89,14 +90,14 @@ def id_from_page_83(page: bytes, inquiry: Inquiry) -> Optional[str]:
 
 
 def id_from_page_80(page: bytes, inquiry: Inquiry) -> Optional[str]:
-    """The id made from vendor, model and unit serial number, for disks without a usable page 0x83."""
+    """Return the SCSIid from vendor, model and unit serial number, for disks without a usable page 0x83."""
     if len(page) < 4 or page[1] != PAGE_80:
         return None
     return _printable(b"S" + inquiry.vendor + inquiry.model + page[4 : 4 + page[3]])
 
 
 def _designators(page: bytes) -> Iterator[Designator]:
-    """Those that name the LUN and lie wholly within the page, in the order of the page."""
+    """Yield the complete designators that name the LUN, in the order of the page."""
     end = min(len(page), 4 + int.from_bytes(page[2:4], "big"))
     start = 4
     while start + 4 <= end:
@@ -108,7 +109,7 @@ def _designators(page: bytes) -> Iterator[Designator]:
 
 
 def _is_wanted(designator: Designator, kind: int, naa: Optional[int], code_set: int) -> bool:
-    """Is it of this type and code set, and short enough to be an id?"""
+    """Does the designator have this type and code set, and is the designator short enough for a SCSIid?"""
     if (designator.kind, designator.code_set) != (kind, code_set) or not designator.data:
         return False
     if naa is not None and designator.data[0] >> 4 != naa:
@@ -118,13 +119,13 @@ def _is_wanted(designator: Designator, kind: int, naa: Optional[int], code_set: 
 
 
 def _id_of_designator(designator: Designator, inquiry: Inquiry) -> Optional[str]:
-    # A vendor's own id is unique within its models only. The T10 one begins with the vendor by itself.
+    # A vendor-specific id is unique only among the disks of one model. A T10 id starts with the vendor already.
     origin = inquiry.vendor + inquiry.model if designator.kind == VENDOR_SPECIFIC else b""
     data = designator.data if designator.code_set == ASCII else designator.data.hex().encode("ascii")
     return _printable(b"%x" % designator.kind + origin + data)
 
 
 def _printable(raw: bytes) -> Optional[str]:
-    """As SM keeps it: up to the first NUL, stripped, each run of white space an underscore. None if nothing is left."""
+    """Return the id in SM's form: up to the first NUL, stripped, white space as underscores. None for an empty id."""
     text = re.sub(rb"\s+", b"_", raw.split(b"\0")[0].strip())
     return re.sub(rb"[^!-~]", b"_", text).decode("ascii") if len(text) > 1 else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""How single things are said: sizes, text that nobody here has chosen, errors. Pure, and quick to import."""
+"""Text forms of sizes, numbers, tables, errors and unprintable text. Pure, and quick to import."""
 
 from typing import Any, Container, Dict, List, Sequence
 
@@ -9,7 +9,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def human_size(size: int) -> str:
-    """A size as people read it: "8 MiB", "1.5 GiB"."""
+    """Return a size for people: "8 MiB", "1.5 GiB"."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -18,12 +18,12 @@ def human_size(size: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: "1 LUN", "2 LUNs"."""
+    """Return a number with its noun: "1 LUN", "2 LUNs"."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> List[str]:
-    """Rows as lines whose columns are as wide as they must be; the numbers of columns in `right` are aligned there."""
+    """Return the rows as aligned lines; the columns in `right` (numbers) are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return [
         "  ".join(
@@ -35,12 +35,12 @@ def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> List[str
 
 
 def printable(text: str) -> str:
-    """Text from the disk, safe to print: control characters are shown, not sent to a terminal."""
+    """Return text from a disk in a form that is safe to print, with escaped control characters."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
-    """What any command gives with `--json` when it fails."""
+    """Return the facts of an error, for `--json` of any command."""
     return {
         "error": {
             "kind": type(error).__name__,

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Makes of the RPM what administrators install from: an update for xapi, and a repository for yum and dnf.
+"""Make the installation media from the RPM: an update for xapi, and a repository for yum and dnf.
 
-    build/pack/relvmoiscsi-<version>.iso     the update, for `xe-install-supplemental-pack` and `xe update-upload`
-        update.xml  update.xml.asc           what it is; xapi reads and believes it once the signature is good
-        Packages/relvmoiscsi-*.rpm           the payload
-        Packages/update-relvmoiscsi-*.rpm    requires the payload, records the update on the host
-        Packages/control-relvmoiscsi-*.rpm   requires what the payload requires of a host; installed first
-        repodata/repomd.xml  repomd.xml.asc  names and checksums of all of the above but update.xml
-    build/pack/repo/                         the payload, repodata, and relvmoiscsi.repo to copy to a host
-    build/pack/RPM-GPG-KEY-relvmoiscsi       the public key; here and in repo/, if a key was given
+    build/pack/relvmoiscsi-<version>.iso     the update, for `xe-install-supplemental-pack` and `xe update-upload`.
+        update.xml  update.xml.asc           description of the update; xapi checks the signature before reading.
+        Packages/relvmoiscsi-*.rpm           the payload.
+        Packages/update-relvmoiscsi-*.rpm    requires the payload, records the update on the host.
+        Packages/control-relvmoiscsi-*.rpm   requires what the payload requires of a host; installed first.
+        repodata/repomd.xml  repomd.xml.asc  names and checksums of all files above, except update.xml.
+    build/pack/repo/                         the payload, repodata, and relvmoiscsi.repo to copy to a host.
+    build/pack/RPM-GPG-KEY-relvmoiscsi       the public key, also in repo/, if a key was given.
 
-The same RPM gives the same bytes: every date is SOURCE_DATE_EPOCH or else the build time of the RPM. Signatures carry
-the time at which they were made, and so do the signed RPMs and what is computed from these.
+The same RPM gives the same bytes: every date is SOURCE_DATE_EPOCH, or the build time of the RPM. Signatures contain the
+time of the signing. So signed RPMs, and all files with checksums of signed RPMs, differ in each build.
 """
 
 import argparse
@@ -32,29 +32,30 @@ TOP = HERE.parent
 
 NAME = "relvmoiscsi"
 DESCRIPTION = "Gives LUN clones new identities: SR.create of the type relvmoiscsi"
-#: The SM plugin is found, and its type registered, when xapi starts.
+#: xapi finds the SM plugin and registers its type when xapi starts.
 GUIDANCE = "restartXAPI"
-#: import-update-key puts a key file to /etc/pki/rpm-gpg under the name it has, and yum looks for this one there.
+#: import-update-key copies a key file to /etc/pki/rpm-gpg under the same name, and yum looks for this name there.
 KEY_FILE = "RPM-GPG-KEY-" + NAME
-#: An update has one UUID for ever, and no two updates share one.
+#: An update keeps its UUID forever, and no two updates share a UUID.
 UUID_NAMESPACE = uuid.UUID("65057268-c3b2-5568-8db4-3e1f7285fe6e")
 
 #: program: Debian package
 PROGRAMS = {"rpm": "rpm", "rpmbuild": "rpm", "createrepo_c": "createrepo-c", "xorriso": "xorriso"}
 PROGRAMS_TO_SIGN = {"gpg": "gnupg", "rpmsign": "rpm"}
 
-#: of the OpenPGP numbers for algorithms, the one that GnuPG 2.0 and RPM 4.11 of EL7, and their successors, can verify
+#: OpenPGP number of the algorithm that GnuPG 2.0 and RPM 4.11 of EL7, and later versions, can verify
 RSA = "1"
 MIN_RSA_BITS = 2048
 
 
 class PackError(Exception):
-    """Nothing was made; the text says why, and what to do."""
+    """Nothing was made; the text gives the reason and the next step."""
 
 
 class Package(NamedTuple):
-    """The RPM with the payload, as its header describes it; `size` is what it takes when installed, in bytes, and
-    `requires` what it needs of a host.
+    """The RPM with the payload, as its header describes the RPM.
+
+    `size` is the installed size in bytes. `requires` lists the requirements on a host.
     """
 
     path: Path
@@ -68,19 +69,19 @@ class Package(NamedTuple):
 
 
 class Key(NamedTuple):
-    """A secret key that may sign; `armored` is its public half."""
+    """A secret key that can sign; `armored` is its public half."""
 
     fingerprint: str
     armored: bytes
 
     @property
     def gpg_name(self) -> str:
-        """This very key: RPM of EL7 cannot verify what a subkey has signed."""
+        """Return the name of exactly this key: RPM of EL7 cannot verify a signature of a subkey."""
         return self.fingerprint + "!"
 
 
 class Result(NamedTuple):
-    """What was made."""
+    """The files of a build."""
 
     iso: Path
     repository: Path
@@ -88,7 +89,7 @@ class Result(NamedTuple):
     key: Optional[Key]
 
 
-# What the files say. ---------------------------------------------------------------------------------------------
+# Content of the files. ----------------------------------------------------------------------------------------------
 
 
 def update_uuid(version: str, release: str) -> str:
@@ -96,7 +97,7 @@ def update_uuid(version: str, release: str) -> str:
 
 
 def update_xml(package: Package, signed: bool) -> str:
-    """What xapi reads: ocaml/xapi/xapi_pool_update.ml, parse_update_info. ASCII, without a prolog, one line each."""
+    """Return update.xml, ASCII and one element per line. Source: ocaml/xapi/xapi_pool_update.ml, parse_update_info."""
     update = ElementTree.Element("update")
     update.set("name-label", NAME)
     update.set("version", package.version)
@@ -113,8 +114,10 @@ def update_xml(package: Package, signed: bool) -> str:
 
 
 def record_script(update: str, identifier: str) -> str:
-    """What update-relvmoiscsi runs at the end of a transaction. xapi fails on a record that is cut, hence the rename;
-    names that are no UUIDs it leaves alone.
+    """Return the script that update-relvmoiscsi runs at the end of a transaction.
+
+    xapi fails on an incomplete record, so the script writes a new file and renames the file. xapi ignores names that
+    are no UUIDs.
     """
     new, old = f"/var/update/applied/.{identifier}.new", f"/var/update/applied/{identifier}"
     return f"""\
@@ -125,7 +128,7 @@ cat >{new} <<'END_OF_UPDATE' && mv -f {new} {old}
 
 
 def comps_xml() -> str:
-    """The group that xapi installs: `yum upgrade @update`, `dnf install @update`."""
+    """Return the group that xapi installs: `yum upgrade @update`, `dnf install @update`."""
     return f"""\
 <?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE comps PUBLIC "-//Red Hat, Inc.//DTD Comps info//EN" "comps.dtd">
@@ -145,7 +148,7 @@ def comps_xml() -> str:
 
 
 def repo_file(signed: bool) -> str:
-    """For /etc/yum.repos.d. Off unless asked for, as XCP-ng wants it of everything that is not its own."""
+    """Return the file for /etc/yum.repos.d. XCP-ng wants foreign repositories disabled by default."""
     text = """\
 # Copy this file to /etc/yum.repos.d, say in baseurl where the directory is (file:// or http://), and on every host:
 #   yum install --enablerepo={0} {0}
@@ -159,11 +162,11 @@ repo_gpgcheck={1}
     return text + (f"gpgkey=file:///etc/pki/rpm-gpg/{KEY_FILE}\n" if signed else "")
 
 
-# What the programs do. -------------------------------------------------------------------------------------------
+# Calls of programs. -------------------------------------------------------------------------------------------------
 
 
 def run(what: str, argv: List[str], env: Optional[Dict[str, str]] = None) -> bytes:
-    """Standard output of a program that must succeed; `what` begins the sentence that says that it did not."""
+    """Run a program that must succeed; return its stdout. `what` starts the sentence about a failure."""
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, env=env)
     if done.returncode != 0:
         output = (done.stderr + done.stdout).decode(errors="replace").strip()
@@ -197,7 +200,7 @@ def find_rpm(directory: Path, version: str) -> Path:
 
 
 def inspect(rpm: Path, version: str) -> Package:
-    """The package, after its checksums were found right; which key signed it before does not matter here."""
+    """Check the checksums of the RPM and return the package; an earlier signature is ignored."""
     if not rpm.is_file():
         raise PackError(f"{rpm} does not exist. Run `make rpm`.")
     run(
@@ -217,7 +220,7 @@ def inspect(rpm: Path, version: str) -> Package:
 
 
 def required_of_hosts(rpm: Path) -> List[str]:
-    """What neither RPM itself nor the package brings along."""
+    """Return the requirements that neither RPM nor the package itself provides."""
     provided, required = (
         run(f"{rpm} cannot be read", ["rpm", "-qp", "--nosignature", what, str(rpm)]).decode().splitlines()
         for what in ("--provides", "--requires")
@@ -227,9 +230,9 @@ def required_of_hosts(rpm: Path) -> List[str]:
 
 
 def signing_key(name: str) -> Key:
-    """The one secret key that `name` stands for, if hosts can verify what it signs."""
+    """Return the single secret key that `name` stands for, if hosts can verify its signatures."""
     if sys.stdin.isatty():
-        os.environ.setdefault("GPG_TTY", os.ttyname(0))  # where a passphrase is asked for
+        os.environ.setdefault("GPG_TTY", os.ttyname(0))  # gpg may ask for a passphrase
     home = os.environ.get("GNUPGHOME") or "~/.gnupg"
     try:
         listing = run("?", ["gpg", "--batch", "--with-colons", "--list-secret-keys", "--", name]).decode()
@@ -253,7 +256,7 @@ def signing_key(name: str) -> Key:
             "others"
         )
     elif "s" not in capabilities:
-        problem = "may not sign itself, only its subkeys may; RPM of XenServer 8 and XCP-ng 8.3 does not verify those"
+        problem = "can sign only by its subkeys; RPM of XenServer 8 and XCP-ng 8.3 verifies no signature of a subkey"
     if problem:
         raise PackError(f"The key `{name}` ({fingerprint}) {problem}.")
     armored = run("The public key cannot be exported", ["gpg", "--batch", "--armor", "--export", fingerprint])
@@ -261,7 +264,7 @@ def signing_key(name: str) -> Key:
 
 
 def sign_rpm(rpm: Path, key: Key) -> None:
-    """Header alone for current RPM, header and payload for that of EL7."""
+    """Sign the header for current RPM, and header and payload for RPM of EL7."""
     run(
         f"{rpm.name} cannot be signed",
         ["rpmsign", "--addsign", "--rpmv3", "--define", "__gpg " + str(shutil.which("gpg"))]
@@ -270,7 +273,7 @@ def sign_rpm(rpm: Path, key: Key) -> None:
 
 
 def sign_file(path: Path, key: Key) -> None:
-    """The detached signature, `<path>.asc`."""
+    """Write the detached signature, `<path>.asc`."""
     run(
         f"{path.name} cannot be signed",
         ["gpg", "--batch", "--yes", "--armor", "--detach-sign", "--digest-algo", "SHA256"]
@@ -279,7 +282,7 @@ def sign_file(path: Path, key: Key) -> None:
 
 
 def build_record_rpms(package: Package, script: str, work: Path, epoch: int) -> List[Path]:
-    """update-relvmoiscsi and control-relvmoiscsi. A home of its own keeps the settings of whoever builds away."""
+    """Build update-relvmoiscsi and control-relvmoiscsi. A separate HOME excludes the settings of the user."""
     topdir = work / "rpmbuild"
     (topdir / "SOURCES").mkdir(parents=True)
     (topdir / "SOURCES" / "posttrans").write_text(script, encoding="ascii")
@@ -306,7 +309,7 @@ def build_record_rpms(package: Package, script: str, work: Path, epoch: int) -> 
 
 
 def make_repodata(directory: Path, epoch: int, groups: Optional[Path], key: Optional[Key]) -> None:
-    """Index the RPMs below a directory. gzip: yum and the host installer read nothing newer."""
+    """Index the RPMs below a directory. gzip, because yum and the host installer read no newer compression."""
     stamp(directory, epoch)
     argv = ["createrepo_c", "--quiet", "--no-database", "--workers", "1", "--checksum", "sha256"]
     argv += ["--compress-type", "gz", "--general-compress-type", "gz"]
@@ -318,7 +321,7 @@ def make_repodata(directory: Path, epoch: int, groups: Optional[Path], key: Opti
 
 
 def make_iso(root: Path, iso: Path, package: Package, epoch: int) -> None:
-    """Rock Ridge is what Linux reads, Joliet what XenCenter reads."""
+    """Make the ISO: Linux reads Rock Ridge, XenCenter reads Joliet."""
     argv = ["xorriso", "-no_rc", "-as", "mkisofs", "-quiet", "-r", "-J", "-joliet-long"]
     argv += ["-V", f"{NAME}-{package.version}"[:32], "-A", update_uuid(package.version, package.release)]
     argv += ["-o", str(iso), str(root)]
@@ -326,17 +329,17 @@ def make_iso(root: Path, iso: Path, package: Package, epoch: int) -> None:
 
 
 def stamp(directory: Path, epoch: int) -> None:
-    """The same dates and permissions whoever builds."""
+    """Set the same dates and permissions for every user and build."""
     for path in [directory] + sorted(directory.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
         os.utime(str(path), (epoch, epoch))
 
 
-# All of it. ------------------------------------------------------------------------------------------------------
+# The whole build. ---------------------------------------------------------------------------------------------------
 
 
 def build(rpm: Path, version: str, key_name: Optional[str], output: Path) -> Result:
-    """Everything is made beside the output and takes its place at the end; what fails leaves the output as it was."""
+    """Make all files beside the output, then replace the output. After a failure, the output is unchanged."""
     need_programs(PROGRAMS)
     if key_name is not None:
         need_programs(PROGRAMS_TO_SIGN)
@@ -384,12 +387,14 @@ def make_all(package: Package, key: Optional[Key], epoch: int, work: Path, made:
 
 
 def check_output(output: Path) -> None:
-    """The output is replaced as a whole, so it must not be somebody's home."""
+    """Raises PackError where the output, which is replaced as a whole, holds other files."""
     ours = {"repo", KEY_FILE}
     names = sorted(os.listdir(str(output))) if output.exists() else []
     foreign = [name for name in names if name not in ours and not re.match(NAME + r"-.*\.iso$", name)]
     if foreign:
-        raise PackError(f"{output} holds something that is not of a pack: {foreign[0]}. Choose another directory.")
+        raise PackError(
+            f"{output} holds a file that does not belong to a pack: {foreign[0]}. Choose another directory."
+        )
 
 
 def replace(output: Path, made: Path, old: Path) -> None:
@@ -399,7 +404,7 @@ def replace(output: Path, made: Path, old: Path) -> None:
 
 
 def explain(result: Result) -> str:
-    """What was made, and what the administrator does with it."""
+    """Return the list of files, and the next steps for the administrator."""
     lines = [f"update {result.uuid} in {result.iso}", f"repository in {result.repository}"]
     if result.key:
         lines += [
@@ -410,11 +415,11 @@ def explain(result: Result) -> str:
         ]
     else:
         lines += [
-            "NOT SIGNED. xapi refuses this ISO: INVALID_UPDATE, Invalid signature. Hosts know whom they trust by keys",
-            "that their administrator imports, so sign it with a key of yours:",
+            "NOT SIGNED. xapi refuses this ISO: INVALID_UPDATE, Invalid signature. A host trusts the keys that its",
+            "administrator imports, so sign the ISO with your key:",
             "    gpg --quick-generate-key 'Updates of our pools' rsa3072 sign never",
             "    make pack KEY='Updates of our pools'",
-            "The repository is not signed either: yum installs from it without checking where it came from.",
+            "The repository is not signed either: yum installs the packages without checking their origin.",
         ]
     return "\n".join(lines)
 

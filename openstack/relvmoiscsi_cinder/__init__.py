@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Cinder: volumes that hold an SR of XenServer or XCP-ng get new identities when they are made from another one."""
+"""Cinder: new identities for volumes that hold an SR of XenServer or XCP-ng and are copies of another volume."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Whether new identities are asked for: what the type of a volume says, and for whom the volume is made."""
+"""Whether a new volume gets new identities, from its volume type and the purpose of the volume."""
 
 import re
 from typing import Any, Dict, Optional
@@ -13,12 +13,12 @@ WANTED = "relvmoiscsi:resignature"  #: extra spec of a volume type: true or fals
 VDIS = "relvmoiscsi:vdis"  #: extra spec of a volume type: all or one
 
 _WORDS_FOR_VDIS = ("all", "one")
-_IMAGE = re.compile(r"image-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # the name that Cinder gives them
-_CAN_BE_ASKED_FOR = ("available", "in-use")  # Cinder's API makes no copy of a volume in another state
+_IMAGE = re.compile(r"image-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # Cinder's name for a volume of an image
+_CAN_BE_ASKED_FOR = ("available", "in-use")  # Cinder's API copies no volume in another state
 
 
 def vdis_wanted(volume: Any, source: Any) -> Optional[str]:
-    """`all` or `one`; None where the volume stays what it is copied from. Raises Told where that cannot be said."""
+    """Return `all` or `one`; None for a volume that keeps its identities. Raises Told for an invalid volume type."""
     if not _is_asked_for(volume, source):
         return None
     specs = (volume.volume_type.extra_specs or {}) if volume.volume_type_id else {}
@@ -33,11 +33,13 @@ def vdis_wanted(volume: Any, source: Any) -> Optional[str]:
 
 
 def _is_asked_for(volume: Any, source: Any) -> bool:
-    """Whether somebody has asked for a volume made of this source.
+    """Has a user requested this volume from this source?
 
-    What Cinder, or a driver, makes for itself must stay what it is a copy of: a copy to back a volume up or to set it
-    back counts for no quota, a snapshot in between and a volume in the image cache are not the source that the volume
-    has in its record, and the volume of an image is known by `_is_image`.
+    Volumes that Cinder or a driver makes for internal use must keep the identities of their source:
+
+    - A temporary copy for a backup or for a revert does not use the quota.
+    - An intermediate snapshot, or a volume in the image cache, is not the source in the record of the volume.
+    - `_is_image` recognises the volume of an image.
     """
     if not (isinstance(volume, objects.Volume) and volume.use_quota):
         return False
@@ -47,10 +49,10 @@ def _is_asked_for(volume: Any, source: Any) -> bool:
 
 
 def _is_image(volume: Any, source: Any) -> bool:
-    """Whether it is to be what an image is, for Glance or for the image cache.
+    """Is the volume made for an image, for Glance or for the image cache?
 
-    Such a volume is a row like any other (`VolumeManager._clone_image_volume`) but for its name, which users can
-    choose, too, and for the state of its source: that is being uploaded, or is itself being made.
+    Such a volume has an ordinary record (`VolumeManager._clone_image_volume`). Two signs show its purpose. Its name has
+    a certain form, which a user may choose as well. Its source is being uploaded, or is being made.
     """
     return bool(_IMAGE.fullmatch(volume.display_name or "")) and source.status not in _CAN_BE_ASKED_FOR
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command `relvmoiscsi` on a volume that this host can reach, and what of its words a user gets to see.
+"""Run the command `relvmoiscsi` on a volume that this host reaches, and filter its messages for the user.
 
-The command rather than the engine: it holds the LUN's and LVM's locks.
+This package runs the command instead of the engine, because the command takes the locks of the LUN and of LVM.
 """
 
 import json
@@ -15,22 +15,25 @@ from relvmoiscsi_cinder.place import Place
 
 LOG = logging.getLogger(__name__)
 
-Execute = Callable[..., Tuple[str, str]]  #: that of a driver: what was printed to stdout and to stderr
+Execute = Callable[..., Tuple[str, str]]  #: `_execute` of a driver; returns stdout and stderr
 
-_YES = ("--yes", "--not-in-use")  #: the volume was made a moment ago, is attached here alone, and is Cinder's own
+_YES = ("--yes", "--not-in-use")  #: the volume is new, belongs to Cinder, and is attached only to this host
 
-_DOES_NOT_RUN = "The command relvmoiscsi does not run on the host of cinder-volume, whose log says why."
-_NOT_REACHED = "The volume has no new identities: the host of cinder-volume could not log in to it; its log says why."
-_BROKE_OFF = "The resignature broke off; the log of cinder-volume says why. "
+_DOES_NOT_RUN = "The command relvmoiscsi does not run on the host of cinder-volume; its log gives the cause."
+_NOT_REACHED = (
+    "The volume has no new identities: the host of cinder-volume could not log in to the volume; "
+    "its log gives the cause."
+)
+_BROKE_OFF = "The resignature did not end; the log of cinder-volume gives the cause. "
 _AFTER = {
-    "clean": "The volume is a copy still, with the identities of what it was made from.",
-    "unfinished": "The volume has some of its new identities and not others: delete it and make it anew.",
+    "clean": "The volume still has the identities of its source.",
+    "unfinished": "Only some identities of the volume are new: delete the volume and make a new volume.",
 }
-_UNKNOWN = "What is on the volume is not known: delete it and make it anew."
+_UNKNOWN = "The content of the volume is unknown: delete the volume and make a new volume."
 
 
 class Told(Exception):
-    """A sentence of our own, for whoever sees the volume: there is nothing in it that only an operator may know."""
+    """A sentence for the user of the volume. The sentence contains nothing that only an operator may know."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -38,11 +41,11 @@ class Told(Exception):
 
 
 class _BrokeOff(Exception):
-    """It was not started, or killed, or has printed no result: the cause is for the log."""
+    """The command did not start, was killed, or printed no result. The cause is only for the log."""
 
 
 def give_identities(execute: Execute, place: Place, sr_uuid: str, vdis: str) -> None:
-    """The SR on the volume has this UUID afterwards; where it has it already, nothing is written. Raises Told."""
+    """Give the SR on the volume this UUID; write nothing if the SR has this UUID. Raises Told."""
     command = _Command(execute, place)
     try:
         found = command.look()
@@ -50,7 +53,7 @@ def give_identities(execute: Execute, place: Place, sr_uuid: str, vdis: str) -> 
             command.settle()
             found = command.look()
     except _BrokeOff as problem:
-        raise Told(f"{_DOES_NOT_RUN} The volume was made, and has no new identities.") from problem
+        raise Told(f"{_DOES_NOT_RUN} The volume was made without new identities.") from problem
     if _has(found, sr_uuid):
         return
     try:
@@ -73,7 +76,7 @@ class _Command:
         self._path = place.devices[0]
 
     def look(self) -> Dict[str, Any]:
-        """What `show` says, at the first path or URL by which the volume can be read. Raises Told, or _BrokeOff."""
+        """Return the answer of `show` at the first path or URL of a readable volume. Raises Told, or _BrokeOff."""
         failure = Told(_NOT_REACHED)
         for path in self._place.devices:
             self._path = path
@@ -85,7 +88,7 @@ class _Command:
         raise failure
 
     def run(self, action: str, *options: str) -> Dict[str, Any]:
-        """What it says. Raises Told, or _BrokeOff."""
+        """Run the command and return its answer. Raises Told, or _BrokeOff."""
         argv = ["relvmoiscsi", action, self._path, "--json", *self._place.options, *options]
         LOG.info("%s", " ".join(argv))
         try:
@@ -100,10 +103,9 @@ class _Command:
             raise _BrokeOff from failure
 
     def settle(self) -> None:
-        """The source was copied in the middle of a resignature.
+        """Settle a resignature that was interrupted when the source was copied.
 
-        Where `recover` refuses to finish it, as on a LUN that is known for another one than the run was begun on, the
-        resignature takes it back itself.
+        `recover` refuses to finish a run that was begun on another LUN. Then the next `resignature` rolls the run back.
         """
         try:
             self.run("recover", *_YES)
@@ -111,7 +113,7 @@ class _Command:
             LOG.info("The resignature in the source of this volume is left to the next one: %s", problem)
 
     def after_all(self) -> Dict[str, Any]:
-        """What `show` says when a resignature has not said how it ended; nothing if that breaks off as well."""
+        """Return the answer of `show` after a resignature without a result; {} if `show` fails too."""
         try:
             return self.look()
         except (Told, _BrokeOff):
@@ -119,7 +121,7 @@ class _Command:
 
 
 def _sentence(stdout: Any) -> Optional[str]:
-    """What the command has said for people, in JSON; None if it did not come to that."""
+    """Return the command's error message from its JSON; None without a message."""
     try:
         error = json.loads(stdout)["error"]
         return f"{error['message']} {error['disk_state']}".strip()
@@ -128,7 +130,7 @@ def _sentence(stdout: Any) -> Optional[str]:
 
 
 def of_the_volume(sentence: str, path: str) -> str:
-    """Without the path, by which nobody finds the volume any more; commands have a DEVICE in its place."""
+    """Return the sentence without the path of the volume, which soon no longer exists. Commands get DEVICE instead."""
     device = re.escape(path) + r"(?![\w-])"
     sentence = re.sub(r"(`relvmoiscsi [^`]*?)" + device, r"\1DEVICE", sentence)
     sentence = re.sub(r"(^|[.:!?] )" + device, r"\1The volume", sentence)

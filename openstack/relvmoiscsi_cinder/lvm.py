@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Cinder's own LVM driver with resignature; a driver of any array is made in the same three lines."""
+"""Cinder's LVM driver with resignature; the class for an array's driver has the same three lines."""
 
 from cinder import interface
 from cinder.volume.drivers import lvm

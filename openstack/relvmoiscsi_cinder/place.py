@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Where a volume is, for the command: a device of this host, or a LUN behind iSCSI as a URL.
+"""The place of a volume, for the command: a device of this host, or a LUN behind iSCSI as a URL.
 
-A URL takes no device, no os-brick and no root: the command logs in itself, as the initiator that the back end was told.
+A URL needs no device, no os-brick and no root. The command logs in as the initiator that the back end was told.
 """
 
 import os
@@ -11,20 +11,20 @@ from urllib.parse import quote
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.iscsi.url import SCHEME, parse_url
 
-_KEYS = ("target_portal", "target_iqn", "target_lun")  #: each with an s has those of all paths
+_KEYS = ("target_portal", "target_iqn", "target_lun")  #: the keys with an appended "s" hold lists of all paths
 _USER, _PASSWORD = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
 
 
 class Place(NamedTuple):
-    """What the command is given, and how it is run."""
+    """The device and the options for the command, and how the command runs."""
 
-    devices: Tuple[str, ...]  #: paths or URLs that lead to the volume, in the order to try
+    devices: Tuple[str, ...]  #: paths or URLs of the volume, in the order of the attempts
     options: Tuple[str, ...] = ()
-    hidden: Tuple[str, ...] = ()  #: words about the back end, which are for the log alone
-    settings: Optional[Mapping[str, str]] = None  #: beside the environment of this process; None: run by root
+    hidden: Tuple[str, ...] = ()  #: words about the back end that may appear only in the log
+    settings: Optional[Mapping[str, str]] = None  #: added to the environment of this process; None: run as root
 
     def how(self) -> Dict[str, Any]:
-        """Arguments for the driver's `_execute`. A password is in the environment, and in no argument list."""
+        """Return the arguments for the driver's `_execute`. A password goes into the environment, into no argument."""
         if self.settings is None:
             return {"run_as_root": True}
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LIBISCSI_")}
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 def place_of(connection: Mapping[str, Any], initiator: str) -> Optional[Place]:
-    """That of a LUN, by Cinder's connection information; None where that tells of no iSCSI, or does not tell all."""
+    """Return the place of a LUN from Cinder's connection information; None without complete iSCSI information."""
     data = connection["data"]
     if connection["driver_volume_type"] != "iscsi" or data.get("auth_method") not in (None, "", "CHAP"):
         return None
@@ -49,7 +49,7 @@ def place_of(connection: Mapping[str, Any], initiator: str) -> Optional[Place]:
 
 
 def _paths(data: Mapping[str, Any]) -> List[Tuple[Any, ...]]:
-    """(portal, IQN, LUN) of each path. Raises ValueError."""
+    """Return (portal, IQN, LUN) of each path. Raises ValueError."""
     several = [data.get(key + "s") for key in _KEYS]
     if all(several):
         return list(zip(*several, strict=True))
@@ -57,5 +57,5 @@ def _paths(data: Mapping[str, Any]) -> List[Tuple[Any, ...]]:
 
 
 def _url(portal: str, iqn: str, lun: Any) -> str:
-    """Raises TypeError, ValueError."""
+    """Return the URL of a path. Raises TypeError, ValueError."""
     return f"{SCHEME}{portal.partition(',')[0]}/{quote(iqn, safe=':')}/{int(lun)}" if portal else ""

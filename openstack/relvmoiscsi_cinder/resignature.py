@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What is put before a Cinder driver's class:
+"""The mixin for the class of a Cinder driver:
 
     class ResignaturePureISCSIDriver(ResignatureMixin, pure.PureISCSIDriver): ...
 
-Where the volume type asks for it (`relvmoiscsi:resignature=true`, and `relvmoiscsi:vdis=one` for a single VDI), a
-volume made from a snapshot or from another volume is exported to this host and resignatured by the command. Behind
-iSCSI the command logs in to the LUN itself; any other volume is attached and detached by os-brick. The SR has the UUID
-of the volume then.
+The volume type requests new identities by `relvmoiscsi:resignature=true`, and a single VDI by `relvmoiscsi:vdis=one`.
+Then a volume from a snapshot or from another volume is exported to this host, and the command resignatures the volume.
+The command logs in to a LUN behind iSCSI. os-brick attaches and detaches any other volume. The new SR has the UUID of
+the volume.
 """
 
 import contextlib
@@ -30,26 +30,30 @@ LOG = logging.getLogger(__name__)
 
 Update = Optional[Dict[str, Any]]
 
-CAPABILITY = "relvmoiscsi"  #: what a back end with the mixin tells the scheduler: True
-METADATA = "relvmoiscsi"  #: of a volume: what became of it, for whoever cannot read Cinder's log
-_METADATA_LENGTH = 255  # characters, of which Cinder keeps no more
-_UNEXPECTED = "The volume could not be resignatured; the log of cinder-volume says why."
-_NOT_ATTACHED = "The volume has no new identities: the host of cinder-volume could not attach it; its log says why."
-_NOT_DETACHED = "The volume has its new identities, but the host of cinder-volume did not let go of it: see its log."
+CAPABILITY = "relvmoiscsi"  #: capability that a back end with the mixin reports to the scheduler: True
+METADATA = "relvmoiscsi"  #: metadata key of a volume: the result, for a user who cannot read Cinder's log
+_METADATA_LENGTH = 255  # characters that Cinder stores
+_UNEXPECTED = "The volume could not be resignatured; the log of cinder-volume gives the cause."
+_NOT_ATTACHED = (
+    "The volume has no new identities: the host of cinder-volume could not attach the volume; its log gives the cause."
+)
+_NOT_DETACHED = (
+    "The volume has its new identities, but the host of cinder-volume could not detach the volume: see its log."
+)
 
-#: Whether a method of the driver is at work that the manager has called: what that calls is its own affair. One for
-#: each thread, and for each greenthread.
+#: Does a driver method run that the manager has called? Its inner calls are not changed. The value is separate for each
+#: thread and greenthread.
 _at_work = contextvars.ContextVar("relvmoiscsi_at_work", default=False)
 
-#: While a volume is attached to be resignatured: as which initiator. Else None.
+#: the initiator during the attachment for a resignature; None at other times
 _initiator: "contextvars.ContextVar[Optional[str]]" = contextvars.ContextVar("relvmoiscsi_initiator", default=None)
 
 
 class ResignatureFailed(exception.ImageCopyFailure):
-    """The volume goes into `error`, with the sentence in its metadata; the cause is in the log.
+    """The volume gets the status `error`, with the sentence in its metadata; the cause is in the log.
 
-    It is one of those failures after which Cinder does not make the same volume on another back end as well: this one
-    exists here, as it does when an image could not be copied to it.
+    After this type of failure, Cinder does not make the volume on another back end. The volume exists on this back end,
+    as after a failed copy of an image to the volume.
     """
 
     message = "%(reason)s"
@@ -59,27 +63,27 @@ class ResignatureMixin:
     """A volume driver whose copies of SRs can be used beside their originals."""
 
     def create_volume_from_snapshot(self, volume: Any, snapshot: Any, *args: Any, **kwargs: Any) -> Update:
-        """As the driver does it, then new identities where the volume's type asks for them."""
+        """Call the driver, then resignature the volume if its type requests new identities."""
         make = super().create_volume_from_snapshot
         return self._made(volume, snapshot, lambda: make(volume, snapshot, *args, **kwargs))
 
     def create_cloned_volume(self, volume: Any, src_vref: Any, *args: Any, **kwargs: Any) -> Update:
-        """As the driver does it, then new identities where the volume's type asks for them."""
+        """Call the driver, then resignature the volume if its type requests new identities."""
         make = super().create_cloned_volume
         return self._made(volume, src_vref, lambda: make(volume, src_vref, *args, **kwargs))
 
     def create_group_from_src(self, context: Any, group: Any, volumes: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the driver does it, then new identities for each volume whose type asks for them.
+        """Call the driver, then resignature each volume whose type requests new identities.
 
-        Where the driver leaves it to Cinder, which makes the volumes one by one and calls them available whatever
-        became of them, they are made here: then a failure is one.
+        A driver may leave the volumes to Cinder by NotImplementedError. Cinder makes the volumes one by one and sets
+        each volume to `available`, also after a failure. So this method makes the volumes, and a failure stays visible.
         """
         make = super().create_group_from_src
         sources = _sources(args, kwargs)
         try:
             return self._made_together(volumes, sources, lambda: make(context, group, volumes, *args, **kwargs))
         except NotImplementedError:
-            is_cinders = group_types.is_default_cgsnapshot_type(group.group_type_id)  # made by the method below
+            is_cinders = group_types.is_default_cgsnapshot_type(group.group_type_id)  # made by the next method
             if _at_work.get() or is_cinders or not _wanted(volumes, sources):
                 raise
         return self._made_one_by_one(volumes, sources)
@@ -87,20 +91,20 @@ class ResignatureMixin:
     def create_consistencygroup_from_src(
         self, context: Any, group: Any, volumes: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """The same for a consistency group."""
+        """Do the same for a consistency group."""
         make = super().create_consistencygroup_from_src
         sources = _sources(args, kwargs)
         return self._made_together(volumes, sources, lambda: make(context, group, volumes, *args, **kwargs))
 
     def get_volume_stats(self, refresh: bool = False) -> Update:
-        """Those of the driver, and that this back end can resignature, for each of its pools."""
+        """Return the driver's stats, with the capability for the back end and for each of its pools."""
         stats = super().get_volume_stats(refresh)
         for one in [stats, *(stats.get("pools") or [])] if stats else []:
             one[CAPABILITY] = True
         return stats
 
     def _made(self, volume: Any, source: Any, make: Callable[[], Update]) -> Update:
-        """The driver's model update. Raises ResignatureFailed."""
+        """Return the driver's model update. Raises ResignatureFailed."""
         if _at_work.get():
             return make()
         vdis = _vdis_wanted(volume, source)
@@ -109,14 +113,14 @@ class ResignatureMixin:
         return update if vdis is None else self._resignatured(volume, update, vdis)
 
     def _made_together(self, volumes: Any, sources: Dict[str, Any], make: Callable[[], Any]) -> Any:
-        """What the driver says of the group, and of its volumes. Raises ResignatureFailed at the first that fails."""
+        """Return the driver's updates of group and volumes. Raises ResignatureFailed at the first failed volume."""
         if _at_work.get():
             return make()
         wanted = _wanted(volumes, sources)
         with _driver_at_work():
             of_group, of_volumes = make()
         updates = {one["id"]: one for one in of_volumes or []}
-        for volume in volumes if wanted else []:  # of all, before one fails: Cinder saves nothing then
+        for volume in volumes if wanted else []:  # before any failure, because Cinder saves nothing after a failure
             _known(volume, updates.get(volume.id))
         for volume, vdis in wanted:
             update = self._resignatured(volume, updates.get(volume.id), vdis)
@@ -133,17 +137,17 @@ class ResignatureMixin:
         return {"status": "available"}, updates
 
     def _resignatured(self, volume: Any, update: Update, vdis: str) -> Update:
-        """The model update, with what became of the volume if it has metadata. Raises ResignatureFailed."""
+        """Return the model update, with the result in its metadata, if any. Raises ResignatureFailed."""
         try:
             self._resignature(_known(volume, update), vdis)
-        except Exception as problem:  # drivers and connectors raise what they like
+        except Exception as problem:  # drivers and connectors raise any exception
             raise _failed(volume, problem) from problem
         told = {METADATA: f"resignatured as SR {volume.id}"}
         _tell(volume, told)
         return {**update, "metadata": {**update["metadata"], **told}} if update and "metadata" in update else update
 
     def _resignature(self, volume: Any, vdis: str) -> None:
-        """Attach, resignature, detach. A failure to detach does not hide another one."""
+        """Attach, resignature, detach. A failure to detach does not hide an earlier failure."""
         context = volume.obj_context
         try:
             properties = volume_utils.brick_get_connector_properties(
@@ -162,7 +166,7 @@ class ResignatureMixin:
             raise Told(_NOT_DETACHED)
 
     def _connect_device(self, conn: Any) -> Any:
-        """As Cinder does it; but a LUN behind iSCSI that is to be resignatured becomes no device of this host."""
+        """Call the driver. But a LUN behind iSCSI that is attached for a resignature gets no device on this host."""
         initiator = _initiator.get()
         place = place_of(conn, initiator) if initiator is not None else None
         if place is None:
@@ -170,20 +174,20 @@ class ResignatureMixin:
         return {"conn": conn, "device": place, "connector": _NoConnector()}
 
     def _is_detached(self, context: Any, attached: Any, volume: Any, properties: Any) -> bool:
-        """Detach; why it failed is for the log."""
+        """Detach the volume; return False, with the cause in the log, after a failure."""
         try:
             self._detach_volume(context, attached, volume, properties, force=True)
-        except Exception:  # drivers and connectors raise what they like
+        except Exception:  # drivers and connectors raise any exception
             LOG.exception("Volume %s could not be detached from this host.", volume.id)
             return False
         return True
 
 
 class _NoConnector:
-    """That of os-brick, of a volume that has no device here."""
+    """In place of os-brick's connector, for a volume without a device on this host."""
 
     def disconnect_volume(self, *_args: Any, **_kwargs: Any) -> None:
-        """There is nothing to disconnect."""
+        """Do nothing."""
 
 
 def _place(device: Any) -> Place:
@@ -192,7 +196,7 @@ def _place(device: Any) -> Place:
 
 @contextlib.contextmanager
 def _attaching(properties: Dict[str, Any]) -> Iterator[None]:
-    """A host without open-iscsi and without adapters has the initiator name that the command gives it."""
+    """Set the initiator for the attachment. Without open-iscsi and adapters, the command's initiator name is used."""
     if not properties.get("wwpns"):
         properties.setdefault("initiator", initiator_name(None))
     before = _initiator.set(properties.get("initiator"))
@@ -212,7 +216,7 @@ def _driver_at_work() -> Iterator[None]:
 
 
 def _sources(args: Any, kwargs: Dict[str, Any]) -> Dict[str, Any]:
-    """By id, the snapshots or the volumes that a group is made from: what the arguments have in lists."""
+    """Return the source snapshots or volumes of a group by id, from the lists in the arguments."""
     return {one.id: one for given in (*args, *kwargs.values()) if isinstance(given, (list, tuple)) for one in given}
 
 
@@ -221,13 +225,13 @@ def _source(volume: Any, sources: Dict[str, Any]) -> Any:
 
 
 def _wanted(volumes: Any, sources: Dict[str, Any]) -> List[Tuple[Any, str]]:
-    """The volumes to resignature, and which VDIs of each. Raises ResignatureFailed."""
+    """Return the volumes to resignature, with the value for --vdis. Raises ResignatureFailed."""
     found = ((volume, _vdis_wanted(volume, _source(volume, sources))) for volume in volumes)
     return [(volume, vdis) for volume, vdis in found if vdis is not None]
 
 
 def _vdis_wanted(volume: Any, source: Any) -> Optional[str]:
-    """As in `asking`, and the volume is told of a refusal. Raises ResignatureFailed."""
+    """Return the value of `asking.vdis_wanted`. A refusal goes into the volume's metadata. Raises ResignatureFailed."""
     try:
         return vdis_wanted(volume, source)
     except Told as problem:
@@ -235,9 +239,9 @@ def _vdis_wanted(volume: Any, source: Any) -> Optional[str]:
 
 
 def _known(volume: Any, update: Update) -> Any:
-    """The volume with what the driver has said of it, saved: attaching it and deleting it need that.
+    """Save the driver's update of a volume, which attaching and deleting need; return the volume.
 
-    It is a record of our own: what the manager has in its hands cannot always be saved in between.
+    The returned record is a new object, because the manager's object cannot always be saved at this time.
     """
     known = objects.Volume.get_by_id(volume.obj_context.elevated(), volume.id)
     known.update({name: value for name, value in (update or {}).items() if name not in ("id", "status")})
@@ -246,7 +250,7 @@ def _known(volume: Any, update: Update) -> Any:
 
 
 def _failed(volume: Any, problem: Exception) -> ResignatureFailed:
-    """The exception for Cinder; the volume itself tells it too, as nobody but the operator sees the log."""
+    """Return the exception for Cinder. The metadata gets the sentence too, because only the operator sees the log."""
     sentence = problem.sentence if isinstance(problem, Told) else _UNEXPECTED
     LOG.error("Volume %s was not resignatured: %s", volume.id, sentence, exc_info=problem)
     _tell(volume, {METADATA: textwrap.shorten(sentence, _METADATA_LENGTH, placeholder=" ...")})
@@ -254,8 +258,8 @@ def _failed(volume: Any, problem: Exception) -> ResignatureFailed:
 
 
 def _tell(volume: Any, told: Dict[str, str]) -> None:
-    """Beside the properties that the volume has by now. That it cannot be told changes nothing of what was done."""
+    """Add the text to the metadata of a volume. A failure does not change the result."""
     try:
         db.volume_metadata_update(volume.obj_context.elevated(), volume.id, told, False)
-    except Exception:  # whatever a database raises
+    except Exception:  # a database raises any exception
         LOG.exception("Volume %s cannot be told what became of it: %s", volume.id, told[METADATA])

@@ -176,14 +176,14 @@ class FailureCase(FileCase):
         self.command_ends("resignature", "kill -9 $$")
         made, says = self.made_of(original)
         assert made.status == "error"
-        assert says.endswith("The volume is a copy still, with the identities of what it was made from.")
+        assert says.endswith("The volume still has the identities of its source.")
 
     def test_a_host_that_does_not_let_go_of_the_volume(self):
         original = self.golden_volume(self.wanted())
         with mock.patch.object(LocalTarget, "terminate_connection", side_effect=RuntimeError("array busy")):
             made, says = self.made_of(original)
         assert made.status == "error"
-        assert says.startswith("The volume has its new identities, but the host of cinder-volume did not let go of it")
+        assert says.startswith("The volume has its new identities, but the host of cinder-volume could not detach")
         assert show(self.path(made))["sr"]["uuid"] == made.id
 
     def test_two_failures_are_told_by_the_first(self):
@@ -197,7 +197,10 @@ class FailureCase(FileCase):
         secret = RuntimeError("401 for https://admin:hunter2@192.0.2.7/api/igroups")
         with mock.patch.object(LocalTarget, "initialize_connection", side_effect=secret):
             made, problem = self.create(self.volume(original.volume_type_id, source_volid=original.id))
-        says = "The volume has no new identities: the host of cinder-volume could not attach it; its log says why."
+        says = (
+            "The volume has no new identities: the host of cinder-volume could not attach the volume; "
+            "its log gives the cause."
+        )
         assert (made.metadata["relvmoiscsi"], str(problem)) == (says, says)
 
     def test_a_property_that_a_user_sets_meanwhile_stays(self):

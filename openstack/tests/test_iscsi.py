@@ -100,7 +100,10 @@ class IscsiCase(FileCase):
         with mock.patch(f"{__name__}.CHAP", CHAP._replace(secret="wrongwrongwrong")):
             made = self.made(self.golden_volume(self.wanted()))
         assert made.status == "error"
-        says = "The volume has no new identities: the host of cinder-volume could not log in to it; its log says why."
+        says = (
+            "The volume has no new identities: the host of cinder-volume could not log in to the volume; "
+            "its log gives the cause."
+        )
         assert made.metadata == {"relvmoiscsi": says}
         assert LocalTarget.exported == []
 
@@ -113,9 +116,7 @@ class IscsiCase(FileCase):
         original = self.golden_volume(self.wanted())
         self.command_ends("resignature", f"echo '{says}'; exit 6")
         made = self.made(original)
-        assert made.metadata["relvmoiscsi"].endswith(
-            "The volume is a copy still, with the identities of what it was made from."
-        )
+        assert made.metadata["relvmoiscsi"].endswith("The volume still has the identities of its source.")
         assert "127.0.0.1" not in made.metadata["relvmoiscsi"]
 
     def test_other_work_with_a_volume_is_os_bricks(self):

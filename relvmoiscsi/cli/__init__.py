@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command: show | check | resignature | recover | undo, on a LUN; doctor, settings and direct, on a host; pool, on
-a whole pool; map.
+"""The command: show | check | resignature | recover | undo on a LUN; doctor | settings | direct on a host; pool; map.
 
-Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Exit statuses: errors.py. `overview` lists
-the commands, `parser` knows their modules, and `on_lun` is what the commands on a LUN share. This module imports the
-rest while `main` runs: Ctrl-C during the imports ends the command without a traceback, and --help needs little.
+Results go to stdout, messages to stderr; with --json, stdout is one JSON object. errors.py lists the exit statuses.
+`overview` lists the commands, `parser` finds their modules, and `on_lun` has the common code of the commands on a LUN.
+`main` imports all other modules while it runs: Ctrl-C during the imports ends the command without a traceback, and
+--help imports little.
 """
 
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # a type checker takes this for true
+if TYPE_CHECKING:  # a type checker takes TYPE_CHECKING for true
     from argparse import Namespace
     from typing import Any, Dict, Iterator, List, Optional, Sequence
 
     from relvmoiscsi.cli.output import Answer
     from relvmoiscsi.errors import RelvmoiscsiError
 
-EXIT_USAGE = 2  #: of UsageError, and of the parser
+EXIT_USAGE = 2  #: of UsageError, and of the argument parser
 EXIT_BUG = 70
-EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like 70
+EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like EXIT_BUG
 EXIT_INTERRUPTED = 130
 
 
 def main(argv: "Optional[Sequence[str]]" = None) -> int:
-    """Run the command; gives its exit status."""
+    """Run the command; return its exit status."""
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
-    except KeyboardInterrupt:  # before the command begins, or while it says that it was interrupted
+    except KeyboardInterrupt:  # outside the handler of `_run`
         sys.stderr.write("relvmoiscsi: Interrupted.\n")
         return EXIT_INTERRUPTED
 
@@ -50,7 +50,7 @@ def _main(words: "List[str]") -> int:
 
 
 def _run(arguments: "Namespace") -> int:
-    import logging  # noqa: PLC0415 - --help needs none of these
+    import logging  # noqa: PLC0415 - --help needs none of these imports
     from contextlib import contextmanager  # noqa: PLC0415
 
     from relvmoiscsi.cli.output import RED, print_result, print_text, say  # noqa: PLC0415
@@ -65,7 +65,7 @@ def _run(arguments: "Namespace") -> int:
         return _say_failure(arguments, error)
     except KeyboardInterrupt as stop:
         return _say_interrupted(arguments, str(stop), getattr(stop, "facts", {}))
-    except Exception:  # noqa: BLE001 - a bug: say so with its traceback, under an exit status of its own
+    except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
         import traceback  # noqa: PLC0415
 
         say(traceback.format_exc().rstrip())
@@ -76,9 +76,9 @@ def _run(arguments: "Namespace") -> int:
 
 
 def _end_signals_as_ctrl_c() -> "Iterator[None]":
-    """`kill`, `timeout`, systemd, a closed terminal, a lost SSH connection: each does what Ctrl-C does.
+    """Treat SIGTERM and SIGHUP as Ctrl-C: from kill, timeout, systemd, a closed terminal, a lost SSH connection.
 
-    Only the main thread has signals. A signal that is ignored, or that has a handler, stays so.
+    Only the main thread may set signal handlers. A signal that is ignored or has a handler stays unchanged.
     """
     import signal  # noqa: PLC0415
     import threading  # noqa: PLC0415
@@ -114,7 +114,7 @@ def _say_interrupted(arguments: "Namespace", state: str, facts: "Dict[str, Any]"
     from relvmoiscsi.cli.output import print_result, say  # noqa: PLC0415
     from relvmoiscsi.wording import printable  # noqa: PLC0415
 
-    if arguments.json and not hasattr(arguments, "device"):  # a LUN may be what does not answer
+    if arguments.json and not hasattr(arguments, "device"):  # the LUN may be the device that does not answer
         error = {"kind": "Interrupted", "exit_status": EXIT_INTERRUPTED, "message": "Interrupted.", "disk_state": state}
         print_result(_json({"error": error, **facts}))
     say("Interrupted." + (" " + printable(state) if state else _how_to_tell(arguments)))

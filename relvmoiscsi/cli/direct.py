@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands on direct LUNs: add, remove, list; and what the udev rule asks."""
+"""The commands on direct LUNs: add, remove, list; and the command of the udev rule."""
 
 import argparse
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HOST = THIS_HOST
 
-#: sm's own program for what appears in /dev/xapi/block: it introduces a VDI in the host's udev SR
+#: sm's program for new links in /dev/xapi/block; the program introduces a VDI in the host's udev SR
 _INTRODUCER = "opt/xensource/libexec/local-device-change"
 
 _DIRECT = """\
@@ -70,7 +70,7 @@ def add_direct(make: Maker) -> None:
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 
     def command(name: str, run: Any, what: str, more: str) -> argparse.ArgumentParser:
-        # One without a line of help is not listed: it is the rule's.
+        # --help does not list a command without a help line: the command of the udev rule.
         listed: Dict[str, Any] = {"help": what} if what else {}
         sub = commands.add_parser(
             name,
@@ -134,7 +134,7 @@ def _check_pool(entry: Entry, pool: "_Pool") -> None:
 
 
 def _checked_device(entry: Entry, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
-    """The device of the LUN, which nothing uses and which may be given to a VM; "" if the LUN is not there."""
+    """Return the device of a LUN that a VM may get, after the checks; "" for a LUN that this host does not see."""
     disks = udev.disks_of(entry.scsi_id, HOST)
     before = multipath.look(entry.scsi_id, HOST)
     if not disks and not before.had_map:
@@ -143,7 +143,7 @@ def _checked_device(entry: Entry, has_multipathing: bool, is_new: bool, notes: L
         device = direct.device_of(entry.scsi_id, HOST)
         _check_device(device, is_new, notes)
         return device
-    for disk in disks:  # a VM that writes through one of them must not get a map beside it
+    for disk in disks:  # a VM that writes through a path must not get a map beside the path
         _check_device(disk, True, notes)
     try:
         made = multipath.ensure_map(before, disks, host=HOST)
@@ -154,7 +154,7 @@ def _checked_device(entry: Entry, has_multipathing: bool, is_new: bool, notes: L
 
 
 def _check_device(device: str, is_new: bool, notes: List[str]) -> None:
-    if is_new:  # else a VM may use it by now
+    if is_new:  # a VM may already use a LUN that is not new
         direct.check_unused(device, HOST)
     owner = direct.check_content(device, look, HOST)
     if owner.vg_name:
@@ -167,7 +167,7 @@ def _check_device(device: str, is_new: bool, notes: List[str]) -> None:
 
 
 def look(path: str) -> direct.Owner:
-    """What is on a device. Raises DeviceError and whatever opening it gives."""
+    """Return the content of a device. Raises DeviceError and the errors of `open_device`."""
     with open_device(path, writable=False) as device:
         found = read_owner(device)
     return direct.Owner(found.vg_name, found.is_sr, found.problem)
@@ -178,7 +178,7 @@ def look(path: str) -> direct.Owner:
 
 @contextmanager
 def _pool() -> "Iterator[_Pool]":
-    """The pool, by a session of our own. Raises XapiFailure when xapi does not answer."""
+    """Open a session to the pool. Raises XapiFailure when xapi does not answer."""
     from relvmoiscsi.host.xapi.api import Xapi, local_session  # noqa: PLC0415 - slow to import, and udev waits
 
     with local_session(HOST.xapi_socket) as session_ref:
@@ -186,14 +186,14 @@ def _pool() -> "Iterator[_Pool]":
 
 
 class _Pool:
-    """What xapi knows, and what this host is to it."""
+    """Records of the pool, and this host's reference."""
 
     def __init__(self, xapi: "Xapi", host: Host) -> None:
         self._xapi, self._host = xapi, host
         self.call, self.records = xapi.call, xapi.records
 
     def host(self) -> str:
-        """The reference of this host; "" if xapi does not know it."""
+        """Return the reference of this host; "" if xapi does not know the host."""
         from relvmoiscsi.doctor.host_root import inventory  # noqa: PLC0415
 
         uuid = inventory(self._host).get("INSTALLATION_UUID", "")
@@ -204,7 +204,7 @@ class _Pool:
         return bool(host.get("multipathing")) or multipath.is_on({}, host.get("other_config", {}))
 
     def udev_srs(self) -> Dict[str, Dict[str, Any]]:
-        """This host's SRs that take links in /dev/xapi/block for VDIs."""
+        """Return this host's SRs that make VDIs of the links in /dev/xapi/block."""
         host = self.host()
         srs = self.records("SR")
         here = [pbd.get("SR") for pbd in self.records("PBD").values() if host and pbd.get("host") == host]
@@ -215,14 +215,14 @@ class _Pool:
         }
 
     def vdis(self, location: str) -> Dict[str, Dict[str, Any]]:
-        """The VDIs of this host whose location is that link."""
+        """Return the VDIs of this host with this location (a link)."""
         srs = self.udev_srs()
         found = self.records("VDI").items()
         return {ref: vdi for ref, vdi in found if vdi.get("SR") in srs and vdi.get("location") == location}
 
 
 def _vdi(entry: Entry, notes: List[str]) -> str:
-    """The UUID of the VDI that the link is; introduced if need be. What is in the way becomes a note."""
+    """Return the UUID of the VDI for the link; introduce a missing VDI. An error becomes a note."""
     link = direct.link_of(entry.name, HOST)
     try:
         with _pool() as pool:
@@ -284,9 +284,9 @@ def _remove(arguments: argparse.Namespace) -> Answer:
 
 
 def _devices(entry: Entry) -> List[str]:
-    """What a VM may have open: the device that the link leads to, and the LUN's map or else its disks.
+    """Return the devices that a VM may have open: the device of the link; and the map of the LUN, or its disks.
 
-    The paths of a map are held by the map.
+    The paths of a map are left out, because the map always holds its paths open.
     """
     the_map = multipath.find_map(entry.scsi_id, HOST)
     of_lun = [the_map.kernel_name] if the_map else udev.disks_of(entry.scsi_id, HOST)
@@ -296,7 +296,7 @@ def _devices(entry: Entry) -> List[str]:
 
 
 def _check_no_vm(entry: Entry, notes: List[str]) -> None:
-    """Raises Refused when a VM has the LUN as a disk, running or not. Without xapi only who has it open counts."""
+    """Raises Refused when the LUN is a disk of a VM, running or halted. Without xapi, only open devices count."""
     from relvmoiscsi.host.xapi.api import XapiFailure  # noqa: PLC0415
 
     try:
@@ -378,6 +378,6 @@ def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
 
 
 def _udev(arguments: argparse.Namespace) -> Answer:
-    """What the rule asks; it runs at each event of a configured LUN, and udev waits."""
+    """Answer the udev rule. The rule asks at each event of a configured LUN, and udev waits for the answer."""
     name = direct.link_name(arguments.kernel_name, os.environ.get(direct.MARK, ""), look, HOST)
     return Answer({"link": name}, name)

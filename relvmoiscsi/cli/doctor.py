@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command that tells whether this host and its pool are ready for SR.create type=relvmoiscsi."""
+"""The command that checks whether this host and its pool are ready for SR.create type=relvmoiscsi."""
 
 import argparse
 import os
@@ -45,7 +45,7 @@ def _doctor(_arguments: argparse.Namespace) -> Answer:
 
 
 def _text(found: Sequence[Finding], verdict: str) -> str:
-    """The worst comes last, where people look, and the reason in the very last line."""
+    """Return the text, with the worst findings last, and the verdict in the last line."""
     lines: List[str] = []
     for finding in sorted(found, key=lambda finding: STATUSES.index(finding.status)):
         lines.append(printable(f"{finding.status:9}{finding.name:14}{_sentence(finding)}"))
@@ -68,7 +68,7 @@ def _verdict(found: Sequence[Finding]) -> str:
 
 
 def _sentence(finding: Finding) -> str:
-    """It begins with the name of the host, if that is another one."""
+    """Return the sentence of a finding, with the name of the host in front for another host."""
     names_it = not finding.host or finding.sentence.startswith(finding.host + " ")
     return finding.sentence if names_it else f"{finding.host}: {finding.sentence}"
 

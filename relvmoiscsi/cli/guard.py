@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a command that writes to a LUN does first, lest it hurts anybody: it asks who uses the LUN, and takes the locks
-of whoever else might write to it.
+"""Checks and locks before a command writes to a LUN: ask xapi who uses the LUN, and lock out other writers.
 
-    the LUN's lock           one of us at a time: the SR driver takes it as well
-    xapi, where it is        who in the pool uses the SCSIid; before the first write, and after what is only told
-    SM's LVM lock            where SM is: it runs LVM commands and writes to volumes under it
-    LVM's own locks          where the device is one that LVM can see: for its old group, its new one and orphans
+The checks and locks, in this order:
+
+    lock of the LUN     stops other commands of relvmoiscsi and the SR driver, one writer at a time
+    xapi                where this machine has xapi: which SR or VM of the pool uses the SCSIid
+    SM's LVM lock       where this machine has SM: SM runs LVM commands and writes to volumes under this lock
+    LVM's locks         for a block device that LVM sees: on the old VG name, the new VG name, and the orphans
 """
 
 import argparse
@@ -47,32 +48,32 @@ from relvmoiscsi.wording import printable
 log = logging.getLogger(__name__)
 
 HOST = THIS_HOST
-XAPI_SECONDS = 10.0  #: for each answer
-LOCK_SECONDS = 45.0  #: the SR driver is done by then
+XAPI_SECONDS = 10.0  #: time limit for one answer
+LOCK_SECONDS = 45.0  #: time limit for a lock; the SR driver needs less time
 
 
 class ScsiIds(NamedTuple):
-    """By what SCSIids the pool may know a LUN."""
+    """The SCSIids by which the pool may know a LUN."""
 
-    given: Optional[str]  #: with --scsi-id
-    own: Optional[str]  #: that the device has itself
+    given: Optional[str]  #: from --scsi-id
+    own: Optional[str]  #: from the device
 
     @property
     def names(self) -> List[str]:
-        """Those that there are, each once."""
+        """Return the known SCSIids, without duplicates."""
         return list(dict.fromkeys(filter(None, self)))
 
     @property
     def recorded(self) -> Optional[str]:
-        """The one by which a run is known later."""
+        """Return the SCSIid for the records of a run."""
         return self.given or self.own
 
 
 def scsi_ids(path: str, given: Optional[str]) -> ScsiIds:
-    """What was said of the LUN, and what the device says itself.
+    """Return the given SCSIid and the SCSIid of the device.
 
-    Raises UsageError for what is no SCSIid, NotFound or Refused when there is no device, DeviceError when it does not
-    tell and nobody else has, Refused when it tells another SCSIid than was given: it is another LUN.
+    Raises UsageError for a malformed SCSIid; NotFound or Refused without a device. Raises DeviceError when the device
+    gives no SCSIid and `given` is None. Raises Refused when the two SCSIids differ.
     """
     check_given(given)
     own = own_scsi_id(path) if given else (scsi_id_of(path) if is_block_device(path) else None)
@@ -80,20 +81,20 @@ def scsi_ids(path: str, given: Optional[str]) -> ScsiIds:
 
 
 def check_given(given: Optional[str]) -> None:
-    """Raises UsageError for what is no SCSIid."""
+    """Raises UsageError for a malformed SCSIid."""
     if given is not None and not is_scsi_id(given):
         raise UsageError(f"{given!r} is no SCSIid.")
 
 
 def agreed(path: str, given: Optional[str], own: Optional[str]) -> ScsiIds:
-    """Both. Raises Refused when they differ."""
+    """Return both SCSIids. Raises Refused when the two SCSIids differ."""
     if None not in (given, own) and given != own:
         raise Refused(f"{path} has the SCSIid {own}, and --scsi-id says {given}: it is another LUN.")
     return ScsiIds(given, own)
 
 
 def own_scsi_id(path: str) -> Optional[str]:
-    """The SCSIid that the device has itself; None for one that has none, or does not tell."""
+    """Return the SCSIid of the device; None for a device that has no SCSIid or does not answer."""
     return scsi_id_at(path) if is_block_device(path) else None
 
 
@@ -101,16 +102,16 @@ def own_scsi_id(path: str) -> Optional[str]:
 
 
 class PoolAnswer(NamedTuple):
-    """Whether the pool of this host was asked who uses a LUN, and what it says."""
+    """The answer of this host's pool to the question who uses a LUN."""
 
     sentence: str
-    uuid: Optional[str] = None  #: of the pool that has answered; None where nobody has
+    uuid: Optional[str] = None  #: of the pool that has answered; None without an answer
     name_label: Optional[str] = None
-    objection: Optional[Refused] = None  #: why the LUN must not be written to, as far as the pool is concerned
-    is_overridden: bool = False  #: by --not-in-use
+    objection: Optional[Refused] = None  #: why the pool forbids a write to the LUN
+    is_overridden: bool = False  #: whether --not-in-use overrides the objection
 
     def facts(self) -> Dict[str, Any]:
-        """What --json gives as `pool`."""
+        """Return the value of `pool` for --json."""
         return {
             "asked": self.uuid is not None,
             "uuid": self.uuid,
@@ -127,7 +128,7 @@ _NO_SCSI_ID = PoolAnswer("The LUN has no SCSIid: no pool was asked whether this 
 
 
 def ask_pool(path: str, ids: ScsiIds, new_sr: str = "") -> PoolAnswer:
-    """What the pool of this host, if it is in one, says of a LUN, and of the UUID that its SR is to have."""
+    """Ask the pool of this host about a LUN, and about the UUID that the SR of the LUN will have."""
     socket = HOST.xapi_socket
     if not ids.names and not is_lun(path):
         return _IMAGE_FILE
@@ -149,7 +150,7 @@ def ask_pool(path: str, ids: ScsiIds, new_sr: str = "") -> PoolAnswer:
 
 
 def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: Pool, new_sr: str) -> PoolAnswer:
-    """What a pool says by its records; `pools` has the one of the pool itself."""
+    """Return the answer from a pool's records; `pools` holds the record of the pool itself."""
     named = pools[0] if pools else {}
     uuid, label = str(named.get("uuid", "unknown")), str(named.get("name_label", ""))
     called = f"{uuid} ({label!r})" if label else uuid
@@ -167,17 +168,19 @@ def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: Pool, new
 
 
 def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> PoolAnswer:
-    """The answer, where a command may go on. Raises Refused when somebody in the pool uses the LUN, or when xapi is
-    there and does not say; and when nobody was asked, and --yes is all that was said of a block device.
+    """Return the answer if the command may continue; raise Refused otherwise.
 
-    With --not-in-use an objection is a warning, on stderr and in SMlog; in a dry run all is told beforehand.
+    Raises Refused when the pool uses the LUN, or when xapi does not answer. Raises Refused when no pool was asked and
+    only --yes confirms a write to a block device.
+
+    With --not-in-use, an objection becomes a warning on stderr and in SMlog. A dry run only prints the refusal.
     """
     if arguments.not_in_use:
         if found.objection is not None:
             _warn(f"--not-in-use: {arguments.device} will be changed despite this refusal: {found.objection.message}")
         was_needed = found.objection is not None or is_nobody_asked(arguments.device, found)
         return found._replace(is_overridden=was_needed)
-    problem = found.objection or _unsaid(arguments, found, ids)
+    problem = found.objection or _missing_confirmation(arguments, found, ids)
     if problem is not None and getattr(arguments, "dry_run", False):
         say("note: a run without --dry-run is refused: " + printable(problem.message))
     elif problem is not None:
@@ -188,12 +191,12 @@ def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: Scs
 
 
 def is_nobody_asked(path: str, found: PoolAnswer) -> bool:
-    """Whether this is a LUN of which no pool has said anything."""
+    """Is this a LUN about which no pool has answered?"""
     return is_lun(path) and found.uuid is None and found.objection is None
 
 
-def _unsaid(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> Optional[Refused]:
-    """Why nobody has answered for a LUN of which no pool has said anything. A person is asked, if that helps."""
+def _missing_confirmation(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> Optional[Refused]:
+    """Return why the command needs a further confirmation, where no pool was asked; None where a question is enough."""
     path = arguments.device
     if not is_nobody_asked(path, found) or is_named(ids):
         return None
@@ -211,9 +214,9 @@ def _unsaid(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> O
 
 
 def way_out(path: str, ids: ScsiIds, read_sr: Callable[[], str]) -> str:
-    """What a refusal is to say of volumes that the storage manager has activated on a clone; "" where there are none.
+    """Return the advice for a refusal: how to remove the volumes that SM has activated on a clone; "" without volumes.
 
-    `read_sr` gives the UUID of the SR on the LUN. A LUN that the pool has in its records may be the original.
+    `read_sr` returns the UUID of the SR on the LUN. A LUN in the records of the pool may be the original.
     """
     stacked = [name for scsi_id in ids.names for name in use_of_lun(scsi_id, HOST).stacked]
     if not stacked:
@@ -227,7 +230,7 @@ def way_out(path: str, ids: ScsiIds, read_sr: Callable[[], str]) -> str:
 
 
 def _attachments() -> Optional[Attachments]:
-    """What xapi says of the SRs of this host; None where it does not answer."""
+    """Return xapi's records of the SRs on this host; None where xapi does not answer."""
     socket = HOST.xapi_socket
     try:
         with local_session(socket, XAPI_SECONDS) as session_ref:
@@ -240,19 +243,19 @@ def _attachments() -> Optional[Attachments]:
 
 
 def is_named(ids: ScsiIds) -> bool:
-    """Whether --scsi-id has said which LUN is meant, and the device agrees."""
+    """Does --scsi-id name the LUN, and does the device have the same SCSIid?"""
     return ids.own is not None and ids.given == ids.own
 
 
 def _warn(sentence: str) -> None:
-    """On stderr, and where SM's own log is."""
+    """Print a warning on stderr and write the warning to SMlog."""
     text = printable(sentence)
     say("warning: " + text)
     write_log([text], logging.WARNING)
 
 
 def write_log(lines: Iterable[str], level: int = logging.INFO) -> None:
-    """Lines for whoever looks a year later: in SMlog where SM is, else in syslog."""
+    """Write lines for a later investigation: to SMlog where SM is, otherwise to syslog."""
     handler = SmLogHandler() if sm_locks.is_sm_here(HOST) else other_syslog()
     for line in lines:
         handler.handle(logging.makeLogRecord({"levelno": level, "msg": "%s", "args": (line,)}))
@@ -262,9 +265,9 @@ def write_log(lines: Iterable[str], level: int = logging.INFO) -> None:
 
 
 def lun_lock(path: str, ids: Iterable[str]) -> ContextManager[object]:
-    """Held for as long as the device is: no other command of ours, nor the SR driver, is at work on the LUN.
+    """Hold the lock of the LUN for as long as the device is open, against the SR driver and other commands.
 
-    Raises Refused, at once, when one is and does not end in time; NotFound when there is no device.
+    Raises Refused, before the block, when the lock is not free within LOCK_SECONDS; NotFound without a device.
     """
     held = ExitStack()
     if is_block_device(path):
@@ -274,10 +277,10 @@ def lun_lock(path: str, ids: Iterable[str]) -> ContextManager[object]:
 
 
 def write_locks(path: str, vg_names: Iterable[str]) -> ContextManager[object]:
-    """Held while a run is carried out: SM's LVM lock where SM is, and LVM's own on the names of the volume group.
+    """Hold SM's LVM lock, where SM is, and LVM's locks on the VG names, while a run writes.
 
-    An image file is nobody else's, and LVM does not see what is behind a URL. Raises Refused, at once, when a lock
-    stays taken.
+    An image file and a URL need no lock: LVM does not see either. Raises Refused, before the block, when a lock is not
+    free within LOCK_SECONDS.
     """
     held = ExitStack()
     if not is_url(path) and is_block_device(path):
@@ -288,20 +291,20 @@ def write_locks(path: str, vg_names: Iterable[str]) -> ContextManager[object]:
 
 
 def is_lun(path: str) -> bool:
-    """Whether somebody elsewhere may use it: no image file. Raises as `is_block_device`."""
+    """May another machine use the device? False for an image file. Raises the errors of `is_block_device`."""
     return is_url(path) or is_block_device(path)
 
 
 def is_block_device(path: str) -> bool:
-    """Raises NotFound or Refused when there is nothing at `path`, or nothing for us."""
+    """Is `path` a block device? Raises NotFound or Refused for a missing or unusable path."""
     return stat.S_ISBLK(stat_path(path).st_mode)
 
 
 def take(held: ExitStack, lock: ContextManager[object]) -> None:
-    """Hold one more lock. Raises Refused, with nothing held, where it stays taken."""
+    """Enter one more lock. Raises Refused where the lock is not free, after the release of all locks."""
     try:
         held.enter_context(lock)
     except Refused as error:
         held.close()
-        error.disk_state = NOTHING_WRITTEN  # in the words of a command on a LUN
+        error.disk_state = NOTHING_WRITTEN  # commands on a LUN use this sentence
         raise

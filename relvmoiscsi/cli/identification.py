@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What tells a clone from its original: the LUN's own SCSIid and hardware, the SR on it, and whether a pool was asked.
+"""Identify a clone: its own SCSIid and hardware, the SR on the LUN, and the answer of the pool.
 
-Computed here alone. Prompts, the dry run and `show` print the same lines; --json has the same facts as `lun`.
+No other module computes the identification. Prompts, the dry run and `show` print the same lines; --json has the same
+facts as `lun`.
 """
 
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
@@ -20,20 +21,20 @@ _AT_WORK = "The storage manager was working on the SR when the copy was taken, o
 
 
 class Identification(NamedTuple):
-    """A device, and what is on it before a command changes it."""
+    """A device and its content before a command changes the content."""
 
-    kind: str  #: as `opening.kind_of` has it
-    scsi_id: Optional[str]  #: that the device has itself
+    kind: str  #: from `opening.kind_of`
+    scsi_id: Optional[str]  #: from the device
     hardware: Hardware
     size_bytes: int
     sr_uuid: Optional[str]
-    sr_name_label: Optional[str]  #: None, as `vdis`, where the SR on it does not read
+    sr_name_label: Optional[str]  #: None, like `vdis`, where the SR is unreadable
     vdis: Optional[int]
     is_sm_at_work: bool
     pool: PoolAnswer
 
     def facts(self) -> Dict[str, Any]:
-        """What --json gives as `lun`."""
+        """Return the value of `lun` for --json."""
         return {
             "kind": self.kind,
             "scsi_id": self.scsi_id,
@@ -48,12 +49,12 @@ class Identification(NamedTuple):
         }
 
     def lines(self) -> List[str]:
-        """The same, as people read it."""
+        """Return the facts as lines for people."""
         found = [self.device_line(), *([self._sr_line()] if self.sr_uuid else []), self.pool_line()]
         return [*found, *([f"  note     {_AT_WORK}"] if self.is_sm_at_work else [])]
 
     def device_line(self) -> str:
-        """What kind of device it is, what it calls itself, and its size."""
+        """Return the line with the kind, the name and the size of the device."""
         size = human_size(self.size_bytes)
         if self.kind == IMAGE_FILE:
             return f"  device   image file, {size}"
@@ -63,7 +64,7 @@ class Identification(NamedTuple):
         return printable("  device   " + ", ".join(filter(None, [scsi_id, name, serial, size])))
 
     def pool_line(self) -> str:
-        """Whether a pool was asked, and what it says."""
+        """Return the line with the answer of the pool."""
         return printable(f"  pool     {self.pool.sentence}")
 
     def _sr_line(self) -> str:
@@ -75,7 +76,7 @@ class Identification(NamedTuple):
 def identify(
     device: "Opened", own_scsi_id: Optional[str], pool: PoolAnswer, lun: Optional[Lun], sr_uuid: Optional[str] = None
 ) -> Identification:
-    """The identification of an open device; `lun` is what is on it, `sr_uuid` the SR where that does not read."""
+    """Identify an open device. `lun` is its content; `sr_uuid` is the SR where the content is unreadable."""
     return Identification(
         kind=kind_of(device),
         scsi_id=own_scsi_id,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What is behind a portal: targets; what is behind a target: LUNs, and the SR that each holds."""
+"""List the targets behind a portal; list the LUNs behind a target, with the SR on each LUN."""
 
 import argparse
 from contextlib import suppress
@@ -17,17 +17,17 @@ from relvmoiscsi.wording import human_size, printable, table
 
 
 class Listed(NamedTuple):
-    """A LUN, and what is on it."""
+    """A LUN and its content."""
 
     info: LunInfo
-    state: Optional[str] = None  #: of the engine; None where the LUN could not be read
+    state: Optional[str] = None  #: the engine's state; None where the LUN was not read
     sr_uuid: Optional[str] = None
     sr_name_label: Optional[str] = None
     vdis: Optional[int] = None
-    problem: Optional[str] = None  #: why there is no state, or no SR
+    problem: Optional[str] = None  #: why `state` or the SR is missing
 
     def facts(self) -> Dict[str, Any]:
-        """What --json gives of it."""
+        """Return the values for --json."""
         info = self.info
         return {
             "lun": info.number,
@@ -44,24 +44,27 @@ class Listed(NamedTuple):
 
 
 def listed(arguments: argparse.Namespace) -> Optional[Answer]:
-    """What a URL lists; None for the URL of one LUN. Raises UsageError, NotFound, Refused."""
+    """Return the list for the URL of a portal or a target; None for the URL of one LUN.
+
+    Raises UsageError, NotFound, Refused.
+    """
     text, url = arguments.device, parse_url(arguments.device)
     if url.lun is not None:
-        with suppress(Lost):  # whoever opens the LUN makes a session that is lost anew
-            _say_alike(over_iscsi.luns(arguments, text), url.lun)
+        with suppress(Lost):  # the command that opens the LUN logs in again
+            _say_equal_scsi_ids(over_iscsi.luns(arguments, text), url.lun)
         return None
     if not url.iqn:
         targets = over_iscsi.targets(arguments, text)
         return Answer(_target_facts(text, targets), "\n".join(_target_lines(text, targets)))
     infos = over_iscsi.luns(arguments, text)
-    _say_alike(infos)
+    _say_equal_scsi_ids(infos)
     luns = over_iscsi.each_at_once([partial(_read, arguments, url, info) for info in infos])
     facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
     return Answer(facts, "\n".join(_lun_lines(text, luns)))
 
 
-def _say_alike(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:
-    """Tell of LUNs with one SCSIid; where a number is given, of those that share it with that LUN."""
+def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:
+    """Print a note about LUNs with equal SCSIids; with a number, only about LUNs with the SCSIid of that LUN."""
     by_id: Dict[str, List[int]] = {}
     for info in infos:
         if info.scsi_id is not None:
@@ -75,7 +78,7 @@ def _say_alike(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:
 
 
 def _read(arguments: argparse.Namespace, url: Url, info: LunInfo) -> Listed:
-    """What is on a LUN. One that cannot be read is listed with the reason."""
+    """Read the content of a LUN. An unreadable LUN is listed with the reason."""
     if info.problem:
         return Listed(info, problem=info.problem)
     text = arguments.device.rstrip("/") + f"/{info.number}"

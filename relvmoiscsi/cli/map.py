@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command that tells what old ids became: of a LUN whose journal reads, all of them; else those that are asked for,
-which takes no device, for the new SR's UUID and the old ids say it all.
+"""The command that maps old ids to new ids: all ids of a LUN from its journal, or given ids by computation.
+
+The computation needs no device: each new id is derived from the UUID of the new SR and the old id.
 """
 
 import argparse
@@ -50,7 +51,7 @@ def _map(arguments: argparse.Namespace) -> Answer:
 
 
 def _map_of(arguments: argparse.Namespace) -> Answer:
-    """The map of a LUN. Raises NotFound where it has none, and what keeps the LUN from being read."""
+    """Return the map of a LUN. Raises NotFound where the LUN has no map, and the errors of reading a LUN."""
     path = arguments.lun
     with opened_to_read(arguments, path) as device:
         found = engine.inspect(device)

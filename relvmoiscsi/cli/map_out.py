@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The file of --map-out: what --json prints, for whoever looks a year later.
+"""The file of --map-out: the --json output, for a later investigation.
 
-A file is made and taken away again before the LUN is opened. So a file that cannot be written is an error while nothing
-has happened, and a run that is killed leaves none. The new file gets its name when it is whole and durable. No content
-is ever replaced: the name may be that of an image, of the file behind a loop device, or of the only record of an
+The command makes the file and removes the file before the LUN is opened. So an unwritable path is an error before any
+change, and a killed run leaves no file. The new file gets its name after its content is complete and durable. --map-out
+never replaces content: the name may belong to an image, to the file behind a loop device, or to the only record of an
 earlier run.
 """
 
@@ -19,11 +19,11 @@ from relvmoiscsi.cli.output import Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import sync_directory, take_over
 
-EXIT_NOT_PRINTED = 74  #: it is done, and the file could not be written
+EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
 
 
 def written(run: Command) -> Command:
-    """The same command, which writes what it answers to the file of --map-out."""
+    """Return the command, extended to write its answer to the file of --map-out."""
 
     def command(arguments: argparse.Namespace) -> Answer:
         look = f"`relvmoiscsi show {arguments.device}` shows the state of {arguments.device}."
@@ -36,9 +36,10 @@ def written(run: Command) -> Command:
 
 @contextmanager
 def new_file(path: Optional[str], look: str) -> Iterator[Callable[[Dict[str, Any]], bool]]:
-    """A block that gives what it is called with to the file, and tells whether that was possible; without a path, it
-    does nothing. `look` is the sentence on where to look where it was not. Raises UsageError before the block where the
-    file cannot be made, or has content already.
+    """Yield a function that writes facts to the file and returns whether the write succeeded.
+
+    Without a path, the function does nothing. After a failed write, `look` is printed: the sentence on where to find
+    the map. Raises UsageError before the block where the file cannot be made, or has content already.
     """
     if path is None:
         yield lambda facts: True
@@ -49,10 +50,10 @@ def new_file(path: Optional[str], look: str) -> Iterator[Callable[[Dict[str, Any
 
 
 class _MapFile:
-    """A new file, written beside the name that it will have."""
+    """A new file, written under a temporary name in the same directory."""
 
     def __init__(self, path: str, look: str) -> None:
-        """Raises UsageError when the file cannot be made, or when something is there already."""
+        """Raises UsageError when the file cannot be made, or exists with content."""
         self._path, self._look = os.path.realpath(path), look
         try:
             if not _is_free(self._path):
@@ -63,7 +64,7 @@ class _MapFile:
             raise UsageError(f"{path}: {error.strerror}.") from error
 
     def finish(self, facts: Dict[str, Any]) -> bool:
-        """Give it its content and its name. False, with a sentence on stderr, when that fails."""
+        """Write the content and rename the file. Return False, with a sentence on stderr, when a step fails."""
         try:
             with self._new() as file:
                 file.write(json.dumps(facts, indent=2).encode("ascii") + b"\n")
@@ -80,7 +81,7 @@ class _MapFile:
 
     @contextmanager
     def _new(self) -> Iterator[BinaryIO]:
-        """A file that is gone after the block unless it was given another name."""
+        """Make a file that is removed after the block, unless the file was renamed."""
         directory, name = os.path.split(self._path)
         path = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -94,7 +95,7 @@ class _MapFile:
 
 
 def _is_free(path: str) -> bool:
-    """Whether nothing is lost where a file gets this name: no file is there, or an empty one, as mktemp makes it."""
+    """Is the name free for the file? True without a file, and for an empty file as mktemp makes it."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

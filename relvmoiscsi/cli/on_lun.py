@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the commands on a LUN share: arguments, the device, and the way of those that write.
+"""Common code of the commands on a LUN: arguments, the open device, and the steps of a write.
 
-identify    what tells this LUN from its original, and who uses it: `Target.identify`
-ask         a person, unless --yes and what goes with it have said it: `Target.ask`
-lock        whoever else might write: `Target.locks`
-write       the engine
-record      the map, in syslog and in the file of --map-out: `answer`, `map_out`
+identify    identify the LUN, and ask who uses the LUN: `Target.identify`
+ask         ask a person, unless --yes and --scsi-id or --not-in-use confirm: `Target.ask`
+lock        lock out other writers: `Target.locks`
+write       call the engine
+record      write the map to syslog and to the file of --map-out: `answer`, `map_out`
 """
 
 import argparse
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 FINISHED = "{}: the {} was finished."
 
-#: between the two looks at a LUN of which nobody has said that it is not in use
+#: between the two reads of a LUN about which no pool has answered
 LOOK_SECONDS = 1.0
-#: the label, and the header of the first metadata area as LVM makes it: each change of the volume group changes it
-_LOOKED_AT = Range(0, 8192)
+#: the label, and the header of the first metadata area where LVM puts both: each change of the VG changes the header
+_COMPARED_RANGE = Range(0, 8192)
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The same parser, which takes DEVICE and what a command that writes takes."""
+    """Add DEVICE and the options of a command that writes; return the parser."""
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--not-in-use", action="store_true", help="proceed even if xapi reports the LUN in use or does not answer"
@@ -60,7 +60,7 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 class Target:
-    """A LUN that a command is to write to, open for it alone."""
+    """A LUN that a command writes to, opened exclusively."""
 
     def __init__(self, arguments: argparse.Namespace, device: "Opened", ids: ScsiIds) -> None:
         self.path, self.device, self.ids = arguments.device, device, ids
@@ -69,11 +69,13 @@ class Target:
         self.identification: Optional[Identification] = None
 
     def identify(self, lun: Optional[Lun], sr_uuid: Optional[str] = None, new_sr: str = "") -> Identification:
-        """Find out what tells the LUN from its original, and say it to whoever will be asked.
+        """Identify the LUN, and print the identification before a question.
 
-        `lun` is what is on it, `sr_uuid` the SR where that does not read, `new_sr` what a new run makes of it.
+        `lun` is the content of the LUN, `sr_uuid` the SR of an unreadable LUN, `new_sr` the UUID that a new run gives
+        the SR.
 
-        Raises Refused where it must not be written to, UsageError where a question would be asked and nobody is there.
+        Raises Refused for a LUN that must not be written to. Raises UsageError where a question needs a missing
+        terminal.
         """
         arguments = self._arguments
         with in_state(NOTHING_WRITTEN):
@@ -87,9 +89,9 @@ class Target:
         return found
 
     def ask(self, question: str, loss: str = "") -> None:
-        """Go on with a yes to the question; of a LUN of which no pool has said anything, with its SCSIid.
+        """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.
 
-        `loss` is the question where something is destroyed: it is answered by itself. Raises Refused.
+        `loss` is a second question, about data that the run destroys. Raises Refused.
         """
         with in_state(NOTHING_WRITTEN):
             unknown = self._is_unknown()
@@ -103,20 +105,20 @@ class Target:
                 self._look_again()
 
     def locks(self, run: Run) -> ContextManager[Any]:
-        """Held while the run is carried out."""
+        """Hold the locks while the run writes."""
         with in_state(NOTHING_WRITTEN):
             return guard.write_locks(self.path, engine.vg_names(run))
 
     def _is_unknown(self) -> bool:
-        """Whether nobody has said that it is not in use."""
+        """Has neither a pool nor --not-in-use said that the LUN is unused?"""
         assert self.identification is not None
         return not self._arguments.not_in_use and guard.is_nobody_asked(self.path, self.identification.pool)
 
     def _look(self) -> bytes:
-        return self.device.read([Range(0, min(_LOOKED_AT.length, self.device.size_bytes))])[0]
+        return self.device.read([Range(0, min(_COMPARED_RANGE.length, self.device.size_bytes))])[0]
 
     def _look_again(self) -> None:
-        """Raises Refused when LVM, wherever it is, has changed the volume group since `identify`."""
+        """Raises Refused when LVM, on any host, has changed the VG since `identify`."""
         time.sleep(max(0.0, self._looked + LOOK_SECONDS - time.monotonic()))
         now = self._look()
         if now != self._seen:
@@ -129,7 +131,7 @@ class Target:
 
 @contextmanager
 def opened(arguments: argparse.Namespace, writable: bool = True) -> Iterator[Target]:
-    """The device; for us alone if it is to be written."""
+    """Open the device, exclusively for a write."""
     with ExitStack() as held:
         with in_state(NOTHING_WRITTEN):
             open_word = _opened_url if is_url(arguments.device) else _opened_path
@@ -151,8 +153,13 @@ def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack)
 
 
 def _opened_url(arguments: argparse.Namespace, writable: bool, held: ExitStack) -> "Tuple[Opened, ScsiIds]":
-    """The session that writes ends any other of this machine that writes to the LUN: the lock of the LUN comes first,
-    and so the SCSIid. Where it was not given, a session that only reads tells it. The one that writes compares.
+    """Open the LUN of a URL; for a write, after the lock of the LUN.
+
+        t0  another command of this machine writes to the LUN in its session
+        t1  a new session that writes would end the session of the other command
+
+    The lock prevents t1, and the lock needs the SCSIid. Without --scsi-id, a session that only reads gives the SCSIid.
+    The session that writes compares the SCSIid.
     """
     url, given = arguments.device, arguments.scsi_id
     guard.check_given(given)
@@ -167,14 +174,14 @@ def _opened_url(arguments: argparse.Namespace, writable: bool, held: ExitStack) 
 
 
 def _sr_on(path: str) -> str:
-    """The UUID of the SR on a LUN; "" where there is none that can be read. Raises RelvmoiscsiError."""
+    """Return the UUID of the SR on a LUN; "" without a readable SR. Raises RelvmoiscsiError."""
     with open_device(path, writable=False) as device:
         lun = engine.inspect(device).lun
     return lun.sr_uuid if lun is not None else ""
 
 
 def answer(target: Target, result: Result, headline: str) -> Answer:
-    """What a command that has written says; syslog has it too, and LVM is told where it keeps what it has seen."""
+    """Return the answer after a write; write the map to syslog, and refresh LVM's caches of the device."""
     path = target.path
     if is_url(path):
         say_where_seen(target.ids.own)
@@ -188,14 +195,16 @@ def answer(target: Target, result: Result, headline: str) -> Answer:
         guard.write_log(record)
     lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
     facts = report.result_facts(path, result)
-    assert target.identification is not None  # nothing is written before
+    assert target.identification is not None  # every write follows `identify`
     facts["lun"] = target.identification.facts()
     return Answer(facts, "\n".join([*lines, *_next_steps(target, result)]))
 
 
 def _next_steps(target: Target, result: Result) -> List[str]:
-    """What to do now: the commands that attach the new SR, with its values; or, of a clone that has its old identities,
-    how to get there. Nothing for an image file with new identities, which no host attaches.
+    """Return the next steps: the commands that attach the new SR, with its values.
+
+    For a clone with its old identities, return how to resignature the clone. Return nothing for an image file with new
+    identities, because no host attaches an image file.
     """
     if result.state != engine.RESIGNATURED:
         return [
@@ -223,7 +232,7 @@ def _next_steps(target: Target, result: Result) -> List[str]:
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:
-    """What --json gives beside the error: the device, and its state unless it does not even open."""
+    """Return the device and its state, for --json beside the error; None as state if the device does not open."""
     path = arguments.device
     try:
         if is_url(path) and not may_open(problem):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The word DEVICE: a block device, an image file or the URL of a LUN behind iSCSI; and its LUN, opened to be read.
+"""The argument DEVICE: a block device, an image file or the URL of a LUN behind iSCSI; and opening a LUN for reading.
 
 `on_lun.opened` opens a LUN for the commands that write.
 """
@@ -30,7 +30,7 @@ IMAGE_FILE, BLOCK_DEVICE, ISCSI_LUN = "image file", "block device", "iSCSI LUN"
 
 
 def device_word(word: str) -> str:
-    """The same word, for a parser; a URL that does not parse is an error of usage, and is not repeated."""
+    """Return the argument. Raises ArgumentTypeError for a malformed URL; the message does not repeat the URL."""
     if is_url(word):
         try:
             parse_url(word)
@@ -40,14 +40,14 @@ def device_word(word: str) -> str:
 
 
 def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The same parser, which takes DEVICE, and what goes with a URL."""
+    """Add DEVICE and the login options to the parser; return the parser."""
     what = "block device, image file, or iscsi://[user@]host[:port]/iqn/lun"
     parser.add_argument("device", metavar="DEVICE", type=device_word, help=what)
     return takes_login(parser)
 
 
 def takes_login(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The same parser, which takes who logs in to the target of a URL; its command refuses that without a URL."""
+    """Add the login options for a URL to the parser. The command refuses these options without a URL."""
     run = parser.get_default("run")
 
     def command(arguments: argparse.Namespace) -> Answer:
@@ -77,7 +77,7 @@ def _check_login(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def opened_to_read(arguments: argparse.Namespace, word: str) -> "Iterator[Opened]":
-    """The device, for the block. Raises NotFound, UsageError, Refused."""
+    """Open the device for the block. Raises NotFound, UsageError, Refused."""
     if is_url(word):
         with over_iscsi.opened_url(arguments, word, writable=False) as lun:
             yield lun
@@ -93,24 +93,24 @@ def kind_of(device: "Opened") -> str:
 
 
 def scsi_id_of(device: "Opened") -> Optional[str]:
-    """The SCSIid that the device has itself; None for one that has none, or does not tell."""
+    """Return the SCSIid of the device; None for a device that has no SCSIid or does not answer."""
     return guard.own_scsi_id(device.name) if isinstance(device, HostDevice) else device.info.scsi_id
 
 
 def hardware_of(device: "Opened") -> Hardware:
-    """What the device calls itself."""
+    """Return vendor, model and serial number of the device."""
     if isinstance(device, HostDevice):
         return scsi_id.hardware_of(device.name, guard.HOST)
     return Hardware(device.info.vendor, device.info.model, device.info.serial)
 
 
 def ranges_with_data(device: "Opened") -> List[Range]:
-    """The stretches that may hold data: what a sparse image file has allocated, all of any other device."""
+    """Return the ranges that may hold data: allocated ranges of an image file, the whole of another device."""
     return device.data_ranges() if isinstance(device, HostDevice) else [Range(0, device.size_bytes)]
 
 
 def is_same(word: str, other: str) -> bool:
-    """Do two words name the same device? Raises NotFound when a path leads nowhere."""
+    """Do two arguments name the same device? Raises NotFound for a path without a device."""
     if is_url(word) and is_url(other):
         one, two = parse_url(word), parse_url(other)
         return (one.iqn, one.lun) == (two.iqn, two.lun) and bool(one.iqn)

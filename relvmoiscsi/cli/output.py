@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the command says and asks: results go to stdout; talk, questions and bars go to stderr.
+"""Output and questions of the command: results go to stdout; messages, questions and bars go to stderr.
 
-Lines fit the terminal, or 80 columns; the environment variable COLUMNS has another number. A terminal shows errors in
-red and headings bold, unless NO_COLOR is set. Text that cannot be printed never stops the work.
+Lines fit the terminal, or 80 columns; the environment variable COLUMNS overrides the width. A terminal shows errors in
+red and headings bold, unless NO_COLOR is set. A failed write to stderr never stops the work.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """What a command says and how it ends."""
+    """Result and exit status of a command."""
 
     facts: Dict[str, Any]
     text: str
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 Command = Callable[["Namespace"], Answer]
-#: Gives the parser of a command what runs it, and what it says beyond the line in --help: more, with an example.
+#: called with the function that runs a command, and the text of its --help after the first line; returns the parser
 Maker = Callable[[Command, str], "ArgumentParser"]
 
 
@@ -39,7 +39,7 @@ RED, BOLD = "31", "1"
 
 
 def painted(stream: Any, text: str, code: str) -> str:
-    """The text in a colour, on a terminal that shows colours to a person who wants them."""
+    """Return the text in a colour, unless the stream is no terminal, TERM is dumb, or NO_COLOR is set."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not _is_terminal(stream)
     return text if is_plain else f"\033[{code}m{text}\033[0m"
 
@@ -49,22 +49,22 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def width(stream: Any) -> int:
-    """Columns that a line may have."""
+    """Return the number of columns of a line."""
     try:
         return int(os.environ.get("COLUMNS", "")) or 80
     except ValueError:
         pass
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError, AttributeError):  # no terminal, a closed stream, no stream
+    except (OSError, ValueError, AttributeError):  # no terminal, a closed stream, or no stream
         return 80
 
 
 def wrapped(text: str, columns: int) -> str:
-    """The text with its long lines broken between words.
+    """Return the text with its long lines broken between words.
 
-    A sentence behind columns goes on under its own begin. Whole stay: a command to copy, which is in backticks or
-    stands alone on an indented line, and a table whose last column begins in the right half.
+    A broken line continues under the start of its last column. Two kinds of text stay whole: a command, in backticks or
+    alone on an indented line; and a row of a table whose last column starts in the right half.
     """
     return "\n".join(line if len(line) <= columns else _wrapped_line(line, columns) for line in text.split("\n"))
 
@@ -73,7 +73,7 @@ def _wrapped_line(line: str, columns: int) -> str:
     indent = max(2, line.rfind("  ") + 2)
     if indent > columns // 2 or re.match(" +(xe|relvmoiscsi) ", line):
         return line
-    from textwrap import fill  # noqa: PLC0415 - udev waits for a command, which says one word
+    from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
 
     whole = re.sub("`[^`]*`", lambda command: command.group().replace(" ", "\0"), line)
     filled = fill(whole, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
@@ -87,19 +87,19 @@ def say(text: str, code: str = "") -> None:
     text = wrapped("relvmoiscsi: " + text, width(sys.stderr))
     try:
         write_text(sys.stderr, (painted(sys.stderr, text, code) if code else text) + "\n")
-    except OSError:  # talk that nobody hears is no reason to stop the work, or to hide how it went
+    except OSError:  # a message without a reader must not stop the work
         pass
 
 
 def print_text(text: str) -> bool:
-    """Print what people read, its headings bold; as `print_result`."""
+    """Print text for people, with bold headings; return as `print_result`."""
     lines = wrapped(text, width(sys.stdout)).split("\n")
     heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
     return print_result("\n".join(painted(sys.stdout, line, BOLD) if heads.match(line) else line for line in lines))
 
 
 def print_result(text: str) -> bool:
-    """Print a result. False when nobody takes it: `| head` that has ended, a full disk, a closed stdout."""
+    """Print a result. Return False when stdout fails: after the end of `| head`, on a full disk, or when closed."""
     try:
         write_text(sys.stdout, text + "\n")
     except BrokenPipeError:
@@ -113,14 +113,14 @@ def print_result(text: str) -> bool:
 
 
 def _give_up_stdout() -> None:
-    """Python would try to print the rest once more when it ends, and fail with a status of its own."""
+    """Replace stdout by /dev/null, so that Python's exit does not flush the rest again and fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def write_text(stream: Any, text: str) -> None:
-    """Labels may be in any language, and dom0's locale may know ASCII only. A daemon may have no streams."""
+    """Write text, with escapes for characters outside the stream's encoding. Skip a missing stream, as in a daemon."""
     if stream is None:
         return
     encoding = getattr(stream, "encoding", None) or "ascii"
@@ -132,7 +132,7 @@ def write_text(stream: Any, text: str) -> None:
 
 
 def must_be_able_to_ask(arguments: "Namespace") -> None:
-    """Raises UsageError where a question would be asked and nobody is there."""
+    """Raises UsageError where the command needs to ask and has no terminal."""
     if arguments.yes or getattr(arguments, "dry_run", False):
         return
     if arguments.json or sys.stdin is None or sys.stderr is None or not sys.stdin.isatty():
@@ -141,19 +141,19 @@ def must_be_able_to_ask(arguments: "Namespace") -> None:
 
 
 def ask(arguments: "Namespace", question: str) -> None:
-    """Go on only with a yes. Raises Refused."""
+    """Return only after a yes. Raises Refused."""
     if not arguments.yes:
         _go_on_with(("y", "yes"), _typed(question + " [y/N]").lower())
 
 
 def ask_for(arguments: "Namespace", question: str, word: str) -> None:
-    """Go on only when the person types the word that the question asks for. Raises Refused."""
+    """Return only after the person types `word`. Raises Refused."""
     if not arguments.yes:
         _go_on_with((word,), _typed(question))
 
 
 def tell(text: str, end: str = "\n") -> None:
-    """Say what a person must have read before the question. Raises UsageError where stderr takes nothing."""
+    """Print the text that a person must read before the question. Raises UsageError where stderr fails."""
     try:
         write_text(sys.stderr, wrapped(text, width(sys.stderr)) + end)
     except OSError as error:
@@ -174,14 +174,14 @@ def _go_on_with(wanted: Sequence[str], typed: str) -> None:
 
 BAR = 40  #: characters
 REDRAW_SECONDS = 0.2
-ESTIMATE_SECONDS = 2.0  #: before that a rate says nothing
+ESTIMATE_SECONDS = 2.0  #: time until the rate is reliable
 
 
 class Bar:
-    """A line on a terminal that is drawn anew: a bar, how much is done, and how long the rest takes at the rate so far.
+    """A progress bar on a terminal, with the bytes done and the remaining time at the average rate.
 
-    Called with the bytes that are done and all bytes. Work of which less is done than before has begun anew. As a
-    context manager it ends its line, also where the work fails.
+    Call the bar with the bytes done and the total bytes. A lower number than before starts a new measurement. As a
+    context manager, the bar ends its line, also after an error.
     """
 
     def __init__(self, stream: Optional[TextIO] = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -230,7 +230,7 @@ class Bar:
             self._write("\n")
 
     def _write(self, text: str) -> None:
-        """A terminal that has gone away is no reason to stop the work."""
+        """Write to the terminal; stop the bar after an error."""
         try:
             self._stream.write(text)
             self._stream.flush()
@@ -239,7 +239,7 @@ class Bar:
 
 
 def human_time(seconds: float) -> str:
-    """A time as people read it: "40 s", "12 min", "3 h 5 min"."""
+    """Return a time for people: "40 s", "12 min", "3 h 5 min"."""
     whole = int(seconds + 0.5)
     if whole < 60:
         return f"{whole} s"

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A LUN behind an iscsi:// URL, for the commands on a LUN: who logs in, with which secrets, and how long is waited.
+"""The LUN of an iscsi:// URL, for the commands on a LUN: initiator name, CHAP secrets and time limits.
 
-    who       --initiator-name; else /etc/iscsi/initiatorname.iscsi, where xapi keeps the IQN of a host as well; else a
-              name made of the UUID of this machine, the same each time
-    secrets   the environment variables of libiscsi, or --chap-file with the same names. Never a word of the command
-    how long  each batch of reads or writes has PATIENCE_SECONDS, in which sessions that are lost are made again
+    initiator name    --initiator-name; otherwise from /etc/iscsi/initiatorname.iscsi, as xapi writes the IQN
+                      of a host; otherwise derived from the UUID of this machine
+    CHAP secrets      from the environment variables of libiscsi, or from --chap-file with the same names; never
+                      from an argument
+    time limits       PATIENCE_SECONDS for each batch of reads or writes; lost sessions are opened again in this time
 
-Nothing of the LUN comes to this machine: no disk, no map, no LVM. So there is no lock of LVM to take. What a LUN that
-this machine sees as a disk keeps in its caches nobody could tell from here: nothing is written to such a LUN by a URL.
+The session makes no disk, no map and no LVM device on this machine, so there is no LVM lock to take. If this machine
+also sees the LUN as a disk, the caches of that disk would be stale after a write. So no command writes to such a LUN by
+its URL.
 """
 
 import argparse
@@ -37,22 +39,22 @@ from relvmoiscsi.iscsi.url import FORM, Url, parse_url
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 120.0  #: of a batch of reads or writes, and of a login
-LIST_SECONDS = 20.0  #: of the work at one LUN of many
-LISTED_AT_ONCE = 4  #: sessions; arrays have limits
+PATIENCE_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
+LIST_SECONDS = 20.0  #: for all work on one LUN of a list
+LISTED_AT_ONCE = 4  #: sessions in parallel; arrays limit their number
 
 USER, SECRET = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
 TARGET_USER, TARGET_SECRET = "LIBISCSI_CHAP_TARGET_USERNAME", "LIBISCSI_CHAP_TARGET_PASSWORD"
 _NAMES = (USER, SECRET, TARGET_USER, TARGET_SECRET)
 
 INITIATOR_FILE = "etc/iscsi/initiatorname.iscsi"
-#: A domain that nobody can register (RFC 2606). A naa. name would need no domain, but NetApp's arrays know none, and
-#: targetcli refuses those that are assigned locally (naa.3).
+#: Nobody can register this domain (RFC 2606). A naa. name would need no domain, but NetApp's arrays reject naa. names,
+#: and targetcli rejects locally assigned naa. names (naa.3).
 OWN_NAME = "iqn.2026-11.invalid.relvmoiscsi:{}"
 _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,210}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
-#: errors after which another attempt to open the LUN would end in the same way
-_NOT_OPEN = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "ISCSIDevice", "ISCSIPort")
+#: keys of errors after which a second attempt to open the LUN would fail the same way
+_PERMANENT_KEYS = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "ISCSIDevice", "ISCSIPort")
 
 Found = TypeVar("Found")
 
@@ -61,7 +63,7 @@ Found = TypeVar("Found")
 
 
 def host_uuid(host: Optional[Host] = None) -> str:
-    """What tells this machine from any other that might write to the same LUN; of a host of xapi, its UUID there."""
+    """Return an id that no other machine has: on a host of xapi, the UUID of the host."""
     host = host or guard.HOST
     installation = inventory(host).get("INSTALLATION_UUID", "")
     machine = text_of(host.at("etc/machine-id")).strip()
@@ -69,7 +71,7 @@ def host_uuid(host: Optional[Host] = None) -> str:
 
 
 def initiator_name(given: Optional[str]) -> str:
-    """The IQN to log in with. Raises UsageError for what cannot be one."""
+    """Return the initiator name for the login. Raises UsageError for a malformed name."""
     if given is not None:
         if not _INITIATOR.match(given):
             raise UsageError(f"{given!r} is not an initiator name: begin with iqn., eui. or naa.")
@@ -82,7 +84,10 @@ def initiator_name(given: Optional[str]) -> str:
 
 
 def credentials(arguments: argparse.Namespace, url: Url) -> Credentials:
-    """CHAP users and secrets, of the environment or of --chap-file; that of a URL comes first. Raises UsageError."""
+    """Return the CHAP users and secrets, from the environment or --chap-file. Raises UsageError.
+
+    A user in the URL takes precedence.
+    """
     if arguments.chap_file is not None:
         values = _in_file(arguments.chap_file)
         if not any(values.values()):
@@ -104,7 +109,7 @@ def credentials(arguments: argparse.Namespace, url: Url) -> Credentials:
 
 
 def _in_file(path: str) -> Dict[str, str]:
-    """The values in a file of --chap-file. Raises UsageError, which has no line of the file."""
+    """Return the values in a file of --chap-file. Raises UsageError; the message contains no line of the file."""
     try:
         with open(path, encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -129,14 +134,14 @@ def _in_file(path: str) -> Dict[str, str]:
 
 
 class Patience(Deadline):
-    """So many seconds without an end to what is waited for: each batch begins anew."""
+    """A deadline that starts again with each batch: `seconds` without the end of a batch."""
 
     def renew(self) -> None:
         self._end = self._clock() + self.seconds
 
 
 class UrlDevice(Device):
-    """A LUN behind a URL. A batch that takes longer than its time fails with DeviceError."""
+    """The LUN of a URL. A batch that exceeds its time fails with DeviceError."""
 
     def __init__(self, url: str, device: LunDevice, patience: Patience) -> None:
         self.name = device.name = url
@@ -159,7 +164,7 @@ class UrlDevice(Device):
 
 
 class _Login(NamedTuple):
-    """What a session takes."""
+    """The parameters of a session."""
 
     url: Url
     initiator: Initiator
@@ -180,24 +185,24 @@ def opened_url(
     scsi_id: Optional[str] = None,
     seconds: float = PATIENCE_SECONDS,
 ) -> Iterator[UrlDevice]:
-    """The LUN of a URL, for the block; `scsi_id` is what it must have. For writing, whoever opens it has its lock.
+    """Open the LUN of a URL for the block. `scsi_id` is the SCSIid that the LUN must have.
 
-    Raises UsageError, NotFound, Refused.
+    For a write, the caller holds the lock of the LUN. Raises UsageError, NotFound, Refused.
     """
     login = _login(arguments, text)
     if login.url.lun is None:
         raise UsageError(f"{text} names no LUN, expected {FORM}. `relvmoiscsi show {text}` lists the LUNs.")
     patience = Patience(seconds)
     with ExitStack() as held:
-        with _who_asked(login.initiator):
+        with _naming_initiator(login.initiator):
             where = ([login.url.portal], login.url.iqn, login.initiator, login.url.lun, writable, patience)
             device = held.enter_context(open_lun(*where, login.credentials, scsi_id=scsi_id))
         yield UrlDevice(text, device, patience)
 
 
 @contextmanager
-def _who_asked(initiator: Initiator) -> Iterator[None]:
-    """What does not come about says the name by which the array knows this machine."""
+def _naming_initiator(initiator: Initiator) -> Iterator[None]:
+    """Add the initiator name of this machine to errors of the target, for the access rules of the array."""
     try:
         yield
     except (NotFound, Refused) as problem:
@@ -208,20 +213,21 @@ def _who_asked(initiator: Initiator) -> Iterator[None]:
 
 
 def may_open(problem: RelvmoiscsiError) -> bool:
-    """Whether a LUN that was not worked on for this reason may open all the same."""
-    return problem.sm_key not in _NOT_OPEN
+    """Can the LUN be opened again after this error?"""
+    return problem.sm_key not in _PERMANENT_KEYS
 
 
 def own_scsi_id(arguments: argparse.Namespace, text: str) -> Optional[str]:
-    """The SCSIid that the LUN of a URL has. Raises UsageError, NotFound, Refused."""
+    """Return the SCSIid of the LUN of a URL. Raises UsageError, NotFound, Refused."""
     with opened_url(arguments, text, writable=False) as device:
         return device.info.scsi_id
 
 
 def lun_lock(scsi_id: Optional[str]) -> ContextManager[object]:
-    """Held for as long as the LUN is open for writing: nobody else on this machine works on it by a URL.
+    """Hold the lock of a LUN for a write by URL, against other commands on this machine. Raises Refused.
 
-    Root takes the lock of the SR driver as well; who is not root may not, and looks at it. Raises Refused.
+    Root also takes the lock of the SR driver. A user who is not root cannot take this lock, and only checks that the
+    lock is free.
     """
     held = ExitStack()
     if scsi_id is None:
@@ -245,8 +251,9 @@ def _is_locked_by_root(scsi_id: str) -> bool:
 
 
 def refuse_where_seen(text: str, scsi_id: Optional[str]) -> None:
-    """Raises Refused where this machine sees the LUN as a disk: what it keeps in its caches would be old, and who uses
-    the disk would not be asked.
+    """Raises Refused where this machine sees the LUN as a disk.
+
+    After a write by URL, the caches of the disk would be stale. The command also would not ask the users of the disk.
     """
     disks = _seen_as(scsi_id)
     if disks:
@@ -257,7 +264,7 @@ def refuse_where_seen(text: str, scsi_id: Optional[str]) -> None:
 
 
 def say_where_seen(scsi_id: Optional[str]) -> None:
-    """Tell of disks that came while the LUN was written to: what was read of them may be old."""
+    """Print a note about disks that appeared during the run: their caches may be stale."""
     for name in _seen_as(scsi_id):
         say(
             f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
@@ -266,7 +273,7 @@ def say_where_seen(scsi_id: Optional[str]) -> None:
 
 
 def _seen_as(scsi_id: Optional[str]) -> List[str]:
-    """The kernel's names of the disks with the SCSIid. A container sees them in /sys, whether it has a node or not."""
+    """Return the kernel names of the disks with the SCSIid, from /sys: a container may have no device node."""
     if scsi_id is None:
         return []
     names = [os.path.basename(path) for path in glob(os.path.join(escape(guard.HOST.sysfs), "block/sd*"))]
@@ -277,24 +284,24 @@ def _seen_as(scsi_id: Optional[str]) -> List[str]:
 
 
 def targets(arguments: argparse.Namespace, text: str) -> List[Target]:
-    """The targets of a portal. Raises UsageError, NotFound, Refused."""
+    """Return the targets of a portal. Raises UsageError, NotFound, Refused."""
     login = _login(arguments, text)
-    with _who_asked(login.initiator):
+    with _naming_initiator(login.initiator):
         return discover([login.url.portal], login.initiator, login.credentials, Deadline(PATIENCE_SECONDS))
 
 
 def luns(arguments: argparse.Namespace, text: str) -> List[LunInfo]:
-    """The LUNs behind a target. Raises UsageError, NotFound, Refused."""
+    """Return the LUNs of a target. Raises UsageError, NotFound, Refused."""
     login = _login(arguments, text)
     deadline = Deadline(PATIENCE_SECONDS)
-    with _who_asked(login.initiator):
+    with _naming_initiator(login.initiator):
         return list_luns([login.url.portal], login.url.iqn, login.initiator, deadline, login.credentials)
 
 
 def each_at_once(works: Sequence[Callable[[], Found]]) -> List[Found]:
-    """What each gives, LISTED_AT_ONCE at a time, in order. What one raises goes through.
+    """Call the functions, LISTED_AT_ONCE in parallel, and return the results in order. Exceptions propagate.
 
-    Ctrl-C waits for none: a ThreadPool has daemon threads, which concurrent.futures has not.
+    Ctrl-C does not wait for the threads: ThreadPool uses daemon threads, unlike concurrent.futures.
     """
     with ThreadPool(LISTED_AT_ONCE) as pool:
         found = pool.map(lambda work: work(), works, chunksize=1)

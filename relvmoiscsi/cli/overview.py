@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What `relvmoiscsi --help` prints. The parser prints the same; this module imports nothing."""
+"""The text of `relvmoiscsi --help`, for this module's caller and the parser. This module imports nothing."""
 
-#: the commands and what each does, in the order of --help
+#: commands and their first lines, in the order of --help
 COMMANDS = {
     "show": "show the SR, its VDIs as a tree, and the state of the LUN",
     "check": "verify every structure on the LUN",
@@ -46,5 +46,5 @@ exit status:
 
 
 def page() -> str:
-    """What `relvmoiscsi --help` prints, without the end of its last line."""
+    """Return the text of `relvmoiscsi --help`, without the final newline."""
     return _PAGE.format("\n".join(f"    {name:<11}  {what}" for name, what in COMMANDS.items()))

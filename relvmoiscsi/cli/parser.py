@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The words of a command line: the commands, and the arguments of the one that is named."""
+"""The argument parser: all commands, and the arguments of the given command."""
 
 import argparse
 import importlib
@@ -12,17 +12,17 @@ from relvmoiscsi.cli import overview
 from relvmoiscsi.cli.output import RED, Command, Maker, painted, width, wrapped, write_text
 from relvmoiscsi.errors import NotFound
 
-#: the modules of the commands that share one; each other command is the module of its name
+#: modules with two commands; each other command has a module of its name
 _MODULES = {"show": "reading", "check": "reading", "recover": "settling", "undo": "settling"}
 
 
 def separated(words: Iterable[str]) -> List[str]:
-    """The words with -vv as -v -v. Before 3.8, a parser without abbreviations does not take it apart (bpo-26967)."""
+    """Return the words with -vv as -v -v: before Python 3.8, a parser without abbreviations rejects -vv (bpo-26967)."""
     return [part for word in words for part in (["-v"] * (len(word) - 1) if re.match("-v{2,}$", word) else [word])]
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes an option by its whole name alone: half of one must not mean --not-in-use. So do its commands' parsers.
+    """Accepts only whole option names, so that no prefix means --not-in-use. The parsers of the commands do the same.
 
     Options may stand between the other words. (parse_intermixed_args, of Python 3.7, does not work with commands.)
     """
@@ -42,8 +42,9 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _options_first(self, words: List[str]) -> List[str]:
-        """The same words, the options with their values before the others. Words that lack a value are left as they
-        are: argparse says what is missing.
+        """Return the words with the options and their values first.
+
+        If an option lacks its value, return the words unchanged: argparse reports the missing value.
         """
         options: List[str] = []
         others: List[str] = []
@@ -65,14 +66,14 @@ class Parser(argparse.ArgumentParser):
 
 
 class _TopParser(Parser):
-    """Prints the overview, which is the same on every Python."""
+    """Prints the overview, which is equal on every Python."""
 
     def format_help(self) -> str:
         return overview.page() + "\n"
 
 
 class _Help(argparse.HelpFormatter):
-    """Fits the terminal, to 100 columns. A paragraph with indented lines stays as it is written."""
+    """Fits the help to the terminal, up to 100 columns. A paragraph with indented lines stays unchanged."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=min(width(sys.stdout), 100))
@@ -83,7 +84,7 @@ class _Help(argparse.HelpFormatter):
 
 
 def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.ArgumentParser:
-    """The parser, with the arguments of the commands in `whole`. The others are listed: udev waits for one of them."""
+    """Return the parser, with the arguments of the commands in `whole` only: udev waits for `direct udev`."""
     parser = _TopParser("relvmoiscsi", formatter_class=_Help)
     parser.add_argument("--version", action="version", version="relvmoiscsi " + __version__)
     parser.set_defaults(run=None)
@@ -97,7 +98,7 @@ def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.Arg
 
 
 def _add_command(name: str) -> Callable[[Maker], None]:
-    """What adds the arguments of a command to its parser."""
+    """Return the function that adds the arguments of a command to its parser."""
     module = "relvmoiscsi.cli." + _MODULES.get(name, name)
     try:
         return getattr(importlib.import_module(module), "add_" + name)  # type: ignore[no-any-return]
@@ -125,9 +126,9 @@ def _maker(sub: argparse.ArgumentParser, what: str) -> Maker:
 
 
 def _add_not_installed(make: Maker) -> None:
-    """`relvmoiscsi pool` in dom0, which is in a package of its own: takes all words, and says what to install."""
+    """Accept any words after `relvmoiscsi pool`, and say what to install: in dom0, the command has its own package."""
     sub = make(_not_installed, "It is not installed.")
-    sub.prefix_chars = "\0"  # options are words like all others
+    sub.prefix_chars = "\0"  # the parser takes options as words
     sub.add_argument("words", nargs="*", help=argparse.SUPPRESS)
 
 

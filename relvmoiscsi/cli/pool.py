@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands on a whole pool: what all of them have, and `unlock`."""
+"""The group of pool commands, and `unlock`."""
 
 import argparse
 from typing import Any
@@ -33,7 +33,6 @@ example:
 
 
 def add_pool(make: Maker) -> None:
-    """Describe the commands and their arguments."""
     group = make(_no_command, _POOL)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 
@@ -59,7 +58,7 @@ def add_pool(make: Maker) -> None:
 
 
 def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:
-    """Run a command, which says in `so_far` how far it came. Raises Interrupted where a person stops the command."""
+    """Run a command that reports its progress to `so_far`. Raises Interrupted after Ctrl-C."""
     arguments.so_far = SoFar()
     try:
         answer: Answer = run(arguments)

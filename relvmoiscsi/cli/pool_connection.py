@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the commands on a pool share: the options that name the pool, the session, options to select and to confirm."""
+"""Common code of the pool commands: options for the pool, for the choice of copies, for confirmation; the session."""
 
 import argparse
 import gc
@@ -48,9 +48,9 @@ def changes(parser: argparse.ArgumentParser) -> None:
 
 
 def where(arguments: argparse.Namespace) -> Where:
-    """Which pool, and as whom, from the options and the environment. Raises UsageError."""
+    """Return the address and the credentials from the options and the environment. Raises UsageError."""
     pool = arguments.pool or os.environ.get(_NAMES["host"]) or LOCAL
-    if pool == "localhost":  # so the Ansible modules have it
+    if pool == "localhost":  # the default of the Ansible modules
         pool = LOCAL
     password = os.environ.get(_NAMES["password"], "")
     if arguments.password_file:
@@ -62,7 +62,7 @@ def where(arguments: argparse.Namespace) -> Where:
 
 
 def first_line(path: str) -> str:
-    """The password in a file. Raises UsageError."""
+    """Return the password in a file. Raises UsageError."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.readline().rstrip("\r\n")
@@ -72,7 +72,7 @@ def first_line(path: str) -> str:
 
 @contextmanager
 def opened(arguments: argparse.Namespace) -> Iterator[Tuple[Calls, Pool]]:
-    """A session on the pool, and the pool as the session reads it first. Raises UsageError, PoolFailure."""
-    gc.enable()  # other commands are over before it would be worth the time
+    """Open a session, and read the pool. Raises UsageError, PoolFailure."""
+    gc.enable()  # other commands end before a collection pays off
     with connect(where(arguments)) as calls:
         yield calls, records.read(calls)

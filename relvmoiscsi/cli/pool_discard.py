@@ -28,7 +28,6 @@ example:
 
 
 def add_command(tools: Tools) -> None:
-    """Describe the command and its arguments."""
     discarding = tools.command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
     takes_copies(discarding)
@@ -96,7 +95,7 @@ _LOSE = "halted VMs that lose disks on the copy (--yes needs --with-vms or --lea
 
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
-    """(the SRs that are meant, the UUIDs that the pool does not have any more). Raises NotFound, UsageError."""
+    """Return (the selected SRs, the given UUIDs that the pool no longer has). Raises NotFound, UsageError."""
     wanted = {records.original_uuid(pool, text) for text in arguments.clones_of}
     refs, gone = [], []
     for text in arguments.srs:

@@ -48,7 +48,6 @@ example:
 
 
 def add_commands(tools: Tools) -> None:
-    """Describe the commands and their arguments."""
     listing = tools.command("luns", _luns, "list and classify the LUNs that the pool sees", _LUNS)
     _takes_portal(listing)
     _takes_jobs(listing)
@@ -110,7 +109,7 @@ def _luns(arguments: argparse.Namespace) -> Answer:
 
 
 def _source(arguments: argparse.Namespace) -> luns.Source:
-    """Where to look. Raises UsageError."""
+    """Return the source of LUNs from the options. Raises UsageError."""
     file = arguments.chap_password_file
     if bool(arguments.chap_user) != bool(file):
         raise UsageError("--chap-user and --chap-password-file need each other: give both.")
@@ -125,7 +124,7 @@ def _source(arguments: argparse.Namespace) -> luns.Source:
 
 @contextmanager
 def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.Source) -> Iterator[List[PoolLun]]:
-    """The LUNs, for as long as the block runs; then Secrets are cleaned where --clean-secrets asks for that."""
+    """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
     with luns.seen(calls, pool, source, say) as seen:
         yield seen
     if arguments.clean_secrets:
@@ -186,7 +185,7 @@ def _attach(arguments: argparse.Namespace) -> Answer:
 
 
 def _template(arguments: argparse.Namespace) -> str:
-    """Of the names of new SRs."""
+    """Return the template for the names of new SRs."""
     return attach_plan.NAME if arguments.name is None else str(arguments.name)
 
 
@@ -230,7 +229,7 @@ def _attached(
 
 
 def _both(so_far: SoFar, shown: attach.Progress) -> attach.Progress:
-    """Tells a person who waits, and one who stops the run."""
+    """Return a function that reports to the progress display and to `so_far`."""
 
     def tell(scsi_id: str, step: str, how: str) -> None:
         is_done = (step, how) == (attach.ATTACHING, attach.OVER)
@@ -242,7 +241,7 @@ def _both(so_far: SoFar, shown: attach.Progress) -> attach.Progress:
 
 
 def _status(results: Sequence[Attached]) -> int:
-    """That of the error where one LUN was asked for."""
+    """Return the exit status; for a single LUN, the status of its error."""
     if all(result.status in (attach.DONE, attach.ALREADY) for result in results):
         return 0
     if len(results) == 1 and results[0].error is not None:
@@ -264,14 +263,14 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
 
 
 def _would_status(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> int:
-    """That of the run, as far as it can be told before."""
+    """Return the exit status that the run would have, as far as the plan tells."""
     errors = [row.error for row in planned] + [each.error for each in passed_over]
     if len(errors) == 1 and errors[0] is not None:
         return errors[0].exit_status
     return Partial.exit_status if any(errors) or any(row.down for row in planned) else 0
 
 
-#: what is said behind the state of a host that has not plugged an SR
+#: the end of the line about a host that has not plugged an SR
 _AFTERWARDS = {hosts.DOWN: "when the host is up"}
 _CORRECTED = "after you correct the cause"
 
@@ -293,7 +292,7 @@ def _attached_text(results: Sequence[Attached]) -> str:
 
 
 def _map_of(results: Sequence[Attached]) -> List[Dict[str, Any]]:
-    """What --map-out has."""
+    """Return the content of --map-out."""
     return [
         {
             "scsi_id": result.scsi_id,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Secrets with CHAP passwords that calls have left in a pool: `secrets`, and the option --clean-secrets."""
+"""Remove Secrets with CHAP passwords that calls have left in a pool: `secrets`, and the option --clean-secrets."""
 
 import argparse
 import time
@@ -26,7 +26,6 @@ example:
 
 
 def add_command(tools: Tools) -> None:
-    """Describe the command and its arguments."""
     parser = tools.command("secrets", _secrets, "list or remove unused Secrets with CHAP passwords", _SECRETS)
     parser.add_argument("--remove", action="store_true", help="destroy the listed Secrets")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
@@ -63,8 +62,9 @@ def _listed(found: Dict[str, str]) -> Answer:
 
 
 def clean(calls: Calls, pool: Pool, is_dry: bool) -> None:
-    """Destroy the Secrets of killed runs, for --clean-secrets. The command has done its work before: a failure is said,
-    and the command's answer is not lost.
+    """Destroy the Secrets of killed runs, for --clean-secrets.
+
+    A failure is only printed: the command has done its work, and must still print its result.
     """
     try:
         left = secrets.left_behind(calls, pool, time.time())

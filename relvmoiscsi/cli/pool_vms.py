@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands on VMs of a pool that have, or are to have, their disks on a copy: clone, restore, rescue, save-vms."""
+"""The commands on VMs with disks on a copy: clone, restore, rescue, save-vms."""
 
 import argparse
 import threading
@@ -59,15 +59,14 @@ example:
 
 
 class Tools(NamedTuple):
-    """What every command on a pool has."""
+    """Functions that every command on a pool uses."""
 
-    command: Callable[[str, Any, str, str], argparse.ArgumentParser]  #: name, what runs it, what it does, more
+    command: Callable[[str, Any, str, str], argparse.ArgumentParser]  #: called with name, function, summary, text
     changes: Callable[[argparse.ArgumentParser], None]  #: adds --dry-run and --yes
     opened: Callable[[argparse.Namespace], ContextManager[Tuple[Calls, Pool]]]
 
 
 def add_commands(tools: Tools) -> None:
-    """Describe the commands and their arguments."""
     cloning = tools.command("clone", lambda found: _clone(found, tools), "make VMs from the disks of a copy", _CLONE)
     cloning.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
     cloning.add_argument("vms", metavar="VM", nargs="*", help="VMs whose disks are on the copy, by UUID or name")
@@ -161,12 +160,12 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
         planned = clone.would(calls, pool, with_network, copy, sources, wanted)
         count = sum(each.status == clone.WOULD for each in planned)
-        if arguments.dry_run or not count:  # nobody is asked for nothing
+        if arguments.dry_run or not count:  # no question for an empty plan
             return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned), _status(planned))
         if not arguments.yes:
             say("Planned:\n" + _cloned_text(planned))
         ask(arguments, f"Clone {counted(count, 'VM')}?")
-        found = inventory.read(calls)  # what was seen before the question is old
+        found = inventory.read(calls)  # the pool may have changed during the question
         todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
         with arguments.so_far.work(todo):
             wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
@@ -178,7 +177,10 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
 def _wanted(
     arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[Source], dry_run: bool
 ) -> Tuple[choice.Wanted, Inventory]:
-    """What the arguments say, and the networks with the isolated one. Raises NotFound, Refused, UsageError."""
+    """Return the options for `clone`, and the inventory with the isolated network.
+
+    Raises NotFound, Refused, UsageError.
+    """
     without = [cls for cls, is_out in (("VTPM", arguments.no_vtpm), ("VGPU", arguments.no_vgpu)) if is_out]
     wanted = choice.Wanted(
         arguments.name,
@@ -207,7 +209,7 @@ def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
 
 
 def _told(arguments: argparse.Namespace) -> Callable[[Source, str], None]:
-    """Lines of what begins and what ends, from whatever thread; and how far each VM is."""
+    """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`."""
     lock = threading.Lock()
 
     def tell(source: Source, status: str) -> None:
@@ -243,14 +245,14 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
 def _to_know(
     found: Inventory, sources: Sequence[Source], wanted: choice.Wanted, results: Sequence[Cloned]
 ) -> Sequence[str]:
-    """What a person has to know before a copy is started."""
+    """Return what a person must know before the first start of a clone."""
     if not any(each.status == clone.MADE for each in results):
         return ()
     return (*clone.TO_KNOW, *((clone.SAME_NETWORK,) if choice.used_networks(found, sources, wanted) else ()))
 
 
 def _status(results: Sequence[Cloned]) -> int:
-    """That of the error where one VM was asked for."""
+    """Return the exit status; for a single VM, the status of its error."""
     if all(result.status != clone.FAILED for result in results):
         return 0
     error = results[0].error
@@ -288,13 +290,13 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
 
 
 def _missing(**arguments: Optional[str]) -> str:
-    """Which of these arguments were not given, as a sentence."""
+    """Return the names of the missing arguments, as a sentence."""
     names = [name for name, value in arguments.items() if not value]
     return f" Missing: {', '.join(names)}."
 
 
 def _devices(text: Optional[str]) -> List[str]:
-    """Raises UsageError for a list without anything in it, as of a script whose variable is empty: it is not all."""
+    """Return the devices of --disk. Raises UsageError for an empty list, such as from an empty shell variable."""
     devices = [] if text is None else [device.strip() for device in text.split(",")]
     if not all(devices):
         raise UsageError(f"--disk {text!r}: give devices, for example 0,1. Without --disk, all disks are restored.")
@@ -328,13 +330,13 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
 
 @contextmanager
 def _work(arguments: argparse.Namespace, name: str, what: str) -> Iterator[None]:
-    """A block that changes one thing."""
+    """Report one change to `so_far` for the block."""
     with arguments.so_far.work(), arguments.so_far.one(name, what):
         yield
 
 
 def _ask(arguments: argparse.Namespace, planned: Restored, question: str) -> None:
-    """Go on only with a yes, after the plan was told. Raises Refused."""
+    """Print the plan and return after a yes. Raises Refused."""
     if not arguments.yes:
         say(_restored(planned).text)
     first = f"{printable(planned.name)} is running. The run shuts the VM down and leaves the VM halted. "
@@ -367,7 +369,7 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
 
 
 def _next_of(result: Restored) -> List[str]:
-    """What to do after a restore and after its end."""
+    """Return the next steps after a restore, and after its end."""
     steps = {
         restore.DONE: [
             f"next: xe vm-start uuid={result.vm}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands that only read a LUN: `show` tells what is on it; `check` verifies it, alone or against its original."""
+"""The commands that only read a LUN: `show` prints its content; `check` verifies it, alone or against its original."""
 
 import argparse
 import sys
@@ -100,7 +100,7 @@ def _check(arguments: argparse.Namespace) -> Answer:
 def _damaged(
     arguments: argparse.Namespace, found: Inspection, first: RelvmoiscsiError, facts: Dict[str, Any]
 ) -> Answer:
-    """The defects are the result. With --json, stderr has the first defect, as the error of any other command."""
+    """Return the defects as the result. With --json, stderr also gets the first defect, as for other commands."""
     if arguments.json:
         say(printable(str(first)))
     return Answer({**facts, **error_facts(first)}, report.defects_text(arguments.device, found), first.exit_status)
@@ -128,7 +128,7 @@ def _compare(arguments: argparse.Namespace, clone: "Opened", facts: Dict[str, An
 
 
 def _joined(ranges: Sequence[Range]) -> List[Range]:
-    """Ranges in order, overlapping ones joined."""
+    """Return the ranges in order, with overlapping and touching ranges joined."""
     found: List[Range] = []
     for part in sorted(ranges):
         if found and part.offset <= found[-1].end:

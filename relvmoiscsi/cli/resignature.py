@@ -81,10 +81,10 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
 
 
 def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[OneVdiRequest]) -> Optional[Answer]:
-    """The answer where the same was done before.
+    """Return the answer for a LUN that an earlier run has resignatured; None for any other LUN.
 
-    The LUN may be in use by now, so it is opened for reading: for writing it would be refused, and udev would look at
-    it anew when it is closed.
+    The LUN may be in use, so the command opens the LUN for reading only. Opening for writing would be refused, and udev
+    would scan the LUN when the command closes it.
     """
     with opened(arguments, writable=False) as target, in_state(NOTHING_WRITTEN):
         done = engine.find_done(target.device, target.ids.recorded)
@@ -99,9 +99,9 @@ def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional
 def _already_done(
     arguments: argparse.Namespace, chosen: IdMap, done: AlreadyDone, target: Target, lun: Optional[Lun]
 ) -> Answer:
-    """`lun` is what is on it, as far as that reads now: it may be in use.
+    """Return the answer for a resignatured LUN. `lun` is the readable content of the LUN, which may be in use.
 
-    Raises Refused where other ids were chosen than it has.
+    Raises Refused where the options choose other ids than the ids on the LUN.
     """
     if arguments.clear_metadata_vdi and lun is not None and engine.databases(lun):
         raise Refused(
@@ -121,7 +121,7 @@ def _already_done(
 
 def _planned(target: Target, prepared: Prepared) -> Answer:
     path, lun, run, found = target.path, prepared.lun, prepared.plan.run, target.identification
-    assert found is not None  # the plan was agreed to, or not
+    assert found is not None  # `agrees_to` has called `identify`
     facts = report.result_facts(path, Result(prepared.state, lun, run.ids, target.ids.recorded))
     facts["lun"] = found.facts()
     facts["plan"] = report.plan_facts(prepared.plan)
@@ -135,7 +135,7 @@ def _planned(target: Target, prepared: Prepared) -> Answer:
     return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
 
-# --- whom it asks
+# --- questions at a terminal
 
 _NEW = "{} was resignatured."
 _OF_A_COPY = "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first."
@@ -149,14 +149,14 @@ _WHY = {
 
 
 class _Terminal(procedure.Voice):
-    """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
+    """Tells and asks a person at a terminal, or follows the options of a script."""
 
     def __init__(self, arguments: argparse.Namespace, target: Target, chosen: IdMap, bar: Bar) -> None:
         self._arguments, self._target, self._chosen = arguments, target, chosen
         self._bar = bar
 
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
-        """A cut undo is the user's to finish; a dry run finishes nothing."""
+        """Raise `problem` for an interrupted undo, which the user must finish, and in a dry run. Ask otherwise."""
         if mark.commit_record.kind != RESIGNATURE:
             raise problem
         if self._arguments.dry_run:
@@ -186,7 +186,7 @@ class _Terminal(procedure.Voice):
         return True
 
     def _say_plan(self, prepared: Prepared) -> str:
-        """Gives the question about what will be lost; none where nothing will."""
+        """Print the plan; return the question about the loss of data, "" without a loss."""
         asks, loss = not self._arguments.yes, ""
         if asks:
             tell(report.map_text(prepared.lun, prepared.plan.run.ids))
@@ -204,22 +204,22 @@ class _Terminal(procedure.Voice):
         return self._target.locks(run)
 
     def copying(self, done: int, total: int) -> None:
-        """A bar on a terminal."""
+        """Draw the bar for the copying."""
         self._bar(done, total)
 
     def reading_back(self, done: int, total: int) -> None:
-        """Another one."""
+        """Draw a second bar, for the read-back."""
         self.copying(done, total)
 
     def has_settled(self, mark: Mark, result: Result) -> None:
-        """What is finished is the result; what was taken back is as the message before had it."""
+        """Print nothing: the answer reports a finished run, and an earlier message has announced a rollback."""
 
 
 # --- chosen ids
 
 
 def _one(arguments: argparse.Namespace) -> Optional[OneVdiRequest]:
-    """What --vdis and --vdi ask for; None: all VDIs stay. Raises UsageError."""
+    """Return the request of --vdis and --vdi; None keeps all VDIs. Raises UsageError."""
     if arguments.vdis == ALL:
         if arguments.vdi is not None:
             raise UsageError("--vdi names the VDI to keep and needs --vdis one.")
@@ -228,7 +228,7 @@ def _one(arguments: argparse.Namespace) -> Optional[OneVdiRequest]:
 
 
 def _chosen(arguments: argparse.Namespace) -> IdMap:
-    """The ids of --map; a new SR that it names becomes --sr-uuid. Raises UsageError."""
+    """Return the ids of --map; the new SR of the map becomes --sr-uuid. Raises UsageError."""
     if arguments.sr_uuid is not None:
         mapfile.checked_uuid(arguments.sr_uuid)
     if arguments.map is None:
@@ -249,7 +249,7 @@ def _chosen(arguments: argparse.Namespace) -> IdMap:
 
 
 def _refuse_contradictions(arguments: argparse.Namespace, chosen: IdMap, ids: IdMap, instead: str) -> None:
-    """A script that has chosen ids must not take others for them."""
+    """Raises Refused where the ids of the run differ from the chosen ids, on which a script relies."""
     found = mapfile.contradictions(chosen, arguments.sr_uuid, ids)
     if found:
         problem = f"{arguments.device} already has other ids: {found[0]}. {instead}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command that tells what holds for calls of the SR driver on this host, and changes it."""
+"""The command that shows and changes the settings of the SR driver on this host."""
 
 import argparse
 from typing import Any, Dict, Tuple
@@ -40,7 +40,7 @@ def _settings(arguments: argparse.Namespace) -> Answer:
 
 
 def _changed(wanted: str) -> Tuple[Settings, bool]:
-    """The settings with that one, and whether the file had to be changed for it."""
+    """Return the settings with this value of `vdis`, and whether the file was changed."""
     with only_one(HOST.config):
         text = read_config(HOST.config)
         if settings.vdis_of(text) == wanted:

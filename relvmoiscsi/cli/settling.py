@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands that settle an earlier run: `recover` one that was interrupted; `undo` any, by its old identities."""
+"""The commands that settle an earlier run: `recover` an interrupted run; `undo` any run, and restore its old ids."""
 
 import argparse
 import os
@@ -56,7 +56,7 @@ def _recover(arguments: argparse.Namespace) -> Answer:
 
 
 def _question(target: Target, mark: Mark) -> str:
-    """What will be done, and which SR will be on the LUN then."""
+    """Return the question: what `recover` will do, and which SR the LUN will then hold."""
     kind, ids = KINDS[mark.commit_record.kind], mark.journal.run.ids
     what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(mark) else ("Finish", ids.new_sr)
     return printable(f"{what} the {kind} of {target.path} that was interrupted, to SR {sr_uuid}?")

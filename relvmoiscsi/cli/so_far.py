@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""How far a command on a pool has come with each LUN, VM or SR: what a person is told who stops the command."""
+"""The progress of a pool command with each LUN, VM or SR, for the message after Ctrl-C."""
 
 import threading
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ _HEADS = {
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody has stopped the command; the text says how far it came, and so do `facts`, for JSON."""
+    """Ctrl-C has stopped the command; the text and `facts` (for JSON) report the progress."""
 
     def __init__(self, text: str, facts: Dict[str, Any]) -> None:
         super().__init__(text)
@@ -26,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class SoFar:
-    """How far each of the things is that a command works on. Threads may tell of their own at once."""
+    """The progress of each LUN, VM or SR of a command. Several threads may report at once."""
 
     def __init__(self) -> None:
         self._rows: Dict[str, Tuple[str, str]] = {}
@@ -35,8 +35,9 @@ class SoFar:
 
     @contextmanager
     def work(self, names: Sequence[str] = ()) -> Iterator[None]:
-        """A block in which something is changed, for these things. What comes after an interrupt counts no more: the
-        session ends then, and with it the calls of other threads.
+        """Run a block that changes these objects.
+
+        After Ctrl-C, later reports are ignored: the session ends, and the calls of other threads fail.
         """
         self._is_started = True
         for name in names:
@@ -50,7 +51,7 @@ class SoFar:
 
     @contextmanager
     def one(self, name: str, what: str) -> Iterator[None]:
-        """A block that works on one thing. An error in it goes through."""
+        """Run a block that works on one object. An error in the block propagates."""
         self.tell(name, UNDER_WAY, what)
         try:
             yield
@@ -60,13 +61,13 @@ class SoFar:
         self.tell(name, DONE, what)
 
     def tell(self, name: str, state: str, what: str) -> None:
-        """`what` is the step, or what became of the thing."""
+        """Report the state of an object; `what` is the step or the result."""
         with self._lock:
             if not self._is_over:
                 self._rows[name] = state, what
 
     def interrupted(self, stop: KeyboardInterrupt) -> Interrupted:
-        """What is to be raised in place of `stop`, whose own text, if it has one, says how to go on."""
+        """Return the exception that replaces `stop`. The text of `stop`, if any, says how to continue."""
         rows = [{"name": name, "state": state, "what": what or None} for name, (state, what) in self._rows.items()]
         return Interrupted(" ".join(self._sentences(str(stop))), {"so_far": rows})
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Is a host ready for SR.create of our types? Each check looks at one thing and gives a Finding; no check changes it.
+"""Check whether a host is ready for SR.create of relvmoiscsi's types. Each check returns Findings and changes nothing.
 
-finding.py      a Finding; JSON from host to host
-host_root.py    looking at a host
-driver.py       the drivers as xapi finds, starts and understands them; the list of drivers that xapi accepts
-toolstack.py    whether xapi runs, and has started since
-needs.py        udev rules, room to write, settings, what killed calls have left on the host
-pool.py         what xapi knows; the other hosts
+finding.py      a Finding; JSON from host to host.
+host_root.py    read files and run programs of a host.
+driver.py       the drivers as xapi finds, starts and understands the drivers; xapi's list of accepted drivers.
+toolstack.py    whether xapi runs, and has started since the last change.
+needs.py        udev rules, free space, settings, leftovers of killed calls.
+pool.py         xapi's records; the other hosts.
 """
 
 import os
@@ -21,14 +21,14 @@ from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.this_host import Host
 
-AGAIN_SECONDS = 0.5  #: between two looks at what calls at work change; each change takes milliseconds
+AGAIN_SECONDS = 0.5  #: between two reads of data that active calls change; each change takes milliseconds
 
-#: of these every dom0 has one: the installer writes the first, the packages of xapi and sm bring the other two
+#: every dom0 has one of these: the installer writes the first, the packages of xapi and sm bring the others
 SIGNS_OF_DOM0 = ("/etc/xensource-inventory", "/etc/xapi.conf", "/opt/xensource")
 
 
 def examine(host: Host) -> List[Finding]:
-    """All there is to say of this host, of xapi, of the pool's other hosts; causes before what follows from them."""
+    """Return the findings on this host, xapi and the other hosts of the pool; causes before their consequences."""
     if not _is_dom0(host):
         return [_no_dom0(host)]
     try:
@@ -40,7 +40,7 @@ def examine(host: Host) -> List[Finding]:
 
 
 def examine_host(host: Host) -> List[Finding]:
-    """What there is to say of this host without XenAPI; the host plugin answers this."""
+    """Return the findings on this host without XenAPI, for the host plugin."""
     return _examine_host(host)[0] if _is_dom0(host) else [_no_dom0(host)]
 
 
@@ -66,7 +66,7 @@ def _examine_host(host: Host) -> Tuple[List[Finding], Optional[DriverInfo]]:
 
 
 def _examine_stale_resources(host: Host) -> Finding:
-    """What killed calls have left. A call that ends, or begins, at the very moment of a look seems to be killed."""
+    """Look for leftovers of killed calls twice: a call that starts or ends during the first look seems killed."""
     found = examine_stale_resources(host)
     if found.status == OK:
         return found

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The SR drivers as xapi finds them, starts them and understands them.
+"""The SR drivers as xapi finds, starts and understands the drivers.
 
     directory   the setting sm-dir, or /opt/xensource/sm
     mode        executable
-    answer      to sr_get_driver_info: a struct; anything else, and xapi skips the driver
+    answer      to sr_get_driver_info: a struct; after any other answer, xapi skips the driver
 
 Source: xen-api ocaml/xapi/sm_exec.ml (get_supported, parse_sr_get_driver_info), sm.ml (register).
 """
@@ -34,7 +34,7 @@ _SAID = ("name", "description", "driver_version")
 
 
 class DriverInfo(NamedTuple):
-    """What the driver says of itself."""
+    """The driver's answer to sr_get_driver_info."""
 
     name: str
     description: str
@@ -42,7 +42,7 @@ class DriverInfo(NamedTuple):
 
 
 def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[DriverInfo], str]:
-    """What there is to say of both; what the one for iSCSI says of itself, if xapi would take that; where that lies."""
+    """Return the findings on both drivers; the iSCSI driver's info, if xapi accepts the info; that driver's path."""
     try:
         directory = sm_directory(host.root)
     except NotFound as error:
@@ -58,7 +58,7 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[DriverInfo], st
 
 
 def sm_directory(root: str) -> str:
-    """Where xapi looks for drivers. Raises NotFound when its configuration cannot be read."""
+    """Return the directory where xapi looks for drivers. Raises NotFound for an unreadable configuration."""
     found = SM_DIR
     for path in conf.conf_files(root):
         for line in conf.read_conf(root, path).decode("utf-8", "surrogateescape").splitlines():
@@ -84,7 +84,7 @@ def _ask_for_info(host: Host, path: str) -> Tuple[Optional[DriverInfo], Finding]
 
 
 def _ask_for_more(host: Host, path: str) -> Finding:
-    """Can the driver do more than speak of itself? A command that no driver knows is refused by all of it."""
+    """Does the driver load all its modules? The complete driver refuses an unknown command."""
     try:
         _answer(host, path, "sr_doctor")
         said = "it does not refuse an unknown command"
@@ -96,7 +96,7 @@ def _ask_for_more(host: Host, path: str) -> Finding:
 
 
 def _answer(host: Host, path: str, command: str) -> Any:
-    """The one value of the answer to a command. Raises ValueError: why there is none; for a fault, with its text."""
+    """Run the driver; return the value in its answer. Raises ValueError with the reason; for a fault, with its text."""
     members: Dict[str, Any] = {"host_ref": "OpaqueRef:NULL", "command": command, "args": [], "device_config": {}}
     try:
         document = host_root.run_as_xapi(host, path, xmlrpc.client.dumps((members,), command)).stdout
@@ -108,14 +108,14 @@ def _answer(host: Host, path: str, command: str) -> Any:
 
 
 def value_of(document: str) -> Any:
-    """The one value of a response. Raises ValueError; for a fault, with its text."""
+    """Return the single value of a response. Raises ValueError; for a fault, with its text."""
     if "<!" in document:
         raise ValueError("it is no XML-RPC response")
     try:
         params, method = xmlrpc.client.loads(document)
     except xmlrpc.client.Fault as fault:
         raise ValueError(f"fault {fault.faultCode}, {str(fault.faultString)[:300]}") from fault
-    except Exception as error:  # whatever a parser makes of whatever a program prints
+    except Exception as error:  # a parser may raise any exception for the output of any program
         raise ValueError(f"it is no XML-RPC response: {document[:60]!r}") from error
     if method is not None or len(params) != 1:
         raise ValueError("it is no response with one value")
@@ -123,18 +123,18 @@ def value_of(document: str) -> Any:
 
 
 def parse_driver_info(value: Any) -> DriverInfo:
-    """Read an answer to sr_get_driver_info. Raises ValueError for what is none."""
+    """Parse an answer to sr_get_driver_info. Raises ValueError for another answer."""
     found: List[Any] = [value.get(key) for key in _SAID] if isinstance(value, dict) else []
     if not found or not all(isinstance(text, str) for text in found):
         raise ValueError("its answer has no name, description or version")
     return DriverInfo(*found)
 
 
-# --- whether xapi would take them
+# --- whether xapi accepts the drivers
 
 
 def examine_whitelist(host: Host) -> Finding:
-    """Are the types in the list that xapi would have if it started now; who says so, and who else wants a say?"""
+    """Would xapi accept the types if xapi started now? Name the deciding file, and other files with the setting."""
     try:
         obstacles = conf.obstacles(host.root)
         whitelist = conf.read_whitelist(host.root)

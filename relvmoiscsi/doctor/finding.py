@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A finding: what was seen of one thing on a host, as a value; and how findings travel from host to host."""
+"""A finding: the result of one check on a host; and the JSON form for other hosts."""
 
 import json
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
 OK = "ok"
-WARNING = "warning"  #: works, and somebody should know
+WARNING = "warning"  #: works, and the administrator should know
 PROBLEM = "problem"
-UNKNOWN = "unknown"  #: could not be looked at; as long as it is so, nobody can say "ready"
+UNKNOWN = "unknown"  #: the check was impossible; without this result the host is not ready
 STATUSES = (OK, WARNING, UNKNOWN, PROBLEM)  #: from harmless to worst
 
 AS_ROOT = "Run `relvmoiscsi doctor` as root for a complete check."
@@ -16,13 +16,13 @@ _LONGEST = 2000  #: characters of a text that another host sent
 
 
 class Finding(NamedTuple):
-    """What was found about one thing."""
+    """The result of one check."""
 
-    name: str  #: of what was looked at: "whitelist"
+    name: str  #: of the check: "whitelist"
     status: str  #: one of STATUSES
     sentence: str
-    advice: str = ""  #: what to do; only an ok finding may have none
-    host: str = ""  #: name of the host; "" is the one that was asked
+    advice: str = ""  #: advice for the administrator; only an ok finding may have none
+    host: str = ""  #: name of the host; "" is the host that runs the check
 
 
 def ok(name: str, sentence: str) -> Finding:
@@ -46,7 +46,7 @@ def is_ready(findings: Sequence[Finding]) -> bool:
 
 
 def reason(findings: Sequence[Finding]) -> Finding:
-    """Why it is not ready: the first problem, as later ones often follow from it; without one, what is unknown."""
+    """Return the first problem, because later problems often follow from the first; without a problem, an unknown."""
     return min(
         (finding for finding in findings if finding.status in (PROBLEM, UNKNOWN)),
         key=lambda finding: finding.status != PROBLEM,
@@ -54,18 +54,18 @@ def reason(findings: Sequence[Finding]) -> Finding:
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Some names for a sentence: "a, b and 3 more"."""
+    """Return some names for a sentence: "a, b and 3 more"."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def to_json(version: str, findings: Sequence[Finding]) -> str:
-    """What the host plugin answers."""
+    """Return the answer of the host plugin."""
     return json.dumps({"version": version, "findings": [finding._asdict() for finding in findings]})
 
 
 def from_json(text: str) -> Tuple[str, List[Finding]]:
-    """The version and the findings of another host. Raises ValueError for what is no such answer."""
+    """Return the version and the findings of another host. Raises ValueError for another answer."""
     try:
         answer = json.loads(text)
     except RecursionError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Looking at a host. Nothing here changes anything."""
+"""Read files and run programs of a host, without a change to the host."""
 
 import errno
 import os
@@ -10,14 +10,14 @@ from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import TIMED_OUT, Completed
 from relvmoiscsi.host.this_host import Host
 
-#: what xapi gives the programs that it starts. Source: xen-api ocaml/libs/forkexec
+#: PATH of programs that xapi starts. Source: xen-api ocaml/libs/forkexec
 XAPI_PATH = "/sbin:/usr/sbin:/bin:/usr/bin"
 COMMAND_SECONDS = 20.0
-MOST_BYTES = 1 << 20  #: of a file that is read; all of interest are far smaller
+MOST_BYTES = 1 << 20  #: limit for reading a file; the relevant files are far smaller
 
 
 def read(host: Host, name: str) -> bytes:
-    """The start of a file. Raises OSError; also for what is no file, a pipe for one, which would not end."""
+    """Return the start of a file. Raises OSError; also for a pipe, for example, which would not end."""
     path = host.at(name)
     if not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "it is no file", name)
@@ -26,7 +26,7 @@ def read(host: Host, name: str) -> bytes:
 
 
 def text_of(host: Host, name: str) -> str:
-    """The same as text; empty for what is not there or not for us."""
+    """Return the start of a file as text; "" for a missing or unreadable file."""
     try:
         return read(host, name).decode("utf-8", "replace")
     except OSError:
@@ -38,12 +38,12 @@ def is_program(host: Host, name: str) -> bool:
 
 
 def has_program(host: Host, name: str) -> bool:
-    """Whether a program of this name is in a directory that xapi looks through."""
+    """Is a program of this name in a directory of xapi's PATH?"""
     return any(is_program(host, os.path.join(directory, name)) for directory in XAPI_PATH.split(":"))
 
 
 def run_as_xapi(host: Host, program: str, *arguments: str) -> Completed:
-    """Run a program with the environment that xapi gives. To look is not to write: Python compiles nothing.
+    """Run a program in the environment of xapi, without writing compiled Python files.
 
     Raises CommandFailed.
     """
@@ -52,7 +52,7 @@ def run_as_xapi(host: Host, program: str, *arguments: str) -> Completed:
 
 
 def processes(host: Host, name: str) -> Optional[List[int]]:
-    """The numbers of the processes of this name; None if the kernel does not tell here."""
+    """Return the PIDs of the processes of this name; None where /proc does not list processes."""
     try:
         numbers = [int(entry) for entry in os.listdir(host.proc) if entry.isdigit()]
     except OSError:
@@ -63,7 +63,7 @@ def processes(host: Host, name: str) -> Optional[List[int]]:
 
 
 def why(error: CommandFailed) -> str:
-    """How a program failed, for a sentence; without the command line, which is long."""
+    """Return how a program failed, for a sentence, without the long command line."""
     if error.status == TIMED_OUT:
         return error.stderr
     said = " ".join(error.stderr.split())[-300:]
@@ -71,6 +71,6 @@ def why(error: CommandFailed) -> str:
 
 
 def inventory(host: Host) -> Dict[str, str]:
-    """What the installer has noted of the host: INSTALLATION_UUID is the UUID that xapi knows it by."""
+    """Return the installer's record of the host: INSTALLATION_UUID is the UUID of the host in xapi."""
     pairs = (line.partition("=") for line in text_of(host, "/etc/xensource-inventory").splitlines())
     return {key.strip(): value.strip().strip("'\"") for key, _, value in pairs}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the drivers need of a host besides xapi: udev rules, room to write, settings that read, no stale resources."""
+"""What the drivers need besides xapi: udev rules, free space, valid settings, no leftovers of killed calls."""
 
 import os
 from typing import List
@@ -19,10 +19,10 @@ OUR_RULES = (
     "99-zz-relvmoiscsi.rules",
 )
 DIRECTORIES = ("/run/relvmoiscsi", "/var/lib/relvmoiscsi")
-LEAST_BYTES = 1 << 20  #: of room in them; they need a few KiB
+LEAST_BYTES = 1 << 20  #: free bytes in each; the driver needs a few KiB
 
 CONFIG = "/etc/relvmoiscsi.conf"
-#: what the hosts of a pool are compared by
+#: sentences by which the settings of the pool's hosts are compared
 KEEPS_ALL = "The SR driver keeps every VDI of a LUN."
 MAKES_ONE = "The SR driver makes each LUN one with a single VDI."
 _CORRECT = f"Correct that line of {CONFIG}, then check the result with `relvmoiscsi settings`."
@@ -31,7 +31,10 @@ _NEXT_CALL = "Repeat the call, or run `xe sr-probe type=relvmohba` for that SCSI
 
 
 def examine_rules(host: Host) -> Finding:
-    """Are the rules there that hide a LUN while it changes, and that link direct LUNs? A file in /etc hides others."""
+    """Are the udev rules installed that hide a LUN during a change, and that link direct LUNs?
+
+    A file of the same name in /etc replaces a rule.
+    """
     for name in OUR_RULES:
         paths = [os.path.join(directory, name) for directory in UDEV_RULES]
         path = next((each for each in paths if os.path.lexists(host.at(each))), None)
@@ -39,7 +42,7 @@ def examine_rules(host: Host) -> Finding:
             is_empty = path is None or not host_root.read(host, path).strip()
         except PermissionError as error:
             return unknown("udev-rules", f"{path} cannot be read: {error.strerror}.", AS_ROOT)
-        except OSError:  # a link to /dev/null, by which udev has it switched off
+        except OSError:  # a link to /dev/null switches a rule off
             is_empty = True
         if is_empty:
             sentence = f"The udev rules {name} are not installed, or an empty file replaces them."
@@ -64,7 +67,7 @@ def examine_room(host: Host) -> Finding:
 
 
 def examine_settings(host: Host) -> List[Finding]:
-    """Are the settings for calls of the SR driver valid, and do all have a name that is known?"""
+    """Are the settings of the SR driver valid, and is every name a known setting?"""
     try:
         text = host_root.read(host, CONFIG).decode("utf-8", "surrogateescape")
     except FileNotFoundError:
@@ -84,7 +87,7 @@ def examine_settings(host: Host) -> List[Finding]:
 
 
 def examine_stale_resources(host: Host) -> Finding:
-    """LUNs that the scan of a killed call has brought, and disks that are still hidden. No call works on them."""
+    """Look for LUNs that a killed call has scanned, and for disks that are still hidden; no call works on these."""
     try:
         scanned, disks = cleanup_journal.unattended(host), hiding.stale_hidden(host)
     except (OSError, NotFound) as error:

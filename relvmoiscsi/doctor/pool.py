@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The pool, by XenAPI: what xapi has in its database, what its master has registered, how the other hosts are.
+"""The pool, by XenAPI: records in xapi's database, drivers that the master has registered, findings of other hosts.
 
-A member hands what it is asked on to the master, so all of this is the same wherever it is asked. The other hosts are
-asked through our host plugin (drivers/plugins/relvmoiscsi), which gives their own findings.
+A member forwards its calls to the master, so the answers are the same on every host. The host plugin of each other host
+(drivers/plugins/relvmoiscsi) returns the findings of that host.
 """
 
 import os
@@ -24,7 +24,7 @@ from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.host.xapi.stale_volumes import Attachments, vg_command
 
 PLUGIN = "relvmoiscsi"
-PLUGIN_SECONDS = 120.0  #: what it runs on the other host has bounds of its own
+PLUGIN_SECONDS = 120.0  #: the programs that the plugin runs have their own time limits
 HOSTS_AT_ONCE = 8
 
 _AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
@@ -32,29 +32,29 @@ _UPGRADE = "rolling_upgrade_in_progress"
 _ON_MASTER = "Run `relvmoiscsi doctor` on the master, then `xe-toolstack-restart` there."
 _ON_ALL = "Install the same package on every host of the pool, then restart every toolstack, the master's first."
 
-#: a version and findings, or why there are none
+#: version and findings of a host, or the error
 Answer = Union[Tuple[str, List[Finding]], Exception]
 
 
 class Pool(NamedTuple):
-    """What XenAPI says; records by reference."""
+    """The records of xapi; keys are references."""
 
-    own_ref: str  #: the host that was asked; "" if xapi does not know it
+    own_ref: str  #: the host of this process; "" if xapi does not know the host
     master_ref: str
     other_config: Mapping[str, str]
     hosts: Mapping[str, Mapping[str, Any]]
-    drivers: List[Mapping[str, Any]]  #: SM records of our type
-    types: List[str]  #: SR types that the master has registered since it started
+    drivers: List[Mapping[str, Any]]  #: SM records of type relvmoiscsi
+    types: List[str]  #: SR types that the master has registered since its start
     answers: Mapping[str, Answer]  #: of the host plugins
     attachments: Attachments = Attachments({}, {}, "")
-    leftovers: Tuple[str, ...] = ()  #: UUIDs of SRs of our types
+    leftovers: Tuple[str, ...] = ()  #: UUIDs of SRs of relvmoiscsi's types
 
     def name(self, ref: str) -> str:
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
 
 
 def read_pool(here: Host) -> Pool:
-    """Ask xapi, and the other hosts through it. Raises XapiFailure when xapi does not answer."""
+    """Ask xapi, and the other hosts through xapi. Raises XapiFailure when xapi does not answer."""
     socket = here.xapi_socket
     with local_session(socket) as session_ref:
         xapi = Xapi(session_ref, socket)
@@ -99,7 +99,7 @@ def no_pool(failure: Exception) -> Finding:
 
 
 def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Finding]:
-    """What there is to say about the pool; `info` is what the driver of this host says of itself."""
+    """Return the findings on the pool; `info` is the answer of this host's driver."""
     return [
         examine_registration(pool),
         examine_record(here, pool, info),
@@ -124,7 +124,7 @@ def examine_registration(pool: Pool) -> Finding:
 
 
 def examine_record(here: Host, pool: Pool, info: Optional[DriverInfo]) -> Finding:
-    """The SM record, which is all that `xe sm-list` shows, on any host."""
+    """Check the SM record, which `xe sm-list` prints on any host."""
     detects = f'`xe sm-list | grep "{PHRASE}"`, by which CloudStack detects it,'
     if not pool.drivers:
         sentence = f"{detects} prints nothing: xapi's database has no SM record of type {TYPE}."
@@ -145,7 +145,7 @@ def examine_record(here: Host, pool: Pool, info: Optional[DriverInfo]) -> Findin
 
 
 def examine_hosts(pool: Pool) -> List[Finding]:
-    """The package on every host, in the same version, and what each host finds of itself."""
+    """Check that every host has the package, in the same version; add the findings of each host."""
     found = [finding for ref in pool.answers for finding in _host(pool, ref)]
     if not pool.own_ref:
         sentence = "xapi does not know this host by the INSTALLATION_UUID in /etc/xensource-inventory."
@@ -155,7 +155,7 @@ def examine_hosts(pool: Pool) -> List[Finding]:
 
 
 def _host(pool: Pool, ref: str) -> List[Finding]:
-    """What keeps a host from being ready, or is to be known of it; nothing if all is well."""
+    """Return the findings on a host that is not ready or has a warning; [] for a ready host."""
     answer, host = pool.answers[ref], pool.name(ref)
     if isinstance(answer, Exception):
         return [_no_answer(answer, host)._replace(host="" if ref == pool.own_ref else host)]
@@ -180,7 +180,7 @@ def _no_answer(failure: Exception, host: str) -> Finding:
 
 
 def examine_initiators(pool: Pool) -> Finding:
-    """The driver logs in by the name that xapi has for its host."""
+    """Check that xapi has an initiator name for each host: the driver logs in with this name."""
     nameless = [
         pool.name(ref)
         for ref, host in pool.hosts.items()
@@ -200,7 +200,7 @@ def examine_upgrade(pool: Pool) -> List[Finding]:
 
 
 def examine_ssh(pool: Pool) -> List[Finding]:
-    """CloudStack detects the driver by a command over SSH; hosts since XenServer 8 may have that switched off."""
+    """Check SSH, which hosts since XenServer 8 may have disabled: CloudStack detects the driver by an SSH command."""
     off = [pool.name(ref) for ref, host in pool.hosts.items() if host.get("ssh_enabled") is False]
     if not off:
         return []
@@ -209,7 +209,10 @@ def examine_ssh(pool: Pool) -> List[Finding]:
 
 
 def examine_leftovers(pool: Pool) -> List[Finding]:
-    """During a call xapi has a row of its SR, and keeps it if it dies then. No LUN has that UUID."""
+    """Look for SRs of relvmoiscsi's types. xapi has such a record during a call, and keeps the record if xapi dies.
+
+    No LUN has the UUID of such an SR.
+    """
     if not pool.leftovers:
         return []
     sentence = f"xapi has SRs of type {' or '.join(TYPES)}, which exist only during a call: {listed(pool.leftovers)}."
@@ -222,7 +225,7 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
 
 
 def examine_volumes(here: Host, pool: Pool) -> List[Finding]:
-    """Volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has how they come to be there."""
+    """Look for active volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has the cause."""
     disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*")))]
     return [
         _active(sr_uuid, disk)
@@ -243,7 +246,7 @@ def _active(sr_uuid: str, disk: str) -> Finding:
 
 
 def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
-    """Do all hosts make one VDI of a LUN, or none? A call runs on the master, whichever host that is by then."""
+    """Do all hosts have the same setting `vdis`? A call runs on the master, and any host may become the master."""
     said = {ref: answer[1] for ref, answer in pool.answers.items() if not isinstance(answer, Exception)}
     if pool.own_ref in said:
         said[pool.own_ref] = examine_settings(here)
@@ -263,7 +266,7 @@ def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
 
 
 def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:
-    """Is it on for all hosts or for none, and does this host have what it takes?"""
+    """Is multipathing on for all hosts or for none, and does this host have the programs?"""
     on = {ref: multipath.is_on({}, host.get("other_config", {})) for ref, host in pool.hosts.items()}
     if len(set(on.values())) > 1:
         sentence = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Does xapi run here, and has it seen what there is now? It looks at drivers and settings once, when it starts."""
+"""Does xapi run here, and has xapi started since the last change? xapi reads drivers and settings only at its start."""
 
 import os
 import re
@@ -15,12 +15,12 @@ from relvmoiscsi.host.xapi import conf
 RESTART = "Run `xe-toolstack-restart` on this host; running VMs are not touched."
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_START_TIME = 19  #: of the words in /proc/<number>/stat behind the name in parentheses
-_TOLERANCE_SECONDS = 1.0  #: the kernel's time of boot is rounded, and xapi needs longer than that to get to the drivers
+_START_TIME = 19  #: index in the words of /proc/<number>/stat after the name in parentheses
+_TOLERANCE_SECONDS = 1.0  #: the kernel rounds the boot time, and xapi needs longer until it reads the drivers
 
 
 def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
-    """When xapi started (seconds since the epoch), None if that is not known; and what there is to say about it."""
+    """Return the start time of xapi (seconds since the epoch; None if unknown), and the finding."""
     numbers = host_root.processes(host, "xapi")
     if numbers is None:
         return None, unknown("xapi", "Cannot check whether xapi runs: there is no /proc.", "Mount /proc.")
@@ -31,15 +31,16 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     known = [int(words[_START_TIME]) for words in ticks if len(words) > _START_TIME and words[_START_TIME].isdigit()]
     if boot is None or not known:
         return None, unknown("xapi", "xapi runs; the kernel does not give its start time.", RESTART)
-    # Where it has a watchdog there are two; the first is never younger than the one that looked for drivers.
+    # With a watchdog, xapi has two processes. The first process is at least as old as the process that read the
+    # drivers.
     started = int(boot.group(1)) + min(known) / _TICKS
     return started, ok("xapi", f"xapi runs since {_moment(started)}.")
 
 
 def examine_restart(host: Host, started: Optional[float], driver: str) -> Finding:
-    """Has xapi started since the driver at this path and the lists changed?
+    """Has xapi started since the last change of the driver at this path and of the lists?
 
-    If not, this is a warning: xapi runs the file that is there now, and whether the master has the drivers is asked.
+    If not, the finding is a warning only: xapi runs the current file of the driver, and another check asks the master.
     """
     if started is None:
         return unknown("restart", "Cannot check whether xapi has loaded the driver and its settings.", RESTART)
@@ -56,7 +57,10 @@ def examine_restart(host: Host, started: Optional[float], driver: str) -> Findin
 
 
 def _changed_at(host: Host, path: str) -> float:
-    """When the file, or the link to it, last changed; 0 if it is not there. An installed file may have any mtime."""
+    """Return the last change of the file, or of the link to the file; 0 without a file.
+
+    The ctime counts too, because an installed file may have any mtime.
+    """
     found = [0.0]
     for name in (host.at(path), os.path.realpath(host.at(path))):
         try:

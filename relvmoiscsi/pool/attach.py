@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""From clones to attached copies on all hosts. Every step may be repeated: after a kill, the next run begins anew.
+"""Attach clones on all hosts of a pool. Every step can be repeated: after a kill, the next run starts from the top.
 
-    1 resignature   SR.create of type relvmoiscsi or relvmohba, whose success is a failure text; the probe then tells
-                    the new SR
-    2 introduce     the new SR as lvmoiscsi or lvmohba, with marks: the SR of which it is the copy, and its LUN.
+    1 resignature   SR.create of type relvmoiscsi or relvmohba, which reports success as a failure text. The probe then
+                    gives the UUID of the new SR.
+    2 introduce     SR.introduce of type lvmoiscsi or lvmohba, with marks: the UUID of the original SR, and the SCSIid.
                     gc=false stops the coalescing of the storage manager. indestructible=true stops SR.destroy, which
                     wipes a LUN. No host has the SR yet.
-                    All LUNs of a target end these steps before a host plugs the first of them: a host that logs in or
-                    scans sees every LUN of the target, and cannot plug an original again while the host sees an
-                    untouched clone. If a clone does not get its new identities, no LUN of the target is plugged.
-                    A host sees at once what an array maps to its adapters: all of that counts as one target.
-    3 plug          hosts with a session add the LUN to the session (hosts.py). Then the master plugs the SR, then the
-                    other hosts do. The next run finishes a host that is down.
-    4 scan, label   VDIs appear with the names that they have on the LUN. Tags and other_config come from the original.
+                    All LUNs of a target end steps 1 and 2 before a host plugs the first SR of the target. A host that
+                    logs in or scans sees every LUN of the target. While a host sees an untouched clone, the host
+                    cannot plug the original again. If a clone does not get new identities, no host plugs an SR of
+                    the target. A host sees at once all LUNs that an array maps to its adapters: these LUNs count
+                    as one target.
+    3 plug          Hosts with a session add the LUN to the session (hosts.py). Then the master plugs the SR, then the
+                    other hosts do. The next run plugs the SR on a host that is down now.
+    4 scan, label   SR.scan creates the VDIs with the names on the LUN. Tags and other_config come from the original.
 
-A run leaves what is done already in 2 to 4; attach_plan says which steps there are. Nothing here calls SR.destroy, or
-SR.create of another type.
+A run skips each part of steps 2 to 4 that is done; attach_plan names the missing steps. No code here calls SR.destroy,
+or SR.create of another type.
 """
 
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, TypeVar
@@ -38,32 +39,32 @@ from relvmoiscsi.pool.luns import (
 from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Pair
 
-#: the failure with which SR.create of our type says that it is done; docs/host.rst
+#: the failure by which SR.create of relvmoiscsi's types reports success; docs/host.rst
 _DONE_CODE, _DONE_TEXT = "SR_BACKEND_FAILURE_1", "has been successfully resigned"
 
-#: device-config of our types beside the LUN; drivers/ReLVMoISCSISR and drivers/ReLVMoHBASR describe it
+#: device-config of relvmoiscsi's types, without the LUN; see drivers/ReLVMoISCSISR and drivers/ReLVMoHBASR
 _CREATE = {"clear-metadata-vdi": "true", "resign": "true"}
 
 #: status of a LUN
 DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "failed"
-#: status of a LUN that gets new identities alone
+#: status of a LUN that gets new identities only
 NEW_IDS, HAD_IDS = "resignatured", "already resignatured"
 
 RESIGNATURING, INTRODUCING, ATTACHING = "resignature", "introduce", "attach"
 
 Found = TypeVar("Found")
 
-BEGUN, OVER, ENDED = "begun", "over", "ended"  #: a step; ENDED: the step has failed
-#: is told the SCSIid, the step, and how it stands with it
+BEGUN, OVER, ENDED = "begun", "over", "ended"  #: states of a step; ENDED: the step has failed
+#: called with the SCSIid, the step and the state of the step
 Progress = Callable[[str, str, str], None]
 
 
 class Attached(NamedTuple):
-    """What became of a LUN."""
+    """Result for one LUN."""
 
-    scsi_id: str  #: "" for all that is behind a target without a list
+    scsi_id: str  #: "" for all LUNs of a target that gave no list
     status: str  #: DONE, ALREADY, PARTIAL, NEW_IDS, HAD_IDS or FAILED
-    sr_uuid: str = ""  #: the new one
+    sr_uuid: str = ""  #: the new SR; `of_sr` is the original SR
     of_sr: str = ""
     name: str = ""
     hosts: Mapping[str, str] = {}
@@ -71,7 +72,6 @@ class Attached(NamedTuple):
     error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
-        """For JSON."""
         return {
             "scsi_id": self.scsi_id or None,
             "status": self.status,
@@ -93,11 +93,11 @@ def choose(
     everything: bool = False,
     are_clones: bool = False,
 ) -> List[PoolLun]:
-    """The LUNs that are meant: by SCSIid, as copies of SRs (UUIDs), or all that are copies beyond doubt.
+    """Return the chosen LUNs: by SCSIid, as copies of SRs (UUIDs), or all LUNs that are certainly copies.
 
-    A LUN that another pool may use must be named: by its SCSIid where it has new identities; where this pool does not
-    know the SR, the caller must also vouch for the LUN (`are_clones`). LUNs that could not be looked at are left out;
-    `unseen` gives them. Raises NotFound, Refused, UsageError.
+    The caller must name a LUN that another pool may use. A LUN with new identities needs its SCSIid. A LUN whose SR
+    this pool does not know also needs `are_clones`: the caller vouches that the LUN is a clone. LUNs whose probe failed
+    are left out; `unseen` returns these LUNs. Raises NotFound, Refused, UsageError.
     """
     if not scsi_ids and not of and not everything:
         raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
@@ -121,25 +121,28 @@ def choose(
 
 
 def _is_copy(lun: PoolLun, are_clones: bool) -> bool:
-    """Is it a copy, beyond the doubt that is left to the caller?"""
+    """Is the LUN certainly a copy, or does the caller vouch for the LUN (`are_clones`)?"""
     return lun.kind == ATTACHED or lun.kind in ATTACHABLE and (lun.is_ours or are_clones and lun.kind == UNKNOWN_SR)
 
 
 def unseen(
     found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[str], everything: bool = False
 ) -> List[PoolLun]:
-    """What could not be looked at and may be meant; a row without a SCSIid is a target that has no list."""
+    """Return the rows whose probe failed and which the caller may mean.
+
+    A row without a SCSIid is a target that gave no list.
+    """
     return [lun for lun in found if lun.kind in UNSEEN and (of or everything or lun.scsi_id in scsi_ids)]
 
 
 def doubtful(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
-    """What `choose` has left out because it may be in use elsewhere, or be no clone."""
+    """Return the LUNs that `choose` left out because another pool may use the LUN, or the LUN may be no clone."""
     kinds = (UNKNOWN_SR, UNCONNECTED, RESIGNATURED, UNFINISHED)
     return [lun for lun in found if lun.kind in kinds and lun not in chosen and not lun.is_ours]
 
 
 def passed_over(lun: PoolLun) -> Attached:
-    """What became of a LUN, or of a target, that could not be looked at."""
+    """Return the result for a LUN or a target whose probe failed."""
     what = lun.scsi_id or f"The target {lun.portal.target} {lun.portal.iqn}".strip()
     error = PoolFailure(f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")
     return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=error)
@@ -166,7 +169,7 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
 
 
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
-    """Raises Refused where every host would see an untouched clone that is not among the chosen LUNs."""
+    """Raises Refused where the target of a chosen LUN also shows untouched clones that are not chosen."""
     iqns = {lun.portal.iqn for lun in chosen}
     left = [lun for lun in found if lun.is_untouched and lun.portal.iqn in iqns and lun not in chosen]
     if left:
@@ -188,16 +191,18 @@ def attach(
     tell: Progress = lambda *_: None,
     found: Sequence[PoolLun] = (),
 ) -> List[Attached]:
-    """Plan, and carry it out at once. Raises what both do."""
+    """Make the plans and execute the plans. Raises the errors of `plan` and `carry_out`."""
     return carry_out(calls, pool, attach_plan.plan(calls, pool, chosen, wanted, found), wanted, tell)
 
 
 def carry_out(
     calls: Calls, pool: Pool, planned: Sequence[LunPlan], wanted: Wanted, tell: Progress = lambda *_: None
 ) -> List[Attached]:
-    """Take the steps of these plans, and no other; what became of each LUN, in their order. `tell` hears of LUNs alone
-    with which there is something to do. Raises Refused where another client works on one of the LUNs, or has changed
-    which SR is there; PoolFailure where the pool goes away between the steps; nothing for a single LUN.
+    """Execute these plans and nothing else; return one result per plan, in the order of the plans.
+
+    `tell` is called only for LUNs with steps. A failed LUN gives a result and raises nothing. Raises Refused where
+    another client works on one of the LUNs, or has changed the SR on a LUN since the plan. Raises PoolFailure where the
+    pool stops answering between the steps.
     """
     todo = [row.lun for row in planned if row.steps]
     with lock.held(calls, [lun.scsi_id for lun in todo], "attach") as held:
@@ -222,26 +227,29 @@ def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> Non
 def _carry_out(
     calls: Calls, held: lock.Held, pool: Pool, planned: Sequence[LunPlan], wanted: Wanted, tell: Progress
 ) -> List[Attached]:
-    """The pool keeps a note of each LUN that gets a new SR, or only new identities, until the SR bears our marks."""
+    """Execute the plans under the lock.
+
+    The pool notes each LUN that gets a new SR, or only new identities, until the SR has relvmoiscsi's marks.
+    """
     originals, sessions = Originals(pool), hosts.Sessions(pool)
-    own_ids: Set[str] = set()  #: SCSIids of the LUNs that are seen to have identities of their own
+    own_ids: Set[str] = set()  #: SCSIids of the LUNs whose new identities a probe has shown
 
     def introduced(one: Calls, row: LunPlan) -> LunPlan:
         if row.refusal is not None:
             raise row.refusal
         if row.resignatures:
             held.verify(one)
-            _told(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun))
+            _with_progress(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun))
         if row.resignatures or row.attaches and row.lun.kind != ATTACHED:
-            row = row._replace(lun=identified(one, pool, row.lun))  # the LUN tells its database, and its SR
+            row = row._replace(lun=identified(one, pool, row.lun))  # the probe gives the SR and the databases
         own_ids.add(row.lun.scsi_id)
         if row.steps and row.attaches:
             held.verify(one)
-            row = _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
+            row = _with_progress(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
         return row
 
     def plugged(one: Calls, row: LunPlan) -> Attached:
-        attach_plan.verify_neighbours(row, own_ids)  # all of them have come so far, or have ended
+        attach_plan.verify_neighbours(row, own_ids)  # every LUN of the group has now ended its first step
         if row.steps:
             held.verify(one)
         return complete(one, pool, row, originals, sessions)
@@ -251,7 +259,9 @@ def _carry_out(
             status = NEW_IDS if row.resignatures else HAD_IDS
             return Attached(row.lun.scsi_id, status, row.lun.sr_uuid, row.lun.of_sr)
         try:
-            return _told(tell, row.lun, ATTACHING, lambda: plugged(one, row)) if row.steps else plugged(one, row)
+            return (
+                _with_progress(tell, row.lun, ATTACHING, lambda: plugged(one, row)) if row.steps else plugged(one, row)
+            )
         except RelvmoiscsiError as error:
             return Attached(row.lun.scsi_id, FAILED, row.lun.sr_uuid, row.lun.of_sr, error=error)
 
@@ -270,9 +280,9 @@ def _carry_out(
 
 
 def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
-    """Note in the pool which LUNs (SCSIids) get new SRs now: after a kill, the next run knows these LUNs by the note.
+    """Note in the pool which LUNs (SCSIids) get new SRs now: after a kill, the next run knows the LUNs by the note.
 
-    Gives the key of the note; "" where there is nothing to note. Raises PoolFailure.
+    Return the key of the note; "" where there is nothing to note. Raises PoolFailure.
     """
     begun = {scsi_id for scsi_id in new if not pool.is_begun(scsi_id)}
     if not begun:
@@ -295,10 +305,10 @@ def _end(calls: Calls, pool: Pool, key: str, new: Iterable[str], results: Sequen
             try:
                 calls.call("pool.remove_from_other_config", pool.ref, name)
             except PoolFailure:
-                return  # the pool went away; the next run does it
+                return  # the pool stopped answering; the next run removes the notes
 
 
-def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
+def _with_progress(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
     tell(lun.scsi_id, step, BEGUN)
     try:
         found = work()
@@ -310,7 +320,7 @@ def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) ->
 
 
 def create(calls: Calls, pool: Pool, lun: PoolLun) -> None:
-    """Give the LUN identities of its own, unless it has them. Raises PoolFailure, Refused."""
+    """Give the LUN new identities, unless the LUN has new identities. Raises PoolFailure, Refused."""
     attach_plan.verify_not_overwritten(pool, lun)
     try:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
@@ -325,7 +335,7 @@ def create(calls: Calls, pool: Pool, lun: PoolLun) -> None:
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """A LUN that was resignatured, with the SR that is on it now. Raises PoolFailure, Refused."""
+    """Probe a resignatured LUN and return the LUN with its new SR. Raises PoolFailure, Refused."""
     on = luns.on_lun(calls, pool, lun.portal, lun.scsi_id)
     if on.state != RESIGNATURED or not on.sr_uuid:
         raise PoolFailure(f"The LUN was resignatured, but its probe reports {on.state}. {on.problem}".strip())
@@ -335,9 +345,9 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 
 
 def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
-    """The plan with the LUN's new SR, in the pool, with our marks and on no host yet. Raises PoolFailure, Refused."""
+    """Introduce the SR of the LUN with marks, on no host; return the plan with the SR. Raises PoolFailure, Refused."""
     if not row.introduces:
-        for key, text in row.marks.items():  # what another client has set meanwhile stays
+        for key, text in row.marks.items():  # keys that another client has set meanwhile keep their values
             marks.add(calls, "SR", row.sr, key, text)
         return row
     lun = row.lun
@@ -347,7 +357,7 @@ def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     except PoolFailure as failure:
         if failure.code != "SR_UUID_EXISTS":
             raise
-        ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))  # an answer was lost, and XenAPI made the call again
+        ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))  # XenAPI lost the first answer and repeated the call
         record: Record = calls.call("SR.get_record", ref)
         attach_plan.verify_same(record, lun)
         missing = attach_plan.missing_marks(record, lun, run)
@@ -357,7 +367,7 @@ def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
 
 
 def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessions: hosts.Sessions) -> Attached:
-    """The SR on the hosts, with its VDIs, as planned. Raises PoolFailure."""
+    """Plug the SR on the hosts, scan and label the VDIs, as planned. Raises PoolFailure."""
     lun, sr = row.lun, row.sr
     on_hosts = hosts.plug_everywhere(calls, pool, sr, lun, row.hosts, sessions)
     if row.scans:
@@ -365,7 +375,7 @@ def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessi
     copies = vdis.of_sr(calls, sr)
     of_sr = lun.of_sr or originals.by_ids(calls, lun.sr_uuid, copies)
     old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
-    if row.labels and of_sr != lun.of_sr:  # LVM has taken the place of the journal, which would have said it
+    if row.labels and of_sr != lun.of_sr:  # LVM overwrote the journal on the LUN, which named the original
         calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
         marks.add(calls, "SR", sr, ORIGINAL_SR, of_sr)
     if row.labels or row.scans:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What there is to do with each LUN, as a value: `attach` executes it, a dry run prints it, a prompt counts it.
+"""The steps that each LUN still needs, as a value: `attach` executes the plan, a dry run prints it, a prompt counts it.
 
-A plan is computed from what the pool and the probes have said; nothing is changed for it. Each flag of a plan is a
-step of `attach`, and `attach` takes no other step.
+`plan` reads the records of the pool and the answers of the probes, and changes nothing. Each flag of a plan is one step
+of `attach`; `attach` executes no other step.
 """
 
 import string
@@ -17,7 +17,7 @@ from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import ORIGINAL_SR, RUN, SCSI_ID, Pool
 
-#: what a step does
+#: kinds of steps
 RESIGNATURE, INTRODUCE, MARK, CREATE_PBD, PLUG = "resignature", "introduce", "mark", "create PBD", "plug"
 SCAN, LABEL = "scan", "label VDIs"
 
@@ -28,10 +28,9 @@ class Step(NamedTuple):
     """One change of a LUN or of the pool."""
 
     what: str
-    on: str = ""  #: name of the host of a PBD; of the SR that is introduced
+    on: str = ""  #: name of the PBD's host, or name of the introduced SR
 
     def facts(self) -> Dict[str, Optional[str]]:
-        """For JSON."""
         return {"step": self.what, "on": self.on or None}
 
 
@@ -39,28 +38,28 @@ NAME = "{sr} {date}"
 
 
 class Wanted(NamedTuple):
-    """What is to become of the LUNs."""
+    """What the caller wants `attach` to do with the LUNs."""
 
-    name: str = NAME  #: of the new SRs: {sr}, {date}, {scsi_id}
+    name: str = NAME  #: template for the names of the new SRs: {sr}, {date}, {scsi_id}
     date: str = ""
     run: str = ""  #: identifies the run in the marks
     jobs: int = jobs.MOST
-    leave_others: bool = False  #: hosts may see untouched clones of this pool
+    leave_others: bool = False  #: True: hosts may see untouched clones of this pool
     attaches: bool = True  #: False: the LUNs get new identities, and the pool gets no SR
 
 
 class LunPlan(NamedTuple):
-    """What there is to do with a LUN."""
+    """The steps that one LUN still needs."""
 
     lun: PoolLun
-    name: str  #: of the SR, the one there is or the new one
-    sr: str = ""  #: reference; "" for an SR that is to be introduced
+    name: str  #: of the existing SR, or of the new SR
+    sr: str = ""  #: reference of the SR; "" for an SR that `attach` introduces
     resignatures: bool = False
-    marks: Mapping[str, str] = {}  #: keys of other_config that the SR has not
+    marks: Mapping[str, str] = {}  #: keys of other_config that the SR lacks
     hosts: Sequence[HostPlan] = ()
     scans: bool = False
     labels: bool = False
-    refusal: Optional[RelvmoiscsiError] = None  #: why nothing can be done
+    refusal: Optional[RelvmoiscsiError] = None  #: why `attach` can do nothing with the LUN
     neighbours: Sequence[str] = ()  #: SCSIids of the clones that must have new identities before a host plugs the SR
     unplugged: Optional[RelvmoiscsiError] = None  #: why no host will plug the SR: a neighbour is refused
     attaches: bool = True  #: False: the LUN gets new identities, and the pool gets no SR
@@ -71,7 +70,7 @@ class LunPlan(NamedTuple):
 
     @property
     def steps(self) -> List[Step]:
-        """All that `attach` does, in its order; nothing for a LUN that is refused."""
+        """Return the steps of `attach`, in order; [] for a refused LUN."""
         return list(self._steps())
 
     def _steps(self) -> Iterator[Step]:
@@ -96,16 +95,15 @@ class LunPlan(NamedTuple):
 
     @property
     def error(self) -> Optional[RelvmoiscsiError]:
-        """Why the LUN will not be attached."""
+        """Return why `attach` will not attach the LUN; None if it will."""
         return self.refusal or self.unplugged
 
     @property
     def down(self) -> List[str]:
-        """Names of the hosts that are down, and are left for a later run."""
+        """Return the names of the hosts that are down; a later run plugs the SR on these hosts."""
         return [host.name for host in self.hosts if host.is_down] if self.refusal is None else []
 
     def facts(self) -> Dict[str, Any]:
-        """For JSON."""
         return {
             "scsi_id": self.lun.scsi_id,
             "steps": [step.facts() for step in self.steps],
@@ -114,7 +112,7 @@ class LunPlan(NamedTuple):
         }
 
     def text(self) -> str:
-        """For a person."""
+        """Return the plan as text for a person."""
         if self.refusal is not None:
             return f"refused: {self.refusal}"
         parts: Dict[str, List[str]] = {}
@@ -133,7 +131,7 @@ _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
 
 
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> Dict[str, str]:
-    """The name of each new SR, by SCSIid: no two alike. Raises UsageError for a template that cannot be one."""
+    """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template."""
     verify_template(wanted.name)
     taken = {str(sr["name_label"]) for sr in pool.srs.values()}
     found = {}
@@ -148,7 +146,7 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> Dict[str, st
 
 
 def verify_template(template: str) -> None:
-    """Raises UsageError for a template that cannot be one."""
+    """Raises UsageError for a template that gives no names."""
     if not template.strip():
         raise UsageError("--name is empty: give the SRs a name.")
     try:
@@ -162,9 +160,9 @@ def verify_template(template: str) -> None:
 def plan(
     calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, found: Sequence[PoolLun] = ()
 ) -> List[LunPlan]:
-    """What there is to do with the chosen LUNs, in their order; `found` are all LUNs that the pool sees.
+    """Return the plans for the chosen LUNs, in order; `found` holds all LUNs that the pool sees.
 
-    Raises UsageError for a template of names that cannot be one, PoolFailure.
+    Raises UsageError for a bad template of names, PoolFailure.
     """
     if not wanted.attaches:
         return [_only_identities(pool, lun) for lun in chosen]
@@ -197,7 +195,7 @@ def _planned(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str, origin
 
 
 def _only_identities(pool: Pool, lun: PoolLun) -> LunPlan:
-    """The plan for a LUN that gets new identities and no SR. Pure."""
+    """Return the plan for a LUN that gets new identities and no SR. Pure."""
     row = LunPlan(lun, "", sr_of(pool, lun) or "", attaches=False)
     try:
         verify_not_overwritten(pool, lun)
@@ -207,16 +205,16 @@ def _only_identities(pool: Pool, lun: PoolLun) -> LunPlan:
 
 
 def seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
-    """Gives what all LUNs have in common which a host sees when it sees one of them: a target, or all there are."""
+    """Return a function from a LUN to the group that a host sees together: the target, or "" for all LUNs."""
     is_plain = all(lun.portal.iqn and not set("*,") & set(lun.portal.iqn) for lun in chosen)
     return lambda lun: lun.portal.iqn if is_plain else ""
 
 
 def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> List[LunPlan]:
-    """The same plans, where each SR that is to be plugged waits for the untouched clones that a plug shows to a host.
+    """Return the plans with `neighbours`: untouched clones that must be resignatured before a host plugs the SR.
 
-    An SR beside a refused clone is introduced, and not plugged. The same holds beside a clone with which a run has
-    begun and which cannot be looked at: the master may be at work on that clone. Pure.
+    If a neighbour is refused, `attach` introduces the SR and does not plug it. The same holds for a neighbour whose
+    probe fails after a run began to resignature the neighbour: the master may still work on that clone. Pure.
     """
     group = seen_together([row.lun for row in planned])
     clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
@@ -234,7 +232,7 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
 
 
 def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
-    """Raises Refused where a neighbour is not among the LUNs (SCSIids) that have identities of their own."""
+    """Raises Refused where `own_ids` (SCSIids of LUNs with new identities) lacks a neighbour."""
     left = [scsi_id for scsi_id in row.neighbours if scsi_id not in own_ids]
     if left:
         raise Refused(
@@ -246,17 +244,17 @@ def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
 
 
 def sr_of(pool: Pool, lun: PoolLun) -> Optional[str]:
-    """The SR (reference) that `attach` makes of this LUN, where the pool has it. Then the LUN has its identities."""
+    """Return the SR (reference) that the pool has for this LUN; None for an untouched LUN, or without an SR."""
     return pool.sr_by_uuid(lun.sr_uuid) if lun.kind in (ATTACHED, RESIGNATURED) else None
 
 
 def marks_of(lun: PoolLun, run: str) -> Dict[str, str]:
-    """What other_config of the SR on this LUN is to have; ORIGINAL_SR, which makes it a copy of ours, is the last."""
+    """Return the keys that other_config of the SR needs. ORIGINAL_SR comes last, because this key marks a copy."""
     return {**_FLAGS, SCSI_ID: lun.scsi_id, RUN: run, ORIGINAL_SR: lun.of_sr}
 
 
 def missing_marks(record: Record, lun: PoolLun, run: str) -> Dict[str, str]:
-    """Those of `marks_of` that the SR with this record lacks."""
+    """Return the keys of `marks_of` that this SR record lacks."""
     return {key: text for key, text in marks_of(lun, run).items() if key not in record["other_config"]}
 
 
@@ -267,7 +265,6 @@ def _is_to_be_labelled(calls: Calls, lun: PoolLun, copies: Records, originals: "
 
 
 def _verify(pool: Pool, lun: PoolLun, sr: Optional[str]) -> None:
-    """Raises Refused."""
     verify_not_overwritten(pool, lun)
     if lun.kind == RESIGNATURED:
         verify_no_database(pool, lun.scsi_id, lun.metadata_of)
@@ -276,19 +273,19 @@ def _verify(pool: Pool, lun: PoolLun, sr: Optional[str]) -> None:
 
 
 def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
-    """Raises Refused where the pool still has, on hosts or detached, the copy that was on this LUN before."""
+    """Raises Refused where the LUN is untouched and the pool still has an SR of an earlier copy on this LUN."""
     earlier = pool.sr_on(lun.scsi_id)
     if earlier is not None and lun.kind in UNTOUCHED:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
         raise Refused(
-            f"The LUN {lun.scsi_id} was that of the SR {name!r} ({old}), and holds another one now: the array has "
+            f"The LUN {lun.scsi_id} held the copy {name!r} ({old}) and now holds another SR: the array has "
             "overwritten the LUN. Nothing was written. Discard the old SR (`relvmoiscsi pool discard`), then repeat "
             "the command."
         )
 
 
 def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> None:
-    """Raises Refused where a VDI on a LUN with identities of its own is to hold the database of this pool."""
+    """Raises Refused where a VDI on a resignatured LUN is flagged to hold the database of this pool."""
     if pool.ref in metadata_of:
         raise Refused(
             f"A VDI on the LUN {scsi_id} has the pool-metadata flag: the pool would write its database to this "
@@ -298,7 +295,7 @@ def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> 
 
 
 def verify_same(record: Record, lun: PoolLun) -> None:
-    """Raises Refused for an SR of the pool (its record) that has the UUID of the one on this LUN, and is another."""
+    """Raises Refused where the pool's SR with the UUID of the LUN's SR is on another LUN, or has another type."""
     marked_for = record["other_config"].get(SCSI_ID, lun.scsi_id)
     if record["type"] != lun.portal.lvm_type or marked_for != lun.scsi_id:
         raise Refused(
@@ -307,7 +304,7 @@ def verify_same(record: Record, lun: PoolLun) -> None:
 
 
 class Originals:
-    """The VDIs of SRs (UUIDs) that the pool has: one call for an SR, however many copies of it there are."""
+    """VDIs of the original SRs (by UUID): one call per SR, for any number of copies."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._lock = pool, threading.Lock()
@@ -315,7 +312,7 @@ class Originals:
         self._all: Optional[Records] = None
 
     def of(self, calls: Calls, sr_uuid: str) -> Records:
-        """Raises PoolFailure."""
+        """Return the VDIs of an SR. Raises PoolFailure."""
         with self._lock:
             if sr_uuid not in self._known:
                 ref = self._pool.sr_by_uuid(sr_uuid)
@@ -323,9 +320,10 @@ class Originals:
             return self._known[sr_uuid]
 
     def by_ids(self, calls: Calls, new_sr: str, copies: Records) -> str:
-        """The original SR (UUID) of these VDIs, where the LUN does not say it any more: new ids follow from old ids.
+        """Return the UUID of the original SR of these VDIs when the LUN no longer names the original.
 
-        "" where the pool has none of them. Raises PoolFailure.
+        Each new VDI UUID is derived from the new SR's UUID and the old VDI UUID. "" where no VDI of the pool matches.
+        Raises PoolFailure.
         """
         with self._lock:
             if self._all is None:

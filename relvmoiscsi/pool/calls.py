@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Calls to xapi in a session that is open: what they give, and errors as sentences.
+"""Calls to xapi in an open session: results, and errors as sentences.
 
-What a driver has to answer goes as a task, whose end is an event: no connection waits without a word for longer than
-EVENT_SECONDS, whatever lies between here and the pool. Nothing is logged here: arguments hold secrets.
+Calls that a driver answers run as tasks, and an event reports the end of a task. So no connection is silent for longer
+than EVENT_SECONDS: a device between the client and the pool might drop a silent connection. Nothing is logged here,
+because arguments hold secrets.
 """
 
 import http.client
@@ -21,8 +22,8 @@ EVENT_SECONDS = 30.0
 Record = Dict[str, Any]
 Records = Dict[str, Record]  #: by reference
 
-#: the fields that we ask for by value, by class: in xapi's expressions a field has the database's name, which joins the
-#: parts of a name by two underscores. Source: xen-api ocaml/database/db_names.ml
+#: the fields that `records` filters by, for each class. In xapi's expressions a field has its database name, which
+#: joins the parts of a name with two underscores. Source: xen-api ocaml/database/db_names.ml
 DATABASE_NAMES = {
     "task": {"name_label": "name__label"},
     "VBD": {"VM": "VM", "userdevice": "userdevice"},
@@ -32,7 +33,7 @@ DATABASE_NAMES = {
 
 
 class PoolFailure(RelvmoiscsiError):
-    """The pool did not answer, or answered with an error; `description` is xapi's, its first word the code."""
+    """The pool did not answer, or answered with an error; `description` is xapi's error, first the code."""
 
     exit_status = 6
     sm_key = "APIFailure"
@@ -45,22 +46,24 @@ class PoolFailure(RelvmoiscsiError):
 
     @property
     def code(self) -> str:
-        """The first word of xapi's error: "UUID_INVALID"; "" where it gave none."""
+        """Return the code of xapi's error ("UUID_INVALID"); "" where xapi gave none."""
         return self.description[0] if self.description else ""
 
 
-#: what a driver answers for a LUN, an IQN, a name or a portal that is not there; sr_driver/codes.py has the numbers
+#: driver errors for a LUN, an IQN, a name or a portal that does not exist; sr_driver/codes.py has the numbers
 _NOT_THERE = [f"SR_BACKEND_FAILURE_{number}" for number in (67, 96, 107, 140, 141)]
 
 
 class PoolGone(PoolFailure):
-    """The pool does not answer any more."""
+    """The pool stopped answering."""
 
 
 @contextmanager
 def passing(*codes: str) -> Iterator[None]:
-    """A block that ends where xapi answers with an error of one of these codes, as if it had come to its end: what is
-    to be destroyed is gone, a key is there, as the call was made twice when its answer was lost.
+    """End the block without an error where xapi answers with one of these codes.
+
+    XenAPI repeats a call whose answer was lost. The second call then fails: the object is already destroyed, or the key
+    is already there.
     """
     try:
         yield
@@ -72,11 +75,11 @@ def passing(*codes: str) -> Iterator[None]:
 class Calls:
     """A session on the master.
 
-    `proxy` has xapi's methods (XenAPI.Session), and `refusal` is what it raises for xapi's errors (XenAPI.Failure);
-    `another` opens one more connection for the session; `http` opens a connection for a GET or PUT.
+    `proxy` has xapi's methods (XenAPI.Session). `refusal` is the exception class for xapi's errors (XenAPI.Failure).
+    `another` opens one more connection for the session. `http` opens a connection for a GET or PUT.
     """
 
-    _borrowed = ""  #: the session, where it is another one's
+    _shared_session = ""  #: the session of another connection that this connection uses
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Calls:
         return str(self._proxy._session)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What xapi answers to, say, "SR.get_all_records". Raises PoolFailure."""
+        """Call a method, such as "SR.get_all_records", and return xapi's answer. Raises PoolFailure."""
         try:
             return self._proxy.xenapi_request(method, arguments)
         except self._refusal as error:
@@ -103,11 +106,11 @@ class Calls:
         except GONE as error:
             raise PoolGone(f"The pool at {self.url} closed the connection during {method}: {reason(error)}.") from error
         except KeyboardInterrupt:
-            self._disconnect()  # it waits for an answer; what is to be cleaned up takes a new connection
+            self._disconnect()  # the connection still waits for an answer; the clean-up opens a new connection
             raise
 
     def records(self, kind: str, **equal: str) -> Records:
-        """All records of a class, or the records whose fields have these values. Raises PoolFailure."""
+        """Return all records of a class, or the records whose fields have these values. Raises PoolFailure."""
         if not equal:
             found: Records = self.call(kind + ".get_all_records")
         else:
@@ -115,20 +118,20 @@ class Calls:
         return found
 
     def run(self, method: str, *arguments: Any) -> str:
-        """The same as `call`, as a task, for what takes time; gives the text of its result. Raises PoolFailure."""
+        """Run a slow call as a task and return the text of the result. Raises PoolFailure."""
         return self.finish(method, self.start(method, *arguments))
 
     def start(self, method: str, *arguments: Any) -> str:
-        """Begin a task; `finish` waits for it. Raises PoolFailure."""
+        """Start a task, which `finish` awaits. Raises PoolFailure."""
         return str(self.call("Async." + method, *arguments))
 
     def finish(self, method: str, task: str, limit_seconds: float = math.inf) -> str:
-        """The text of a task's result, when it is over. Raises PoolFailure, also where it is not within the limit."""
+        """Wait for a task and return the text of its result. Raises PoolFailure, also after `limit_seconds`."""
         record = self._ended(method, task, limit_seconds)
         try:
             self.call("task.destroy", task)
         except PoolFailure:
-            pass  # xapi ends it by itself in a day; what it gave is known
+            pass  # xapi deletes the task after a day; the result is known
         if record["status"] != "success":
             raise failure(method, record["error_info"] or [record["status"]])
         return result_text(str(record["result"]))
@@ -146,7 +149,7 @@ class Calls:
         return record
 
     def _record_of(self, task: str) -> Record:
-        """Of a task of which no event has come. Raises PoolGone: tasks end with the toolstack that has begun them."""
+        """Return the record of a task without events. Raises PoolGone: a restart of the toolstack removes its tasks."""
         try:
             record: Record = self.call("task.get_record", task)
         except PoolFailure as problem:
@@ -158,20 +161,22 @@ class Calls:
         return record
 
     def another(self) -> "Calls":
-        """One more connection for the same session, for another thread. Close it."""
+        """Open one more connection to the same session, for another thread. The caller closes the connection."""
         other = Calls(self._another(), self._refusal, self.url, self._another, self.http)
-        other._borrowed = str(other._proxy._session)
+        other._shared_session = str(other._proxy._session)
         return other
 
     def close(self) -> None:
-        """End the connection, and not the session. XenAPI logs in again where xapi has ended the session: that session
-        belongs to this connection alone, and ends.
+        """Close the connection without ending the session.
+
+        If xapi ended the session meanwhile, XenAPI has logged in again. Only this connection uses the new session, so
+        `close` ends the new session.
         """
-        if self._borrowed and str(self._proxy._session) != self._borrowed:
+        if self._shared_session and str(self._proxy._session) != self._shared_session:
             try:
                 self.call("session.logout")
             except PoolFailure:
-                pass  # the pool went away, or will end an unused session
+                pass  # the pool stopped answering; xapi ends an unused session
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -179,13 +184,13 @@ class Calls:
 
 
 def expression(kind: str, equal: Mapping[str, str]) -> str:
-    """What get_all_records_where takes, for records of this class whose fields have these values."""
+    """Return the expression for get_all_records_where: records of this class whose fields have these values."""
     names = DATABASE_NAMES[kind]
     return " and ".join(f'field "{names[name]}" = "{value}"' for name, value in equal.items())
 
 
 def result_text(value: str) -> str:
-    """The text in a task's result, which is XML-RPC's `<value>`; a result that is none is given as it stands."""
+    """Return the text in a task's result, an XML-RPC `<value>`; another text is returned unchanged."""
     try:
         (found,), _ = xmlrpc.client.loads("<params><param>" + (value or "<value/>") + "</param></params>")
     except (expat.ExpatError, xmlrpc.client.ResponseError, ValueError):
@@ -194,13 +199,13 @@ def result_text(value: str) -> str:
 
 
 def failure(method: str, details: Sequence[Any]) -> PoolFailure:
-    """What xapi's error says, as a sentence."""
+    """Return xapi's error as a sentence."""
     method = method.replace("Async.", "", 1)
     description: List[str] = [str(detail) for detail in details]
     code, parameters = (description or [""])[0], [text for text in description[1:] if text]
     sentence = _SENTENCES.get(code)
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith("No permission"):
-        sentence = None  # a handler of HTTP has failed, and xapi has put its error there
+        sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
     if sentence is not None:
         return PoolFailure(sentence.format(method, *(parameters + ["", ""])), description)
     if code.startswith("SR_BACKEND_FAILURE") and parameters:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Log in to a pool: on its master, whichever host the caller names, by HTTPS. Certificates are verified by default.
+"""Log in to a pool over HTTPS, on the master, through any host that the caller names. Certificates are verified.
 
-    https://HOST    the usual way; HOST alone means the same
-    http://HOST     in clear: for tests, and where a tunnel is around it
+    https://HOST    the usual form; HOST alone means the same
+    http://HOST     not encrypted: for tests, or inside a tunnel
     local           the socket of this dom0, where root needs no password
 
-The module XenAPI is dom0's own, or from PyPI (host/xapi/sdk.py).
+The module XenAPI is dom0's module, or comes from PyPI (host/xapi/sdk.py).
 """
 
 import http.client
@@ -24,17 +24,17 @@ from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, PoolFailure, failure
 __all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "connect", "url_of"]
 
 LOCAL = "local"
-TIMEOUT_SECONDS = 2 * EVENT_SECONDS  #: for one answer; whatever takes longer is a task
-_MOST_MASTERS = 3  #: a master may change while we follow it
+TIMEOUT_SECONDS = 2 * EVENT_SECONDS  #: for one answer; every longer call is a task
+_MOST_MASTERS = 3  #: redirects to follow: the master may change during a login
 
 
 class Where(NamedTuple):
-    """Which pool, and as whom."""
+    """Address of a pool, and the credentials."""
 
-    pool: str  #: URL, name or address of any host of it; or LOCAL
+    pool: str  #: URL, name or address of any host of the pool; or LOCAL
     user: str = "root"
     password: str = ""
-    ca: Optional[str] = None  #: file of trusted certificates; None: those that this machine trusts
+    ca: Optional[str] = None  #: file of trusted certificates; None: the certificates that this machine trusts
     insecure: bool = False  #: accept any certificate
     timeout: float = TIMEOUT_SECONDS
     socket_path: str = THIS_HOST.xapi_socket
@@ -42,7 +42,7 @@ class Where(NamedTuple):
 
 @contextmanager
 def connect(where: Where) -> Iterator[Calls]:
-    """A session, until the block ends. Raises PoolFailure, NotFound or UsageError."""
+    """Open a session for the block. Raises PoolFailure, NotFound or UsageError."""
     module = sdk.module()
     url, proxy = _logged_in(module, where)
     calls = Calls(proxy, module.Failure, url, partial(_another, module, where, url, proxy), partial(_http, where, url))
@@ -52,12 +52,12 @@ def connect(where: Where) -> Iterator[Calls]:
         try:
             calls.call("session.logout")
         except PoolFailure:
-            pass  # the pool went away, or will end an unused session
+            pass  # the pool stopped answering; xapi ends an unused session
         calls.close()
 
 
 def _logged_in(module: Any, where: Where) -> Any:
-    """(URL of the master, XenAPI.Session). Raises PoolFailure."""
+    """Return (URL of the master, XenAPI.Session). Raises PoolFailure."""
     url = url_of(where)
     for _ in range(_MOST_MASTERS):
         proxy = module.Session(url, transport=sdk.Transport(partial(_http, where, url)))
@@ -76,7 +76,7 @@ def _logged_in(module: Any, where: Where) -> Any:
 
 
 def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
-    """One more connection for the session of `proxy`."""
+    """Open one more connection for the session of `proxy`."""
     other = module.Session(url, transport=sdk.Transport(partial(_http, where, url)))
     for name in ("_session", "last_login_method", "last_login_params"):
         setattr(other, name, getattr(proxy, name))
@@ -84,7 +84,7 @@ def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
 
 
 def _http(where: Where, url: str) -> http.client.HTTPConnection:
-    """A connection to the master for a GET or PUT. Raises UsageError."""
+    """Open a connection to the master for a GET or PUT. Raises UsageError."""
     address = urllib.parse.urlsplit(url).netloc
     if where.pool == LOCAL:
         return sdk.UnixConnection(where.socket_path, where.timeout)
@@ -112,10 +112,10 @@ def _no_login(where: Where, url: str, error: BaseException) -> str:
 
 
 def url_of(where: Where) -> str:
-    """The URL of a pool as it was named; HTTPS where nothing else is said. Raises UsageError."""
+    """Return the URL of a pool; HTTPS by default. Raises UsageError."""
     if where.pool == LOCAL:
         return "http://localhost/"
-    if "@" in where.pool:  # not shown: there may be a password in it
+    if "@" in where.pool:  # the message hides the URL, which may contain a password
         raise UsageError("The pool's URL contains a user or a password: use --user and --password-file instead.")
     parts = urllib.parse.urlsplit(where.pool if "://" in where.pool else "https://" + where.pool)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
@@ -126,14 +126,14 @@ def url_of(where: Where) -> str:
 
 
 def _at(url: str, address: str) -> str:
-    """The same URL at another address."""
+    """Return the same URL with another address."""
     parts = urllib.parse.urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     return "{}://{}{}".format(parts.scheme, f"[{address}]" if ":" in address else address, port)
 
 
 def _tls(where: Where) -> ssl.SSLContext:
-    """Raises UsageError."""
+    """Return the TLS settings. Raises UsageError."""
     try:
         context = ssl.create_default_context(cafile=where.ca)
     except (OSError, ssl.SSLError) as error:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""One SR on every host of the pool: PBDs, plugged on the master first. A host that is down is left out and named.
+"""Plug one SR on every host of the pool, the master first. A host that is down is skipped and named.
 
-A host with an iSCSI session to the target does not find a LUN that was mapped later: the storage manager logs in for a
-plug, and does not scan a session that is there already. So before the plug, the host plugin of each host adds this one
-LUN to the sessions of its host. That shows the host no other LUN of the target.
+A host with an iSCSI session to the target does not find a LUN that the array mapped later. The storage manager logs in
+for a plug, and does not scan an existing session. So before the plug, the host plugin of each host adds this one LUN to
+the sessions of its host. The host then sees no other new LUN of the target.
 
-Where the plugin does not add LUNs, the client asks the host for the storage manager's own list of LUNs (SR.probe
-without SCSIid, which fails with the list): the list scans the session for all LUNs. The client does not ask a host
-without a session of an SR: the plug logs in there, and the list would end a session that a person has opened there.
+Some plugins cannot add LUNs. Then the client asks the host for the storage manager's list of LUNs: SR.probe without
+SCSIid, which fails with the list. The list scans the session for all LUNs. The client asks only hosts with an SR's
+session. On a host without a session the plug logs in, and the list would end a session that a person has opened there.
 Source: sm BaseISCSI.py attach and detach, iscsilib.py refresh_luns, LVHDoISCSISR.py _LUNprint, create_iscsi_sessions.
 """
 
@@ -22,22 +22,22 @@ from relvmoiscsi.pool.records import Pool, portal_of
 
 PLUGGED, DOWN = "plugged", "down"
 PLUGIN, ADD_LUN = "relvmoiscsi", "add_lun"
-MEMBER_SECONDS = 600.0  #: for a host that is not the master to plug it; a hung path may take for ever
+MEMBER_SECONDS = 600.0  #: time limit for a plug on a member; a plug on a dead path may hang
 _AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE")
 
 
 class HostPlan(NamedTuple):
-    """What there is to do for an SR on a host."""
+    """The steps that an SR still needs on one host."""
 
     host: str  #: reference
     name: str
-    pbd: str = ""  #: reference of the PBD; "" where the PBD is to be created
+    pbd: str = ""  #: reference of the PBD; "" where `plug_everywhere` creates the PBD
     is_plugged: bool = False
-    is_down: bool = False  #: and the SR is not plugged there: left for a later run
+    is_down: bool = False  #: the host is down and has not plugged the SR; a later run plugs the SR
 
     @property
     def creates(self) -> bool:
-        """Is a PBD to be created? xapi takes it for a host that is down as well."""
+        """Does the host need a PBD? xapi creates a PBD for a host that is down as well."""
         return not self.pbd
 
     @property
@@ -46,7 +46,7 @@ class HostPlan(NamedTuple):
 
 
 def planned(pool: Pool, sr: Optional[str]) -> List[HostPlan]:
-    """What there is to do for an SR on each host, the master first; for None, which no host has yet. Pure."""
+    """Return the plan of an SR for each host, the master first; None is an SR that the pool does not have yet. Pure."""
     pbds = pool.pbds_of(sr) if sr is not None else {}
     found = []
     for host in pool.hosts_in_order():
@@ -57,64 +57,64 @@ def planned(pool: Pool, sr: Optional[str]) -> List[HostPlan]:
 
 
 class Sessions:
-    """The iSCSI sessions of a pool's hosts in one run of the client: which of them were scanned for all new LUNs.
+    """The iSCSI sessions of the pool's hosts in one run, and which sessions were scanned for new LUNs.
 
-    Every LUN of a target that this run attaches has its new identities before the first of them is plugged, so one scan
-    of a session will do.
+    Every LUN of a target in this run has its new identities before a host plugs the first SR. So one scan per session
+    is enough.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._lock = pool, threading.Lock()
         self._scanned: Set[Tuple[str, str]] = set()  #: (host, IQN)
-        self._without_plugin: Set[str] = set()  #: hosts whose plugin does not add LUNs, or may not be called
+        self._without_plugin: Set[str] = set()  #: hosts whose plugin cannot add LUNs, or may not be called
 
     def show(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str], number: Optional[int]) -> None:
-        """Show the LUN of this device-config to the hosts that have a session to its target.
+        """Make the hosts with a session to the target show the LUN of this device-config.
 
-        `number` is what the kernel calls the LUN; None where that is not known. Raises PoolGone.
+        `number` is the kernel's number of the LUN; None where the number is unknown. Raises PoolGone.
         """
         asked = [host for host in hosts if host not in self._without_plugin]
         added = self._added(calls, asked, config, number)
         self.scan(calls, [host for host in hosts if host not in added], config)
 
     def _added(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str], number: Optional[int]) -> Set[str]:
-        """The hosts whose plugin says that each session to the IQN shows the LUN, or that there is none."""
+        """Return the hosts whose plugin reports that every session to the IQN shows the LUN (or that none exists)."""
         iqn = config.get("targetIQN", "")
         if number is None or not iqn or "*" in iqn:
             return set()
         arguments = {"iqn": iqn, "scsi_id": config.get("SCSIid", ""), "number": str(number)}
-        tasks = {host: _begun(calls, "host.call_plugin", host, PLUGIN, ADD_LUN, arguments) for host in hosts}
-        answers = {host: _ended(calls, "host.call_plugin", task) for host, task in tasks.items()}
+        tasks = {host: _started(calls, "host.call_plugin", host, PLUGIN, ADD_LUN, arguments) for host in hosts}
+        answers = {host: _finished(calls, "host.call_plugin", task) for host, task in tasks.items()}
         problems = {host: _problems(text) for host, text in answers.items()}
         self._without_plugin.update(host for host, found in problems.items() if found is None)
         return {host for host, found in problems.items() if found == []}
 
     def scan(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str]) -> None:
-        """Have the hosts that have a session to the target of this device-config scan the session.
+        """Scan the target's session on each host that has such a session.
 
-        A host that gives no list is left to the plug, whose error tells more. Raises PoolGone.
+        A host that gives no list is ignored: the error of its plug says more. Raises PoolGone.
         """
         portal = portal_of(config)
-        with self._lock:  # another LUN of the target waits until the list has come
+        with self._lock:  # another LUN of the target waits for the list
             wanted = [host for host in hosts if (host, portal.iqn) not in self._scanned]
             asked = [host for host in wanted if _has_session(self._pool, host, portal.iqn)]
-            tasks = [_begun(calls, "SR.probe", host, portal.config(), portal.lvm_type, {}) for host in asked]
+            tasks = [_started(calls, "SR.probe", host, portal.config(), portal.lvm_type, {}) for host in asked]
             for task in tasks:
-                _ended(calls, "SR.probe", task)  # the list itself comes as a failure
+                _finished(calls, "SR.probe", task)  # the probe "fails" with the list
             self._scanned.update((host, portal.iqn) for host in wanted)
 
 
 def _has_session(pool: Pool, host: str, iqn: str) -> bool:
-    """Has an SR of the pool a session of this host to the IQN?"""
+    """Does an SR of the pool use a session of this host to the IQN?"""
     attached = (pbd for pbd in pool.pbds.values() if pbd["host"] == host and pbd["currently_attached"])
     return any(iqn in _iqns(pbd["device_config"]) for pbd in attached)
 
 
 def _iqns(config: Mapping[str, str]) -> Set[str]:
-    """The IQNs to which the storage manager has logged in for a PBD with this device-config.
+    """Return the IQNs to which the storage manager logs in for a PBD with this device-config.
 
-    For the IQN "*" it notes the sessions there at the first plug: "address,port,IQN|...". An IQN that is not noted may
-    be of another array, where a person has opened the session of this host.
+    For the IQN "*", the storage manager notes the sessions at the first plug: "address,port,IQN|...". An IQN outside
+    the note may belong to another array, where a person has opened the session of this host.
     """
     iqn = portal_of(config).iqn
     if "*" not in iqn:
@@ -123,8 +123,8 @@ def _iqns(config: Mapping[str, str]) -> Set[str]:
     return {words[2] for words in noted if len(words) > 2}
 
 
-def _begun(calls: Calls, method: str, *arguments: object) -> str:
-    """The task; "" where the pool does not begin it. Raises PoolGone."""
+def _started(calls: Calls, method: str, *arguments: object) -> str:
+    """Start a task and return the task; "" where the pool refuses. Raises PoolGone."""
     try:
         return calls.start(method, *arguments)
     except PoolGone:
@@ -133,8 +133,8 @@ def _begun(calls: Calls, method: str, *arguments: object) -> str:
         return ""
 
 
-def _ended(calls: Calls, method: str, task: str) -> str:
-    """What the task has given; "" where it has failed, or was not begun. Raises PoolGone."""
+def _finished(calls: Calls, method: str, task: str) -> str:
+    """Wait for the task and return its result; "" where the task failed, or was not started. Raises PoolGone."""
     try:
         return calls.finish(method, task, MEMBER_SECONDS) if task else ""
     except PoolGone:
@@ -144,7 +144,7 @@ def _ended(calls: Calls, method: str, task: str) -> str:
 
 
 def _problems(answer: str) -> Optional[List[str]]:
-    """What the plugin says has failed; None for what is no answer of it, or one of an earlier version."""
+    """Return the problems that the plugin reports; None for another answer, such as that of an earlier version."""
     try:
         return [str(problem) for problem in json.loads(answer)["problems"]]
     except (ValueError, KeyError, TypeError):
@@ -154,13 +154,13 @@ def _problems(answer: str) -> Optional[List[str]]:
 def plug_everywhere(
     calls: Calls, pool: Pool, sr: str, lun: PoolLun, plans: Sequence[HostPlan], sessions: Sessions
 ) -> Dict[str, str]:
-    """How the SR on a LUN is on the hosts when these plans are done, by name: PLUGGED, DOWN, or why it is not plugged.
+    """Plug the SR as planned. Return by host name: PLUGGED, DOWN, or the error of the plug.
 
-    Raises PoolFailure when the master's PBD is not plugged.
+    Raises PoolFailure when the master does not plug the PBD.
     """
     config = lun.portal.config(lun.scsi_id)
     there = pool.pbds_of(sr)
-    alike = next((pbd["device_config"] for _, pbd in there.values()), config)  # as on the other hosts, if on any
+    alike = next((pbd["device_config"] for _, pbd in there.values()), config)  # as the other hosts' PBDs
     pbds = {each.host: each.pbd or _pbd(calls, sr, each.host, alike) for each in plans}
     sessions.show(calls, [each.host for each in plans if each.plugs], config, lun.number)
     states: Dict[str, str] = {}
@@ -192,7 +192,7 @@ def _plugged(calls: Calls, task: str, config: Mapping[str, str]) -> str:
 
 
 def _explained(failure: PoolFailure, config: Mapping[str, str]) -> PoolFailure:
-    """The storage manager's "The SCSIid parameter is missing or incorrect" in words that help."""
+    """Return a clearer error for the storage manager's "The SCSIid parameter is missing or incorrect"."""
     if failure.code != SCSI_ID_MISSING:
         return failure
     return PoolFailure(
@@ -211,4 +211,4 @@ def _pbd(calls: Calls, sr: str, host: str, config: Mapping[str, str]) -> str:
     except PoolFailure as failure:
         if failure.code != "PBD_EXISTS":
             raise
-        return failure.description[3]  # the next plug of a plugged PBD does nothing
+        return failure.description[3]  # plugging a plugged PBD does nothing

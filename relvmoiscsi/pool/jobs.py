@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Several jobs at once, each thread with a connection of its own. A job that fails stops no other.
+"""Run several jobs in parallel, with one connection per thread. A failed job stops no other job.
 
-A job may have two steps. An item takes the second step when the whole group of the item has ended the first step.
-Threads begin the first steps of all items before a second step. Second steps fill the time in which the last first
-steps go on.
+A job may have two steps. An item takes the second step after every item of its group has ended the first step. Threads
+start the first steps of all items before any second step. Second steps fill the time until the last first step ends.
 """
 
 import threading
@@ -16,15 +15,15 @@ from relvmoiscsi.pool.calls import Calls
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
-MOST = 10  #: at once, unless the caller says otherwise
+MOST = 10  #: jobs in parallel, by default
 
 
 def at_once(
     calls: Calls, items: Sequence[Item], job: Callable[[Calls, Item], Found], jobs: int = MOST
 ) -> List[Union[Found, RelvmoiscsiError]]:
-    """What `job` gives or raises for each item, in their order. Other exceptions go through.
+    """Return what `job` returns or raises for each item, in order. Other exceptions than RelvmoiscsiError propagate.
 
-    With one job at a time, everything happens in this thread, on the connection `calls`.
+    With one job at a time, all jobs run in the calling thread, on the connection `calls`.
     """
     return _run(calls, items, _Work(items, [job], lambda item: None), jobs)
 
@@ -37,8 +36,9 @@ def in_two_steps(
     group: Callable[[Any], Hashable],
     jobs: int = MOST,
 ) -> List[Any]:
-    """What `second` gives of that which `first` has given of each item, or the RelvmoiscsiError of either, in their
-    order. No item of a group takes the second step before each item of the group has ended the first step.
+    """Return for each item, in order, `second(first(item))`, or the RelvmoiscsiError of a step.
+
+    No item of a group takes the second step before every item of the group has ended the first step.
     """
     return _run(calls, items, _Work(items, [first, second], group), jobs)
 
@@ -58,7 +58,7 @@ def _run(calls: Calls, items: Sequence[Any], work: "_Work", jobs: int) -> List[A
             thread.start()
         for thread in threads:
             thread.join()
-    finally:  # after Ctrl-C nobody waits for a thread: what was begun goes on in the pool
+    finally:  # after Ctrl-C no code waits for the threads; tasks that were started continue in the pool
         work.stop()
         for thread, connection in zip(threads, connections):
             if not thread.is_alive():
@@ -69,7 +69,7 @@ def _run(calls: Calls, items: Sequence[Any], work: "_Work", jobs: int) -> List[A
 
 
 class _Work:
-    """The items of several threads, and which steps may begin."""
+    """The items, and which steps are ready for a thread."""
 
     def __init__(
         self, items: Sequence[Any], steps: Sequence[Callable[[Calls, Any], Any]], group: Callable[[Any], Hashable]
@@ -85,20 +85,20 @@ class _Work:
         self._changed = threading.Condition()
 
     def stop(self) -> None:
-        """Let no thread begin another step."""
+        """Let no thread start another step."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
 
     def go_on_in_thread(self, calls: Calls) -> None:
-        """Take steps until there are none. `bug` keeps an exception for the thread that waits."""
+        """Take steps until no step is left. `bug` stores an exception for the waiting thread."""
         try:
             self.go_on(calls)
         except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
             self.bug = self.bug or error
 
     def go_on(self, calls: Calls) -> None:
-        """Take steps until there are none. Waits while another thread may make a step ready."""
+        """Take steps until no step is left. Waits while another thread may make a step ready."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._ready or not self._busy or self._is_stopped)

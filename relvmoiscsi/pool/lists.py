@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The XML with which a driver answers SR.probe: the targets of a portal, the LUNs of a target, what is on a LUN. Pure.
+"""XML with which a driver answers SR.probe: the targets of a portal, the LUNs of a target, the content of a LUN. Pure.
 
-Lists come as a failure whose last parameter is the XML: 96 when the IQN is missing, 107 when the SCSIid is.
+A list comes as a failure whose last parameter is the XML: error 96 without an IQN, error 107 without a SCSIid.
 """
 
 import json
@@ -19,36 +19,36 @@ class Seen(NamedTuple):
     """A LUN in a list."""
 
     scsi_id: str
-    number: Optional[int]  #: what the kernel calls it; None where the list does not say
+    number: Optional[int]  #: the kernel's number of the LUN; None where the list has no number
     size_bytes: int
     vendor: str
 
 
 class OnLun(NamedTuple):
-    """What a probe says of a LUN; texts are "" where it says nothing."""
+    """What a probe reports about a LUN; a text is "" where the probe reports nothing."""
 
     state: str  #: "clean", "resignatured", "unfinished", "empty", "foreign", "damaged", "busy"
-    sr_uuid: str = ""  #: the SR that it holds now
-    old_uuid: str = ""  #: the SR that it was made of, as long as the journal is there
-    new_uuid: str = ""  #: the SR that an unfinished run leads to
+    sr_uuid: str = ""  #: the SR on the LUN now
+    old_uuid: str = ""  #: the original SR, while the journal is on the LUN
+    new_uuid: str = ""  #: the new SR of an unfinished run
     name_label: str = ""
     problem: str = ""
     one_vdi: str = ""  #: "is", "can be", "cannot be"
-    is_copied: bool = False  #: this LUN is a copy of another LUN, and has the new identities of that
-    metadata_of: Tuple[str, ...] = ()  #: references of the pools whose database a VDI on it is to hold
-    old_vdis: Tuple[str, ...] = ()  #: what its VDIs were, as long as the journal is there
-    vms: Tuple[str, ...] = ()  #: names of VMs whose records are on it
+    is_copied: bool = False  #: the LUN is a copy of a resignatured LUN, and has the identities of that LUN
+    metadata_of: Tuple[str, ...] = ()  #: references of the pools that may write their database to a VDI on the LUN
+    old_vdis: Tuple[str, ...] = ()  #: the UUIDs of the original VDIs, while the journal is on the LUN
+    vms: Tuple[str, ...] = ()  #: names of VMs whose records are on the LUN
     vms_saved: str = ""  #: when the records were saved
 
 
 def iqns(failure: PoolFailure) -> List[str]:
-    """The IQNs of error 96, each once. Raises PoolFailure for any other failure."""
+    """Return the IQNs of error 96, without duplicates. Raises PoolFailure for any other failure."""
     rows = _rows(failure, IQN_MISSING, "TGT")
     return list(dict.fromkeys(row["TargetIQN"] for row in rows if row.get("TargetIQN", _ANY_IQN) != _ANY_IQN))
 
 
 def seen(failure: PoolFailure) -> List[Seen]:
-    """The LUNs of error 107. Raises PoolFailure for any other failure."""
+    """Return the LUNs of error 107. Raises PoolFailure for any other failure."""
     rows = _rows(failure, SCSI_ID_MISSING, "LUN")
     return [
         Seen(row["SCSIid"], _number(row.get("LUNid")), _number(row.get("size")) or 0, row.get("vendor", ""))
@@ -58,7 +58,7 @@ def seen(failure: PoolFailure) -> List[Seen]:
 
 
 def on_lun(document: str) -> OnLun:
-    """What a successful probe of one LUN gives. Raises PoolFailure for a text that is none."""
+    """Parse the answer of a successful probe of one LUN. Raises PoolFailure for another text."""
     found = [{**row} for row in _parse(document, "SR")]
     if len(found) != 1 or "state" not in found[0]:
         raise PoolFailure(
@@ -83,7 +83,7 @@ def on_lun(document: str) -> OnLun:
 
 
 def _names(text: str) -> Tuple[str, ...]:
-    """Raises PoolFailure."""
+    """Parse a JSON list of names. Raises PoolFailure."""
     try:
         return tuple(str(name) for name in json.loads(text))
     except (TypeError, ValueError) as error:
@@ -97,7 +97,7 @@ def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:
 
 
 def _parse(document: str, tag: str) -> List[Dict[str, str]]:
-    """The children of each element of this name, by their names. An answer with entities of its own is none of ours."""
+    """Return the children of each element `tag`, as text by name. Refuses markup declarations (<!)."""
     if "<!" in document:
         raise PoolFailure("The driver's list cannot be read.")
     try:

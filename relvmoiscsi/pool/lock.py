@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""One client at a time works on a copy. The lock is a key in other_config of the pool.
+"""Let one client at a time work on a copy. The lock is a key in other_config of the pool.
 
     XenCenter.CustomFields.relvmoiscsi:lock:<what>:<number>
-        who has the lock, on which machine, since when, for what, and when the client has refreshed the lock
+        owner, machine, command, start time, and time of the last refresh
 
-`what` is the SCSIid of the copy's LUN: a client locks a clone before the clone's SR exists. `restore` locks the UUID of
-the VM as well, as two copies may be restored to one VM. Keys of the pool take the role pool-operator. Keys that begin
-with XenCenter.CustomFields take vm-operator alone, so a vm-admin may clone and restore.
+`what` is the SCSIid of the copy's LUN, because a client locks a clone before the SR of the clone exists. `restore` also
+locks the UUID of the VM, because two clients may restore one VM from two copies. To write a key of the pool, a user
+needs the role pool-operator. For keys that begin with XenCenter.CustomFields, the role vm-operator is enough. So a
+vm-admin may clone and restore.
 
-xapi adds a key to a map only where the map does not have the key, under the lock of its database. So of two clients
-that add the same number, one client gets an error. The highest number has the lock. A client refreshes its lock under
-the next number, and another client breaks a stale lock under the next number as well: only one of them succeeds. After
-the add a client looks again, and withdraws where another client's key has come meanwhile.
+xapi adds a key to a map only if the map lacks the key, under the lock of xapi's database. So if two clients add the
+same number, one client gets an error. The highest number holds the lock. A client refreshes its lock with the next
+number. Another client breaks a stale lock with the next number as well, so only one of the two clients succeeds. After
+the add, a client reads the keys again. If the key of another client has appeared, the client withdraws.
 
-A client that was killed leaves its lock. The lock is stale STALE_SECONDS after it was refreshed last; `unlock` breaks
-it at once. All times are the master's: no clocks of clients are compared.
+A killed client leaves its lock in the pool. The lock is stale STALE_SECONDS after its last refresh; `unlock` breaks a
+lock at once. All times come from the master: no code compares the clocks of two clients.
 Source: xen-api ocaml/database/db_cache_impl.ml process_structured_field; ocaml/idl/ocaml_backend/gen_db_actions.ml;
 ocaml/idl/datamodel_pool.ml other_config; ocaml/xapi/rbac.ml permission_of_action.
 """
@@ -39,17 +40,17 @@ KEY = "XenCenter.CustomFields.relvmoiscsi:lock:"
 STALE_SECONDS = 1800.0
 REFRESH_SECONDS = 300.0
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
-_RELEASE_TRIES = 4  #: where an answer fails, or a person presses Ctrl-C again
-_UNREADABLE = "unknown"  #: what a lock says that was changed by hand
+_RELEASE_TRIES = 4  #: when a call fails, or a person presses Ctrl-C again
+_UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
 _MOST_ROUNDS = 10  #: of `unlock`, against a client that refreshes its lock at the same moment
 
 
 class Lock(NamedTuple):
-    """A lock as the pool has it."""
+    """A lock in the pool."""
 
     what: str  #: SCSIid of the LUN of a copy, or UUID of a VM
     number: int
-    token: str  #: of the run that has it
+    token: str  #: of the run that owns the lock
     who: str
     host: str
     process: str
@@ -58,7 +59,6 @@ class Lock(NamedTuple):
     refreshed: str
 
     def facts(self) -> Dict[str, str]:
-        """For JSON."""
         names = ("what", "who", "host", "process", "doing", "since", "refreshed")
         return {name: getattr(self, name) for name in names}
 
@@ -67,7 +67,7 @@ class Lock(NamedTuple):
         return f"{KEY}{self.what}:{self.number}"
 
     def text(self) -> str:
-        """Who has it, as part of a sentence."""
+        """Return the owner of the lock, as part of a sentence."""
         return printable(
             f"`relvmoiscsi pool {self.doing}` of {self.who} on {self.host} (process {self.process}), since "
             f"{self.since}, refreshed at {self.refreshed}"
@@ -80,35 +80,35 @@ class Lock(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """The pool, as one call has shown it."""
+    """The locks in the pool, from one call."""
 
     ref: str
     master: str
     locks: List[Lock]
 
     def on(self, what: str) -> List[Lock]:
-        """The locks on this, the highest number last."""
+        """Return the locks on `what`, the highest number last."""
         return sorted((lock for lock in self.locks if lock.what == what), key=lambda lock: lock.number)
 
 
 def name_of(sr: Record) -> str:
-    """What is locked for the copy that this SR is."""
+    """Return the name of the lock on this copy (the record of its SR)."""
     return str(sr["other_config"].get(SCSI_ID) or sr["uuid"])
 
 
 def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[str]:
-    """What is locked for the SRs with these UUIDs; for an SR that is gone, its UUID. Raises PoolFailure."""
+    """Return the lock names of the SRs with these UUIDs; for an SR that is gone, the UUID. Raises PoolFailure."""
     there = {sr["uuid"]: name_of(sr) for sr in calls.records("SR").values()}
     return [there.get(uuid, uuid) for uuid in dict.fromkeys(sr_uuids)]
 
 
 def read(calls: Calls) -> Dict[str, Lock]:
-    """The lock with the highest number, by what is locked. Raises PoolFailure."""
+    """Return the lock with the highest number for each locked name. Raises PoolFailure."""
     return {lock.what: lock for lock in sorted(_look(calls).locks, key=lambda lock: lock.number)}
 
 
 def verify_free(calls: Calls, whats: Iterable[str]) -> None:
-    """Raises Refused where another client has locked one of these now; PoolFailure."""
+    """Raises Refused where another client has locked one of these names; PoolFailure."""
     seen = _look(calls)
     now = _now(calls, seen.master)
     for what in whats:
@@ -119,10 +119,10 @@ def verify_free(calls: Calls, whats: Iterable[str]) -> None:
 
 @contextmanager
 def held(calls: Calls, whats: Iterable[str], doing: str) -> Iterator["Held"]:
-    """The locks on all of these for as long as the block runs. Raises Refused where another client has one of them;
-    then none is taken. PoolFailure.
+    """Hold the locks on all of these names while the block runs.
 
-    A lock that cannot be released at the end, as the pool is gone, becomes stale.
+    Raises Refused where another client owns one of the locks; then this run takes no lock. Raises PoolFailure. If the
+    pool does not answer at the end, the locks stay and become stale.
     """
     mine = Held(calls, list(dict.fromkeys(whats)), doing)
     try:
@@ -149,8 +149,10 @@ class Held:
         self._busy, self._over = threading.Lock(), threading.Event()
 
     def verify(self, calls: Calls) -> None:
-        """Call this before each step that changes something. Raises Refused where another client has broken a lock of
-        this run, and may work on the copy now; PoolFailure.
+        """Check the locks. Call this before each step that changes the pool or a LUN.
+
+        Raises Refused where another client has broken a lock of this run, and may work on the copy now. Raises
+        PoolFailure.
         """
         locks = read(calls)
         for what in self._whats:
@@ -162,7 +164,7 @@ class Held:
                 )
 
     def take(self) -> None:
-        """Raises Refused, PoolFailure."""
+        """Take all locks. Raises Refused, PoolFailure."""
         for what in self._whats:
             self._take(what)
 
@@ -188,7 +190,7 @@ class Held:
         marks.add(calls, "pool", ref, f"{KEY}{what}:{number}", marks.text_of({**self._values, "refreshed": now}))
 
     def keep_fresh(self) -> None:
-        """Have a thread refresh the locks until they are released."""
+        """Start a thread that refreshes the locks until `release`."""
         threading.Thread(target=self._refresh_all, daemon=True).start()
 
     def _refresh_all(self) -> None:
@@ -198,14 +200,14 @@ class Held:
                 calls = calls or self._calls.another()
                 self.refresh(calls)
             except Refused:
-                return  # `verify` tells that to the work
+                return  # the next `verify` raises Refused in the working thread
             except RelvmoiscsiError:
-                pass  # the pool may be back the next time; if not, the lock becomes stale
+                pass  # the next refresh may reach the pool; if not, the lock becomes stale
         if calls is not None:
             calls.close()
 
     def refresh(self, calls: Calls) -> None:
-        """Say that this run is alive. Raises Refused where another client has broken a lock; PoolFailure."""
+        """Refresh the locks. Raises Refused where another client has broken a lock; PoolFailure."""
         with self._busy:
             if self._over.is_set():
                 return
@@ -218,9 +220,9 @@ class Held:
                 calls.call("pool.remove_from_other_config", seen.ref, f"{KEY}{what}:{old}")
 
     def release(self) -> None:
-        """Take away what this run has added, and what is stale. A lock that another client has is left.
+        """Remove the keys of this run, and stale keys. The locks of other clients stay.
 
-        A second Ctrl-C is heeded when that is done: a lock that stays refuses the next command.
+        A second Ctrl-C takes effect after the release, because a lock that stays in the pool refuses the next command.
         """
         self._over.set()
         stop: Optional[KeyboardInterrupt] = None
@@ -234,7 +236,7 @@ class Held:
                             _remove(self._calls, seen.ref, lock)
                 break
             except PoolFailure:
-                pass  # the error that has ended the work is the one to tell
+                pass  # the caller reports the error that ended the work
             except KeyboardInterrupt as interrupt:
                 stop = interrupt
         if stop is not None:
@@ -242,7 +244,7 @@ class Held:
 
 
 def unlock(calls: Calls, lock: Lock) -> List[Lock]:
-    """Break a lock and the other locks of the same run. Gives what was broken. Raises PoolFailure."""
+    """Break a lock and the other locks of the same run. Return the broken locks. Raises PoolFailure."""
     broken: Dict[str, Lock] = {}
     for _ in range(_MOST_ROUNDS):
         seen = _look(calls)
@@ -265,7 +267,7 @@ def _refused(lock: Lock) -> Refused:
 
 
 def _look(calls: Calls) -> _Seen:
-    """Raises PoolFailure."""
+    """Read the locks of the pool. Raises PoolFailure."""
     ((ref, record),) = list(calls.records("pool").items())[:1]
     locks = []
     for key, text in record["other_config"].items():
@@ -280,7 +282,7 @@ def _look(calls: Calls) -> _Seen:
 
 
 def _now(calls: Calls, master: str) -> str:
-    """The time of the master. Raises PoolFailure."""
+    """Return the time of the master. Raises PoolFailure."""
     seconds = _seconds(str(calls.call("host.get_servertime", master))) or 0
     return time.strftime(_FORM, time.gmtime(seconds))
 
@@ -290,7 +292,7 @@ def _remove(calls: Calls, ref: str, lock: Lock) -> None:
 
 
 def _seconds(moment: str) -> Optional[int]:
-    """Since 1970; None for what is no time. xapi writes times with dashes or without."""
+    """Return the seconds since 1970; None for a text that is no time. xapi writes dates with or without dashes."""
     try:
         return calendar.timegm(time.strptime(moment.replace("-", ""), _FORM.replace("-", "")))
     except ValueError:
@@ -300,5 +302,5 @@ def _seconds(moment: str) -> Optional[int]:
 def _who() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # no user has this number
+    except (KeyError, OSError, ImportError):  # no user has this uid
         return str(os.getuid())

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Each LUN that the pool can see, named for what it is. Nothing is written, and nothing is left on any host.
+"""Classify each LUN that the pool sees. Nothing is written, and no session or device stays on a host.
 
     original        an SR of the pool is on the LUN
-    attached        an SR of the pool is on the LUN, and is a copy that `attach` has introduced
-    clone           the LUN holds an SR of the pool that has another LUN
-    unknown SR      the LUN holds an SR that the pool does not know: of another pool, perhaps in use there, or forgotten
-    unconnected     the LUN holds an SR of the pool that no host is connected to: original or clone is unknown
-    resignatured    the LUN has identities of its own, and is not attached to this pool. `is_ours`: a run of this pool
-                    was cut, or the pool has its SR. Otherwise the LUN may be another pool's.
-    unfinished      a resignature was cut; attach finishes the resignature
-    unreachable     the probe has failed; without a SCSIid, this is all that is behind a target
-    empty, foreign, damaged, busy    as the probe says
+    attached        an SR of the pool is on the LUN, and `attach` has introduced this SR as a copy
+    clone           the LUN holds an SR of the pool, and the PBDs of that SR name another LUN
+    unknown SR      the LUN holds an SR that this pool does not have. Another pool may use the SR, or this pool has
+                    forgotten the SR.
+    unconnected     the LUN holds an SR of the pool without a PBD: the LUN may be the original or a clone
+    resignatured    the LUN has new identities, and is not attached to this pool. `is_ours`: a run of this pool was
+                    interrupted, or the pool has the SR. Otherwise another pool may use the LUN.
+    unfinished      a resignature was interrupted; attach finishes the resignature
+    unreachable     the probe failed; a row without a SCSIid stands for all LUNs of a target
+    empty, foreign, damaged, busy    as the probe reports
 
-The list of LUNs comes from the type relvmoiscsi, so that the storage manager does not look at an untouched clone. LUNs
-behind adapters come from the host plugin of the master, which does not scan.
+The driver of type relvmoiscsi lists the LUNs, so the storage manager does not read an untouched clone. The host plugin
+of the master lists LUNs behind adapters; the plugin does not scan.
 """
 
 import json
@@ -31,45 +32,44 @@ RESIGNATURED, UNFINISHED = "resignatured", "unfinished"
 UNCONNECTED = "unconnected"
 UNREACHABLE, BUSY = "unreachable", "busy"
 
-#: what `attach` can make a copy of
+#: kinds of LUNs that `attach` can attach as a copy
 ATTACHABLE = (CLONE, UNKNOWN_SR, RESIGNATURED, UNFINISHED, ATTACHED)
-#: what has no identities of its own yet
+#: kinds of LUNs without new identities
 UNTOUCHED = (CLONE, UNKNOWN_SR, UNFINISHED)
-#: what could not be looked at
+#: kinds of LUNs whose content no probe has read
 UNSEEN = (UNREACHABLE, BUSY)
 
 
 class PoolLun(NamedTuple):
-    """A LUN and what it is."""
+    """A LUN and its kind."""
 
     scsi_id: str
     kind: str
     portal: Portal
     size_bytes: int = 0
-    sr_uuid: str = ""  #: the SR on it
+    sr_uuid: str = ""  #: the SR on the LUN
     of_sr: str = ""  #: UUID of the SR of which the LUN is a copy; "" for an original, and where that is unknown
-    name: str = ""  #: of the SR on it, or of that which it is a copy of
+    name: str = ""  #: of the SR on the LUN, or of the original SR
     problem: str = ""
     one_vdi: str = ""
-    metadata_of: Tuple[str, ...] = ()  #: references of pools whose databases VDIs on it are to hold
-    is_ours: bool = False  #: the pool knows of itself that this is a copy of an SR of its own
-    old_vdis: Tuple[str, ...] = ()  #: UUIDs of what the VDIs of a resignatured LUN were, where it still says so
-    vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has put on it
+    metadata_of: Tuple[str, ...] = ()  #: references of the pools that may write their database to a VDI on the LUN
+    is_ours: bool = False  #: the pool's records show that the LUN is a copy of an SR of this pool
+    old_vdis: Tuple[str, ...] = ()  #: UUIDs of the original VDIs, while the journal is on the resignatured LUN
+    vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has saved on the LUN
     vms_saved: str = ""  #: when the records were saved
-    number: Optional[int] = None  #: what the kernel of the master calls it; None where that is not known
+    number: Optional[int] = None  #: the master's kernel number of the LUN; None where the number is unknown
 
     @property
     def is_untouched(self) -> bool:
-        """Has it the identities of something in this pool?"""
+        """Does the LUN have the identities of an SR of this pool?"""
         return self.kind in UNTOUCHED and self.is_ours
 
     @property
     def may_be_untouched(self) -> bool:
-        """Was it a clone when a run of this pool began with it, and cannot be looked at now?"""
+        """Was the LUN a clone when a run of this pool began, and is its state unknown now?"""
         return self.kind in UNSEEN and self.is_ours
 
     def facts(self, pool: Pool) -> Dict[str, Any]:
-        """For JSON."""
         return {
             "scsi_id": self.scsi_id or None,
             "kind": self.kind,
@@ -89,7 +89,7 @@ class PoolLun(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a command looks for LUNs, as its options say."""
+    """Where a command looks for LUNs, from the command's options."""
 
     target: str = ""  #: "" for the portals of all SRs of the pool
     iqn: str = ""
@@ -117,7 +117,7 @@ class Source(NamedTuple):
 
 @contextmanager
 def seen(calls: Calls, pool: Pool, source: Source, tell: Callable[[str], None]) -> Iterator[List[PoolLun]]:
-    """Every LUN of the source; while the block runs, a Secret of the pool holds the CHAP password of the source.
+    """Yield every LUN of the source. During the block, a Secret of the pool holds the CHAP password of the source.
 
     Raises UsageError where the pool has no target, PoolFailure. `tell` gets a sentence if the Secret stays in the pool.
     """
@@ -133,9 +133,9 @@ def seen(calls: Calls, pool: Pool, source: Source, tell: Callable[[str], None]) 
 
 
 def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:
-    """Every LUN behind these portals, each SCSIid once; and a row for each target that has no list, with its problem.
+    """Return every LUN behind these portals, each SCSIid once; and a row with a problem for each target without a list.
 
-    Raises PoolFailure where nothing can be listed at all.
+    Raises PoolFailure where no target gives a list.
     """
     found: Dict[str, Tuple[Portal, Seen]] = {}
     failures: List[Tuple[Portal, PoolFailure]] = []
@@ -157,7 +157,7 @@ def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = job
 
 
 def twins_named(seen: Sequence[PoolLun]) -> List[PoolLun]:
-    """The same, where a LUN that holds the very SR of a resignatured one beside it is called a clone of that."""
+    """Return the same LUNs, with kind CLONE for each LUN that holds the SR of a resignatured LUN in the list."""
     own = {lun.sr_uuid: lun for lun in seen if lun.kind == RESIGNATURED}
 
     def named_as(lun: PoolLun) -> PoolLun:
@@ -169,9 +169,9 @@ def twins_named(seen: Sequence[PoolLun]) -> List[PoolLun]:
 
 
 def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
-    """Every LUN that the master has behind its adapters (Fibre Channel, SAS), as its host plugin tells it.
+    """Return every LUN behind the adapters of the master (Fibre Channel, SAS), from its host plugin.
 
-    Takes the role pool-admin. Raises PoolFailure.
+    Needs the role pool-admin. Raises PoolFailure.
     """
     found: List[PoolLun] = []
     start: Optional[str] = ""
@@ -184,7 +184,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
 
 
 def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
-    """What the plugin says of a LUN, as if a probe had said it. Pure."""
+    """Return a LUN of the plugin's answer, as from a probe. Pure."""
     lun = Seen(row["scsi_id"], None, int(row.get("size_bytes") or 0), "")
     sr = pool.sr_on(lun.scsi_id)
     if sr is not None and pool.pbds_of(sr):
@@ -197,12 +197,12 @@ def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
     return named(pool, HBA, lun, OnLun(row["state"], is_copied=is_copied, metadata_of=databases, **texts))
 
 
-#: fields of OnLun, and how the plugin calls them
+#: fields of OnLun, and the plugin's names of these fields
 _ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": "problem"}
 
 
 def look(calls: Calls, pool: Pool, portal: Portal, lun: Seen) -> PoolLun:
-    """What one LUN is. One that an SR of the pool uses is not even probed. Raises PoolFailure."""
+    """Classify one LUN. A LUN that an SR of the pool uses is not probed. Raises PoolFailure."""
     sr = pool.sr_on(lun.scsi_id)
     if sr is None or not pool.pbds_of(sr):
         return named(pool, portal, lun, on_lun(calls, pool, portal, lun.scsi_id))
@@ -218,17 +218,17 @@ def look(calls: Calls, pool: Pool, portal: Portal, lun: Seen) -> PoolLun:
 
 
 def _is_at_rest(pool: Pool, sr: str) -> bool:
-    """Is it a copy that no host has plugged? The array may have overwritten its LUN with today's data since."""
+    """Is the SR a copy that no host has plugged? The array may have overwritten its LUN since."""
     return is_copy(pool.srs[sr]) and not any(pbd["currently_attached"] for _, pbd in pool.pbds_of(sr).values())
 
 
 def _holds(pool: Pool, sr: str, on: OnLun) -> bool:
-    """Is the SR on the LUN, as far as can be told?"""
+    """Is the SR on the LUN, or did the probe give no SR?"""
     return on.sr_uuid in ("", pool.srs[sr]["uuid"])
 
 
 def on_lun(calls: Calls, pool: Pool, portal: Portal, scsi_id: str) -> OnLun:
-    """What is on a LUN now. Raises PoolFailure."""
+    """Probe a LUN. Raises PoolFailure."""
     return lists.on_lun(calls.run("SR.probe", pool.master, portal.config(scsi_id), portal.own_type, {}))
 
 
@@ -246,12 +246,12 @@ def _in_use(pool: Pool, ref: str, portal: Portal, lun: Seen) -> PoolLun:
 
 
 def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
-    """A LUN that no SR of the pool has in a PBD, by what its probe has said. Pure."""
+    """Classify a LUN that no PBD of the pool names, from the answer of its probe. Pure."""
     ref = pool.sr_by_uuid(on.sr_uuid) if on.sr_uuid else None
     kind = _kind(pool, ref, lun.scsi_id, on)
     if kind == RESIGNATURED:
         of_sr = _original(pool, ref, on)
-    else:  # a run that was cut may have come so far that the new SR is to be seen
+    else:  # the probe of an interrupted run may already show the new SR
         of_sr = on.old_uuid or on.sr_uuid if kind == UNFINISHED else on.sr_uuid or on.old_uuid
     return PoolLun(
         scsi_id=lun.scsi_id,
@@ -272,7 +272,7 @@ def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
 
 
 def _kind(pool: Pool, ref: Optional[str], scsi_id: str, on: OnLun) -> str:
-    """`ref` is the SR of the pool with the UUID that is on the LUN."""
+    """Return the kind of a LUN. `ref` is the SR of the pool with the UUID on the LUN."""
     if on.state in (UNFINISHED, "empty", "foreign", "damaged", BUSY):
         return on.state
     has_own_ids = on.state == RESIGNATURED and not on.is_copied
@@ -287,7 +287,7 @@ def _kind(pool: Pool, ref: Optional[str], scsi_id: str, on: OnLun) -> str:
 
 
 def _original(pool: Pool, ref: Optional[str], on: OnLun) -> str:
-    """The SR that a resignatured LUN was made of, as the LUN says or as its SR in the pool does."""
+    """Return the original SR of a resignatured LUN, from the LUN or from the marks of its SR."""
     return on.old_uuid or (str(pool.srs[ref]["other_config"].get(ORIGINAL_SR, "")) if ref is not None else "")
 
 
@@ -300,7 +300,7 @@ def _is_ours(pool: Pool, ref: Optional[str], kind: str, scsi_id: str, of_sr: str
 
 
 def _name(pool: Pool, of_sr: str, on: OnLun) -> str:
-    """Of the SR in the pool; where it has none of the two, what the LUN itself says."""
+    """Return the name of the SR in the pool; where the pool has neither SR, the name on the LUN."""
     for uuid in filter(None, (of_sr, on.sr_uuid)):
         ref = pool.sr_by_uuid(uuid)
         if ref is not None:
@@ -314,7 +314,7 @@ def _unreachable(pool: Pool, portal: Portal, lun: Seen, problem: str) -> PoolLun
 
 
 def _lun_or_why(pool: Pool, item: Tuple[Portal, Seen], outcome: Union[PoolLun, RelvmoiscsiError]) -> PoolLun:
-    """Raises PoolGone: nothing more is to be had."""
+    """Return the classified LUN, or a row with the error. Raises PoolGone."""
     if isinstance(outcome, PoolGone):
         raise outcome
     if isinstance(outcome, PoolLun):
@@ -325,7 +325,7 @@ def _lun_or_why(pool: Pool, item: Tuple[Portal, Seen], outcome: Union[PoolLun, R
 def _each_iqn(
     calls: Calls, pool: Pool, portals: Iterable[Portal], failures: List[Tuple[Portal, PoolFailure]]
 ) -> List[Portal]:
-    """The portals, each for every IQN that it offers. `failures` gets the portals that name no IQN."""
+    """Return the portals, one for each IQN. `failures` gets the portals that name no IQN."""
     found: Dict[Tuple[str, str, str], Portal] = {}
     for portal in portals:
         try:
@@ -339,12 +339,12 @@ def _each_iqn(
 
 
 def _with_iqn(calls: Calls, pool: Pool, portal: Portal) -> Sequence[Portal]:
-    """The portal, for each IQN that it offers, with the CHAP of an SR there. Raises PoolFailure."""
+    """Return the portal once for each of its IQNs, with the CHAP of an SR there. Raises PoolFailure."""
     if portal.iqn:
         return [portal]
     failure = _probe_fails(calls, pool, portal)
     known = pool.portals()
-    has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # of the command line
+    has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # from the command line
     there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target and one.chap_user}
     return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in lists.iqns(failure)]
 
@@ -354,7 +354,7 @@ def _listed(calls: Calls, pool: Pool, portal: Portal) -> List[Seen]:
 
 
 def _probe_fails(calls: Calls, pool: Pool, portal: Portal) -> PoolFailure:
-    """A probe that lacks a key fails, and its failure is the list."""
+    """Send a probe that lacks a key. Return the failure, which holds the list."""
     try:
         calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})
     except PoolFailure as failure:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Our records in other_config of objects of the pool: small JSON objects, one in each key."""
+"""Records of relvmoiscsi in other_config of pool objects: one small JSON object per key."""
 
 import json
 from typing import Any, Dict, Mapping
@@ -8,12 +8,12 @@ from relvmoiscsi.pool.calls import Calls, passing
 
 
 def text_of(values: Mapping[str, Any]) -> str:
-    """A record as the value of a key: the same text for the same values."""
+    """Return a record as the value of a key: equal texts for equal records."""
     return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
 def values_of(text: str) -> Dict[str, Any]:
-    """The record that the value of a key holds. Raises ValueError for a value that is no record."""
+    """Return the record in the value of a key. Raises ValueError for another value."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
@@ -21,8 +21,9 @@ def values_of(text: str) -> Dict[str, Any]:
 
 
 def add(calls: Calls, kind: str, ref: str, key: str, text: str) -> None:
-    """Add a key. A key that is there stays as it is: XenAPI repeats a call whose answer was lost. Raises
-    PoolFailure.
+    """Add a key, and leave an existing key unchanged. Raises PoolFailure.
+
+    XenAPI repeats a call whose answer was lost, so this run may have added the key already.
     """
     with passing("MAP_DUPLICATE_KEY"):
         calls.call(kind + ".add_to_other_config", ref, key, text)

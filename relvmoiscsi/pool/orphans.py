@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Secrets with CHAP passwords that belong to nothing. xapi makes them, and has nothing that removes them.
+"""Find and remove Secrets with CHAP passwords that no object uses. xapi makes such Secrets and never removes them.
 
-    SR.create that fails    1, and 1 for each host: the rows of its PBDs go, their Secrets stay
+    SR.create that fails    1, and 1 for each host: xapi removes the PBDs and leaves their Secrets
     SR.probe                1
-    PBD.create              1, beside the one that the PBD names
+    PBD.create              1, beside the Secret that the PBD names
 
-That is so for a `chappassword` in clear. Nothing in a Secret tells what it is for, and two fields that name Secrets are
-not shown by XenAPI: the state of a VM's TPM (VTPM.contents), and the password of Workload Balancing
-(pool.wlb_password). So a Secret is one of these only if all of this holds:
+xapi does so for a `chappassword` in clear text. A Secret does not name its purpose. XenAPI hides two fields that name
+Secrets: the state of a VM's TPM (VTPM.contents), and the password of Workload Balancing (pool.wlb_password). So a
+Secret counts as an orphan only if all four conditions hold:
 
-    value           a CHAP password that a PBD of the pool has, or that the caller gives
-    other_config    empty, as xapi makes it
-    records         none of any class has its UUID or its reference, in whatever field
-    time            all of this was so CALL_SECONDS ago: a call that is under way has a Secret that no record names
+    value           the value is a CHAP password of a PBD of the pool, or a CHAP password from the caller
+    other_config    other_config is empty, as xapi makes a Secret
+    records         no record of any class contains the UUID or the reference of the Secret, in any field
+    time            the same conditions held CALL_SECONDS ago: no record names the Secret of a call that still runs
 
 Source: xen-api ocaml/xapi/{xapi_secret,xapi_sr,xapi_pbd,xapi_vtpm,workload_balancing}.ml; ocaml/idl/datamodel*.ml.
 """
@@ -27,7 +27,7 @@ from relvmoiscsi.pool.records import Pool
 
 CALL_SECONDS = 300.0  #: longer than a probe or SR.create takes
 
-#: all classes that have get_all_records, but Secrets and roles
+#: all classes with get_all_records, except Secrets and roles
 CLASSES = (
     *("host", "host_metrics", "host_cpu", "host_crashdump", "host_patch", "SR", "VM", "VM_metrics", "VM_guest_metrics"),
     *("network", "VIF", "VIF_metrics", "PIF", "PIF_metrics", "PBD", "VDI", "VBD", "VBD_metrics", "crashdump", "pool"),
@@ -41,18 +41,18 @@ _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def find(calls: Calls, pool: Pool, passwords: Iterable[str] = ()) -> Dict[str, str]:
-    """The Secrets for which all of that holds now: UUIDs by reference. `passwords` are CHAP passwords that are known.
+    """Return the Secrets that look like orphans now: UUIDs by reference. `passwords` are known CHAP passwords.
 
-    Who removes them looks again after CALL_SECONDS. Raises Refused where a Secret may have a user that XenAPI does not
-    show; PoolFailure.
+    The caller calls `find` again after CALL_SECONDS, and removes only Secrets of both answers. Raises Refused where
+    XenAPI may hide the user of a Secret; PoolFailure.
     """
     _verify_users_are_shown(calls)
     refs = calls.call("secret.get_all")
     named = _named(calls)
-    known = (set(passwords) | _passwords_of_pbds(calls, pool)) - {""}  # a new TPM has an empty one
+    known = (set(passwords) | _passwords_of_pbds(calls, pool)) - {""}  # a new TPM has a Secret with an empty value
     found = {}
     for ref in refs:
-        with passing("HANDLE_INVALID"):  # gone meanwhile
+        with passing("HANDLE_INVALID"):  # the Secret was destroyed meanwhile
             uuid = str(calls.call("secret.get_uuid", ref))
             is_named = bool({uuid, *_UUID.findall(ref.lower())} & named)
             if not is_named and not calls.call("secret.get_other_config", ref) and _value(calls, ref) in known:
@@ -61,7 +61,7 @@ def find(calls: Calls, pool: Pool, passwords: Iterable[str] = ()) -> Dict[str, s
 
 
 def remove(calls: Calls, found: Iterable[str]) -> int:
-    """Destroy these Secrets (references); how many there were. Raises PoolFailure."""
+    """Destroy these Secrets (references); return the number of destroyed Secrets. Raises PoolFailure."""
     count = 0
     for ref in found:
         with passing("HANDLE_INVALID"):
@@ -71,7 +71,7 @@ def remove(calls: Calls, found: Iterable[str]) -> int:
 
 
 def _verify_users_are_shown(calls: Calls) -> None:
-    """Raises Refused where the pool has set a password that is in a Secret, and XenAPI does not tell in which one."""
+    """Raises Refused where the pool has a password in a Secret that XenAPI does not name."""
     for record in calls.records("pool").values():
         what = ""
         if record.get("wlb_url"):
@@ -86,16 +86,16 @@ def _verify_users_are_shown(calls: Calls) -> None:
 
 
 def _named(calls: Calls) -> Set[str]:
-    """Every UUID, of an object or in a reference, that stands in a record of any class."""
+    """Return every UUID, of an object or in a reference, in the records of all classes."""
     found: Set[str] = set()
     for kind in CLASSES:
-        with passing("MESSAGE_METHOD_UNKNOWN"):  # a class that this release of xapi does not have
+        with passing("MESSAGE_METHOD_UNKNOWN"):  # this release of xapi lacks the class
             found.update(_UUID.findall(json.dumps(calls.records(kind), default=str).lower()))
     return found
 
 
 def _passwords_of_pbds(calls: Calls, pool: Pool) -> Set[str]:
-    """Of iSCSI targets."""
+    """Return the CHAP passwords of the pool's PBDs."""
     pairs = {pair for pbd in pool.pbds.values() for pair in pbd["device_config"].items()}
     uuids = {value for key, value in pairs if "chap" in key and key.endswith("secret")}
     found = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""How long work is shown: a bar for each LUN in a terminal where tqdm is installed, lines everywhere else."""
+"""Show progress: a bar for each LUN in a terminal with tqdm, lines elsewhere."""
 
 import importlib
 import threading
@@ -12,7 +12,7 @@ _WORDS = {
     (RESIGNATURING, BEGUN): "resignature started",
     (RESIGNATURING, OVER): "resignature finished",
     (RESIGNATURING, ENDED): "resignature failed",
-    # to introduce an SR takes no time that anybody would see
+    # introducing an SR takes too little time to show
     (ATTACHING, BEGUN): "attach started",
     (ATTACHING, OVER): "attach finished",
     (ATTACHING, ENDED): "attach failed",
@@ -20,12 +20,12 @@ _WORDS = {
 
 
 def silent(_scsi_id: str, _step: str, _how: str) -> None:
-    """For a caller that wants nothing but the result."""
+    """Show nothing."""
 
 
 @contextmanager
 def shown(stream: Optional[TextIO], count: int) -> Iterator[Progress]:
-    """What is to be told of the steps of so many LUNs, for as long as the block runs."""
+    """Yield the function that shows the steps of `count` LUNs, while the block runs."""
     if stream is None:
         yield silent
         return
@@ -41,7 +41,7 @@ def shown(stream: Optional[TextIO], count: int) -> Iterator[Progress]:
 
 
 def _tqdm() -> Any:
-    """The class of that name, or None: dom0 has none."""
+    """Return the class tqdm; None without the module, as in dom0."""
     try:
         return importlib.import_module("tqdm").tqdm
     except ImportError:
@@ -61,7 +61,7 @@ class _Lines:
 
 
 class _Bars:
-    """One for all, and one for each LUN that is at work, in the line that the one before has left."""
+    """One bar for all steps, and one bar for each LUN in work, in the lowest free line."""
 
     def __init__(self, tqdm: Any, stream: TextIO, count: int) -> None:
         self._tqdm, self._stream, self._lock = tqdm, stream, threading.Lock()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the pool knows of its hosts and SRs, each class read once and not a record at a time; and our marks on SRs."""
+"""Snapshot of the pool's hosts and SRs, each class read once; and relvmoiscsi's marks on SRs."""
 
 import os
 import time
@@ -10,12 +10,13 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.scsi_id_text import names_lun
 
-#: the stock types that an attached copy may have, and ours beside each
+#: the stock types of an attached copy, and relvmoiscsi's type for each stock type
 ISCSI_TYPE, HBA_TYPE = "lvmoiscsi", "lvmohba"
 OWN_TYPES = {ISCSI_TYPE: "relvmoiscsi", HBA_TYPE: "relvmohba"}
 _LVM_TYPES = ("lvmoiscsi", "lvmohba", "lvm")
 
-#: begins a key of pool.other_config: the SCSIids that a run is giving new identities, until their SRs bear our marks
+#: prefix of keys of pool.other_config. The value lists the SCSIids of the LUNs that a run attaches, until the SRs of
+#: these LUNs have marks.
 AT_WORK = "relvmoiscsi:at-work:"
 
 #: keys of SR.other_config and of VDI.other_config
@@ -28,12 +29,12 @@ RUN, ORIGINAL_SR, SCSI_ID, OLD_VDI = (
 
 
 def run_id() -> str:
-    """What marks the work of this run: when it began, and its process."""
+    """Return the id of this run for its marks: start time and process id."""
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}"
 
 
 def today() -> str:
-    """The date that names get."""
+    """Return the date for names."""
     return time.strftime("%Y-%m-%d")
 
 
@@ -45,19 +46,19 @@ _PORTAL_KEYS = (
 
 
 class Portal(NamedTuple):
-    """Where LUNs are looked for: the device-config of a probe, without the LUN."""
+    """Where a probe looks for LUNs: the device-config without the SCSIid."""
 
-    target: str  #: "" for what an array maps to adapters: HBA
-    iqn: str = ""  #: "" for all that the target offers
+    target: str  #: "" for HBA: LUNs that an array maps to adapters
+    iqn: str = ""  #: "" for all IQNs of the target
     port: str = ""
     chap_user: str = ""
     chap_secret: str = ""  #: UUID of a Secret
-    target_user: str = ""  #: as which the target proves itself, where CHAP is mutual
+    target_user: str = ""  #: user with which the target authenticates itself, for mutual CHAP
     target_secret: str = ""
 
     @property
     def lvm_type(self) -> str:
-        """The stock type of an SR there."""
+        """Return the stock type of an SR behind this portal."""
         return ISCSI_TYPE if self.target else HBA_TYPE
 
     @property
@@ -65,30 +66,30 @@ class Portal(NamedTuple):
         return OWN_TYPES[self.lvm_type]
 
     def config(self, scsi_id: str = "") -> Dict[str, str]:
-        """The device-config, for one LUN or for the list of all."""
+        """Return the device-config of one LUN, or without `scsi_id` of the list of LUNs."""
         return {key: value for key, value in zip((*_PORTAL_KEYS, "SCSIid"), (*self, scsi_id)) if value}
 
     def with_chap_of(self, other: "Portal") -> "Portal":
         return Portal(*self[:3], *other[3:])
 
     def as_known(self, known: Iterable["Portal"]) -> "Portal":
-        """This portal, with the CHAP of the first known portal of the same target."""
+        """Return this portal with the CHAP of the first known portal of the same target."""
         for other in known:
             if other.target == self.target and self.iqn in ("", other.iqn):
                 return self.with_chap_of(other)
         return self
 
 
-HBA = Portal("")  #: Fibre Channel, SAS: there is nothing to be said but the SCSIid
+HBA = Portal("")  #: Fibre Channel, SAS: the device-config holds only the SCSIid
 
 
 def portal_of(config: Mapping[str, str]) -> Portal:
-    """Where the LUN of a PBD with this device-config is."""
+    """Return the portal in the device-config of a PBD."""
     return Portal(*(config.get(key, "") for key in _PORTAL_KEYS))
 
 
 class Pool(NamedTuple):
-    """A snapshot of the pool, by reference."""
+    """A snapshot of the pool. Keys are references."""
 
     ref: str
     master: str
@@ -96,24 +97,24 @@ class Pool(NamedTuple):
     live: Dict[str, bool]  #: by host
     srs: Records
     pbds: Records
-    at_work: Mapping[str, FrozenSet[str]] = {}  #: SCSIids by key: what runs have begun and not introduced
+    at_work: Mapping[str, FrozenSet[str]] = {}  #: SCSIids by key: LUNs that runs have begun and not introduced
 
     def hosts_in_order(self) -> List[str]:
-        """The master first, then the members by name."""
+        """Return the hosts: the master first, then the members by name."""
         return sorted(self.hosts, key=lambda ref: (ref != self.master, str(self.hosts[ref]["name_label"]), ref))
 
     def host_name(self, ref: str) -> str:
         return str(self.hosts[ref]["name_label"]) if ref in self.hosts else ref
 
     def pbds_of(self, sr: str) -> Dict[str, Tuple[str, Record]]:
-        """(reference, record) of the PBDs of an SR, by host."""
+        """Return (reference, record) of the PBDs of an SR, by host."""
         return {pbd["host"]: (ref, pbd) for ref, pbd in self.pbds.items() if pbd["SR"] == sr}
 
     def sr_by_uuid(self, uuid: str) -> Optional[str]:
         return next((ref for ref, sr in self.srs.items() if sr["uuid"] == uuid), None)
 
     def sr_on(self, scsi_id: str) -> Optional[str]:
-        """The SR that has a PBD on this LUN, or that we have introduced for it."""
+        """Return the SR with a PBD on this LUN, or the SR that `attach` has introduced for this LUN."""
         for pbd in self.pbds.values():
             values = map(str, pbd["device_config"].values())
             sr = self.srs.get(pbd["SR"])
@@ -126,7 +127,7 @@ class Pool(NamedTuple):
         return next((ref for ref, sr in self.copies() if sr["other_config"].get(SCSI_ID) == scsi_id), None)
 
     def is_on(self, sr: str, scsi_id: str) -> Optional[bool]:
-        """Has the LUN of this SR this SCSIid? None: the pool knows no LUN of the SR."""
+        """Is the SR on the LUN with this SCSIid? None: the pool knows no LUN of the SR."""
         record = self.srs[sr]
         texts = [str(value) for _, pbd in self.pbds_of(sr).values() for value in pbd["device_config"].values()]
         if not texts:
@@ -135,17 +136,17 @@ class Pool(NamedTuple):
         return any(names_lun(text, scsi_id) for text in texts) if texts else None
 
     def is_begun(self, scsi_id: str) -> bool:
-        """Has a run of ours begun to give this LUN new identities, and not come so far as to mark its SR?"""
+        """Has a run of this pool begun to resignature this LUN, and not yet marked the SR of the LUN?"""
         return any(scsi_id in begun for begun in self.at_work.values())
 
     def copies(self) -> Iterator[Tuple[str, Record]]:
-        """The SRs that bear our marks."""
+        """Yield the SRs with relvmoiscsi's marks."""
         for ref, sr in self.srs.items():
             if is_copy(sr):
                 yield ref, sr
 
     def portals(self) -> List[Portal]:
-        """Where the LVM SRs of the pool have their LUNs, with the CHAP of the PBD; each target once."""
+        """Return the portals of the pool's LVM SRs, with the CHAP of the PBD; each target once."""
         found: Dict[Tuple[str, str, str], Portal] = {}
         for pbd in self.pbds.values():
             config = pbd["device_config"]
@@ -153,19 +154,19 @@ class Pool(NamedTuple):
             if sr is None or sr["type"] != ISCSI_TYPE or not config.get("target"):
                 continue
             portal = portal_of(config)
-            if not set("*,").isdisjoint(portal.iqn):  # XenCenter's wildcard: a probe wants one
+            if not set("*,").isdisjoint(portal.iqn):  # XenCenter's wildcard: a probe needs a single IQN
                 portal = portal._replace(iqn="")
             found.setdefault(portal[:3], portal)
         return [found[key] for key in sorted(found)]
 
 
 def is_copy(sr: Record) -> bool:
-    """Has `attach` introduced it?"""
+    """Has `attach` introduced this SR?"""
     return ORIGINAL_SR in sr["other_config"]
 
 
 def verify_copy(pool: Pool, sr: str) -> None:
-    """Raises Refused for an SR that was not introduced by `attach`."""
+    """Raises Refused for an SR that `attach` has not introduced."""
     record = pool.srs[sr]
     if not is_copy(record):
         raise Refused(
@@ -176,7 +177,7 @@ def verify_copy(pool: Pool, sr: str) -> None:
 
 
 def read(calls: Calls) -> Pool:
-    """Ask the pool. Raises PoolFailure."""
+    """Read the records of the pool. Raises PoolFailure."""
     pools = calls.records("pool")
     metrics = calls.records("host_metrics")
     hosts = calls.records("host")
@@ -195,7 +196,7 @@ def read(calls: Calls) -> Pool:
 
 
 def find_sr(pool: Pool, text: str) -> str:
-    """The SR with this UUID, or the only SR with this name. Raises NotFound, UsageError."""
+    """Return the SR with this UUID, or the only SR with this name. Raises NotFound, UsageError."""
     by_uuid = pool.sr_by_uuid(text.lower())
     if by_uuid is not None:
         return by_uuid
@@ -209,17 +210,20 @@ def find_sr(pool: Pool, text: str) -> str:
 
 
 def has_sr(pool: Pool, text: str) -> bool:
-    """Has the pool an SR that may be meant by this UUID or name?"""
+    """Does the pool have an SR with this UUID or name?"""
     return any(text.lower() == sr["uuid"] or text == sr["name_label"] for sr in pool.srs.values())
 
 
 def original_uuid(pool: Pool, text: str) -> str:
-    """The UUID of an SR, given by UUID or name. A UUID may be of an SR on LUNs alone. Raises NotFound, UsageError."""
+    """Return the UUID of an SR from its UUID or name. Raises NotFound, UsageError.
+
+    The pool may lack an SR with the given UUID: the SR may exist only on LUNs.
+    """
     if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
         return text.lower()
     return str(pool.srs[find_sr(pool, text)]["uuid"])
 
 
 def is_lvm(sr: Record) -> bool:
-    """Is it an SR whose clones can be resignatured?"""
+    """Can a clone of this SR be resignatured?"""
     return sr["type"] in _LVM_TYPES

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""CHAP: one Secret for all calls, gone at the end.
+"""Hold a CHAP password in one Secret for all calls, and destroy the Secret at the end.
 
-xapi copies each Secret whose key ends in `password_secret` for the PBD of each host, without its other_config.
-SR.create of our type ends in what xapi takes for a failure: xapi removes the PBDs and leaves their Secrets, with the
-password. So that call gets the Secret under a key that xapi leaves alone (`uncopied`).
+For the PBD of each host, xapi copies each Secret whose key ends in `password_secret`, without other_config. SR.create
+of relvmoiscsi's types ends as a failure for xapi. Then xapi removes the PBDs and leaves their Secrets with the password
+in the pool. So SR.create gets the Secret under a key that xapi does not copy (`uncopied`).
 
-A Secret of ours bears a mark, with the time and the process that has made it: what a killed run has left is found by
-that, and never by the password, which others may have in Secrets of their own.
+relvmoiscsi marks its Secrets with the time and the process. The mark identifies the Secret of a killed run. The
+password does not, because other Secrets may hold the same password.
 Source: xen-api ocaml/xapi/{xapi_secret,xapi_pbd,xapi_sr}.ml.
 """
 
@@ -24,14 +24,14 @@ _COPIED, _OURS = "password_secret", "secret"
 
 _FORM = "%Y%m%dT%H%M%SZ"
 
-#: how long a run may be at work on another machine: this machine cannot tell whether the run was killed
+#: longest time that a run on another machine may last: this machine cannot see whether the run was killed
 RUN_SECONDS = 24 * 3600
 
 _KERNEL = "/proc/sys/kernel/random/boot_id"
 
 
 def uncopied(config: Mapping[str, str]) -> Dict[str, str]:
-    """A device-config for our own types, with the Secrets under keys that xapi does not know."""
+    """Return a device-config for relvmoiscsi's types, with the Secrets under keys that xapi does not copy."""
     found = {}
     for key, value in config.items():
         found[key[: -len(_COPIED)] + _OURS if key.endswith(_COPIED) else key] = value
@@ -42,9 +42,9 @@ def uncopied(config: Mapping[str, str]) -> Dict[str, str]:
 def chap(
     calls: Calls, portals: Iterable[Portal], user: str, password: str, tell: Callable[[str], None] = lambda _: None
 ) -> Iterator[List[Portal]]:
-    """The portals with these credentials; as they are where no user is given. Raises PoolFailure.
+    """Yield the portals with these credentials; without a user, the portals unchanged. Raises PoolFailure.
 
-    `tell` is told where the Secret has to stay.
+    `tell` gets a sentence if the Secret stays in the pool.
     """
     if not user:
         yield list(portals)
@@ -64,7 +64,10 @@ def chap(
 
 
 def _made(calls: Calls, password: str) -> str:
-    """A new Secret. Where the answer to a call is lost, the call is made once more: only one of two stays."""
+    """Make a Secret and return its reference.
+
+    XenAPI repeats a call whose answer was lost. Then two Secrets have the mark, and this function destroys one Secret.
+    """
     before = set(calls.call("secret.get_all"))
     mark = " ".join([time.strftime(_FORM, time.gmtime()), str(uuid.uuid4()), *_this_process()])
     ref = str(calls.call("secret.create", {"value": password, "other_config": {RUN: mark}}))
@@ -75,7 +78,7 @@ def _made(calls: Calls, password: str) -> str:
 
 
 def _mark(calls: Calls, ref: str) -> str:
-    """Our mark on a Secret; "" where there is none, or no such Secret any more. Raises PoolFailure."""
+    """Return relvmoiscsi's mark on a Secret; "" for an unmarked or missing Secret. Raises PoolFailure."""
     with passing("HANDLE_INVALID"):
         return str(calls.call("secret.get_other_config", ref).get(RUN, ""))
     return ""
@@ -87,14 +90,14 @@ def _destroyed(calls: Calls, ref: str) -> None:
 
 
 def left_behind(calls: Calls, pool: Pool, now: float) -> List[str]:
-    """The Secrets of runs that were killed, by their marks; what they hold is not read. Raises PoolFailure."""
+    """Return the Secrets of killed runs, by their marks; no value is read. Raises PoolFailure."""
     named = {value for pbd in pool.pbds.values() for value in pbd["device_config"].values()}
     old = [ref for ref in calls.call("secret.get_all") if is_over(_mark(calls, ref), now)]
     return [ref for ref in old if calls.call("secret.get_uuid", ref) not in named]
 
 
 def is_over(mark: str, now: float) -> bool:
-    """Is this the mark of a run that has ended? False where that is unknown."""
+    """Is this the mark of a run that has ended? False where the end is unknown."""
     stamp, _, *process = (mark + "  ").split(" ")
     try:
         begun = calendar.timegm(time.strptime(stamp, _FORM))
@@ -104,7 +107,7 @@ def is_over(mark: str, now: float) -> bool:
 
 
 def _this_process() -> List[str]:
-    """Names this process among the processes of all machines: kernel, namespace, id. [] where /proc does not tell."""
+    """Return the id of this process across machines: kernel boot, PID namespace, PID. [] where /proc has no answer."""
     try:
         with open(_KERNEL, encoding="ascii") as file:
             return [file.read().strip(), os.readlink("/proc/self/ns/pid"), str(os.getpid())]
@@ -113,7 +116,7 @@ def _this_process() -> List[str]:
 
 
 def _has_ended(process: List[str]) -> bool:
-    """Has a process of this kernel and namespace ended? False for a process of another, and while its id is in use."""
+    """Has a process of this kernel and namespace ended? False for a process elsewhere, and while its PID is in use."""
     if len(process) != 3 or process[:2] != _this_process()[:2] or not process[2].isdigit():
         return False
     try:
@@ -121,12 +124,12 @@ def _has_ended(process: List[str]) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        pass  # the process of another user
+        pass  # the PID belongs to a process of another user
     return False
 
 
 def clean(calls: Calls, refs: Iterable[str]) -> int:
-    """Destroy them; how many there were. Raises PoolFailure."""
+    """Destroy the Secrets; return the number of Secrets. Raises PoolFailure."""
     found = list(refs)
     for ref in found:
         _destroyed(calls, ref)

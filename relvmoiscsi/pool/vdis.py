@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Old and new VDIs of an attached copy, and what goes along from the old to the new.
+"""Map the old VDIs to the new VDIs of an attached copy, and copy names, tags and other_config to the new VDIs.
 
-New UUIDs follow from the UUID of the new SR and the old UUIDs (formats/identity.py): the map needs no journal, no log.
-Names, descriptions, sizes and the tree of snapshots are on the LUN; tags and other_config are in xapi's database alone.
+Each new UUID is derived from the UUID of the new SR and the old UUID (formats/identity.py): the map needs no journal
+and no log. The LUN holds names, descriptions, sizes and the tree of snapshots. Only xapi's database holds tags and
+other_config.
 """
 
 import uuid
@@ -12,10 +13,11 @@ from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import OLD_VDI
 
-#: keys that do not come along. What the original is to a backup, the copy is not. content_id is xapi's word for "equal
-#: content", made when a VM last let go of the disk: with it, a migration of the copy to where the original is would
-#: copy nothing, and give the original's disk of today. The others are notes of SM and of storage migration.
-_STAY = (
+#: prefixes of keys that are not copied. A backup must not take the copy for the original. xapi sets content_id when a
+#: VM detaches the disk, and compares content_id to find equal content. With a copied content_id, a migration of the
+#: copy to the SR of the original would copy nothing, and give the original's current disk. The remaining keys are notes
+#: of SM and of storage migration.
+_NOT_COPIED = (
     "content_id",
     "maps_to",
     "base_mirror",
@@ -31,9 +33,9 @@ _STAY = (
 class Pair(NamedTuple):
     """A VDI of the copy, and the VDI of the original."""
 
-    old: str  #: UUID; "" where the pool knows no such VDI any more
+    old: str  #: UUID; "" where the pool no longer has the VDI
     new: str  #: UUID
-    name_label: str  #: of the copy
+    name_label: str  #: of the VDI of the copy
     size_bytes: int
     is_a_snapshot: bool
     is_managed: bool  #: False: a hidden parent
@@ -43,12 +45,15 @@ class Pair(NamedTuple):
 
 
 def of_sr(calls: Calls, sr: str) -> Records:
-    """The VDIs of an SR, by reference. Raises PoolFailure."""
+    """Return the VDIs of an SR, by reference. Raises PoolFailure."""
     return calls.records("VDI", SR=sr)
 
 
 def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:
-    """The map, by name; `copies` are the VDIs of the SR `new_sr` (a UUID), `originals` the VDIs of the original SR."""
+    """Return the map, sorted by name. `copies` are the VDIs of the SR `new_sr` (a UUID).
+
+    `originals` are the VDIs of the original SR.
+    """
     became = _became(new_sr, originals)
     found = []
     for copy in copies.values():
@@ -59,26 +64,27 @@ def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:
 
 
 def with_unknown(originals: Records, old_uuids: Iterable[str]) -> Records:
-    """The originals, and originals that the pool does not have, of which only the UUIDs are known."""
+    """Return the originals, and for each other UUID a record that holds only the UUID."""
     known = {original["uuid"] for original in originals.values()}
     nothing = {"name_label": "", "name_description": "", "tags": [], "other_config": {}}
     return {**{old: {"uuid": old, **nothing} for old in old_uuids if old not in known}, **originals}
 
 
 def _became(new_sr: str, originals: Records) -> Dict[str, Tuple[str, Record]]:
-    """(old UUID, its record) by new UUID."""
+    """Return (old UUID, old record) by new UUID."""
     return {derived_uuid(new_sr, old["uuid"]): (old["uuid"], old) for old in originals.values()}
 
 
 def is_derived(new: str) -> bool:
-    """Does the UUID come from a resignature? Those that xapi and the storage manager make are random, of version 4."""
+    """Does the UUID come from a resignature? xapi and the storage manager make random UUIDs, of version 4."""
     return uuid.UUID(new).version == 5
 
 
 def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -> bool:
-    """Give each VDI of a copy what the original has. A VDI that was labelled before is left as it is.
+    """Copy the values of each original VDI to its new VDI. A VDI with the mark is left unchanged.
 
-    The mark comes last, so that a run that is cut is done again. Gives whether anything was set. Raises PoolFailure.
+    The mark is written last, so the next run finishes an interrupted run. Return whether a VDI was changed. Raises
+    PoolFailure.
     """
     became = _became(new_sr, originals)
     found = unlabelled(new_sr, copies, originals)
@@ -89,7 +95,7 @@ def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -
 
 
 def unlabelled(new_sr: str, copies: Records, originals: Records) -> List[str]:
-    """The VDIs of a copy (references) that have not got what the original has. Pure."""
+    """Return the VDIs of a copy (references) without the mark of `carry_over`. Pure."""
     became = _became(new_sr, originals)
     return [ref for ref, copy in copies.items() if copy["uuid"] in became and OLD_VDI not in copy["other_config"]]
 
@@ -97,7 +103,7 @@ def unlabelled(new_sr: str, copies: Records, originals: Records) -> List[str]:
 def _carry(calls: Calls, ref: str, copy: Record, old_uuid: str, original: Record) -> None:
     names = {"name_label": "VDI.set_name_label", "name_description": "VDI.set_name_description"}
     for field, method in names.items():
-        if original[field] and not copy[field]:  # what the LUN has is of the moment of the snapshot, and stays
+        if original[field] and not copy[field]:  # the name on the LUN dates from the array snapshot, and stays
             calls.call(method, ref, original[field])
     if original["tags"] and sorted(original["tags"]) != sorted(copy["tags"]):
         calls.call("VDI.set_tags", ref, original["tags"])
@@ -106,11 +112,11 @@ def _carry(calls: Calls, ref: str, copy: Record, old_uuid: str, original: Record
 
 
 def _carried(other_config: Mapping[str, str]) -> Dict[str, str]:
-    return {key: value for key, value in other_config.items() if not key.startswith(_STAY)}
+    return {key: value for key, value in other_config.items() if not key.startswith(_NOT_COPIED)}
 
 
 def vms_of(originals: Records, vbds: Records, vms: Records) -> Dict[str, List[str]]:
-    """The names of the VMs that have each of these VDIs as a disk, by its UUID. Pure."""
+    """Return the names of the VMs that have each original VDI as a disk, by UUID of the VDI. Pure."""
     found: Dict[str, List[str]] = {}
     for vbd in vbds.values():
         if vbd["VDI"] in originals and vbd["VM"] in vms:

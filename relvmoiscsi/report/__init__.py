@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What people and programs are told: facts as JSON-ready dictionaries, and as text. Pure.
+"""Facts as JSON-ready dictionaries, and as text for people. Pure.
 
-lun        what is on a LUN, as `show` and `check` tell it
-ids        the map of a run, old ids to new; the result of a run
-one_vdi    what making one VDI costs, and what is lost
-plan       a plan, write by write
+lun        content of a LUN, for `show` and `check`.
+ids        map of a run, old ids to new ids; result of a run.
+one_vdi    cost and loss of a reduction to one VDI.
+plan       a plan, write by write.
 """
 
 from relvmoiscsi.report.ids import map_facts, map_text, result_facts, whole_map_lines

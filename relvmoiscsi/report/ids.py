@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a run has made of each id: the old-to-new map, and the result of a run with that map."""
+"""The old-to-new map of a run, and the result of a run with its map."""
 
 from typing import Any, Dict, List, Optional
 
@@ -9,7 +9,7 @@ from relvmoiscsi.wording import printable
 
 
 def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
-    """The old-to-new map, in the form that `--map` takes. `lun` is the LUN before the run or after it."""
+    """Return the old-to-new map, as `--map` reads it. `lun` is the LUN before or after the run."""
     facts: Dict[str, Any] = {"sr": {"old": ids.sr, "new": ids.new_sr}}
     if lun is None:
         return {**facts, "uuids": ids.uuids, "lvm_ids": {dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}}
@@ -29,7 +29,7 @@ def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
 
 
 def _pair(lvm_id: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
-    """Unknown ids are their own twins: a volume may have come after the run."""
+    """Return old and new id. An unknown id is equal in both: the volume may have been made after the run."""
     old = to_old.lvm_ids.get(lvm_id, lvm_id) if to_old else lvm_id
     new = to_new.lvm_ids.get(lvm_id, lvm_id) if to_new else lvm_id
     return {"old": dashed(old), "new": dashed(new)}
@@ -58,7 +58,7 @@ def _vdi_pair(lun: Lun, volume: Volume, to_new: Optional[IdMap], to_old: Optiona
 
 
 def result_facts(name: str, result: Result) -> Dict[str, Any]:
-    """What `resignature --json`, `recover --json` and `undo --json` give."""
+    """Return the facts for `resignature --json`, `recover --json` and `undo --json`."""
     facts: Dict[str, Any] = {
         "state": result.state,
         "device": name,
@@ -78,7 +78,7 @@ def result_facts(name: str, result: Result) -> Dict[str, Any]:
 
 
 def map_text(lun: Optional[Lun], ids: IdMap) -> str:
-    """The map as people read it: the SR, then its VDIs."""
+    """Return the map as text: the SR, then its VDIs."""
     facts = map_facts(lun, ids)
     lines = ["  SR   {old}  becomes  {new}".format(**facts["sr"])]
     for vdi in facts.get("vdis", []):
@@ -88,7 +88,7 @@ def map_text(lun: Optional[Lun], ids: IdMap) -> str:
 
 
 def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
-    """The map with every id in it, LVM's as well; for a record of what was done."""
+    """Return the map with every id, LVM's ids as well, for the log."""
     facts = map_facts(lun, ids)
     rows = [("SR", facts["sr"], "")]
     if lun is None:

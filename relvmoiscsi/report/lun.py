@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What `show` and `check` tell of a LUN: the SR, its VDIs as a tree, its volumes, each defect, two LUNs compared."""
+"""The texts of `show` and `check`: the SR, its VDIs as a tree, its volumes, the defects, the comparison of two LUNs."""
 
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -13,7 +13,7 @@ from relvmoiscsi.wording import human_size, printable, table
 
 
 class Branches(NamedTuple):
-    """How a tree is drawn."""
+    """The characters that draw a tree."""
 
     fork: str
     last: str
@@ -26,7 +26,7 @@ ASCII_BRANCHES = Branches("|- ", "`- ", "|  ", "   ")
 
 
 def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
-    """What `show --json` gives."""
+    """Return the facts for `show --json`."""
     facts: Dict[str, Any] = {"state": found.state, "device": name}
     if found.problem is not None:
         facts["problem"] = str(found.problem)
@@ -46,9 +46,10 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
 
 
 def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]:
-    """What is wrong with a LUN, and where; None for what is not known. `lun` is what can be read of it.
+    """Return the facts of a defect; None for unknown values. `lun` is the readable content of the LUN.
 
-    `offset` counts from the start of `container`, a volume or the device. `lv` and `vdi` are whose structure it is.
+    `offset` counts from the start of `container`, a volume or the device. `lv` and `vdi` name the owner of the
+    structure.
     """
     what, where = getattr(defect, "what", None), getattr(defect, "where", None)
     volumes = {volume.lv.name: volume for volume in lun.volumes} if lun is not None else {}
@@ -65,15 +66,15 @@ def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]
 
 
 def _lv_of(what: Optional[str]) -> Optional[str]:
-    """The volume that a structure of LVM's text is called for."""
+    """Return the volume that a structure name of LVM's text contains."""
     prefix = "Logical volume "
     return what[len(prefix) :] if what is not None and what.startswith(prefix) else None
 
 
 def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, Any]:
-    """The SR on a LUN, its VDIs, its volumes. `defects` are those of a damaged one."""
+    """Return the facts of the SR, its VDIs and its volumes. `defects` are the defects of a damaged LUN."""
     told = [defect_facts(defect, lun) for defect in reversed(defects)]
-    problems = {row["lv"]: row["message"] for row in told}  # the first one of each volume
+    problems = {row["lv"]: row["message"] for row in told}  # the first defect of each volume
     return {
         "size_bytes": lun.size_bytes,
         "sr": {
@@ -100,7 +101,7 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
 
 
 def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, Any]:
-    """`problem` is what is wrong with the volume. What its content would tell is None where that does not read."""
+    """Return the facts of a VDI. `problem` is the defect of the volume. Values of unreadable content are None."""
     uuid = str(volume.name.uuid)
     record = lun.records().get(uuid)
     reads = not isinstance(volume.content, Unreadable)
@@ -127,13 +128,13 @@ def _cbt_uuids(lun: Lun) -> List[str]:
 
 
 def one_vdi_facts(found: OneVdiOutlook) -> Dict[str, Any]:
-    """What `show --json` gives as `one_vdi`."""
+    """Return the value of `one_vdi` for `show --json`."""
     cost = cost_facts(found.cost) if found.cost is not None else None
     return {"state": found.state, "cost": cost, "problem": str(found.problem) if found.problem is not None else None}
 
 
 def saved_vms_facts(found: Optional[SavedVms]) -> Optional[Dict[str, Any]]:
-    """What `show --json` gives as `saved_vms`: VMs whose records are on the LUN, with the VDIs of then."""
+    """Return the value of `saved_vms` for `show --json`: VMs with records on the LUN, and their VDIs at the save."""
     if found is None:
         return None
     vms = [
@@ -151,7 +152,7 @@ def inspection_text(
     saved: Optional[SavedVms] = None,
     who: Sequence[str] = (),
 ) -> str:
-    """What `show` prints; `who` are the lines that tell the device from others."""
+    """Return the text of `show`; `who` are the lines that identify the device."""
     if found.lun is None:
         lines = [f"{name}: {found.state}.", *who]
         if found.run is not None:
@@ -169,7 +170,7 @@ def inspection_text(
 
 
 def _one_vdi_lines(found: OneVdiOutlook) -> List[str]:
-    """Whether the LUN is one VDI or can be, and why not, in the words of the command's options."""
+    """Return whether the LUN has one VDI or can have one VDI; if not, why, with the names of the command's options."""
     if found.state == IS_ONE:
         return ["  one VDI  yes"]
     if found.state == CAN_BE_ONE and found.cost is not None:
@@ -209,7 +210,7 @@ class _Node(NamedTuple):
 
 
 def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
-    """VDIs under their parents, in the order of the LUN. Those of a chain without an end come last, one by one."""
+    """Return VDIs under their parents, in the order of the LUN. VDIs of a cyclic chain come last, each on its own."""
     children: Dict[Optional[str], List[Mapping[str, Any]]] = {}
     known = {vdi["uuid"] for vdi in vdis}
     for vdi in vdis:
@@ -262,18 +263,18 @@ def _is_mgt_damaged(lun: Lun) -> bool:
 
 
 def _snapshot_note(uuid: Optional[str]) -> str:
-    """The first group of a UUID is enough to find it in the same table."""
+    """Return the note with the first group of the UUID, which is enough to find the VDI in the same table."""
     return "snapshot of {}".format(uuid.split("-")[0]) if uuid else "snapshot"
 
 
 def note_lines(sentences: Iterable[str]) -> List[str]:
-    """Notes as people read them, below an empty line."""
+    """Return notes as text lines, after an empty line."""
     found = ["note: " + printable(sentence) for sentence in sentences]
     return ["", *found] if found else []
 
 
 def defects_text(name: str, found: Inspection) -> str:
-    """What `check` prints of a damaged LUN: every defect, then what should be known besides."""
+    """Return the text of `check` for a damaged LUN: every defect, then the notes."""
     number = "1 defect" if len(found.defects) == 1 else f"{len(found.defects)} defects"
     lines = [f"{name}: {found.state}, {number}:"]
     lines += ["  " + printable(str(defect)) for defect in found.defects]
@@ -281,7 +282,7 @@ def defects_text(name: str, found: Inspection) -> str:
 
 
 def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, Any]:
-    """What `check --original --json` gives beside the facts of the device."""
+    """Return the facts of `check --original --json` besides the facts of the device."""
     return {
         "device": name,
         "original": original,

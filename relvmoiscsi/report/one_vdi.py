@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""One VDI: what it costs to make a LUN with one VDI, and what is lost."""
+"""Cost and loss of a reduction of a LUN to one VDI."""
 
 from typing import Any, Dict, List, Mapping, NamedTuple
 
 from relvmoiscsi.engine import Cost, Lun, Volume
 from relvmoiscsi.wording import human_size, printable
 
-#: of one VDI that is made of several images
+#: for a VDI that is made of several images
 IRREVERSIBLE = "Irreversible once committed."
-#: of one VDI that was one image, where the others only leave LVM's list
+#: for a VDI that was one image; the other volumes only leave LVM's list
 _UNTIL_LVM_CHANGES = "`relvmoiscsi undo` brings these back until LVM next changes the volume group."
 
 
 def cost_facts(cost: Cost) -> Dict[str, int]:
-    """What it takes to make one VDI, as `resignature --vdis one --json` gives it."""
+    """Return the cost of one VDI for `resignature --vdis one --json`."""
     return dict(cost._asdict())
 
 
 def dropped_facts(lun: Lun) -> List[Dict[str, Any]]:
-    """The volumes that go, for one VDI or with SM's unfinished work, under their old names."""
+    """Return the dropped volumes, with their old names. One VDI drops volumes, and so does unfinished work of SM."""
     stay = {volume.lv.id for volume in lun.settled().volumes}
     return [_dropped(lun, volume) for volume in lun.volumes if volume.lv.id not in stay]
 
@@ -37,7 +37,7 @@ def _dropped(lun: Lun, volume: Volume) -> Dict[str, Any]:
 
 
 def cost_text(cost: Cost) -> str:
-    """The same as a sentence."""
+    """Return the cost as a sentence."""
     return "One VDI" + cost_words(cost)
 
 
@@ -55,16 +55,16 @@ def cost_words(cost: Cost) -> str:
 
 
 class OneVdiLoss(NamedTuple):
-    """What making one VDI of several destroys, as people read it."""
+    """The loss by a reduction to one VDI, as text."""
 
-    lines: List[str]  #: what stays and what goes, each in a line, and whether that can be undone
-    question: str  #: "" where no VDI goes
+    lines: List[str]  #: one line per kept or dropped volume, and whether an undo is possible
+    question: str  #: "" where no VDI is dropped
 
 
 def one_vdi_loss(lun: Lun, is_rebuilt: bool) -> OneVdiLoss:
-    """What goes, where a LUN becomes one with one VDI; `is_rebuilt`: that VDI becomes a new image.
+    """Return the loss by a reduction to one VDI; `is_rebuilt`: the VDI becomes a new image.
 
-    The counts are those of `dropped_facts`, which --json gives.
+    The counts agree with `dropped_facts`, which --json prints.
     """
     (kept,) = lun.settled().disks()
     record = lun.records().get(kept)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A plan, write by write."""
+"""A plan as facts and as text, write by write."""
 
 from itertools import groupby
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -7,17 +7,17 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from relvmoiscsi.engine import EMPTY_UNIT, FULL_UNIT, NEW_IMAGE, Plan, Planned, steps
 from relvmoiscsi.wording import table
 
-#: of a new image, longer pieces are left out of the JSON: they would be megabytes of hexadecimal
+#: the JSON omits longer pieces of a new image, because their hexadecimal would take megabytes
 _MOST_IMAGE_BYTES = 64 << 10
-#: so many writes of one kind in a row are one line of the text
+#: a longer series of equal writes becomes one line of the text
 _MOST_ALIKE = 4
 
 
 def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
-    """Every write of a plan in its order; bytes as hexadecimal, `old` null where free space is written.
+    """Return every write of a plan, in order; bytes as hexadecimal, `old` null for a write to free space.
 
-    Only with one VDI: `new` is null for a large piece of the new image; bitmaps, which are all alike, are one item with
-    `offsets` and no `offset`; what is copied is one with its length alone.
+    Three exceptions occur only with one VDI. A large piece of the new image has `new` null. Equal bitmaps form one item
+    with `offsets` instead of `offset`. The copied data is one item with only its length.
     """
     rows: List[Dict[str, Any]] = []
     for step in steps.ALL_PARTS:
@@ -32,7 +32,7 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
 
 
 def _same_bytes(planned: Planned) -> bytes:
-    """What is written, of the bitmaps that a new image leaves to be done; of anything else, nothing."""
+    """Return the bytes of a bitmap that a new image leaves empty or full; b"" for any other write."""
     return planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) and planned.old is None else b""
 
 
@@ -54,7 +54,7 @@ def _write_facts(offset: Optional[int], length: int, what: str) -> Dict[str, Any
 
 
 def plan_text(plan: Plan) -> str:
-    """The plan as people read it, one write a line; many of a kind are one line, and what is copied is another."""
+    """Return the plan as text, one write per line. A series of equal writes is one line, and so is the copied data."""
     rows = [["offset", "bytes", "what"]]
     for step in steps.ALL_PARTS:
         for what, planned in groupby(plan.each_write(step), lambda write: write.what):

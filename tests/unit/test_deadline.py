@@ -51,8 +51,8 @@ def test_after_it_nothing_is_begun_and_the_message_says_what_to_do(deadline, clo
         deadline.check("the login")
 
     assert str(caught.value) == (
-        "The 50 seconds of this call were over before the login. This call wrote nothing to the LUN. The same call "
-        "again does it, or finishes what an earlier one began."
+        "The 50 seconds of this call were over before the login. This call wrote nothing to the LUN. Repeat the "
+        "call; it also finishes an interrupted earlier call."
     )
     assert caught.value.sm_key in NUMBERS
 

@@ -246,7 +246,7 @@ def test_the_map_of_a_resignatured_lun(host):
     assert {vdi["old"]: vdi["new"] for vdi in found["vdis"]} == {
         uuid: ids.uuids[uuid] for uuid in engine.inspect(before).lun.disks()
     }
-    with pytest.raises(NotFound, match="still says what it was"):
+    with pytest.raises(NotFound, match="together with a journal of its old ids"):
         plugin.map_of({"sr": ids.sr}, this, see)
     with pytest.raises(UsageError, match="UUID of an SR"):
         plugin.map_of({}, this, see)

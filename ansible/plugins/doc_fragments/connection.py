@@ -1,53 +1,53 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options that all modules of the collection have."""
+"""Options of all modules of the collection."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """What every module says of the pool it talks to."""
+    """Options for the pool."""
 
     DOCUMENTATION = r"""
 options:
   hostname:
     description:
-      - Any host of the pool, by name, address or URL. Without a scheme it is C(https://).
-      - If it is not given, E(XENSERVER_HOST) is used.
+      - Any host of the pool, by name, address or URL. The default scheme is C(https://).
+      - The default is the value of E(XENSERVER_HOST).
     type: str
     required: true
     aliases: [ host, pool ]
   username:
     description:
-      - A user with the role pool-operator; some things take pool-admin, and say so.
-      - If it is not given, E(XENSERVER_USER) is used.
+      - A user with the role pool-operator. Lists of LUNs behind adapters need the role pool-admin.
+      - The default is the value of E(XENSERVER_USER).
     type: str
     default: root
     aliases: [ admin, user ]
   password:
     description:
-      - That user's password.
-      - If it is not given, E(XENSERVER_PASSWORD) is used.
+      - The password of O(username).
+      - The default is the value of E(XENSERVER_PASSWORD).
     type: str
     required: true
     aliases: [ pass, pwd ]
   validate_certs:
     description:
-      - Whether the certificate of the pool must be one that is believed.
-      - If it is not given, E(XENSERVER_VALIDATE_CERTS) is used.
+      - Whether to verify the certificate of the pool.
+      - The default is the value of E(XENSERVER_VALIDATE_CERTS).
     type: bool
     default: true
   ca_path:
     description:
-      - A PEM file with the certificates to be believed, that of the host itself, say. Otherwise those of the system are.
+      - A PEM file with trusted certificates, for example the certificate of the host. By default, the certificates of the system are trusted.
     type: path
 requirements:
   - python >= 3.9
-  - relvmoiscsi, where the module runs and on the hosts of the pool
+  - relvmoiscsi, on the machine of the module and on the hosts of the pool
   - XenAPI
 notes:
-  - It talks to the pool by XenAPI, from where it runs. C(delegate_to=localhost) or C(connection=local) is the usual place;
-    dom0 is none, as its Python is too old for Ansible.
+  - The module uses XenAPI. Run the module with C(delegate_to=localhost) or C(connection=local), not in dom0. The Python of
+    dom0 is too old for Ansible.
 author:
   - the authors of relvmoiscsi (!UNKNOWN)
 """
@@ -56,11 +56,11 @@ author:
 options:
   target:
     description:
-      - Address of an iSCSI portal behind which LUNs are looked for; otherwise those of all SRs of the pool.
+      - Address of an iSCSI portal whose LUNs are listed. By default, the portals of all SRs of the pool are used.
     type: str
   iqn:
     description:
-      - IQN of a target there; otherwise all that there are.
+      - IQN of a target at O(target). By default, all targets are used.
     type: str
   port:
     description:
@@ -68,20 +68,20 @@ options:
     type: str
   hba:
     description:
-      - Whether to look at what the master's adapters have, Fibre Channel or SAS. It takes the role pool-admin.
+      - Whether to list the LUNs behind the master's adapters, Fibre Channel or SAS. This needs the role pool-admin.
     type: bool
     default: false
   chap_user:
     description:
-      - CHAP user of O(target); otherwise as the SR of that target has it.
+      - CHAP user of O(target). By default, the CHAP user of the SR on that target is used.
     type: str
   chap_password:
     description:
-      - The password that goes with O(chap_user).
+      - The password of O(chap_user).
     type: str
   jobs:
     description:
-      - How many LUNs at once.
+      - Number of LUNs in parallel.
     type: int
     default: 10
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What all modules have in common: the options that name a pool, a session, errors as Ansible wants them."""
+"""Common code of all modules: the options for a pool, a session, errors in Ansible's form."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ PORTAL = {
     "jobs": {"type": "int", "default": 10},
 }
 
-#: what is made for one purpose, and is to be found again by it
+#: the option for a mark on new objects, by which a later task finds these objects
 MARK = {"mark": {"type": "str"}}
 
 PORTAL_TOGETHER = [("chap_user", "chap_password")]
 PORTAL_REQUIRED_BY = {"chap_user": "target", "iqn": "target", "port": "target"}
 
 
-#: options by which something is named: an empty one is a variable that has no value, and never means "any"
+#: options that name an object: an empty value comes from an empty variable, and never means "any"
 _NAMES = ("sr", "vm", "vdi", "isolated", "name", "mark", "srs", "clones_of", "scsi_ids", "vms", "disks", "networks")
 
-#: options of the command, and what says the same here; others have the same name
+#: options of the command, and the module's options for the same purpose; other options have equal names
 _SAID = {
     "--undo": "state: undone",
     "--home": "state: home",
@@ -100,9 +100,9 @@ _SAID = {
 
 
 def play(module, work):
-    """Do `work(module, calls, pool)` in a session, and end the module with what it gives: a dict for exit_json.
+    """Call `work(module, calls, pool)` in a session, and end the module with the returned dict for exit_json.
 
-    A dict with a true `failed` ends it as a failure, and so does an error of relvmoiscsi, whose sentence is the `msg`.
+    A dict with a true `failed` ends the module as a failure. So does an error of relvmoiscsi, whose text is the `msg`.
     """
     if IMPORT_ERROR is not None:
         module.fail_json(msg=NOT_INSTALLED, exception=IMPORT_ERROR)
@@ -122,13 +122,13 @@ def play(module, work):
 
 
 NOT_INSTALLED = (
-    f"The Python package relvmoiscsi, with XenAPI, is not installed for {sys.executable}. Install it there from "
-    "relvmoiscsi's sources (`pip install '.[pool]'`); it is on no package index."
+    f"The Python package relvmoiscsi, with XenAPI, is not installed for {sys.executable}. Install it from "
+    "relvmoiscsi's sources (`pip install '.[pool]'`). No package index has it."
 )
 
 
 def in_words_of(params, text):
-    """A sentence of the command, with options that this module has in the place of the command's."""
+    """Return a sentence of the command, with the module's options in place of the command's options."""
 
     def said(option):
         name = option[2:].replace("-", "_")
@@ -144,36 +144,37 @@ def in_words_of(params, text):
 
 
 def verify(params):
-    """Raises UsageError for options that mean nothing."""
+    """Raises UsageError for invalid options."""
     if params.get("jobs", 1) < 1:
-        raise UsageError(f"jobs {params['jobs']}: at least one at a time.")
+        raise UsageError(f"jobs {params['jobs']}: give at least one.")
     for key in _NAMES:
         value = params.get(key)
         words = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if value is not None and any(word is None or not str(word).strip() for word in words):
-            raise UsageError(f"{key} is empty, or something in it is: nothing is named by that.")
+            raise UsageError(f"{key} is empty or contains an empty value. Give names, or leave the option out.")
     if "hba" in params:
         source(params).verify()
     if params.get("mark") and not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", params["mark"]):
-        raise UsageError(f"mark {params['mark']!r}: letters, digits, and any of -_. are what it may have, 60 at most.")
+        raise UsageError(f"mark {params['mark']!r}: give at most 60 letters, digits, and the characters -_.")
 
 
 def run_of(params):
-    """The id of this run, with the mark, if there is one, between colons: what is made bears it. It begins with the
-    time, by which runs are older or younger than others.
+    """Return the id of this run, with the mark, if any, between colons. New objects carry this id.
+
+    The id starts with the time, so that ids sort by age.
     """
     return records.run_id() + (f":{params['mark']}:" if params.get("mark") else "")
 
 
 def is_marked(params, record):
-    """Was this SR, or VM, made with the mark of the options? Without one everything is."""
+    """Does the SR or VM have the mark of the options? True for any object without the option."""
     if not params.get("mark"):
         return True
     return record["other_config"].get(records.RUN, "").split(":")[1:2] == [params["mark"]]
 
 
 def where(params):
-    """Which pool, and as whom. "localhost" is no socket here, as in other modules: nothing runs in dom0."""
+    """Return the address and the credentials. Unlike for the command, "localhost" is no socket: modules avoid dom0."""
     return Where(
         params["hostname"],
         params["username"],
@@ -184,28 +185,28 @@ def where(params):
 
 
 def source(params):
-    """Where LUNs are to be looked for."""
+    """Return the source of LUNs."""
     texts = (params[name] or "" for name in ("target", "iqn", "port", "chap_user", "chap_password"))
     return luns.Source(*texts, is_hba=params["hba"], at_once=params["jobs"])
 
 
 def seen(module, calls, pool):
-    """A block that has every LUN which the pool sees, as the options say."""
+    """Yield every LUN of the source, for the block."""
     return luns.seen(calls, pool, source(module.params), module.warn)
 
 
 def as_if_off(vms):
-    """Records of VMs, as those that run will be when they are turned off."""
+    """Return the records of VMs with the power state Halted."""
     return {ref: {**vm, "power_state": "Halted"} for ref, vm in vms.items()}
 
 
 def turn_off(calls, vm):
-    """Hard, unless it is off. Raises PoolFailure."""
+    """Shut a VM down hard, unless the VM is halted. Raises PoolFailure."""
     if calls.call("VM.get_power_state", vm) != "Halted":
         calls.run("VM.hard_shutdown", vm)
 
 
 def summary(what, outcomes):
-    """A sentence on those of (name, error text) pairs that have an error; "" without any."""
+    """Return a sentence on the (name, error text) pairs with an error; "" without an error."""
     bad = [f"{name}: {error}" for name, error in outcomes if error]
     return f"{len(bad)} of {len(outcomes)} {what} failed. " + " ".join(bad) if bad else ""

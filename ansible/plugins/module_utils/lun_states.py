@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The states that LUNs may be asked to have, on the Python API of `relvmoiscsi pool`.
+"""The states of LUNs, on the Python API of `relvmoiscsi pool`.
 
-A row says what became of a LUN: `changed`, `before` and `after` (the SR, its name, and how it is on each host), and
-what relvmoiscsi tells. Check mode gives the same rows without a write.
+A row is the result for a LUN: `changed`, `before` and `after` (the SR, its name, and its state on each host), and the
+facts of relvmoiscsi. Check mode returns the same rows without a write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ABSENT = "absent"
 
 
 def forward(module, calls, pool):
-    """The LUNs that are named, brought to the state asked for; the dict for exit_json."""
+    """Bring the selected LUNs to the state; return the dict for exit_json."""
     params = module.params
     with client.seen(module, calls, pool) as seen:
         of = [client.records.original_uuid(pool, text) for text in params["clones_of"]]
@@ -41,7 +41,7 @@ def forward(module, calls, pool):
 
 
 def vouched(found, of):
-    """The LUNs, where those that have identities of their own, of these SRs, and no SR in the pool, are the pool's."""
+    """Return the LUNs, with `is_ours` for resignatured copies of these SRs without an SR in the pool."""
     return [lun._replace(is_ours=True) if _was_ours(lun, of) else lun for lun in found]
 
 
@@ -50,7 +50,7 @@ def _was_ours(lun, of):
 
 
 def _copy_of_others(pool, params, lun):
-    """The copy (reference) that is, or was, on a LUN, and was not made with the mark of the options; None without."""
+    """Return the copy (reference) that is or was on a LUN and lacks the mark of the options; None without a copy."""
     ref = pool.sr_on(lun.scsi_id) or (pool.sr_by_uuid(lun.sr_uuid) if lun.kind == client.luns.RESIGNATURED else None)
     if ref is None or not client.records.is_copy(pool.srs[ref]) or client.is_marked(params, pool.srs[ref]):
         return None
@@ -58,7 +58,7 @@ def _copy_of_others(pool, params, lun):
 
 
 def _verify_mine(pool, params, found):
-    """Raises Refused for a LUN that is named, and was attached without the mark."""
+    """Raises Refused for a selected LUN that was attached without the mark."""
     for lun in found:
         ref = _copy_of_others(pool, params, lun) if lun.scsi_id in params["scsi_ids"] else None
         if ref is not None:
@@ -67,13 +67,13 @@ def _verify_mine(pool, params, found):
 
 def _of_others(pool, params, scsi_id, ref):
     return (
-        f"The LUN {scsi_id} is that of the copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}), which was "
-        f"attached without the mark {params['mark']}: it is left to others."
+        f"The LUN {scsi_id} holds the copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}), which was "
+        f"attached without the mark {params['mark']}. The copy was not changed."
     )
 
 
 def why_none(pool, params, found, of):
-    """Why copies of these SRs are not meant: a sentence for each."""
+    """Return a sentence for each copy of these SRs that is not selected."""
     told = []
     for lun in found:
         ref = _copy_of_others(pool, params, lun)
@@ -81,8 +81,8 @@ def why_none(pool, params, found, of):
             told.append(_of_others(pool, params, lun.scsi_id, ref))
         elif _was_ours(lun, of):
             told.append(
-                f"The LUN {lun.scsi_id} is a copy of it that has identities of its own: it was attached and forgotten "
-                "before, or another pool uses it. If none does, say again: true, or name it in scsi_ids."
+                f"The LUN {lun.scsi_id} is a resignatured copy of the SR. The LUN was attached and forgotten, or "
+                "another pool uses the LUN. If no pool uses the LUN, say again: true, or name the LUN in scsi_ids."
             )
     return told
 
@@ -90,7 +90,7 @@ def why_none(pool, params, found, of):
 def _tell_doubtful(module, found, chosen, names):
     scsi_ids, of, everything = names
     for lun in client.attach.doubtful(found, chosen) if of or everything else []:
-        module.warn(f"The LUN {lun.scsi_id} is left out: it is {lun.kind}, and may be in use elsewhere.")
+        module.warn(f"The LUN {lun.scsi_id} is skipped: its state is {lun.kind}, and another pool may use the LUN.")
 
 
 def _forward_rows(module, calls, pool, chosen, found):
@@ -113,7 +113,7 @@ def _forward_rows(module, calls, pool, chosen, found):
 
 
 def _read_again(calls):
-    """The pool as it is now; None where it is gone."""
+    """Return the pool's records now; None where the pool does not answer."""
     try:
         return client.records.read(calls)
     except client.RelvmoiscsiError:
@@ -121,7 +121,7 @@ def _read_again(calls):
 
 
 def _side(pool, lun, ref):
-    """What a LUN is, and its SR (reference, or None) on the hosts: `before` or `after` of a row."""
+    """Return the kind of a LUN, and its SR (reference, or None) on the hosts: `before` or `after` of a row."""
     if ref is None:
         return {"scsi_id": lun.scsi_id, "kind": lun.kind, "sr": None, "name": None, "hosts": {}}
     sr = pool.srs[ref]
@@ -130,7 +130,7 @@ def _side(pool, lun, ref):
 
 
 def on_hosts(pool, ref):
-    """How an SR is on each host, as its PBDs say."""
+    """Return the state of an SR on each host, from its PBDs."""
     pbds = pool.pbds_of(ref)
     states = {}
     for host in pool.hosts_in_order():
@@ -144,7 +144,7 @@ def _before(pool, lun):
 
 
 def _would(pool, row):
-    """The row of check mode: what the plan says that the run carries out."""
+    """Return the row of check mode, from the plan that a run would execute."""
     lun, old, steps = row.lun, _before(pool, row.lun), bool(row.steps)
     if row.refusal is not None:
         return _row(lun, client.attach.FAILED, False, old, old, {"error": str(row.refusal)})
@@ -163,7 +163,7 @@ def _would(pool, row):
 
 
 def _became(pool, now, lun, result, is_written):
-    """What became of a LUN. One that is plugged on some hosts alone is an error. `now`: None if the pool is gone."""
+    """Return the result for a LUN. A partly plugged SR is an error. `now`: None where the pool does not answer."""
     old, told = _before(pool, lun), result.facts()
     after = _after(pool, now, lun, old, is_written)
     changed = after != old or result.status in (client.attach.DONE, client.attach.NEW_IDS)
@@ -184,9 +184,9 @@ def _after(pool, now, lun, old, is_written):
 
 
 def _away(hosts):
-    """A sentence on the hosts that do not have it; None where all have."""
+    """Return a sentence on the hosts without the SR; None where all hosts have the SR."""
     told = [f"{host} ({state.rstrip('.')})" for host, state in hosts.items() if state != "plugged"]
-    return f"It is not plugged on {', '.join(told)}: correct the cause, then repeat the task." if told else None
+    return f"The SR is not plugged on {', '.join(told)}: correct the cause, then repeat the task." if told else None
 
 
 def _row(lun, status, changed, old, after, told):
@@ -200,7 +200,7 @@ def _row(lun, status, changed, old, after, told):
 
 
 def backward(module, calls, pool):
-    """The copies that are named, taken from all hosts, and forgotten if asked for; the dict for exit_json."""
+    """Detach the selected copies, and forget them for the state forgotten; return the dict for exit_json."""
     params = module.params
     refs, gone = _copies(pool, params)
     for ref in refs:
@@ -220,7 +220,7 @@ def backward(module, calls, pool):
 
 
 def _touched(calls, pool, refs, made):
-    """Those of the SRs, which were not taken away, of which something was: PBDs, or VMs that were to go."""
+    """Return the SRs that a failed run has changed: PBDs, or VMs that were destroyed."""
     now = _read_again(calls) if refs else None
     if now is None:
         return set(refs)
@@ -235,13 +235,14 @@ def _touched(calls, pool, refs, made):
 
 
 def _verified(calls, pool, refs, params):
-    """(the VMs that go with each SR, the others that have disks there, what hinders those that cannot go): by SR.
-    Nothing is done.
+    """Return three dicts by SR: the VMs to destroy, the other VMs with disks on the SR, the errors.
+
+    Nothing is changed.
     """
     made, others, errors = {}, {}, {}
     found = client.inventory.read(calls) if refs else None
     for ref in refs:
-        if ref not in pool.srs:  # it is gone meanwhile
+        if ref not in pool.srs:  # forgotten by another client
             continue
         try:
             client.discard.verify_hosts_up(pool, ref)
@@ -253,7 +254,7 @@ def _verified(calls, pool, refs, params):
 
 
 def _made(found, pool, ref, params):
-    """The VMs that go with an SR."""
+    """Return the VMs that are destroyed with an SR."""
     if not params["with_vms"] or params["state"] != "forgotten":
         return []
     vms = {each: vm for each, vm in found.vms.items() if client.is_marked(params, vm)}
@@ -262,8 +263,10 @@ def _made(found, pool, ref, params):
 
 
 def _verify_unused(found, pool, ref, made, params):
-    """The VMs that stay, and have disks there. Raises Refused where one of them runs, or would lose its disks unless
-    leave_vms is said; with a mark, for any.
+    """Return the halted VMs that stay and have disks on the SR.
+
+    Raises Refused where such a VM runs, or would lose its disks without leave_vms. With a mark, raises Refused for any
+    halted VM.
     """
     going = {each.ref for each in made}
     vms = {each: vm for each, vm in found.vms.items() if each not in going and vm["snapshot_of"] not in going}
@@ -273,19 +276,19 @@ def _verify_unused(found, pool, ref, made, params):
     if params["mark"] and uses.halted:
         raise client.Refused(
             f"VMs that were made without the mark {params['mark']} have disks on the SR "
-            f"{pool.srs[ref]['name_label']!r}: {client.discard.named(uses.halted)}. It is left to them."
+            f"{pool.srs[ref]['name_label']!r}: {client.discard.named(uses.halted)}. The SR was not changed."
         )
     if uses.halted and params["state"] == "forgotten" and not params["leave_vms"]:
         raise client.Refused(
-            f"VMs, which are halted, would stay without their disks on the SR {pool.srs[ref]['name_label']!r}: "
-            f"{client.discard.named(uses.halted)}. Nothing was changed. Say with_vms: true, which destroys those that "
-            "vm_clone has made; or leave_vms: true, which leaves them without these disks."
+            f"These halted VMs would lose their disks on the SR {pool.srs[ref]['name_label']!r}: "
+            f"{client.discard.named(uses.halted)}. Nothing was changed. Say with_vms: true to destroy the VMs that "
+            "vm_clone has made, or leave_vms: true to leave the VMs without these disks."
         )
     return list(uses.halted)
 
 
 def _take(calls, pool, work, made, others, params):
-    """Do it; the errors by SR."""
+    """Detach or forget the SRs; return the errors by SR."""
     uuids = [pool.srs[ref]["uuid"] for ref in work]
 
     def one(calls, ref):
@@ -309,7 +312,7 @@ def _take(calls, pool, work, made, others, params):
 
 
 def _copies(pool, params):
-    """(references of the copies that are meant, what of them the pool does not have any more)."""
+    """Return (references of the selected copies, the names of copies that the pool does not have)."""
     of = {client.records.original_uuid(pool, text) for text in params["clones_of"]}
     refs, gone = [], []
     for text in params["srs"]:
@@ -327,7 +330,7 @@ def _copies(pool, params):
         if client.records.is_copy(pool.srs[ref]) and not client.is_marked(params, pool.srs[ref]):
             raise client.Refused(
                 f"The copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}) was attached without the mark "
-                f"{params['mark']}: it is left to others."
+                f"{params['mark']}. The copy was not changed."
             )
     for ref, sr in pool.copies():
         if (params["all"] or sr["other_config"].get(client.records.ORIGINAL_SR) in of) and client.is_marked(params, sr):
@@ -336,13 +339,13 @@ def _copies(pool, params):
 
 
 def _copy_on(pool, scsi_id):
-    """The copy that was made of a LUN; None without one. Raises Refused for a LUN that another SR of the pool is on."""
+    """Return the copy on a LUN; None without a copy. Raises Refused for a LUN of another SR."""
     on = {sr["other_config"].get(client.records.SCSI_ID): ref for ref, sr in pool.copies()}
     other = pool.sr_on(scsi_id)
     if scsi_id not in on and other is not None:
         raise client.Refused(
-            f"The LUN {scsi_id} is that of the SR {pool.srs[other]['name_label']!r} ({pool.srs[other]['uuid']}), "
-            "which is no copy that was attached here."
+            f"The LUN {scsi_id} holds the SR {pool.srs[other]['name_label']!r} ({pool.srs[other]['uuid']}), "
+            "which is not an attached copy."
         )
     return on.get(scsi_id)
 
@@ -380,7 +383,7 @@ def _back_row(module, pool, ref, has_work, error, made):
 
 
 def ended(rows):
-    """What exit_json, or fail_json with `failed`, is to get of the rows."""
+    """Return the dict for exit_json, or for fail_json with `failed`, from the rows."""
     told = [{key: value for key, value in row.items() if key not in ("before", "after")} for row in rows]
     changed = any(row["changed"] for row in rows)
     result = {"changed": changed, "luns": told, "map": id_map(rows), "diff": diff(rows)}
@@ -391,7 +394,7 @@ def ended(rows):
 
 
 def id_map(rows):
-    """New UUIDs of VDIs by old ones, by UUID of the new SR."""
+    """Return the new UUIDs of VDIs by old UUID, by UUID of the new SR."""
     found = {}
     for row in rows:
         pairs = {pair["old"]: pair["new"] for pair in row["vdis"] if pair["old"]}
@@ -401,7 +404,7 @@ def id_map(rows):
 
 
 def diff(rows):
-    """For --diff: the SRs and their PBDs before and after."""
+    """Return the value for --diff: the SRs and their PBDs before and after."""
 
     def text(side):
         return "".join(_lines(row[side]) for row in rows if row[side])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""VMs on an attached copy: made, started, destroyed; disks of VMs restored; disks lent. On `relvmoiscsi pool`'s API."""
+"""The states of VMs on an attached copy: clones, restored disks, lent disks. Uses the API of `relvmoiscsi pool`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 
 
 def present(module, calls, pool):
-    """VMs of the disks of a copy; the dict for exit_json."""
+    """Clone VMs onto a copy; return the dict for exit_json."""
     params, found = module.params, client.inventory.read(calls)
     copy = client.choice.find_copy(pool, found, params["sr"])
     sources = _sources(module, calls, found, copy)
@@ -29,7 +29,7 @@ def present(module, calls, pool):
 
 
 def _sources(module, calls, found, copy):
-    """The VMs that are to have copies. That there are none to have is no error where all are meant."""
+    """Return the VMs to clone. With `all`, no VM is only a warning."""
     params = module.params
     if params["from_snapshot"]:
         saved = client.save_vms.read(calls, copy)
@@ -44,7 +44,7 @@ def _sources(module, calls, found, copy):
 
 
 def _problems(params, found, results, wanted):
-    """Why those that are there already are not what is asked for: sentences by UUID of the original."""
+    """Return why existing clones do not fit the options: sentences by UUID of the original."""
     by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
     there = [result for result in results if result.status == client.clone.ALREADY]
     problems = {result.vm: problem_of(params, found, by_uuid[result.uuid], wanted) for result in there}
@@ -52,25 +52,25 @@ def _problems(params, found, results, wanted):
 
 
 def problem_of(params, found, ref, wanted):
-    """Why a copy of a VM that was made before is not the one that is asked for; "" where it is. Pure."""
+    """Return why an existing clone of a VM does not fit the options; "" where the clone fits. Pure."""
     vm = found.vms[ref]
     if not client.is_marked(params, vm):
         return (
             f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM that was made without the mark "
-            f"{params['mark']}: somebody else's. It was left as it is."
+            f"{params['mark']}. The VM was not changed."
         )
     wrong = sorted(found.networks[net]["name_label"] for net in _wrong_networks(found, ref, wanted))
     if wrong:
         return (
-            f"The VM {vm['name_label']!r} ({vm['uuid']}) was made before, and is on the network {', '.join(wrong)}, "
-            f"not where it is to be. It was left as it is, {vm['power_state'].lower()}. Move its interfaces, or "
-            "have it absent first."
+            f"The VM {vm['name_label']!r} ({vm['uuid']}) was made before and is on the wrong network: "
+            f"{', '.join(wrong)}. The VM was not changed and is {vm['power_state'].lower()}. Move its interfaces, or "
+            "first run the task with state: absent."
         )
     return ""
 
 
 def _wrong_networks(found, ref, wanted):
-    """The networks of a copy's interfaces on which they are not to be."""
+    """Return the networks of a clone on which the options do not want the clone."""
     networks = {vif["network"] for vif in found.vifs_of(ref).values()}
     if wanted.isolated:
         return networks - {wanted.isolated}
@@ -88,7 +88,7 @@ def _wrong_networks(found, ref, wanted):
 
 
 def _wanted(params, calls, found, sr_uuid, sources, is_dry):
-    """What the options say, and the inventory with the isolated network."""
+    """Return the options for `clone`, and the inventory with the isolated network."""
     without = [kind for kind, is_in in (("VTPM", params["vtpm"]), ("VGPU", params["vgpu"])) if not is_in]
     wanted = client.choice.Wanted(
         params["name"],
@@ -107,7 +107,7 @@ def _wanted(params, calls, found, sr_uuid, sources, is_dry):
 
 
 def _cloned_row(result, problem=None):
-    """`problem`: why one that was there before is not what is asked for."""
+    """Return the row of a VM. `problem`: why an existing clone does not fit the options."""
     told = result.facts()
     if problem:
         told.update(status=client.clone.FAILED, error=problem)
@@ -122,17 +122,17 @@ def _cloned_row(result, problem=None):
     }
 
 
-#: what makes a VM run, by its power state
+#: the call that makes a VM run, by its power state
 _TO_RUN = {"Halted": "VM.start", "Suspended": "VM.resume", "Paused": "VM.unpause"}
 
 
 def _start(module, calls, rows, wanted):
-    """Have those run that do not; one that does not start is an error of its row."""
+    """Start the VMs that do not run. A failed start is the error of the VM's row."""
     found = client.inventory.read(calls)
     by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
     for row in rows:
         ref = by_uuid.get(row["vm"]["new"])
-        if row["error"] is None and ref is not None:  # another client may have made it since
+        if row["error"] is None and ref is not None:  # another client may have made the VM meanwhile
             row["error"] = (None if module.check_mode else problem_of(module.params, found, ref, wanted)) or None
         if row["error"]:
             continue
@@ -149,10 +149,10 @@ def _start(module, calls, rows, wanted):
 
 
 def _run(calls, ref, state):
-    """Start, resume or unpause a VM; why it does not run, None where it does."""
+    """Start, resume or unpause a VM; return the error, None without an error."""
     method = _TO_RUN.get(state)
     if method is None:
-        return f"It is {state.lower()}."
+        return f"The VM is {state.lower()} and cannot be started."
     try:
         calls.run(method, ref, *(() if state == "Paused" else (False, False)))
     except client.RelvmoiscsiError as error:
@@ -164,7 +164,7 @@ def _run(calls, ref, state):
 
 
 def absent(module, calls, pool):
-    """The VMs that were made on a copy go; the dict for exit_json. A copy that is not there has none."""
+    """Destroy the clones on a copy; return the dict for exit_json. A missing copy has no clones."""
     params = module.params
     if not client.records.has_sr(pool, params["sr"]):
         return ended([])
@@ -182,7 +182,7 @@ def absent(module, calls, pool):
 
 
 def _destroy(calls, pool, copy, params, each, row):
-    """One VM goes, if it is still what it was, whatever becomes of the others; what hinders that is told in its row."""
+    """Destroy one VM, if the VM is unchanged. An error goes into the VM's row, and does not stop other VMs."""
     try:
         if params["force"]:
             client.turn_off(calls, each.ref)
@@ -195,7 +195,7 @@ def _destroy(calls, pool, copy, params, each, row):
 
 
 def _meant(found, copy, params):
-    """The inventory with no VMs but those that are meant; with `force` as if those that run did not."""
+    """Return the inventory with only the selected VMs; with `force`, all VMs are shown as halted."""
     vms = {ref: vm for ref, vm in found.copies_on(copy.uuid) if _is_meant(found, vm, params)}
     return found._replace(vms=client.as_if_off(vms) if params["force"] else vms)
 
@@ -217,7 +217,7 @@ def _absent_row(found, made, is_check):
 
 
 def ended(rows):
-    """What exit_json, or fail_json with `failed`, is to get of the rows."""
+    """Return the dict for exit_json, or for fail_json with `failed`, from the rows."""
     told = [{key: value for key, value in row.items() if key not in ("before", "after")} for row in rows]
     result = {"changed": any(row["changed"] for row in rows), "vms": told}
     result["diff"] = {side: "".join(row[side] for row in rows) for side in ("before", "after")}
@@ -231,7 +231,7 @@ def ended(rows):
 
 
 def _watched(work):
-    """`work` on a VM as it was found; gives the dict for fail_json where it is cut, as the VM may have changed."""
+    """Wrap `work` on a VM. After an error, return the dict for fail_json with the changes of the VM."""
 
     def watched(module, calls, pool):
         found = client.inventory.read(calls)
@@ -242,7 +242,7 @@ def _watched(work):
             msg = str(error)
         try:
             now = client.inventory.read(calls)
-        except client.RelvmoiscsiError:  # the pool is gone, and it cannot be told
+        except client.RelvmoiscsiError:  # the pool does not answer, so the changes are unknown
             return {"failed": True, "msg": msg, "changed": True}
         before, after = _state(found, vm), _state(now, vm)
         diff = {"before": _disk_lines(*before[:2]), "after": _disk_lines(*after[:2])}
@@ -252,7 +252,7 @@ def _watched(work):
 
 
 def _state(found, vm):
-    """(name, disks, and what else a restore changes in a VM)."""
+    """Return (name, disks, and other values that a restore changes)."""
     if vm not in found.vms:
         return vm, {}
     record = found.vms[vm]
@@ -261,13 +261,13 @@ def _state(found, vm):
 
 
 def _disks(found, vm):
-    """UUIDs of the VDIs of a VM, by device."""
+    """Return the UUIDs of a VM's VDIs, by device."""
     return {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
 
 
 @_watched
 def restored(module, calls, pool, found, vm):
-    """Disks of a copy in place of a VM's own; the dict for exit_json."""
+    """Replace a VM's disks by disks of a copy; return the dict for exit_json."""
     params = module.params
     copy = client.choice.find_copy(pool, found, params["sr"])
     swaps = client.restore.plan(found, copy, vm, params["disks"], client.records.today())
@@ -279,7 +279,10 @@ def restored(module, calls, pool, found, vm):
 
 @_watched
 def back(module, calls, _pool, found, vm):
-    """A restore undone, taken home or left as it is; the dict for exit_json. A VM that was not restored is done."""
+    """Undo a restore, move the disks home, or keep the disks; return the dict for exit_json.
+
+    For a VM without a restore, nothing is done.
+    """
     params, record, now = module.params, found.vms[vm], _disks(found, vm)
     if not client.restore_journal.is_restored(record):
         result = client.restore.Restored(record["uuid"], record["name_label"], "not restored")
@@ -309,7 +312,7 @@ def _disk_lines(name, disks):
 
 
 def lent(module, calls, pool):
-    """One disk of a copy lent to a VM; the dict for exit_json."""
+    """Lend a disk of a copy to a VM; return the dict for exit_json."""
     params, found = module.params, client.inventory.read(calls)
     copy = client.choice.find_copy(pool, found, params["sr"])
     vdi, vm = client.rescue.find(copy, params["vdi"]), client.inventory.find_vm(found, params["vm"])
@@ -325,7 +328,7 @@ def lent(module, calls, pool):
 
 
 def taken_back(module, calls, pool):
-    """Disks of a copy taken back; the dict for exit_json. What is not lent is done."""
+    """Take disks of a copy back; return the dict for exit_json. For a disk that is not lent, nothing is done."""
     params = module.params
     if not client.records.has_sr(pool, params["sr"]):
         return {"changed": False, "disks": [], "diff": {"before": "", "after": ""}}
@@ -360,7 +363,7 @@ def _lent_lines(results):
 
 
 def _is_gone(found, copy, params):
-    """Is the disk, or the VM, not there any more? Then it is not lent."""
+    """Is the disk or the VM gone? Then the disk is not lent."""
     try:
         if params["vdi"]:
             client.rescue.find(copy, params["vdi"])

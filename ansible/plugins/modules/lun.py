@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Array clones of SRs: resignatured, attached to a pool, detached, forgotten."""
+"""Bring array clones of SRs to a state: resignatured, attached, detached, forgotten."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ module: lun
 short_description: Bring array clones of SRs of XenServer or XCP-ng to a state
 version_added: 0.1.0
 description:
-  - Gives clones identities of their own, attaches them on all hosts of a pool, detaches and forgets them again.
-  - It takes a list, and works on up to O(jobs) LUNs at a time. One that fails stops no LUN behind another target, and
-    one whose SR is in use stops no other; the task fails when all have ended, and RV(luns) says what became of each.
-  - What cannot be meant is refused before anything is done, such as a SCSIid that the pool does not see, or an original.
-  - No state destroys an SR or what is on a LUN. To unmap or delete a LUN is the array's.
+  - Gives clones new identities, attaches clones on all hosts of a pool, detaches and forgets copies.
+  - The module works on up to O(jobs) LUNs in parallel. A failed LUN does not stop LUNs behind other targets. A LUN whose
+    SR is in use stops no other LUN. The task fails after the last LUN has ended. RV(luns) has the result for each LUN.
+  - The module refuses invalid selections before the first change, for example a SCSIid that the pool does not see, or an original.
+  - No state destroys an SR or the content of a LUN. Unmap or delete a LUN on the array.
 extends_documentation_fragment:
   - relvmoiscsi.pool.connection
   - relvmoiscsi.pool.connection.portal
@@ -23,15 +23,15 @@ attributes:
     description: Can run in check mode, which is the dry run.
     support: full
   diff_mode:
-    description: Shows the SRs and how they are on each host, before and after.
+    description: Shows the SRs and their state on each host, before and after.
     support: full
 options:
   state:
     description:
-      - V(resignatured), new identities and nothing more.
-      - V(attached), the same, and the SR introduced and plugged on all hosts. It fails as long as a host is down.
-      - V(detached), unplugged on all hosts, and no PBD is left; the pool keeps the SR, its VDIs and who has them.
-      - V(forgotten), the same, and the pool does not know the SR any more. The LUN is as it was.
+      - V(resignatured) gives the clones new identities and makes no SR.
+      - V(attached) does the same, and introduces and plugs the SR on all hosts. The task fails while a host is down.
+      - V(detached) unplugs the SR on all hosts and destroys its PBDs. The pool keeps the SR, its VDIs and their VBDs.
+      - V(forgotten) does the same, and forgets the SR. The LUN is not changed.
     type: str
     choices: [ resignatured, attached, detached, forgotten ]
     default: attached
@@ -49,29 +49,29 @@ options:
     default: []
   srs:
     description:
-      - Copies, by UUID or name, for the states V(detached) and V(forgotten). One that is not there is done.
+      - Copies, by UUID or name, for the states V(detached) and V(forgotten). A missing copy is no error.
     type: list
     elements: str
     default: []
   all:
     description:
-      - All copies that there are. What another pool may have in use is left out.
+      - All copies. A LUN that another pool may use is skipped.
     type: bool
     default: false
   name:
     description:
-      - Name of the new SRs, with C({sr}), C({date}) and C({scsi_id}).
+      - Name of the new SRs. C({sr}), C({date}) and C({scsi_id}) are replaced.
     type: str
     default: "{sr} {date}"
   foreign:
     description:
-      - LUNs in O(scsi_ids) or O(clones_of) with SRs that this pool does not know are clones that no other pool uses.
+      - Accept clones of SRs unknown to this pool in O(scsi_ids) and O(clones_of). You confirm that no other pool uses the clones.
     type: bool
     default: false
   leave_others:
     description:
-      - Attach although hosts will see clones behind the same target that are not named, or that did not get new
-        identities. A host with an iSCSI session to the target sees them at once, the others when they log in.
+      - Attach even if hosts will see clones behind the same target that are not selected, or did not get new identities.
+        A host with an iSCSI session to the target sees these clones at once. Other hosts see these clones after a login.
     type: bool
     default: false
   with_vms:
@@ -81,27 +81,27 @@ options:
     default: false
   leave_vms:
     description:
-      - With the state V(forgotten), leave halted VMs that have disks on the copies without them. Else such a copy is
-        refused.
+      - With the state V(forgotten), let halted VMs lose their disks on the copies. By default, the module refuses such
+        a copy.
     type: bool
     default: false
   force:
     description:
-      - With O(with_vms), turn those VMs off first, hard. VMs of others that have disks there hinder it all the same.
+      - With O(with_vms), shut these VMs down hard first. Other VMs with disks on a copy still stop the task.
     type: bool
     default: false
   again:
     description:
-      - LUNs that are copies of O(clones_of), have identities of their own already, and that no SR of this pool is on, are
-        meant as well. They were attached and forgotten before; you know that no other pool uses them now.
+      - Also select resignatured copies of O(clones_of) without an SR in this pool. Such a LUN was attached and forgotten
+        before. You confirm that no other pool uses the LUN now.
     type: bool
     default: false
   mark:
     description:
-      - A word of letters, digits and C(-_.) which the SRs that are introduced bear.
-      - With it, O(clones_of) and O(all) mean no copy of the pool that was introduced without it, and such a copy is refused
-        where it is named otherwise. With the state V(forgotten), VMs that were made without it stay, and so do the
-        copies on which they have disks.
+      - A word of letters, digits and C(-_.), stored with the introduced SRs.
+      - With a mark, O(clones_of) and O(all) skip copies that were introduced without the mark. The module refuses such a
+        copy in O(srs) or O(scsi_ids). With the state V(forgotten), VMs that were made without the mark stay, and their
+        copies stay too.
     type: str
 seealso:
   - module: relvmoiscsi.pool.lun_info
@@ -115,17 +115,17 @@ EXAMPLES = r"""
     clones_of: [ Production ]
   register: copies
 
-- name: Say which VDI is which
+- name: Print the map of VDIs
   ansible.builtin.debug:
     var: copies.map
 
-- name: Attach one LUN, by a name of its own
+- name: Attach one LUN under a given name
   relvmoiscsi.pool.lun:
     scsi_ids: [ 3600a098038303053453f463045727a31 ]
     target: 10.0.0.5
     name: "Test {date}"
 
-- name: Forget what was attached
+- name: Forget the attached copies
   relvmoiscsi.pool.lun:
     state: forgotten
     srs: "{{ copies.luns | map(attribute='sr.new') }}"
@@ -134,44 +134,44 @@ EXAMPLES = r"""
 
 RETURN = r"""
 luns:
-  description: A row for each LUN, in the order in which they were named or seen.
-  returned: unless the task was refused before anything was done
+  description: A row for each LUN, in the order of the selection or of the list of LUNs.
+  returned: unless the task was refused before the first change
   type: list
   elements: dict
   contains:
     scsi_id:
-      description: Its SCSIid.
+      description: SCSIid of the LUN.
       type: str
     status:
       description:
-        - What became of it, such as C(attached), C(already attached), C(partial), C(failed); in check mode C(would be attached).
+        - The result, such as C(attached), C(already attached), C(partial), C(failed); in check mode C(would be attached).
       type: str
     changed:
-      description: Whether anything of it was changed.
+      description: Whether the LUN or its SR was changed.
       type: bool
     sr:
-      description: UUIDs of the SR that it was a clone of, C(old), and of the one that it is, C(new).
+      description: UUIDs of the original SR, C(old), and of the SR on the LUN, C(new).
       type: dict
     name:
       description: Name of the SR.
       type: str
     hosts:
-      description: How the SR is on each host.
+      description: State of the SR on each host.
       type: dict
     vdis:
       description: VDIs, each with C(old), C(new), C(name_label), C(size_bytes), C(is_a_snapshot) and C(is_managed).
       type: list
       elements: dict
     vms:
-      description: Names of the VMs that go with it.
+      description: Names of the VMs that are destroyed with the SR.
       type: list
       elements: str
     error:
-      description: Why it is not in the state asked for.
+      description: Why the LUN is not in the requested state.
       type: str
 map:
-  description: New UUIDs of VDIs by old ones, by UUID of the new SR. Only the state V(attached) knows them.
-  returned: unless the task was refused before anything was done
+  description: New UUIDs of VDIs by old UUID, by UUID of the new SR. Only with the state V(attached).
+  returned: unless the task was refused before the first change
   type: dict
 """
 
@@ -206,9 +206,9 @@ def main():
     )
     is_forward = module.params["state"] in ("resignatured", "attached")
     if is_forward and module.params["srs"]:
-        module.fail_json(msg="srs is for what is attached: the states detached and forgotten.")
+        module.fail_json(msg="srs is for the states detached and forgotten.")
     if not any(module.params[name] for name in ("scsi_ids", "clones_of", "srs", "all")):
-        module.fail_json(msg="Nothing is named: give scsi_ids, clones_of, srs or all.")
+        module.fail_json(msg="No LUN is named: give scsi_ids, clones_of, srs or all.")
     work = lun_states.forward if is_forward else lun_states.backward
     client.play(module, work)
 

@@ -1,16 +1,16 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What LUNs a pool sees, and what each is."""
+"""List and classify the LUNs that a pool sees."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: lun_info
-short_description: Tell what LUNs a pool of XenServer or XCP-ng sees, and what each is
+short_description: List and classify the LUNs that a pool of XenServer or XCP-ng sees
 version_added: 0.1.0
 description:
-  - Each LUN is named for what it is, an original, a clone of which SR, an attached copy. Nothing is written.
+  - The module classifies each LUN, for example as an original, a clone of an SR, or an attached copy. Nothing is written.
 extends_documentation_fragment:
   - relvmoiscsi.pool.connection
   - relvmoiscsi.pool.connection.portal
@@ -23,13 +23,13 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Tell what is behind the targets of the pool's SRs
+- name: List the LUNs behind the targets of the pool's SRs
   relvmoiscsi.pool.lun_info:
     hostname: xs1.example
     password: "{{ xenserver_password }}"
   register: seen
 
-- name: Name the clones
+- name: Print the SCSIids of the clones
   ansible.builtin.debug:
     msg: "{{ seen.luns | selectattr('kind', 'eq', 'clone') | map(attribute='scsi_id') }}"
 """
@@ -42,7 +42,7 @@ luns:
   elements: dict
   contains:
     scsi_id:
-      description: SCSIid. None for a target that has not told its LUNs.
+      description: SCSIid. None for a target that gave no list.
       type: str
     kind:
       description:
@@ -50,41 +50,41 @@ luns:
           C(foreign), C(damaged), C(busy) or C(unreachable).
       type: str
     size_bytes:
-      description: Its size.
+      description: Size of the LUN.
       type: int
     target:
-      description: Address of its portal. Empty for what is on adapters.
+      description: Address of the portal. Empty for a LUN behind adapters.
       type: str
     iqn:
-      description: IQN of its target.
+      description: IQN of the target.
       type: str
     sr:
-      description: UUID of the SR that is on it now.
+      description: UUID of the SR on the LUN.
       type: str
     copy_of:
-      description: UUID of the SR that it is a copy of, if any.
+      description: UUID of the original SR, for a copy.
       type: str
     name:
-      description: Name of the SR on it, or of the one that it is a copy of.
+      description: Name of the SR on the LUN, or of the original SR.
       type: str
     one_vdi:
-      description: Whether it has one VDI, or could be made a LUN with one.
+      description: Whether the LUN has one VDI, or can be reduced to one VDI.
       type: str
     is_known_copy:
-      description: Whether it is a copy of an SR of this pool beyond doubt.
+      description: Whether the LUN is certainly a copy of an SR of this pool.
       type: bool
     database_of_this_pool:
-      description: Whether a VDI on it is to hold the database of this very pool.
+      description: Whether this pool may write its database to a VDI on the LUN.
       type: bool
     vms:
-      description: Names of VMs whose records are on it.
+      description: Names of VMs whose records are on the LUN.
       type: list
       elements: str
     vms_saved:
-      description: When those were saved.
+      description: Time when the records were saved.
       type: str
     problem:
-      description: What is wrong with it.
+      description: The problem of the LUN.
       type: str
 """
 

@@ -1,16 +1,16 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One disk of a copy lent to a VM."""
+"""Lend a disk of a copy to a VM."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rescue_disk
-short_description: Lend one disk of an attached copy to a VM, and take it back
+short_description: Lend a disk of an attached copy to a VM, and take the disk back
 version_added: 0.1.0
 description:
-  - The disk becomes one more of the VM, and is plugged in if that runs. The VM must not have the original as well.
+  - The module adds the disk to the VM, and plugs the disk in if the VM runs. The VM must not have the original disk.
 extends_documentation_fragment:
   - relvmoiscsi.pool.connection
 attributes:
@@ -28,14 +28,14 @@ options:
     required: true
   state:
     description:
-      - V(present), the VM has the disk.
-      - V(absent), it was unplugged and taken away; without O(vdi) and O(vm) all that are lent.
+      - V(present) adds the disk to the VM.
+      - V(absent) unplugs and removes the disk. Without O(vdi) and O(vm), all lent disks of the copy are removed.
     type: str
     choices: [ present, absent ]
     default: present
   vdi:
     description:
-      - By its UUID, that of the original, or its name.
+      - The disk, by its UUID, the UUID of the original VDI, or its name.
     type: str
   vm:
     description:
@@ -43,13 +43,13 @@ options:
     type: str
   writable:
     description:
-      - The VM may write, to the copy alone.
+      - Whether the VM may write to the disk on the copy.
     type: bool
     default: false
 """
 
 EXAMPLES = r"""
-- name: Have the helper read yesterday's disk
+- name: Lend yesterday's disk to the helper
   relvmoiscsi.pool.rescue_disk:
     hostname: xs1.example
     password: "{{ xenserver_password }}"

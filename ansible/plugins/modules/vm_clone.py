@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""VMs of the disks of an attached copy."""
+"""Make VMs from the disks of an attached copy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ module: vm_clone
 short_description: Make VMs of the disks of an attached copy, without copying a byte
 version_added: 0.1.0
 description:
-  - Each is a new VM, halted, whose disks are those of the copy. No original is changed, and none of its disks is ever reached.
-  - A VM that is there already is found by its marks, and none is made twice. One that is not on the networks that are asked
-    for, O(isolated) or O(networks), is refused, and not started.
-  - HA, PCI devices, tags and keys of backup tools stay behind, and MACs are new.
-  - The hostname, the machine SID, keys and static addresses are those of the original.
+  - Makes halted VMs with the disks of the copy. No original is changed, and no new VM has a disk of an original.
+  - The module finds an existing clone by its marks, and makes no clone twice. An existing clone on other networks than
+    O(isolated) or O(networks) is refused, and not started.
+  - The new VMs get new MACs, but no HA, PCI devices, tags or keys of backup tools.
+  - A new VM has the hostname, the machine SID, the keys and the static addresses of its original.
 extends_documentation_fragment:
   - relvmoiscsi.pool.connection
 attributes:
@@ -32,36 +32,36 @@ options:
     required: true
   state:
     description:
-      - V(present), the VMs are there.
-      - V(started), and run. Those that are suspended or paused go on.
-      - V(absent), those that were made on O(sr) are destroyed, and their disks stay on the copy. A copy that is not there has none.
+      - V(present) makes the VMs.
+      - V(started) also starts the VMs. Suspended and paused VMs are resumed.
+      - V(absent) destroys the VMs that were made on O(sr). Their disks stay on the copy. A missing copy is no error.
     type: str
     choices: [ present, started, absent ]
     default: present
   vms:
     description:
-      - VMs whose disks the copy has, by UUID or name; with V(absent) the names of the new ones do as well.
+      - VMs whose disks are on the copy, by UUID or name. With V(absent), names of the new VMs are accepted too.
     type: list
     elements: str
     default: []
   all:
     description:
-      - All VMs that have disks there. That there are none is a warning.
+      - All VMs that have disks on the copy. If no VM has a disk there, the module warns.
     type: bool
     default: false
   name:
     description:
-      - Name of the new VMs, with C({vm}), C({date}) and C({sr}).
+      - Name of the new VMs. C({vm}), C({date}) and C({sr}) are replaced.
     type: str
     default: "{vm} {date}"
   isolated:
     description:
-      - Put all of them on this network, which leads nowhere. It is made if there is none of this name, and refused if it has a
-        physical interface. An empty name is an error.
+      - Connect all new VMs to this isolated network. The module makes a missing network. A network with a physical interface is
+        refused. An empty name is an error.
     type: str
   networks:
     description:
-      - Networks of the originals, and those that take their places.
+      - The new network for each network of the originals, as a dict of old names or UUIDs to new names or UUIDs.
     type: dict
   keep_mac:
     description:
@@ -70,43 +70,43 @@ options:
     default: false
   snapshots:
     description:
-      - With the snapshots of the VMs that are on the copy.
+      - Also make the VMs' snapshots that are on the copy.
     type: bool
     default: false
   from_snapshot:
     description:
-      - VMs as C(relvmoiscsi pool save-vms) has saved them, with their records of then.
+      - Use the VM records that C(relvmoiscsi pool save-vms) has saved on the copy.
     type: bool
     default: false
   vtpm:
     description:
-      - With their vTPMs, whose contents are secrets.
+      - Whether to copy the vTPMs, whose contents are secrets.
     type: bool
     default: true
   vgpu:
     description:
-      - With their virtual GPUs.
+      - Whether to copy the virtual GPUs.
     type: bool
     default: true
   mark:
     description:
-      - A word of letters, digits and C(-_.) which the VMs that are made bear.
-      - With it, a copy that is there and was made without it is refused, and V(absent) means none of them.
+      - A word of letters, digits and C(-_.), stored with the new VMs.
+      - With a mark, the module refuses an existing clone that was made without the mark. V(absent) skips such a clone.
     type: str
   force:
     description:
-      - With V(absent), turn off those that run, are suspended or paused, hard.
+      - With V(absent), first shut down running, suspended or paused VMs hard.
     type: bool
     default: false
   jobs:
     description:
-      - How many VMs at once.
+      - Number of VMs in parallel.
     type: int
     default: 10
 """
 
 EXAMPLES = r"""
-- name: Copies of all VMs of Production, on a network that leads nowhere
+- name: Clone all VMs of Production, on an isolated network
   relvmoiscsi.pool.vm_clone:
     hostname: xs1.example
     password: "{{ xenserver_password }}"
@@ -119,7 +119,7 @@ EXAMPLES = r"""
 RETURN = r"""
 vms:
   description: A row for each VM, with C(vm), C(name), C(status), C(disks), C(networks), C(snapshots), C(notes), C(changed) and C(error).
-  returned: unless the task was refused before anything was done
+  returned: unless the task was refused before the first change
   type: list
   elements: dict
 """

@@ -1,16 +1,16 @@
 #!/usr/bin/python
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks of a copy in place of a VM's own."""
+"""Replace a VM's disks by disks of a copy."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vm_restore
-short_description: Put disks of an attached copy in place of a VM's own, and back
+short_description: Replace the disks of a VM by disks of an attached copy, and back
 version_added: 0.1.0
 description:
-  - The disks of a halted VM are swapped for those of the copy, at once, and nothing is copied. A journal on the VM says what was there.
+  - The module replaces the disks of a halted VM by disks of the copy. No data is copied. A journal in the VM record names the old disks.
 extends_documentation_fragment:
   - relvmoiscsi.pool.connection
 attributes:
@@ -32,30 +32,30 @@ options:
     required: true
   state:
     description:
-      - V(restored), the VM has the disks of the copy.
-      - V(undone), it has its own again. What it has written since stays on the copy.
-      - V(home), the disks were moved to the SR of its own, running or not, and the journal is ended.
-      - V(kept), no disk is touched, and the journal is ended. It is for a VM that neither of the two before can end, as somebody has
-        changed its disks since.
-      - A VM that was not restored is done, for the last three.
+      - V(restored) gives the VM the disks of the copy.
+      - V(undone) puts the old disks back. Later writes of the VM stay on the copy.
+      - V(home) moves the disks to the SR of the old disks, also while the VM runs, and removes the journal.
+      - V(kept) leaves all disks as they are and removes the journal. Use V(kept) if the disks were changed since, so that
+        V(undone) and V(home) fail.
+      - With V(undone), V(home) and V(kept), a VM without a restore is no error.
     type: str
     choices: [ restored, undone, home, kept ]
     default: restored
   disks:
     description:
-      - Only these, by device, such as V(0); otherwise all.
+      - The disks to replace, by device, such as V(0). By default, all disks are replaced.
     type: list
     elements: str
     default: []
   shutdown:
     description:
-      - Shut the VM down first. Otherwise one that runs is refused.
+      - Shut the VM down first. By default, a running VM is refused.
     type: bool
     default: false
 """
 
 EXAMPLES = r"""
-- name: Back to the snapshot
+- name: Restore the VM from the snapshot
   relvmoiscsi.pool.vm_restore:
     hostname: xs1.example
     password: "{{ xenserver_password }}"
@@ -66,7 +66,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 restore:
-  description: What became of the VM, with C(vm), C(name), C(status), C(disks) and C(no_longer_needed), UUIDs of VDIs.
+  description: The result for the VM, with C(vm), C(name), C(status), C(disks) and C(no_longer_needed), UUIDs of VDIs.
   returned: success
   type: dict
 """

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""VMs on attached copies: copies of VMs, disks put in place of others, disks lent; no byte of a disk is copied.
+"""VMs on attached copies: clone VMs, restore disks, lend disks. No function copies the bytes of a disk.
 
-    inventory        VMs, VBDs, VIFs, networks and VDIs of the pool, each class read once; our marks on VMs
-    ova_file, ova    the records of a VM, as xapi exports them, and how they become those of its copy; pure
-    transfer         records out of the pool and into the pool
-    choice           which VMs are to have copies, under which names, on which networks
-    clone            copies of VMs, each verified disk by disk
-    discard          copies of VMs go, with the SR
-    forget           a copy of an SR is forgotten, never destroyed
-    restore          disks of a copy in place of a VM's own; undone; left as they are
-    restore_journal  what the VM says of that: its disks, that nobody may start the VM
-    swap_disks       how the disks are swapped, one by one
-    move_home        such disks move to the SR of the VM's own disks, for good
-    rescue           a disk of a copy lent to a VM
-    save_vms         records of VMs on their SR, for VMs that the pool loses later
-    vbds             what a VM has at a device at this moment
-    left_behind      what a run leaves when it fails or is stopped, and what ends that
+    inventory        VMs, VBDs, VIFs, networks and VDIs of the pool, each class read once; marks on VMs
+    ova_file, ova    the exported records of a VM, and the edit that makes them records of a copy; pure
+    transfer         export and import of records
+    choice           which VMs to clone, under which names, on which networks
+    clone            clone VMs, and verify each clone disk by disk
+    discard          destroy clones of VMs, and forget their SR
+    forget           forget the SR of a copy; never destroy the SR
+    restore          replace a VM's disks by disks of a copy; undo a restore; keep the disks as they are
+    restore_journal  journal of a restore in the VM's record; block the start of the VM
+    swap_disks       swap the disks of a VM one by one
+    move_home        move restored disks to the SR of the VM's old disks, and end the restore
+    rescue           lend a disk of a copy to a VM
+    save_vms         save records of VMs on their SR, for VMs that the pool loses later
+    vbds             the disk at a device of a VM now
+    left_behind      sentences: the state that a failed or interrupted run leaves, and the command to repeat
 
-Nothing here prints or asks; values go in and come out.
+No module here prints or asks; functions take values and return values.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Which VMs are to have copies, and what the copies are to be: names, networks, MACs, and the edit of their records."""
+"""Choose the VMs to clone, and the names, networks, MACs and edited records of their copies."""
 
 import random
 import string
@@ -16,53 +16,53 @@ from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inv
 NAME = "{vm} {date}"
 #: key of network.other_config
 _INTERNAL = "is_host_internal_management_network"
-#: categories of characters that no name has: controls, halves of pairs, unassigned
+#: Unicode categories that a name must not contain: control characters, surrogates, unassigned
 _NO_TEXT = ("Cc", "Cs", "Cn")
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
 
-#: how long the import of a killed run is waited for
+#: how long `clone` waits for the import of a killed run
 PATIENCE_SECONDS = 30.0
 
 
 class Wanted(NamedTuple):
-    """What the copies of VMs are to be."""
+    """What the caller wants `clone` to make."""
 
     name: str = NAME  #: {vm}, {date}, {sr}
     date: str = ""
     run: str = ""
     isolated: str = ""  #: reference of the network for every VIF
-    networks: Mapping[str, str] = {}  #: reference of another network, by the UUID of the original's
+    networks: Mapping[str, str] = {}  #: reference of the new network, by UUID of the original's network
     keep_mac: bool = False
     snapshots: bool = False
-    without: Sequence[str] = ()  #: classes: "VGPU", "VTPM"
+    without: Sequence[str] = ()  #: classes to leave out: "VGPU", "VTPM"
     jobs: int = jobs.MOST
     patience: float = PATIENCE_SECONDS
 
 
 class Source(NamedTuple):
-    """A VM that is to have a copy."""
+    """A VM to clone."""
 
     uuid: str
     name: str
-    ref: str = ""  #: in the pool; "" for a VM of which only saved records are left
-    document: bytes = b""  #: saved records; b"" has the pool asked for the records
-    problem: Optional[RelvmoiscsiError] = None  #: why the VM cannot have a copy
+    ref: str = ""  #: reference in the pool; "" for a VM that exists only as saved records
+    document: bytes = b""  #: saved records; b"": export the records from the pool
+    problem: Optional[RelvmoiscsiError] = None  #: why `clone` cannot clone the VM
 
 
 # --- which
 
 
 def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
-    """The copy with this UUID or name. Raises NotFound, Refused, UsageError."""
+    """Return the copy with this UUID or name. Raises NotFound, Refused, UsageError."""
     ref = records.find_sr(pool, text)
     records.verify_copy(pool, ref)
     return inventory.copy_of(pool, found, ref)
 
 
 def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False) -> List[Source]:
-    """The VMs with these UUIDs or names, or all that have a disk on the copy. Raises NotFound, UsageError.
+    """Return the VMs with these UUIDs or names, or all VMs with a disk on the copy. Raises NotFound, UsageError.
 
-    A VM that cannot be cloned says why, as its `problem`.
+    A VM that cannot be cloned has the reason as its `problem`.
     """
     if not names and not everything:
         raise UsageError("No VM is selected: give VMs, or --all.")
@@ -110,7 +110,7 @@ def _problem(found: Inventory, copy: Copy, vm: str) -> Optional[Refused]:
 
 
 def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None:
-    """Raises Refused where a VM that is no copy has a disk of these. Copies share what their originals share."""
+    """Raises Refused where a VM that is no clone has one of these disks. Clones may share disks with each other."""
     ours = dict(found.copies_on(copy.uuid))
     for disk in disks:
         for user in found.users_of(copy.by_uuid[disk.new]):
@@ -120,7 +120,7 @@ def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None
 
 
 def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> Dict[str, str]:
-    """The name of each copy, by the UUID of the original: no two alike. Raises UsageError."""
+    """Return the name of each copy, by UUID of the original; all names differ. Raises UsageError."""
     there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for _, vm in whole(found, copy)}
     unfinished = {ref for ref, _ in half(found, copy)}
     taken = {str(vm["name_label"]) for ref, vm in found.vms.items() if ref not in unfinished}
@@ -140,7 +140,7 @@ def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wante
 
 
 def verify_template(template: str) -> List[Tuple[str, Optional[str]]]:
-    """The parts of a template: text, and the field behind the text. Raises UsageError."""
+    """Return the parts of a template: a text, and the field after the text. Raises UsageError."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -155,18 +155,21 @@ def verify_template(template: str) -> List[Tuple[str, Optional[str]]]:
 
 
 def whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """The copies that are done and have a disk on the copy of the SR, with their references."""
+    """Return the finished copies (reference, record) with a disk on the copy of the SR."""
     return [(ref, vm) for ref, vm in found.copies_on(copy.uuid) if inventory.is_own(vm) and _is_on(found, copy, ref)]
 
 
 def empty(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """The copies that were done and have no disk there any more: the SR was discarded meanwhile, and attached again."""
+    """Return the finished copies without a disk on the copy of the SR.
+
+    The SR was discarded and attached again since `clone` made these copies.
+    """
     ours = found.copies_on(copy.uuid)
     return [(ref, vm) for ref, vm in ours if inventory.is_own(vm) and not _is_on(found, copy, ref)]
 
 
 def half(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """The copies that are not done."""
+    """Return the unfinished copies."""
     return [(ref, vm) for ref, vm in found.copies_on(copy.uuid) if inventory.is_half(vm)]
 
 
@@ -175,7 +178,7 @@ def _is_on(found: Inventory, copy: Copy, vm: str) -> bool:
 
 
 def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted) -> ova.Edit:
-    """What the records of a VM have to say to become those of its copy."""
+    """Return the edit that makes the records of a VM records of its copy."""
 
     def new_disk(old_uuid: str) -> Optional[ova.NewDisk]:
         new = copy.new_of(old_uuid)
@@ -200,8 +203,9 @@ def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wan
 
 
 def networks(found: Inventory, sources: Sequence[Source], pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
-    """`Wanted.networks`, of pairs of old and new networks, each by UUID or name; an old network may be in saved records
-    alone. Raises NotFound, Refused, UsageError.
+    """Return `Wanted.networks` from pairs of old and new networks, each a UUID or name.
+
+    An old network may exist only in saved records. Raises NotFound, Refused, UsageError.
     """
     used = dict(_networks_of(found, sources))
     chosen: Dict[str, str] = {}
@@ -217,7 +221,7 @@ def networks(found: Inventory, sources: Sequence[Source], pairs: Iterable[Tuple[
 
 
 def _networks_of(found: Inventory, sources: Sequence[Source]) -> Iterator[Tuple[str, str]]:
-    """(UUID, name) of the networks on which these VMs are, or were when their records were saved."""
+    """Yield (UUID, name) of the networks of these VMs, from the pool or from saved records."""
     for source in sources:
         if source.document:
             yield from ova.networks(source.document)
@@ -228,7 +232,7 @@ def _networks_of(found: Inventory, sources: Sequence[Source]) -> Iterator[Tuple[
 
 
 def _old_network(found: Inventory, used: Mapping[str, str], text: str) -> str:
-    """The UUID of a network that a VM of these has, or that the pool has."""
+    """Return the UUID of a network of these VMs, or of a network of the pool."""
     there = {uuid: {"uuid": uuid, "name_label": name} for uuid, name in used.items()}
     try:
         return inventory.find(there, text, "network")
@@ -237,7 +241,7 @@ def _old_network(found: Inventory, used: Mapping[str, str], text: str) -> str:
 
 
 def network_of(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
-    """The reference of the network that takes the place of the network with this UUID."""
+    """Return the reference of the network that replaces the network with this UUID."""
     if wanted.isolated:
         return wanted.isolated
     here = next((ref for ref, network in found.networks.items() if network["uuid"] == uuid), None)
@@ -247,10 +251,10 @@ def network_of(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
 def isolated_network(
     calls: Calls, found: Inventory, text: str, dry_run: bool = False, sr_uuid: str = ""
 ) -> Tuple[str, Inventory]:
-    """(reference of the network of this name, which leads nowhere, the inventory with that network): made if there is
-    none, for copies on an SR, with which the network goes.
+    """Return the network of this name, which has no physical interface, and the inventory with the network.
 
-    Raises Refused for a network that leads somewhere, PoolFailure, UsageError.
+    A missing network is made, with the SR of the copies as its owner: `discard` of this SR destroys the network. Raises
+    Refused for a network that is not isolated, PoolFailure, UsageError.
     """
     try:
         ref = inventory.find(found.networks, text, "network")
@@ -267,7 +271,7 @@ def isolated_network(
         return ref, found._replace(networks={**found.networks, ref: record})
     _verify_isolated(found, ref, text)
     owners = inventory.owners_of(found.networks[ref])
-    if owners and sr_uuid not in owners and not dry_run:  # made by an earlier run: goes with the last of its copies
+    if owners and sr_uuid not in owners and not dry_run:  # made by an earlier run
         with passing("MAP_DUPLICATE_KEY", "RBAC_PERMISSION_DENIED"):
             calls.call("network.add_to_other_config", ref, f"{ON_SR}:{sr_uuid}", "true")
     return ref, found
@@ -286,8 +290,9 @@ def _verify_isolated(found: Inventory, ref: str, text: str) -> None:
 
 
 def verify_macs(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str = "") -> None:
-    """Raises Refused where the MAC of an original (`name`) is on the network already that its copy (`own`) will be on.
-    Snapshots of VMs never run.
+    """Raises Refused where the copy (`own`) would be on a network that already has the MAC of its original (`name`).
+
+    Snapshots of VMs do not count: a snapshot never runs.
     """
     for nic in nics:
         network = found.networks[nic.network]["name_label"]
@@ -301,7 +306,7 @@ def verify_macs(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str =
 
 
 def used_networks(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> Set[str]:
-    """Names of networks on which originals and copies would be."""
+    """Return the names of the networks that would hold both an original and its copy."""
     names = set()
     for source in sources:
         for vif in found.vifs_of(source.ref).values():

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Copies of VMs on an attached copy of their SR: no byte is copied, and no disk of an original is ever reached.
+"""Clone VMs onto an attached copy of their SR: no byte is copied, and no clone has a disk of an original.
 
-    1 export     the records of the VM, as they are now, or as `save-vms` has saved them
-    2 edit       ova.py: every disk is a disk of the copy, or the VM is refused
-    3 dry run    xapi looks whether the import would find everything
-    4 import     the copy is born with our marks, and as a template: nobody can start a template
-    5 verify     each disk of the copy is compared with the map, and no other VM has the disk; else the VM is destroyed:
-                 an error
-    6 MACs       of the original, where they are asked for
-    7 done       the template becomes a VM and gets the last mark
+    1 export     the current records of the VM, or the records that `save-vms` has saved
+    2 edit       ova.py: replace every disk by its disk on the copy; refuse a VM with a disk elsewhere
+    3 dry run    xapi checks whether the import would find all objects
+    4 import     the clone starts as a template with marks: nobody can start a template
+    5 verify     compare each disk of the clone with the map, and check that no other VM has the disk.
+                 If the check fails, destroy the clone and report an error.
+    6 MACs       set the MACs of the original, with --keep-mac
+    7 done       make the template a VM, and set the last mark
 
-The run has locked the copy of the SR. A run that was cut leaves a template, or a VM without the last mark: the next run
-verifies and finishes that VM, or leaves the VM and says what to do. For a VM with the mark no second VM is made. A run
-destroys only what it has made itself. Nothing here starts a VM, and nothing changes an original.
+The run locks the copy of the SR. An interrupted run leaves a template, or a VM without the last mark. The next run
+verifies and finishes that VM, or leaves the VM unchanged and says what to do. A VM with the last mark gets no second
+clone. A run destroys only VMs that the same run has made. No step starts a VM or changes an original.
 """
 
 import uuid
@@ -30,7 +30,7 @@ from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inv
 #: status of a VM
 MADE, ALREADY, WOULD, FAILED = "cloned", "already there", "would be cloned", "failed"
 
-#: what every copy has in common with its original, and a person has to know before a copy is started
+#: what a person must know about a clone before its first start
 TO_KNOW = (
     "Each copy has the hostname, the machine SID, the keys and the static addresses of its original.",
     "HA is off for the copies. Xen Orchestra skips the copies in backups (tag xo:no-bak). "
@@ -46,7 +46,7 @@ _VIF = (
 
 
 class Cloned(NamedTuple):
-    """What became of a VM that was to have a copy."""
+    """Result for one VM."""
 
     vm: str  #: UUID of the original
     vm_name: str
@@ -54,13 +54,12 @@ class Cloned(NamedTuple):
     name: str = ""
     uuid: str = ""  #: of the copy
     disks: Sequence[ova.Disk] = ()
-    networks: Mapping[str, Tuple[str, str]] = {}  #: names of the networks of original and copy, by device
+    networks: Mapping[str, Tuple[str, str]] = {}  #: names of the networks of original and clone, by device
     snapshots: Sequence[str] = ()
     notes: Sequence[str] = ()
     error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
-        """For JSON."""
         return {
             "vm": {"old": self.vm, "new": self.uuid or None},
             "name": {"old": self.vm_name, "new": self.name or None},
@@ -77,14 +76,16 @@ def clone(
     calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted,
     tell: Callable[[Source, str], None] = lambda *_: None,
 ) -> List[Cloned]:  # fmt: skip
-    """A copy of each VM; what became of each, in their order. `tell` is told the source of a VM, and its status when
-    the VM is over, "" when the VM begins.
+    """Clone each VM; return the results in the order of `sources`.
 
-    Raises UsageError; Refused where another client works on the copy of the SR; PoolFailure where the pool goes away
-    after the last VM; nothing for a single VM.
+    `tell` gets a source and "" at the start of its VM, and the status at the end.
+
+    Raises UsageError; Refused where another client works on the copy of the SR; PoolFailure where the pool stops
+    answering after the last VM. A failed VM gives a result and raises nothing.
     """
     with lock.held(calls, lock.names_of(calls, [copy.uuid]), "clone") as held:
-        # what was seen before a question is old; and no other VM than those of this run has the id of the run
+        # Read the pool again: a person may have answered a question since the last read. The run id must be unique, so
+        # that `_imported` destroys only VMs of this run.
         found = inventory.read(calls)
         copy = inventory.copy_of(pool, found, copy.ref)
         wanted = wanted._replace(run=f"{wanted.run}-{uuid.uuid4().hex[:12]}")
@@ -102,7 +103,7 @@ def clone(
         results = _each(calls, pool, found, copy, sources, wanted, told)
         if any(result.status == MADE for result in results):
             try:
-                calls.run("SR.scan", copy.ref)  # some releases set snapshot_of and parent of VDIs anew at an import
+                calls.run("SR.scan", copy.ref)  # repairs snapshot_of and parent, which some imports change
             except PoolFailure as failure:
                 note = f"the final scan of the copy failed: {failure}"
                 results = [
@@ -114,8 +115,9 @@ def clone(
 def would(
     calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted
 ) -> List[Cloned]:
-    """What `clone` would do, by its own looks: records are exported and edited, and nothing is changed. Raises
-    UsageError; Refused where there is something to do and another client works on the copy.
+    """Return the results that `clone` would give: export and edit the records, and change nothing.
+
+    Raises UsageError. Raises Refused where a VM would be cloned and another client works on the copy.
     """
     results = _each(calls, pool, found, copy, sources, wanted, lambda one: one.planned())
     if any(result.status == WOULD for result in results):
@@ -127,7 +129,7 @@ def _each(
     calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted,
     work: Callable[["_Clone"], Cloned],
 ) -> List[Cloned]:  # fmt: skip
-    """What `work` gives for each VM, several at once; an error is a row."""
+    """Call `work` for several VMs in parallel; an error becomes a result."""
     named = choice.names(found, copy, sources, wanted)
 
     def one(calls: Calls, source: Source) -> Cloned:
@@ -144,7 +146,7 @@ def _each(
 
 
 class _Clone:
-    """One VM."""
+    """The clone of one VM."""
 
     def __init__(
         self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted
@@ -154,12 +156,12 @@ class _Clone:
         self.label = f"relvmoiscsi: {copy.uuid} has a copy of {source.uuid}"
 
     def planned(self) -> Cloned:
-        """What `run` would make of the VM at this moment. Raises PoolFailure, Refused, UsageError."""
+        """Return the result that `run` would give now. Raises PoolFailure, Refused, UsageError."""
         self._verify_source()
         there, begun = self._there(), self._begun()
         if there is not None:
             return there
-        edited, notes = self._edited(begun), self._lost_their_disks()
+        edited, notes = self._edited(begun), self._notes_on_empty_clones()
         for vm in begun[:1]:
             record: Record = self.calls.call("VM.get_record", vm)
             if not (self.wanted.keep_mac and len(record["VIFs"]) < len(edited.nics)):  # `run` makes the VIFs first
@@ -169,7 +171,7 @@ class _Clone:
         return self._result(WOULD, self.name, "", edited, notes)
 
     def run(self, held: lock.Held) -> Cloned:
-        """Raises PoolFailure, Refused, UsageError."""
+        """Make or finish the clone. Raises PoolFailure, Refused, UsageError."""
         self._verify_source()
         notes = self._wait_for_imports()
         there, begun = self._there(), self._begun()
@@ -178,12 +180,14 @@ class _Clone:
         edited = self._edited(begun)
         held.verify(self.calls)
         if begun:
-            vm, record = begun[0], self._taken_up(begun[0], edited)
+            vm, record = begun[0], self._verified_unfinished(begun[0], edited)
         else:
             transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
             vm, record = self._imported(edited)
         self._finish(vm, record, edited)
-        return self._result(MADE, record["name_label"], record["uuid"], edited, [*self._lost_their_disks(), *notes])
+        return self._result(
+            MADE, record["name_label"], record["uuid"], edited, [*self._notes_on_empty_clones(), *notes]
+        )
 
     def _result(self, status: str, name: str, uuid: str, edited: ova.Edited, notes: Sequence[str]) -> Cloned:
         names = {ref: str(network["name_label"]) for ref, network in self.found.networks.items()}
@@ -200,7 +204,7 @@ class _Clone:
     # --- what earlier runs have left
 
     def _wait_for_imports(self) -> List[str]:
-        """Wait for an import that a killed run has begun; notes on imports that do not end."""
+        """Wait for an import that a killed run has started; return notes on imports that do not end."""
         notes, under_way = [], transfer.under_way(self.calls, self.label)
         for ref, task in under_way.items():
             try:
@@ -218,7 +222,7 @@ class _Clone:
         return notes
 
     def _there(self) -> Optional[Cloned]:
-        """The copy that is done already."""
+        """Return the result for a finished clone; None without a finished clone."""
         for _, vm in choice.whole(self.found, self.copy):
             if vm["other_config"][COPY_OF] == self.source.uuid:
                 unfinished = [self.found.vms[ref] for ref in self._begun()]
@@ -231,15 +235,15 @@ class _Clone:
         return None
 
     def _begun(self) -> List[str]:
-        """The unfinished copies of the VM, by UUID."""
+        """Return the unfinished clones of the VM, sorted by UUID."""
         ours = choice.half(self.found, self.copy)
         return [
             ref for ref, vm in sorted(ours, key=lambda row: str(row[1]["uuid"]))
             if vm["other_config"][COPY_OF] == self.source.uuid
         ]  # fmt: skip
 
-    def _lost_their_disks(self) -> List[str]:
-        """Copies of the VM from before this copy of the SR was discarded and attached again."""
+    def _notes_on_empty_clones(self) -> List[str]:
+        """Return a note for each older clone of the VM that lost its disks when the SR was discarded."""
         return [
             f"{vm['name_label']!r} ({vm['uuid']}) is an older copy of this VM without a disk on the copy: if "
             "unused, destroy the older copy (xe vm-destroy)"
@@ -247,12 +251,13 @@ class _Clone:
             if vm["other_config"][COPY_OF] == self.source.uuid
         ]
 
-    def _taken_up(self, vm: str, edited: ova.Edited) -> Record:
-        """An unfinished copy of another run, verified as a copy of this run is. The copy is never destroyed: a person
-        may have used it. Raises Refused, PoolFailure.
+    def _verified_unfinished(self, vm: str, edited: ova.Edited) -> Record:
+        """Verify an unfinished clone of another run, and return its record. Raises Refused, PoolFailure.
+
+        The clone is never destroyed, because a person may have used the clone.
         """
         record: Record = self.calls.call("VM.get_record", vm)
-        if self.wanted.keep_mac and record["power_state"] == "Halted":  # a run cut behind VIF.destroy leaves no VIF
+        if self.wanted.keep_mac and record["power_state"] == "Halted":  # a run cut after VIF.destroy leaves no VIF
             there = {self.calls.call("VIF.get_device", ref) for ref in record["VIFs"]}
             for device, nic in edited.nics.items():
                 if device not in there:
@@ -263,7 +268,7 @@ class _Clone:
         return record
 
     def _verify_unfinished(self, vm: str, record: Record, edited: ova.Edited) -> None:
-        """Raises Refused where an unfinished copy of another run is not what it should be."""
+        """Raises Refused where an unfinished clone of another run differs from the edited records."""
         problem = self._problem(vm, record, edited)
         if problem:
             raise Refused(
@@ -275,7 +280,7 @@ class _Clone:
     # --- a copy is made
 
     def _edited(self, begun: Sequence[str]) -> ova.Edited:
-        """The records of the copy. Raises PoolFailure, Refused, UsageError."""
+        """Return the edited records of the clone. Raises PoolFailure, Refused, UsageError."""
         document = self.source.document
         if not document:
             document = transfer.export_vm(self.calls, self.source.ref, self.wanted.snapshots)
@@ -287,7 +292,7 @@ class _Clone:
         return edited
 
     def _imported(self, edited: ova.Edited) -> Tuple[str, Record]:
-        """A new VM. A VM that is not what it should be is destroyed. Raises Refused, PoolFailure."""
+        """Import a new VM. A VM that differs from the edited records is destroyed. Raises Refused, PoolFailure."""
         made = transfer.import_vm(self.calls, edited.document, self.label)
         if len(made) != 1:
             raise PoolFailure(f"An import of one VM made {len(made)} VMs: check the VMs of the pool.")
@@ -311,11 +316,13 @@ class _Clone:
         raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}. No disk was changed.")
 
     def _finish(self, vm: str, record: Record, edited: ova.Edited) -> None:
-        """MACs, and the last mark: the snapshots have the mark first, as VM.revert would take it away from the VM. What
-        is right by then may be started.
+        """Set the MACs and the last mark.
+
+        The snapshots get the mark before the VM: VM.revert to a snapshot without the mark would remove the mark from
+        the VM.
         """
         if self.wanted.keep_mac:
-            for ref in record["VIFs"]:  # a VIF has one MAC all its life: another VIF takes its place
+            for ref in record["VIFs"]:  # xapi cannot change the MAC of a VIF: make a new VIF
                 vif = self.calls.call("VIF.get_record", ref)
                 mac = edited.nics[vif["device"]].old_mac
                 if vif["MAC"].lower() != mac.lower():
@@ -324,7 +331,8 @@ class _Clone:
         for snapshot in record["snapshots"]:
             self._mark_done(snapshot, record["uuid"])
         self.calls.call("VM.set_is_a_template", vm, False)
-        # This renews allowed_operations, which that leaves those of a template: XenCenter would offer no start.
+        # set_is_a_template leaves the allowed_operations of a template, and XenCenter would offer no start. This call
+        # makes xapi compute allowed_operations again.
         self.calls.call("VM.remove_from_blocked_operations", vm, "make_into_template")
         self._mark_done(vm, record["uuid"])
 
@@ -335,7 +343,7 @@ class _Clone:
     # --- is the copy what it should be?
 
     def _problem(self, vm: str, record: Record, edited: ova.Edited) -> str:
-        """Why a copy is not the copy that was wanted; "" when it is."""
+        """Return how a clone differs from the edited records; "" without a difference."""
         vms = {vm: record, **{ref: self.calls.call("VM.get_record", ref) for ref in record["snapshots"]}}
         vbds: Records = {}
         for each, its in vms.items():
@@ -357,17 +365,20 @@ class _Clone:
         return "the copy has invalid references: {}".format(", ".join(left)) if left else self._taken(vm, edited)
 
     def _is_allowed(self, vbd: Record) -> bool:
-        """A disk of the copy, or a drive that is empty or has an ISO."""
+        """Is this VBD a disk of the copy, an empty drive, or a drive with an ISO?"""
         if vbd["type"] == "Disk":
             return vbd["VDI"] in self.copy.vdis
         home = self.found.vdis.get(vbd["VDI"], {}).get("SR")
         return vbd["VDI"] == NULL or home in self.pool.srs and self.pool.srs[home]["content_type"] == "iso"
 
     def _taken(self, vm: str, edited: ova.Edited) -> str:
-        """Which VM that is no copy has a disk of the copy now; "" where none has. Copies share what originals share."""
+        """Return a sentence on a VM that is no clone and has a disk of the clone now; "" without such a VM.
+
+        Clones share the disks that their originals share.
+        """
         for disk in edited.disks:
             for vbd in self.calls.call("VDI.get_VBDs", self.copy.by_uuid[disk.new]):
-                with passing("HANDLE_INVALID"):  # the VBD was destroyed just now
+                with passing("HANDLE_INVALID"):  # the VBD was destroyed since VDI.get_VBDs
                     ref = str(self.calls.call("VBD.get_VM", vbd))
                     other: Record = self.calls.call("VM.get_record", ref)
                     is_copy = other["other_config"].get(ON_SR) == self.copy.uuid and inventory.is_own_or_half(other)

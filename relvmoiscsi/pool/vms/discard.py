@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The VMs that `clone` has made go before the copy that has their disks. Their VDIs go with the SR, which is forgotten.
+"""Destroy the clones of VMs on a copy, then forget the SR of the copy. The VDIs leave the pool with the SR.
 
-A VM that has marks of another VM is left alone: a person has copied the VM, marks and all. `plan` sees all that would
-be refused before anything goes, and `carry_out` looks at all of it again before it begins.
+A VM with the marks of another VM is left unchanged: a person has copied a clone together with its marks. `plan` raises
+every refusal before `carry_out` destroys a VM. `carry_out` makes the checks of `plan` again.
 """
 
 from typing import Collection, Dict, List, NamedTuple, Optional, Sequence
@@ -17,33 +17,33 @@ from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
 
 
 class Made(NamedTuple):
-    """A VM that goes."""
+    """A VM that `carry_out` destroys."""
 
     ref: str
     name: str
     uuid: str
-    snapshots: Sequence[str] = ()  #: names of its snapshots, which go with the VM
+    snapshots: Sequence[str] = ()  #: names of the VM's snapshots, which are destroyed with the VM
     snapshot_refs: Sequence[str] = ()
 
 
 class Plan(NamedTuple):
-    """What goes with some SRs, by reference of the SR."""
+    """The objects that are discarded with some SRs, by reference of the SR."""
 
     pool: Pool
     uses: Dict[str, Uses]
     made: Dict[str, List[Made]]
 
     def losers(self, sr: str) -> Dict[str, str]:
-        """The halted VMs, and snapshots, that stay without their disks there: names by reference."""
+        """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
         going = {ref for each in self.made.get(sr, ()) for ref in (each.ref, *each.snapshot_refs)}
         return {ref: name for ref, name in self.uses[sr].halted.items() if ref not in going}
 
     def all_losers(self) -> Dict[str, str]:
-        """Those of every SR that the pool still has."""
+        """Return the losers of every SR that the pool still has."""
         return {ref: name for sr in self.uses if sr in self.pool.srs for ref, name in self.losers(sr).items()}
 
     def known(self, sr: str) -> List[str]:
-        """All VMs (references) that have disks there: a person was told of them."""
+        """Return all VMs (references) with a disk on this SR that the plan names."""
         return [*self.uses[sr].halted, *(each.ref for each in self.made.get(sr, ()))]
 
 
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
 
 def plan(calls: Calls, srs: Sequence[str], with_vms: bool) -> Plan:
-    """All that it takes to discard these SRs, seen now. Raises PoolFailure; Refused if any part would be refused."""
+    """Return what `carry_out` would discard with these SRs. Raises PoolFailure; Refused for a refused part."""
     pool, uses = records.read(calls), forget.read_uses(calls, srs)
     there = [sr for sr in srs if sr in pool.srs]
     for sr in there:
@@ -69,7 +69,7 @@ def verify_free(calls: Calls, plan: Plan) -> None:
 
 
 def verify_nobody_left(plan: Plan) -> None:
-    """Raises Refused where VMs would stay without their disks."""
+    """Raises Refused where VMs would lose their disks."""
     left = plan.all_losers()
     if left:
         raise Refused(
@@ -80,15 +80,16 @@ def verify_nobody_left(plan: Plan) -> None:
 
 
 def verify_as_told(told: Plan, now: Plan) -> None:
-    """Raises Refused where a VM would go, or lose a disk, that was not told of."""
+    """Raises Refused where a VM would be destroyed or lose a disk, and the plan in `told` does not name the VM."""
     for sr in now.uses:
         if sr in now.pool.srs:
             forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
 
 
 def made_on(found: Inventory, pool: Pool, sr: str) -> List[Made]:
-    """The VMs that go with an SR (a reference). Raises Refused for a VM that has a disk elsewhere, runs, or is
-    protected. Pure.
+    """Return the VMs that are destroyed with an SR (a reference). Pure.
+
+    Raises Refused for a VM that has a disk on another SR, runs, or is protected.
     """
     made = []
     for ref, vm in found.copies_on(str(pool.srs[sr]["uuid"])):
@@ -145,11 +146,10 @@ def _verify_unprotected(record: Record, what: str) -> None:
 
 
 def carry_out(calls: Calls, told: Plan, sr: str, gone: List[str], networks_of: Collection[str] = ()) -> None:
-    """Discard one SR of a plan, with the VMs that go with the SR, if all is still as it was told. An SR that is gone
-    already is done. `gone` gets the names of the VMs that were destroyed, also before an error; `networks_of` are the
-    UUIDs of all SRs that go in this run.
+    """Discard one SR of a plan with its clones, if the plan still holds. Do nothing for an SR that is gone.
 
-    Raises PoolFailure; Refused, also where another client works on the SR.
+    `gone` gets the names of the destroyed VMs, also before an error. `networks_of` are the UUIDs of all SRs of this
+    run. Raises PoolFailure; Refused, also where another client works on the SR.
     """
     with lock.held(calls, [lock.name_of(told.pool.srs[sr])], "discard") as held:
         now = plan(calls, [sr], bool(told.made))
@@ -164,8 +164,9 @@ def carry_out(calls: Calls, told: Plan, sr: str, gone: List[str], networks_of: C
 
 
 def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: Optional[List[str]] = None) -> None:
-    """Destroy these VMs, with their snapshots, if they are still what they were. A VM that is gone is done. Raises
-    PoolFailure, Refused.
+    """Destroy these VMs with their snapshots, if the VMs are unchanged. Skip a VM that is gone.
+
+    Raises PoolFailure, Refused.
     """
     if not made:
         return
@@ -178,7 +179,7 @@ def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: 
 
 
 def destroy(calls: Calls, vms: Records, vm: str) -> None:
-    """Destroy a VM that has our marks, and its snapshots, whoever has made the snapshots; its VDIs stay.
+    """Destroy a VM with relvmoiscsi's marks, and all its snapshots; the VDIs stay.
 
     Raises Refused, PoolFailure.
     """
@@ -187,17 +188,17 @@ def destroy(calls: Calls, vms: Records, vm: str) -> None:
         raise Refused(f"The VM {vm} was not made by `relvmoiscsi pool clone`.")
     if record["power_state"] != "Halted":
         raise Refused(f"The VM {record['name_label']!r} is not shut down.")
-    # a snapshot with memory is suspended for ever, and goes so (xapi_vm_lifecycle.ml)
+    # a snapshot with memory stays suspended, and VM.destroy accepts the snapshot (xapi_vm_lifecycle.ml)
     for ref in [*_snapshots_of(vms, vm), vm]:
         with passing("HANDLE_INVALID"):
             calls.call("VM.destroy", ref)
 
 
 def clean_networks(calls: Calls, sr_uuids: Collection[str]) -> None:
-    """Destroy the networks that `clone` has made for copies on these SRs, that no VIF is on, and that no copy on
-    another SR has been put on.
+    """Destroy the networks that `clone` has made for copies on these SRs, without VIFs and without another owner.
 
-    xapi would destroy the VIFs of halted VMs with a network. Raises PoolFailure.
+    A network also stays if `clone` has used the network for copies on another SR of the pool. xapi would destroy the
+    VIFs of halted VMs together with a network. Raises PoolFailure.
     """
     others = None
     for ref, network in calls.records("network").items():

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Forget an attached copy: unplug, destroy the PBDs, forget the SR. What is on the LUN stays as it is.
+"""Forget an attached copy: unplug the SR, destroy the PBDs, forget the SR. The LUN stays unchanged.
 
-SR.destroy, which wipes a LUN, is never called. Only SRs that `attach` has introduced are forgotten, and no SR on which
-a running VM has a disk. What was seen before a question is read again, also when the hosts have let go of the SR: a
-halted VM that gets a disk there meanwhile hinders no unplug. What is gone is done: the next run finishes a killed run.
+No code calls SR.destroy, which wipes a LUN. Only SRs that `attach` has introduced are forgotten. An SR with a disk of a
+running VM is refused. The uses of the SR are read again after a question to the person, and again after the unplug:
+
+    t0  the run reads which VMs have disks on the SR
+    t1  a halted VM gets a disk on the SR
+    t2  the unplug succeeds, because a halted VM does not block an unplug
+    t3  the run reads the VMs again, finds the new VM, and plugs the SR again
+
+After a kill, the next run skips the finished steps.
 """
 
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
@@ -18,19 +24,19 @@ from relvmoiscsi.pool.vms.rescue import is_lent
 
 
 class Uses(NamedTuple):
-    """Who has VDIs of an SR: names, by reference of the VM."""
+    """VMs that use VDIs of an SR: names, by reference of the VM."""
 
-    running: Dict[str, str]  #: VMs that have a VDI plugged, or their memory there while they are suspended
-    halted: Dict[str, str]  #: other VMs, and snapshots of VMs, also with their memory; the disk goes from them
-    restored: Dict[str, str]  #: VMs whose journal names this very copy; a VM may have no disk at this moment
-    lent: Dict[str, str]  #: VMs to which `rescue` has lent a VDI, running or halted
+    running: Dict[str, str]  #: VMs with a plugged VDI, or suspended VMs with their memory on the SR
+    halted: Dict[str, str]  #: other VMs, and snapshots of VMs, also snapshots with memory; these VMs lose the disk
+    restored: Dict[str, str]  #: VMs whose journal names this copy; such a VM may have no disk at the moment
+    lent: Dict[str, str]  #: VMs with a VDI that `rescue` has lent, running or halted
     control: Dict[str, str]  #: control domains, with the UUID of the VBD
 
 
 def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") -> Uses:
-    """Who has disks among these VDIs of an SR. Pure.
+    """Return the uses of an SR with these VDIs. Pure.
 
-    A snapshot of a VM never runs: a snapshot with memory is suspended, and its VBDs are attached for ever.
+    A snapshot of a VM never runs: a snapshot with memory is suspended, and its VBDs are attached permanently.
     """
     uses = Uses({}, {}, {}, {}, {})
     found = Inventory(vms, vbds, {}, {}, sr_vdis)
@@ -57,8 +63,11 @@ def _name_of(ref: str, vm: Record) -> str:
 
 
 def _is_restored_from(vm: Record, sr_uuid: str) -> bool:
-    """Does the journal of the VM name this SR? A run may be cut when it has destroyed a VBD, so the VBDs do not tell. A
-    VM that was restored from another copy may have a lent disk here. A journal that cannot be read may name the SR.
+    """Does the journal of the VM name this SR?
+
+    The VBDs do not answer this question, because an interrupted run may have destroyed a VBD. A VM that was restored
+    from another copy may have a lent disk on this SR. An unreadable journal counts if its text contains the UUID of the
+    SR.
     """
     swaps, spoiled = restore_journal.read(vm)
     texts = [str(vm["other_config"][key]) for key, _ in spoiled]
@@ -66,20 +75,21 @@ def _is_restored_from(vm: Record, sr_uuid: str) -> bool:
 
 
 def named(found: Mapping[str, str]) -> str:
-    """Names for a sentence, each once."""
+    """Return the names for a sentence, without duplicates."""
     return ", ".join(sorted(set(found.values())))
 
 
 def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
-    """Who has disks on each SR. Raises PoolFailure."""
+    """Return the uses of each SR. Raises PoolFailure."""
     vbds, vms = calls.records("VBD"), calls.records("VM")
     uuids = {ref: str(record["uuid"]) for ref, record in calls.records("SR").items()}
     return {sr: uses_of(vdis.of_sr(calls, sr), vbds, vms, uuids.get(sr, "")) for sr in srs}
 
 
 def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
-    """Raises Refused where a VDI is needed there: by a VM that runs, that was restored from the copy, or to which a VDI
-    is lent, and by a control domain.
+    """Raises Refused where the pool needs a VDI of an SR.
+
+    The user is a running VM, a VM that was restored from the copy, a VM with a lent VDI, or a control domain.
     """
     for sr, found in uses.items():
         name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
@@ -108,7 +118,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
 
 
 def verify_hosts_up(pool: Pool, sr: str) -> None:
-    """Raises Refused where a host is down and has the SR, as far as xapi knows: the SR would stay half discarded."""
+    """Raises Refused where a host with the SR is down, by xapi's records: the discard could not finish."""
     down = [host for host, (_, pbd) in pool.pbds_of(sr).items() if pbd["currently_attached"] and not pool.live[host]]
     if down:
         name, hosts = pool.srs[sr]["name_label"], ", ".join(sorted(map(pool.host_name, down)))
@@ -119,7 +129,7 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
 
 
 def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str]]) -> None:
-    """Raises Refused where a VM has a disk there that was not among those known."""
+    """Raises Refused where a VM outside `known` has a disk on the SR. None: every halted VM is known."""
     new = {ref: name for ref, name in uses.halted.items() if known is not None and ref not in known}
     if new:
         raise Refused(
@@ -129,13 +139,13 @@ def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str
 
 
 def discard(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] = None) -> None:
-    """Forget one SR; the caller has made sure that the SR is a copy and not in use. Raises what `detach` does."""
+    """Forget one SR. The caller has checked that the SR is a copy without users. Raises the errors of `detach`."""
     with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
         forget(calls, held, pool, sr, known)
 
 
 def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
-    """The same, of an SR that the caller has locked."""
+    """Forget an SR that the caller has locked."""
     _detach(calls, held, pool, sr, known)
     held.verify(calls)
     try:
@@ -149,12 +159,13 @@ def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[C
 
 
 def detach(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] = None) -> None:
-    """Take one SR from all hosts, with its PBDs: a host plugs the PBDs that are there when the host starts. The SR
-    stays, and what the pool knows of its VDIs. `known` are the VMs (references) that may have disks there; None: any
-    halted VM.
+    """Unplug one SR on all hosts and destroy its PBDs, which a starting host would plug. The SR and its VDIs stay.
 
-    The caller has made sure that the SR is a copy and not in use. Raises PoolFailure; Refused where a VM has begun to
-    use the SR, which then goes on as before, where a host is down, or where another client works on the copy.
+    `known` are the VMs (references) that may have disks on the SR; None: any halted VM. The caller has checked that the
+    SR is a copy without users.
+
+    Raises PoolFailure. Raises Refused where a VM has begun to use the SR; then the SR is plugged again. Raises Refused
+    where a host is down, or where another client works on the copy.
     """
     with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
         _detach(calls, held, pool, sr, known)
@@ -163,7 +174,7 @@ def detach(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] =
 def _detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
     verify_hosts_up(pool, sr)
     pbds = pool.pbds_of(sr)
-    order = [host for host in reversed(pool.hosts_in_order()) if host in pbds]  # the master is the last
+    order = [host for host in reversed(pool.hosts_in_order()) if host in pbds]  # the master unplugs last
     plugged = [host for host in order if pbds[host][1]["currently_attached"]]
     again = [pbds[host][0] for host in reversed(plugged)]
     try:
@@ -175,7 +186,7 @@ def _detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[
             verify_unused(pool, read_uses(calls, [sr]))
         raise
     try:
-        _verify_nobody_new(calls, pool, sr, known)  # a VM that is halted keeps no host from letting go
+        _verify_nobody_new(calls, pool, sr, known)  # a halted VM does not block the unplug
     except Refused:
         _plug_again(calls, again)
         raise
@@ -186,14 +197,14 @@ def _detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[
 
 
 def _verify_nobody_new(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
-    """Raises Refused where a VM has begun to use the SR since the run looked, PoolFailure."""
+    """Raises Refused where a VM has begun to use the SR since the last read, PoolFailure."""
     uses = read_uses(calls, [sr])
     verify_unused(pool, uses)
     verify_known(pool, sr, uses[sr], known)
 
 
 def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
-    """All at once. Raises the first PoolFailure, when all have ended."""
+    """Unplug in parallel. Raises the first PoolFailure after all tasks have ended."""
     tasks: List[str] = []
     failures = []
     for pbd in pbds:
@@ -212,9 +223,9 @@ def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
 
 
 def _plug_again(calls: Calls, pbds: Sequence[str]) -> None:
-    """A VM that uses the SR may then go to other hosts, as before."""
+    """Plug the PBDs again, so that a VM with a disk on the SR can start on every host."""
     for pbd in pbds:
         try:
             calls.run("PBD.plug", pbd)
         except PoolFailure:
-            pass  # the failure to unplug is what is told; attach plugs what is not
+            pass  # the caller reports the failed unplug; `attach` plugs the PBD later

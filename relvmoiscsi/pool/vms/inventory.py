@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""VMs of the pool and what hangs on them, each class read once, and our marks on them.
+"""VMs of the pool with VBDs, VIFs, networks and VDIs, each class read once; and relvmoiscsi's marks on VMs.
 
-The marks are keys of VM.other_config. A copy of a VM is born as a template, which xapi does not start, with COPY_OF,
-ON_SR and the id of its run. When every disk of the template was found where it should be, the template becomes a VM and
-gets DONE. A copy without DONE is what a run that was cut has left. xapi copies these keys with a VM, so DONE has the
-UUID of the copy: a VM that a person has cloned from a copy has the UUID of another VM there.
+The marks are keys of VM.other_config. A clone starts as a template, which xapi does not start, with the keys COPY_OF,
+ON_SR and RUN. After the check of every disk, `clone` makes the template a VM and sets DONE. A clone without DONE was
+left by an interrupted run. xapi copies the keys when a person clones the VM, so DONE holds the UUID of the clone. In a
+person's copy of the clone, DONE holds the UUID of another VM.
 """
 
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
@@ -16,12 +16,12 @@ from relvmoiscsi.pool.records import ORIGINAL_SR, Pool
 
 NULL = "OpaqueRef:NULL"
 
-#: keys of VM.other_config; a network that a run has made has DONE and ON_SR too
+#: keys of VM.other_config; a network that a run has made also has DONE and ON_SR
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
 
 
 class Inventory(NamedTuple):
-    """The records of the pool at one moment, by reference."""
+    """The records of the pool at one moment. Keys are references."""
 
     vms: Records
     vbds: Records
@@ -30,7 +30,7 @@ class Inventory(NamedTuple):
     vdis: Records
 
     def named_vms(self) -> Records:
-        """The VMs that a person uses: no templates, snapshots or control domains."""
+        """Return the VMs that a person uses: no templates, snapshots or control domains."""
         kinds = ("is_a_template", "is_a_snapshot", "is_control_domain")
         return {ref: vm for ref, vm in self.vms.items() if not any(vm[kind] for kind in kinds)}
 
@@ -41,7 +41,7 @@ class Inventory(NamedTuple):
         return {ref: vif for ref, vif in self.vifs.items() if vif["VM"] == vm}
 
     def disks_of(self, vm: str) -> Dict[str, Record]:
-        """The VDI records of a VM's disks, by userdevice."""
+        """Return the VDI records of a VM's disks, by userdevice."""
         return {
             vbd["userdevice"]: self.vdis[vbd["VDI"]]
             for vbd in self.vbds_of(vm).values()
@@ -49,7 +49,7 @@ class Inventory(NamedTuple):
         }
 
     def users_of(self, vdi: str) -> List[str]:
-        """The VMs that have this VDI as a disk, snapshots of VMs left out."""
+        """Return the VMs that have this VDI as a disk, without snapshots of VMs."""
         refs = {vbd["VM"] for vbd in self.vbds.values() if vbd["VDI"] == vdi and vbd["type"] == "Disk"}
         return sorted(ref for ref in refs if ref in self.vms and not self.vms[ref]["is_a_snapshot"])
 
@@ -57,53 +57,59 @@ class Inventory(NamedTuple):
         return {ref: vdi for ref, vdi in self.vdis.items() if vdi["SR"] == sr}
 
     def is_copy(self, vm: str) -> bool:
-        """Is this a VM that a run has made, done or half, or a snapshot of such a VM?"""
+        """Has a run made this VM (finished or not), or the VM of this snapshot?"""
         record = self.vms.get(vm)
         if record is not None and record["is_a_snapshot"]:
             record = self.vms.get(record["snapshot_of"])
         return record is not None and is_own_or_half(record)
 
     def copies_on(self, sr_uuid: str) -> Iterator[Tuple[str, Record]]:
-        """The VMs and snapshots of VMs that a run has made on this SR (a UUID), done or not."""
+        """Yield the VMs and snapshots that a run has made on this SR (a UUID), finished or not."""
         for ref, vm in self.vms.items():
             if vm["other_config"].get(ON_SR) == sr_uuid and COPY_OF in vm["other_config"]:
                 yield ref, vm
 
 
 class Copy(NamedTuple):
-    """An attached copy of an SR, and what became of its VDIs."""
+    """An attached copy of an SR, and its VDIs."""
 
     ref: str
     uuid: str
     name: str
     original: str  #: UUID of the original SR
     vdis: Records  #: by reference
-    by_uuid: Dict[str, str]  #: references of the VDIs
+    by_uuid: Dict[str, str]  #: references of the VDIs, by UUID
 
     def new_of(self, old_uuid: str) -> Optional[Record]:
-        """The VDI of the copy that a VDI of the original became; None where there is none, or a hidden parent."""
+        """Return the new VDI of a VDI of the original; None for a missing VDI or a hidden parent."""
         ref = self.by_uuid.get(derived_uuid(self.uuid, old_uuid))
         found = self.vdis[ref] if ref is not None else None
         return found if found is not None and found["managed"] else None
 
 
 def is_own(vm: Record) -> bool:
-    """Is this a copy that is done? Its snapshots have the UUID of the copy: VM.revert gives the VM their marks."""
+    """Is this a finished clone?
+
+    The snapshots of a clone have the UUID of the clone in DONE, because VM.revert copies the keys to the VM.
+    """
     return COPY_OF in vm["other_config"] and bool(vm["other_config"].get(DONE) == vm["uuid"])
 
 
 def is_half(vm: Record) -> bool:
-    """Is this a copy whose run was cut?"""
+    """Is this an unfinished clone?"""
     return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and not vm["is_a_snapshot"]
 
 
 def is_own_or_half(vm: Record) -> bool:
-    """Is this a VM that a run has made, done or not? A VM that was cloned from a copy is not."""
+    """Is this a clone that a run has made, finished or not? False for a person's copy of a clone."""
     return is_own(vm) or is_half(vm)
 
 
 def owners_of(network: Record) -> Set[str]:
-    """The SRs (UUIDs) for whose copies a run has made a network: the first in ON_SR, each other in a key of its own."""
+    """Return the SRs (UUIDs) whose copies a run has made a network for.
+
+    The first SR stands in the key ON_SR, each other SR in its own key.
+    """
     config = network["other_config"]
     if DONE not in config:
         return set()
@@ -112,12 +118,12 @@ def owners_of(network: Record) -> Set[str]:
 
 
 def read(calls: Calls) -> Inventory:
-    """Ask the pool. Raises PoolFailure."""
+    """Read the records of the pool. Raises PoolFailure."""
     return Inventory(*(calls.records(kind) for kind in ("VM", "VBD", "VIF", "network", "VDI")))
 
 
 def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
-    """The copy that an SR is; the caller has made sure that the SR is a copy."""
+    """Return the copy on this SR. The caller has checked that the SR is a copy."""
     record = pool.srs[sr]
     vdis = found.vdis_of(sr)
     by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
@@ -125,12 +131,12 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
 
 
 def find_vm(found: Inventory, text: str) -> str:
-    """The reference of the VM with this UUID or name. Raises NotFound, UsageError."""
+    """Return the reference of the VM with this UUID or name. Raises NotFound, UsageError."""
     return find(found.named_vms(), text, "VM")
 
 
 def find(records: Records, text: str, what: str) -> str:
-    """The reference of the record with this UUID or name. Raises NotFound, UsageError where several have the name."""
+    """Return the reference of the record with this UUID or name. Raises NotFound; UsageError for an ambiguous name."""
     refs = [ref for ref, record in records.items() if record["uuid"] == text.lower()]
     refs = refs or [ref for ref, record in records.items() if record["name_label"] == text]
     if not refs:
@@ -142,5 +148,5 @@ def find(records: Records, text: str, what: str) -> str:
 
 
 def in_order(records: Records) -> List[str]:
-    """References by name."""
+    """Return the references, sorted by name."""
     return sorted(records, key=lambda ref: (str(records[ref]["name_label"]), str(records[ref]["uuid"])))

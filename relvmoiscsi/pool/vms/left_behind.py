@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a run on VMs leaves in the pool when the run fails or a person stops it, and the command that ends that.
+"""Sentences on the state that a failed or interrupted run on VMs leaves in the pool, with the command to repeat.
 
-Each sentence is said behind the error, or after Ctrl-C, by `errors.in_state`.
+`errors.in_state` appends the sentence to the error, or to the message after Ctrl-C.
 """
 
 from relvmoiscsi.pool.calls import Record
 
-#: a clone that is half made is a template: the two other commands would destroy its disks on the copy too
+#: an unfinished clone is a template: the two other commands would destroy its disks on the copy too
 BY_HAND = "destroy the VM without its disks (xe vm-destroy, never vm-uninstall or template-uninstall)"
 
 NOTHING = "Nothing was changed."
-#: of a restore that was refused after the shutdown
+#: for a restore that was refused after the shutdown
 SHUT_DOWN = "The VM was shut down for this run; nothing else was changed."
 CLONES = (
     "A VM that is not finished is a template, which nobody can start. Repeat the command: it finishes the VM and makes "
@@ -23,7 +23,7 @@ SAVING = (
 
 
 def swapping(vm: Record) -> str:
-    """Of restore and undo."""
+    """Return the sentence for restore and undo."""
     return (
         f"Some disks of the VM {vm['name_label']!r} may be swapped and others not, and its start is blocked. "
         f"Repeat the command, or run `relvmoiscsi pool restore --undo {vm['uuid']}`."
@@ -38,7 +38,7 @@ def moving_home(vm: Record) -> str:
 
 
 def not_movable(vm: Record) -> str:
-    """Of a pool whose licence has no migration of disks."""
+    """Return the sentence for a pool whose licence does not allow the migration of disks."""
     return (
         f"The VM {vm['name_label']!r} stays on the copy and can be used. Shut the VM down, copy the disk "
         "(`xe vdi-copy`) and attach the new VDI in its place. Then run `relvmoiscsi pool restore --keep "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Disks of a copy that a VM has since a restore move to the SR of the VM's old disks, and stay: the journal ends.
+"""Move the disks of a restored VM from the copy to the SR of the VM's old disks, and end the journal.
 
-xapi moves the disks by copying, whether the VM runs or not. The old VDIs stay, and nobody needs them.
+xapi copies the disks, while the VM runs or is halted. The old VDIs stay in the pool; the VM no longer needs the VDIs.
 """
 
 from typing import Callable, List
@@ -15,10 +15,10 @@ from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
 
 
 def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None, dry_run: bool = False) -> Restored:
-    """Move the disks of the copy to the SR of the old disks, whether the VM runs or not, and end the journal.
+    """Move the disks of the copy to the SR of the old disks, and end the journal. The VM may run.
 
-    `tell` is told the device of each disk that begins. Raises Refused, NotFound, PoolFailure. `dry_run`: take the same
-    looks and change nothing.
+    `tell` gets the device of each disk before its move. Raises Refused, NotFound, PoolFailure. `dry_run`: make the same
+    checks and change nothing.
     """
     record: Record = calls.call("VM.get_record", vm)
     swaps = _verify(calls, vm, record)
@@ -30,7 +30,7 @@ def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None, dr
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", sentence) as locked:
         swaps = restore_journal.journal_of(locked.read())
         for swap in swaps:
-            if locked.device(swap).vdi == swap.new:  # else an earlier run has moved it
+            if locked.device(swap).vdi == swap.new:  # otherwise an earlier run has moved the disk
                 tell(swap.userdevice)
                 _move(locked, swap)
         for swap in swaps:
@@ -47,7 +47,7 @@ def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None, dr
 
 
 def _verify(calls: Calls, vm: str, record: Record) -> List[Swap]:
-    """The journal. Raises Refused where a disk would not come home at this moment; NotFound, PoolFailure."""
+    """Return the journal. Raises Refused where the pool could not move a disk now; NotFound, PoolFailure."""
     restore_journal.must_be_restored(record)
     swaps = restore_journal.journal_of(record)
     there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
@@ -93,7 +93,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.Devic
 
 
 def _move(locked: LockedVm, swap: Swap) -> None:
-    """Raises Refused, NotFound, PoolFailure."""
+    """Move one disk. Raises Refused, NotFound, PoolFailure."""
     calls, record, device = locked.calls, locked.read(), locked.device(swap)
     vbds.must_be_idle(record)
     _verify_movable(calls, record, swap, device)
@@ -105,7 +105,7 @@ def _move(locked: LockedVm, swap: Swap) -> None:
     except PoolFailure as failure:
         now = locked.device(swap)
         if now.vbd == device.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):
-            # the VM has the new VDI already: only the old VDI could not be destroyed
+            # the VM has the new VDI already; only the destruction of the old VDI failed
             restore_journal.write_arrived(locked, locked.read(), swap, now.vdi)
         is_licence = failure.code == "LICENCE_RESTRICTION"
         failure.in_state((left_behind.not_movable if is_licence else left_behind.moving_home)(record))
@@ -115,7 +115,7 @@ def _move(locked: LockedVm, swap: Swap) -> None:
 
 
 def _verify_is_home(locked: LockedVm, swap: Swap) -> None:
-    """Raises PoolFailure."""
+    """Raises Refused, PoolFailure where the disk is not on the SR of the old disk."""
     record = locked.read()
     if not restore_journal.is_home(locked.calls, record, swap, locked.device(swap)):
         raise PoolFailure(
@@ -126,7 +126,7 @@ def _verify_is_home(locked: LockedVm, swap: Swap) -> None:
 
 
 def _sr(calls: Calls, swap: Swap) -> str:
-    """The SR where the old disk was, whether or not the old disk is still there. Raises NotFound."""
+    """Return the SR of the old disk; the old disk may be gone. Raises NotFound."""
     try:
         return str(calls.call("SR.get_by_uuid", swap.home))
     except PoolFailure as failure:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The records of a VM, as xapi exports them, made those of its copy on other disks. Pure.
+"""Edit the exported records of a VM so that an import makes a clone on other disks. Pure.
 
-xapi finds the disks of an import by the SR's UUID and the VDI's location in the file, and asks nobody: with the file
-as it was exported, the new VM would have the disks of the original. So a disk that is not in the map is refused, and
-what is no disk of the copy is taken out. The result is parsed again and must lead to no other disk (`verify`).
+xapi identifies the disks of an import by the SR's UUID and the VDI's location in the file, without further checks. An
+unedited file would give the new VM the disks of the original. So a disk that is not in the map is refused, and every
+VDI that is no disk of the copy is removed. `verify` parses the result and checks that no other disk is named.
 
 Source: xen-api ocaml/xapi/{export,import}.ml.
 """
@@ -15,8 +15,9 @@ from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing, text_of
 
-#: keys of VM.other_config that say what the original is to others, or would have it started, or take a device from it
-_STAY = (
+#: keys of VM.other_config that are not copied. The keys mark the original for other programs, start the VM, or assign a
+#: host device.
+_NOT_COPIED = (
     "default_template",
     "xensource_internal",
     "import_task",
@@ -27,13 +28,13 @@ _STAY = (
     "xo:base_delta_vdi",
     "xo:copy_of",
 )
-_STAY_ALL = ("xo:backup:", "relvmoiscsi:")
+_NOT_COPIED_PREFIXES = ("xo:backup:", "relvmoiscsi:")
 
-#: keys of VDI.other_config that an import takes from the VDI, unless the file says them (xapi_globs.ml)
+#: keys of VDI.other_config that an import takes from the VDI, unless the file has the keys (xapi_globs.ml)
 _SYNCED = ("config-drive",)
 
-#: fields whose references are those of the file. An export gives a number to every reference, also to NULL, and an
-#: import keeps a reference that leads to no object, as it stands
+#: fields whose references lead into the file. An export numbers every reference, also NULL. An import keeps a reference
+#: to a missing object unchanged.
 REFERENCES = {
     "VM": ("snapshot_of", "parent", "resident_on", "affinity", "metrics", "guest_metrics", "suspend_VDI"),
     "VBD": ("VM", "VDI"),
@@ -44,66 +45,67 @@ REFERENCES = {
 }
 _IN_FILE = re.compile(r"Ref:[0-9]+\Z")
 
-#: of an iso SR whose drive is of a host
+#: type of an ISO SR for a drive of a host
 _PHYSICAL = "udev"
 
 
 class NewDisk(NamedTuple):
-    """The VDI that a VDI of the original becomes."""
+    """The VDI on the copy for a VDI of the original."""
 
     uuid: str
     location: str
 
 
 class Edit(NamedTuple):
-    """What the copy is to be."""
+    """The changes that make the records of a VM records of its clone."""
 
     sr_uuid: str  #: of the copy
-    new_disk: Callable[[str], Optional[NewDisk]]  #: of the UUID of a VDI; None where it has none on the copy
-    locations: AbstractSet[str]  #: of all VDIs that are disks on the copy
-    network: Callable[[str], Optional[str]]  #: reference in the pool, of the UUID of a network in the file
+    new_disk: Callable[[str], Optional[NewDisk]]  #: from the UUID of a VDI to its disk on the copy; None without a disk
+    locations: AbstractSet[str]  #: locations of all disks on the copy
+    network: Callable[[str], Optional[str]]  #: from the UUID of a network in the file to a reference in the pool
     name: str
     description: str
-    marks: Mapping[str, str]  #: for other_config, of snapshots as well
+    marks: Mapping[str, str]  #: for other_config, also of snapshots
     tags: Sequence[str] = ()
     snapshots: bool = False
-    without: Sequence[str] = ()  #: classes that are left out: VGPU, VTPM
-    generation_id: str = ""  #: of the copy, where its original has one: of a template xapi makes no new one
+    without: Sequence[str] = ()  #: classes to leave out: VGPU, VTPM
+    generation_id: str = ""  #: for the clone, if the original has one: xapi makes no new id for a template
 
 
 class Disk(NamedTuple):
-    """A disk that the copy will have."""
+    """A disk of the clone."""
 
     userdevice: str
     old: str  #: UUID of the original's VDI
-    new: str  #: UUID of the copy's
+    new: str  #: UUID of the clone's VDI
 
 
 class Nic(NamedTuple):
-    """A VIF that the copy will have."""
+    """A VIF of the clone."""
 
     network: str  #: reference in the pool
-    old_network: str  #: name of the original's
+    old_network: str  #: name of the original's network
     old_mac: str
-    settings: Mapping[str, Any] = {}  #: what VIF.create takes besides
+    settings: Mapping[str, Any] = {}  #: other arguments of VIF.create
 
 
 class Edited(NamedTuple):
-    """The file of the copy, and what it says."""
+    """The edited file, and a summary of its content."""
 
     document: bytes
-    disks: List[Disk]  #: of the VM itself
+    disks: List[Disk]  #: disks of the VM, without its snapshots
     nics: Dict[str, Nic]  #: by device
-    snapshots: List[str]  #: names of those that come along
-    notes: List[str]  #: what the copy has otherwise than the original, for people
+    snapshots: List[str]  #: names of the snapshots in the file
+    notes: List[str]  #: differences between clone and original, for people
 
 
 # --- the edit
 
 
 def edited(document: bytes, edit: Edit) -> Edited:
-    """The file of the copy. Raises Refused where a disk of the VM is not on the copy, UsageError for a network that is
-    not in the pool.
+    """Return the edited file.
+
+    Raises Refused where a disk of the VM is not on the copy, UsageError for a network that is not in the pool.
     """
     ova = Ova(document)
     notes: List[str] = []
@@ -112,13 +114,13 @@ def edited(document: bytes, edit: Edit) -> Edited:
     _keep_snapshots(ova, main, edit, notes)
     disks = _move_disks(ova, main, edit, notes)
     nics = _move_vifs(ova, main, edit)
-    notes += _quieten(ova, main, edit)
-    main.set("is_a_template", True)  # xapi starts none: so it stays until all of the copy was looked at
+    notes += _make_all_inactive(ova, main, edit)
+    main.set("is_a_template", True)  # xapi starts no template: the clone stays a template until every disk was verified
     if main.text("generation_id"):
         main.set("generation_id", edit.generation_id)
     main.set("name_label", edit.name)
     main.set("name_description", f"{main.text('name_description')} {edit.description}".strip())
-    for thing, name in _references(ova):  # what leads to no object of the file leads nowhere
+    for thing, name in _references(ova):  # a reference to a missing object of the file becomes NULL
         thing.set(name, NULL)
     snapshots = [vm.text("name_label") for vm in ova.of("VM") if vm is not main]
     result = Edited(ova.document(), disks, nics, snapshots, notes)
@@ -131,7 +133,7 @@ def _drop_classes(ova: Ova, classes: Sequence[str], notes: List[str]) -> None:
         ova.drop(thing)
         notes.append(f"it has no {thing.cls}")
     if "VGPU" in classes:
-        # an import fails where it finds no such group, although nobody refers to it any more
+        # an import fails for an unknown GPU group, even without a reference to the group
         for thing in [thing for thing in ova.things if thing.cls in ("VGPU_type", "GPU_group")]:
             ova.drop(thing)
 
@@ -141,7 +143,7 @@ def _vbds_of(ova: Ova, vm: Thing) -> List[Thing]:
 
 
 def _keep_snapshots(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> None:
-    """Snapshots that are wanted and whose disks are all on the copy stay; a later snapshot has no disk there."""
+    """Keep the wanted snapshots whose disks are all on the copy. The copy has no disk of a later snapshot."""
     for vm in [vm for vm in ova.of("VM") if vm is not main]:
         if edit.snapshots and all(_has_its_disk(ova, vbd, edit) for vbd in _vbds_of(ova, vm)):
             continue
@@ -160,7 +162,7 @@ def _is_disk(vbd: Thing) -> bool:
 
 
 def _drop_vm(ova: Ova, vm: Thing) -> None:
-    """Drop a VM: its children become those of its parent."""
+    """Drop a VM; its children get its parent."""
     for other in ova.of("VM"):
         if other.text("parent") == vm.id:
             other.set("parent", vm.text("parent"))
@@ -170,7 +172,7 @@ def _drop_vm(ova: Ova, vm: Thing) -> None:
 
 
 def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Disk]:
-    """Every disk goes to the copy, CDs stay if they are in an ISO SR, and VDIs without a VBD then go."""
+    """Move every disk to the copy, keep CDs of ISO SRs, and drop VDIs without a VBD."""
     vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
     used = set()
     moved: Dict[str, str] = {}
@@ -207,7 +209,7 @@ def _is_iso(sr: Optional[Thing]) -> bool:
 
 
 def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
-    """The VDIs in `moved` (old UUID by id) and their SR get the UUIDs of the copy."""
+    """Give the VDIs in `moved` (old UUID by id) and their SR the UUIDs of the copy."""
     vdis = ova.by_id("VDI")
     homes = {vdis[each].text("SR") for each in moved}
     for each, old in moved.items():
@@ -217,7 +219,7 @@ def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
             vdis[each].set(name, NULL)
         vdis[each].set("uuid", new.uuid)
         vdis[each].set("location", new.location)
-        vdis[each].set("sm_config", {})  # a SCSIid there would be looked for before anything else
+        vdis[each].set("sm_config", {})  # xapi would look for a SCSIid in sm_config first
         vdis[each].set(
             "other_config", {key: text for key, text in vdis[each].map("other_config").items() if key in _SYNCED}
         )
@@ -229,7 +231,7 @@ def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
 
 
 def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
-    """Every VIF names its network by reference: xapi would take the first network of that name, or make a network."""
+    """Name the network of every VIF by reference: from a name, xapi takes the first such network, or makes one."""
     networks = ova.by_id("network")
     found = {}
     for vif in ova.of("VIF"):
@@ -260,11 +262,15 @@ def _settings(vif: Thing) -> Dict[str, Any]:
 
 
 def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:
-    return {key: value for key, value in other_config.items() if key not in _STAY and not key.startswith(_STAY_ALL)}
+    return {
+        key: value
+        for key, value in other_config.items()
+        if key not in _NOT_COPIED and not key.startswith(_NOT_COPIED_PREFIXES)
+    }
 
 
-def _quieten(ova: Ova, main: Thing, edit: Edit) -> List[str]:
-    """Halted, without HA, PCI devices, tags, and what would have another client start or back up the VM."""
+def _make_all_inactive(ova: Ova, main: Thing, edit: Edit) -> List[str]:
+    """Make the VM halted, without HA, PCI devices, tags, and keys that let another client start or back up the VM."""
     told = {
         "without the suspended memory: the VM boots as after a power cut": main.text("power_state") == "Suspended",
         "HA is off": main.truth("ha_always_run") or bool(main.text("ha_restart_priority")),
@@ -272,11 +278,11 @@ def _quieten(ova: Ova, main: Thing, edit: Edit) -> List[str]:
         "the VM does not start with its host": main.map("other_config").get("auto_poweron") == "true",
     }
     for vm in ova.of("VM"):
-        _quieten_one(vm, edit)
+        _make_inactive(vm, edit)
     return [note for note, is_so in told.items() if is_so]
 
 
-def _quieten_one(vm: Thing, edit: Edit) -> None:
+def _make_inactive(vm: Thing, edit: Edit) -> None:
     vm.set("power_state", "Halted")
     for name in ("suspend_VDI", "resident_on", "appliance", "protection_policy", "scheduled_to_be_resident_on"):
         vm.set(name, NULL)
@@ -289,7 +295,7 @@ def _quieten_one(vm: Thing, edit: Edit) -> None:
 
 
 def _references(ova: Ova) -> List[Tuple[Thing, str]]:
-    """The fields that have a reference of the file to no object of it."""
+    """Return the fields with a reference of the file to a missing object."""
     there = {thing.id for thing in ova.things}
     return [
         (thing, name)
@@ -300,7 +306,7 @@ def _references(ova: Ova) -> List[Tuple[Thing, str]]:
 
 
 def networks(document: bytes) -> List[Tuple[str, str]]:
-    """(UUID, name) of the networks on which the VM of these records is. Raises Refused."""
+    """Return (UUID, name) of the networks of the VM in these records. Raises Refused."""
     ova = Ova(document)
     main, known = ova.main(), ova.by_id("network")
     used = [
@@ -313,7 +319,7 @@ def networks(document: bytes) -> List[Tuple[str, str]]:
 
 
 def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
-    """The fields of records of the pool that still have a reference of an export file, "Ref:5"."""
+    """Return the fields of pool records that still hold a reference of an export file, such as "Ref:5"."""
     return sorted(
         name
         for name in {name for record in records for name in record}
@@ -322,7 +328,7 @@ def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
 
 
 def verify(document: bytes, edit: Edit) -> None:
-    """Parse the file again: the file leads to disks of the copy and to ISOs, and nowhere else. Raises Refused."""
+    """Parse the file again: every disk must be a disk of the copy or an ISO. Raises Refused."""
     ova = Ova(document)
     srs, vdis = ova.by_id("SR"), ova.by_id("VDI")
     new = {vbd.text("VDI") for vbd in ova.of("VBD") if _is_disk(vbd)}
@@ -330,27 +336,27 @@ def verify(document: bytes, edit: Edit) -> None:
         sr = srs.get(vdi.text("SR"))
         is_of_copy = sr is not None and sr.text("uuid") == edit.sr_uuid and not _is_iso(sr)
         if not (is_of_copy or (_is_iso(sr) and vdi.id not in new)):
-            raise _leads_away(vdi)
+            raise _refers_outside(vdi)
         is_known = vdi.text("location") in edit.locations and not vdi.map("sm_config")
         is_known = is_known and set(vdi.map("other_config")) <= set(_SYNCED)
         if is_of_copy and not is_known:
-            raise _leads_away(vdi)
+            raise _refers_outside(vdi)
     for sr in srs.values():
         if sr.text("uuid") != edit.sr_uuid and not _is_iso(sr):
-            raise _leads_away(sr)
+            raise _refers_outside(sr)
     for vbd in ova.of("VBD"):
         if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
-            raise _leads_away(vbd)
+            raise _refers_outside(vbd)
     for thing, _ in _references(ova):
-        raise _leads_away(thing)
+        raise _refers_outside(thing)
     for vm in ova.of("VM"):
-        if not (vm.truth("is_a_template") or vm.truth("is_a_snapshot")):  # xapi starts neither
-            raise _leads_away(vm)
+        if not (vm.truth("is_a_template") or vm.truth("is_a_snapshot")):  # xapi starts neither templates nor snapshots
+            raise _refers_outside(vm)
         if vm.text("power_state") != "Halted" or vm.truth("ha_always_run") or vm.text("suspend_VDI") not in ("", NULL):
-            raise _leads_away(vm)
+            raise _refers_outside(vm)
 
 
-def _leads_away(thing: Thing) -> Refused:
+def _refers_outside(thing: Thing) -> Refused:
     return Refused(
         f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')}). "
         "Nothing was made. This is a bug: please report it."

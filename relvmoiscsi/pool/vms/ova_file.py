@@ -2,8 +2,8 @@
 """The file with the records of a VM: ova.xml in a tar, XML-RPC. Pure.
 
 The file is a struct of `version` and `objects`. Each object is a struct of `class`, `id` ("Ref:5") and `snapshot`, the
-record, in which references to other objects of the file have the form of an id. What is not changed here stays as it
-is, whatever release has written the file. Source: xen-api ocaml/xapi/{export,import,importexport}.ml.
+record. References in the record to other objects of the file have the form of an id. Unknown parts of the file stay
+unchanged, for files of any xapi release. Source: xen-api ocaml/xapi/{export,import,importexport}.ml.
 """
 
 import io
@@ -14,7 +14,7 @@ from typing import Collection, Dict, List, Mapping, Sequence, Union
 from relvmoiscsi.errors import Refused
 
 _NAME = "ova.xml"
-_BLOCK = 512  #: of a tar
+_BLOCK = 512  #: bytes of a tar block
 
 
 # --- values: `<value>` elements of XML-RPC, read and changed in place
@@ -25,7 +25,7 @@ def text_of(value: ET.Element) -> str:
 
 
 def members_of(value: ET.Element) -> Dict[str, ET.Element]:
-    """Of a struct."""
+    """Return the members of a struct by name."""
     found = {}
     for member in value.findall("struct/member"):
         name, inside = member.find("name"), member.find("value")
@@ -35,7 +35,7 @@ def members_of(value: ET.Element) -> Dict[str, ET.Element]:
 
 
 def put(value: ET.Element, new: Union[str, bool, Mapping[str, str], Sequence[str]]) -> None:
-    """Change what a value holds: to a text, a boolean, a map or a list of texts."""
+    """Replace the content of a value by a text, a boolean, a map or a list of texts."""
     for child in list(value):
         value.remove(child)
     value.text = new if isinstance(new, str) else None
@@ -53,16 +53,17 @@ def put(value: ET.Element, new: Union[str, bool, Mapping[str, str], Sequence[str
             ET.SubElement(data, "value").text = text
 
 
-#: what a value may be besides struct, array and bare text; xapi writes no others
+#: tags of a value other than struct and array; xapi writes no other tags
 _LEAVES = ("string", "boolean", "int", "i4", "i8", "double", "dateTime.iso8601", "nil")
 _TRUTHS = ("0", "1")
-_DEEPEST = 12  #: structs and arrays in one another: a record has a map or a list of maps
+_DEEPEST = 12  #: levels of nested structs and arrays: a record has at most a list of maps
 _MOST_BYTES = 64 << 20
 
 
 def _verify_plain(value: ET.Element, depth: int = 0) -> None:
-    """Raises Refused for what two readers may take differently: xapi takes names of its header in any case, and of two
-    members now the first, now the last.
+    """Raises Refused for XML-RPC that two readers may read differently.
+
+    xapi ignores the case of the names in its header. Of two members with one name, xapi takes the first or the last.
     """
     inside = list(value)
     if value.tag != "value" or len(inside) > 1 or depth > _DEEPEST:
@@ -85,7 +86,7 @@ def _verify_plain(value: ET.Element, depth: int = 0) -> None:
 
 
 def _only(element: ET.Element, tag: str, *tags: str) -> List[ET.Element]:
-    """The children of an element of this tag, which has exactly children of these tags. Raises Refused."""
+    """Return the children of an element with the tag `tag`. Raises Refused for children other than `tags`."""
     children = list(element)
     if element.tag != tag or [child.tag for child in children] != list(tags):
         raise _not_plain()
@@ -93,7 +94,7 @@ def _only(element: ET.Element, tag: str, *tags: str) -> List[ET.Element]:
 
 
 def _verify_names(names: Collection[str], exactly: Collection[str] = ()) -> None:
-    """The names of a record, unlike those of a map, are the same in any case. Raises Refused."""
+    """Raises Refused for names other than `exactly`, and for names that differ only in case (a map may have these)."""
     alike = {name.strip().lower() for name in names}
     if len(alike) != len(names) or (exactly and set(names) != set(exactly)):
         raise _not_plain()
@@ -128,16 +129,16 @@ class Thing:
         return {key: text_of(value) for key, value in members.items()}
 
     def set(self, name: str, new: Union[str, bool, Mapping[str, str], Sequence[str]]) -> None:
-        """A field that this release does not have is not made."""
+        """Set a field. A field that this release of xapi lacks is ignored."""
         if name in self.fields:
             put(self.fields[name], new)
 
 
 class Ova:
-    """The file, parsed. Raises Refused for another file."""
+    """The parsed file. Raises Refused for another file."""
 
     def __init__(self, document: bytes) -> None:
-        if b"<!" in document:  # entities of its own: xapi writes none
+        if b"<!" in document:  # a markup declaration, as for entities: xapi writes none
             raise Refused("The records of the VM cannot be read: they were not written by xapi.")
         if len(document) > _MOST_BYTES:
             raise Refused(f"The records of the VM cannot be read: they have {len(document)} bytes.")
@@ -164,7 +165,7 @@ class Ova:
         self.things.remove(thing)
 
     def main(self) -> Thing:
-        """The VM itself. Raises Refused."""
+        """Return the VM that is no snapshot. Raises Refused."""
         found = [vm for vm in self.of("VM") if not vm.truth("is_a_snapshot")]
         if len(found) != 1:
             raise Refused(f"The records describe {len(found)} VMs, expected one.")
@@ -178,7 +179,7 @@ class Ova:
 
 
 def unpack(archive: bytes) -> bytes:
-    """ova.xml of an export. Raises Refused."""
+    """Return ova.xml of an export. Raises Refused."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             member = tar.next()
@@ -191,7 +192,7 @@ def unpack(archive: bytes) -> bytes:
 
 
 def pack(document: bytes) -> bytes:
-    """A tar with ova.xml: header, file, and the end, without padding, at which xapi may hang up."""
+    """Return a tar with ova.xml: header, file and end marker, without the padding, which xapi may not read."""
     member = tarfile.TarInfo(_NAME)
     member.size = len(document)
     padding = -len(document) % _BLOCK
@@ -199,7 +200,7 @@ def pack(document: bytes) -> bytes:
 
 
 def without_vtpm(document: bytes) -> bytes:
-    """The records without vTPMs, whose contents are secrets. Raises Refused."""
+    """Return the records without vTPMs, whose contents are secrets. Raises Refused."""
     ova = Ova(document)
     for thing in ova.of("VTPM"):
         ova.drop(thing)

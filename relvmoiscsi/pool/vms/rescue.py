@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A disk of a copy lent to a VM, read-only unless a person says otherwise, and taken back."""
+"""Lend a disk of a copy to a VM, read-only unless a person asks for write access; take lent disks back."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
@@ -11,7 +11,8 @@ from relvmoiscsi.pool.records import OLD_VDI
 from relvmoiscsi.pool.vms import inventory, left_behind, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
-#: key of VBD.other_config: UUIDs of the copy, of the VM and of the VDI, as xapi copies the key with a VM
+#: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
+#: key with a VM.
 LENT = "relvmoiscsi:rescue"
 
 #: status of a disk
@@ -25,7 +26,7 @@ READ_ONLY = (
 
 
 class Lent(NamedTuple):
-    """What became of a disk."""
+    """Result for one disk."""
 
     vdi: str  #: UUID
     name: str
@@ -36,12 +37,11 @@ class Lent(NamedTuple):
     error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
-        """For JSON."""
         return {**self._asdict(), "error": None if self.error is None else str(self.error)}
 
 
 def find(copy: Copy, text: str) -> str:
-    """The VDI of the copy with this UUID or name, or with this UUID of the original. Raises NotFound, UsageError."""
+    """Return the VDI of the copy with this UUID or name, or the original VDI's UUID. Raises NotFound, UsageError."""
     new = copy.new_of(text.lower())
     if new is not None:
         return copy.by_uuid[new["uuid"]]
@@ -52,7 +52,7 @@ def find(copy: Copy, text: str) -> str:
 
 
 def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool, dry_run: bool = False) -> Lent:
-    """Hang a disk on a VM, and plug the disk in if the VM runs. Raises Refused, PoolFailure."""
+    """Attach a disk to a VM, and plug the disk in if the VM runs. Raises Refused, PoolFailure."""
     names = lock.names_of(calls, [copy.uuid])
     if dry_run:
         planned = _plan(found, copy, vdi, vm, writable)
@@ -71,10 +71,10 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
 
 
 def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Lent:
-    """What `lend` would do. Raises Refused."""
+    """Return what `lend` would do. Raises Refused."""
     record, to, mode = copy.vdis[vdi], found.vms[vm], "RW" if writable else "RO"
     there = _lent_to(found, vdi, vm)
-    for user in found.users_of(vdi):  # two VMs would write, or a VM would read what the other writes
+    for user in found.users_of(vdi):  # with one writer, the other VM would read changing data
         if not (user == vm and there) and (writable or found.vms[user]["power_state"] != "Halted"):
             name = found.vms[user]["name_label"]
             raise Refused(
@@ -88,7 +88,7 @@ def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Le
         )
     is_running = to["power_state"] == "Running"
     is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])
-    if is_running and not is_whole and not writable and to.get("domain_type") == "hvm":  # xapi_vbd.ml plug
+    if is_running and not is_whole and not writable and to.get("domain_type") == "hvm":  # as xapi_vbd.ml plug does
         raise Refused(NO_READ_ONLY_DISK)
     return Lent(record["uuid"], record["name_label"], to["name_label"], ALREADY if is_whole else WOULD, mode)
 
@@ -116,14 +116,14 @@ def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
 
 
 def is_lent(found: Inventory, vbd: Record) -> bool:
-    """Has the VBD a mark of its own VM, and not of a VM of which that VM is a snapshot or a clone?"""
+    """Does the VBD have the mark of its own VM and VDI? A snapshot or clone of a VM has the mark of that VM."""
     vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
     whose = vbd["other_config"].get(LENT, "").split()[1:]
     return vm is not None and vdi is not None and bool(whose == [vm["uuid"], vdi["uuid"]])
 
 
 def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
-    """Raises Refused where a VM has got the VDI since the pool was read, or a VM with the VDI is started or moved."""
+    """Raises Refused where a VM got the VDI since the pool was read, or changed its power state, or is busy."""
     vbds_now = calls.call("VDI.get_VBDs", vdi)
     if not set(vbds_now) <= set(found.vbds):
         raise Refused("Another client has just attached this disk to a VM. Check that VM, then repeat the command.")
@@ -135,7 +135,7 @@ def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
 
 
 def _verify_not_beside_itself(found: Inventory, copy: Copy, vdi: str, vm: str, there: Optional[str]) -> None:
-    """Raises Refused where the VM has the disk already, or its original, or another copy of that original."""
+    """Raises Refused where the VM has the disk already, or its original, or another copy of the original."""
     by_uuid = {str(record["uuid"]): record for record in found.vdis.values()}
     mine = _ancestors(by_uuid, copy.vdis[vdi])
     for ref, vbd in found.vbds_of(vm).items():
@@ -152,7 +152,7 @@ def _verify_not_beside_itself(found: Inventory, copy: Copy, vdi: str, vm: str, t
 
 
 def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
-    """The UUIDs of a VDI, of its original, and of the originals of that, as far as the pool knows them."""
+    """Return the UUIDs of a VDI, of its original, and of the original's originals, as far as the pool has the VDIs."""
     uuid, found = str(vdi["uuid"]), set()  # type: str, Set[str]
     while uuid and uuid not in found:
         found.add(uuid)
@@ -161,8 +161,9 @@ def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
 
 
 def _plug(calls: Calls, vbd: str, name: str) -> bool:
-    """Gives whether the VBD was not plugged in. A VM that does not take the disk now does not get the disk at its next
-    boot: the VBD goes. Raises PoolFailure.
+    """Plug a VBD in; False for a VBD that is plugged in already. Raises PoolFailure.
+
+    If the plug fails, the VBD is destroyed. Otherwise the VM would get the disk at its next boot.
     """
     if calls.call("VBD.get_currently_attached", vbd):
         return False
@@ -181,7 +182,7 @@ def _plug(calls: Calls, vbd: str, name: str) -> bool:
 
 
 def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[str] = None) -> List[str]:
-    """The VBDs by which disks of the copy are lent: all, or those of a VDI or to a VM. Raises NotFound."""
+    """Return the VBDs that lend disks of the copy, optionally only of a VDI or a VM. Raises NotFound."""
     rows = [
         ref
         for ref, vbd in found.vbds.items()
@@ -193,7 +194,7 @@ def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[s
 
 
 def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str], dry_run: bool = False) -> List[Lent]:
-    """Unplug the disks that are lent by these VBDs and take them from their VMs. A disk that fails stops no other."""
+    """Unplug and destroy these VBDs. A disk that fails stops no other disk."""
     results = []
     for vbd in lent_by:
         record = found.vbds[vbd]
@@ -217,6 +218,6 @@ def _take_back(calls: Calls, copy: Copy, vbd: str, vm_name: str) -> None:
                 calls.run("VBD.unplug", vbd)
             calls.call("VBD.destroy", vbd)
         except PoolFailure as failure:
-            if failure.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):  # the guest works with the disk
+            if failure.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):  # the guest uses the disk
                 failure.in_state(left_behind.mounted_disk(vm_name))
             raise

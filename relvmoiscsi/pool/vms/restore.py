@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Disks of a copy in place of a VM's own, at once; undone; or left as they are.
+"""Replace a VM's disks by disks of a copy; undo this; or keep the disks as they are.
 
-    1 journal    for each disk a key in VM.other_config: which VDI the disk was, which VDI it becomes, how its VBD was.
-                 All keys are there before the first disk is touched
-    2 swap       VBD.destroy, VBD.create with the same device, mode and the rest: no disk is written or destroyed
-    3 free       the VM may be started
-    4 rename     the old VDI says in its name that it waits: other clients take a VDI without a VM for an orphan. The
-                 storage manager writes that name to the LUN of the VDI, if a host has the SR: the rest does not wait
+    1 journal    Write a key in VM.other_config for each disk: the old VDI, the new VDI, the settings of the VBD.
+                 All keys are written before the first disk is touched.
+    2 swap       VBD.destroy, then VBD.create with the same device and settings. No disk is written or destroyed.
+    3 free       Allow the start of the VM.
+    4 rename     Rename the old VDI, because other clients take a VDI without a VM for an orphan. The storage manager
+                 writes the name to the LUN if a host has the SR, so this step may fail. The restore does not wait.
 
-A run that was cut is done again, forward (`restore`) or back (`undo`): the journal says what a disk was even where its
-VBD is gone at that moment. The VM is halted all the while. `keep` ends the journal where the disks are not what the
-journal says: moved home by another tool, reverted to a snapshot. move_home ends the journal by a migration.
+After an interruption, the next run goes forward (`restore`) or back (`undo`): the journal names the disks even after a
+VBD.destroy. The VM stays halted during the swap. `keep` ends a journal that no longer matches the disks, for example
+after a move by another tool or a revert to a snapshot. move_home ends a journal by a migration.
 
-With `dry_run` each function takes the same looks, raises the same errors, and changes nothing.
+With `dry_run`, each function makes the same checks, raises the same errors, and changes nothing.
 """
 
 from typing import Any, Dict, List, NamedTuple, Sequence
@@ -23,7 +23,7 @@ from relvmoiscsi.pool.vms import left_behind, restore_journal, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
 
-#: fields of a VBD that the VBD in its place has as well
+#: fields of a VBD that the new VBD copies
 _VBD = ("bootable", "mode", "type", "unpluggable", "other_config", "qos_algorithm_type", "qos_algorithm_params")
 
 #: status of a VM
@@ -41,18 +41,17 @@ TO_KNOW = (
 
 
 class Restored(NamedTuple):
-    """What became of a VM."""
+    """Result for one VM."""
 
     vm: str  #: UUID
     name: str
     status: str
     disks: Sequence[Swap] = ()
-    waiting: Sequence[str] = ()  #: UUIDs of VDIs that nobody needs any more
+    waiting: Sequence[str] = ()  #: UUIDs of VDIs that no VM needs any more
     notes: Sequence[str] = ()
-    shuts_down: bool = False  #: does, or did, the run shut the VM down? The VM stays halted
+    shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
 
     def facts(self) -> Dict[str, Any]:
-        """For JSON."""
         return {
             "vm": self.vm,
             "name": self.name,
@@ -72,9 +71,9 @@ def result_of(record: Record, status: str, *more: Any, **others: Any) -> Restore
 
 
 def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str) -> List[Swap]:
-    """The disks that change, all of the VM's unless devices are named.
+    """Return the disks to swap: the disks at the chosen devices, or all disks of the VM.
 
-    Raises Refused where a disk has nothing on the copy, or its new VDI is a disk already; UsageError.
+    Raises Refused where a disk has no VDI on the copy, or the new VDI is a disk already; UsageError.
     """
     record, disks = found.vms[vm], found.disks_of(vm)
     name = record["name_label"]
@@ -151,7 +150,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
 def _restore(locked: LockedVm, swaps: Sequence[Swap], shutdown: bool) -> Restored:
     calls, vm, record = locked.calls, locked.vm, locked.read()
     is_done = _is_done(calls, vm, record, swaps)
-    if not is_done or _is_to_be_hung_anew(locked, record):
+    if not is_done or _must_remake_vbds(locked, record):
         swap_disks.halt(locked, swaps, lambda now: _look(calls, vm, now, swaps), shutdown)
         for swap in swaps:
             swap_disks.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
@@ -163,13 +162,13 @@ def _restore(locked: LockedVm, swaps: Sequence[Swap], shutdown: bool) -> Restore
     return result_of(record, DONE, swaps, notes=notes, shuts_down=record["power_state"] == "Running" and not is_done)
 
 
-def _is_to_be_hung_anew(locked: LockedVm, record: Record) -> bool:
-    """May a call of a run that was cut still be under way? The disks of a running VM cannot be taken from the VM."""
+def _must_remake_vbds(locked: LockedVm, record: Record) -> bool:
+    """Must the VBDs be made again? A call of the interrupted run may still work on a VBD of the halted VM."""
     return locked.is_after_a_cut and bool(record["power_state"] == "Halted")
 
 
 def _others(record: Record, swaps: Sequence[Swap]) -> List[Swap]:
-    """The disks of the journal that are not among these."""
+    """Return the disks of the journal that are not in `swaps`."""
     devices = {swap.userdevice for swap in swaps}
     return [swap for swap in restore_journal.journal_of(record) if swap.userdevice not in devices]
 
@@ -180,7 +179,7 @@ def _is_done(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> bo
 
 
 def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
-    """Raises Refused where a disk is neither as planned nor as the journal says, or the new VDI is a disk already."""
+    """Raises Refused where a disk matches neither plan nor journal, or the new VDI is a disk already."""
     restore_journal.verify_journal(record, swaps)
     vbds.must_be_idle(record)
     journal, name = restore_journal.journal_of(record), record["name_label"]
@@ -194,7 +193,7 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
             )
         vbds.must_be_free(calls, swap.new, device.vbd if device.vdi == swap.new else "")
         sharers = vbds.users_of(calls, swap.old, vm)
-        if sharers and calls.call("VDI.get_sharable", vbds.ref_of(calls, swap.old)):  # the disk of a cluster
+        if sharers and calls.call("VDI.get_sharable", vbds.ref_of(calls, swap.old)):  # a disk of a cluster of VMs
             raise Refused(
                 f"The disk {swap.userdevice}, {swap.old}, is shared with {', '.join(sharers)}: a restore would give "
                 "only this VM the disk of the copy. Omit the disk (--disk), or remove the disk from the other VMs."
@@ -202,7 +201,7 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
 
 
 def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> None:
-    """Raises Refused. A disk that was on its way home and hangs nowhere is the newest: no disk takes its place."""
+    """Raises Refused for a disk whose move home has begun, because this disk has the newest data."""
     name, arrived = record["name_label"], restore_journal.arrived_as(record, swap)
     if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
         where = f"as the VDI {arrived}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
@@ -219,7 +218,7 @@ def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: vbds.Dev
 
 
 def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List[str]:
-    """What a person has to know of this VM before its disks are swapped. Raises PoolFailure."""
+    """Return notes that a person needs before the swap. Raises PoolFailure."""
     notes = []
     names = vbds.snapshots_of(calls, record)
     if names:
@@ -241,7 +240,7 @@ def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List
 
 
 def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -> Restored:
-    """Put the old disks back in place. Raises Refused, NotFound where an old disk is gone, PoolFailure."""
+    """Put the old disks back. Raises Refused, NotFound where an old disk is gone, PoolFailure."""
     record: Record = calls.call("VM.get_record", vm)
     is_swapped = _verify_back(calls, vm, record)
     if is_swapped:
@@ -260,12 +259,12 @@ def _undo(locked: LockedVm, shutdown: bool) -> Restored:
     restore_journal.must_be_restored(record)
     swaps = restore_journal.journal_of(record)
     is_swapped = False
-    for swap in swaps:  # what the VM has written since is named, also where this run is cut and another run ends it
+    for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
         device = locked.device(swap)
         is_swapped = is_swapped or device.vdi != swap.old
         if restore_journal.is_home(calls, record, swap, device):
             restore_journal.write_arrived(locked, record, swap, device.vdi)
-    if is_swapped or _is_to_be_hung_anew(locked, record):
+    if is_swapped or _must_remake_vbds(locked, record):
         swap_disks.halt(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
         moved = restore_journal.all_arrived(locked.read())
         for swap in swaps:
@@ -280,7 +279,7 @@ def _undo(locked: LockedVm, shutdown: bool) -> Restored:
 
 
 def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
-    """Has a device another disk than before? Raises Refused, NotFound."""
+    """Check an undo; return whether a device has another disk than before. Raises Refused, NotFound."""
     restore_journal.must_be_restored(record)
     vbds.must_be_idle(record)
     is_swapped = False
@@ -303,11 +302,11 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> bool:
 
 
 def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
-    """Leave the disks of a VM as they are, and end its journal. Raises Refused where there is none; PoolFailure."""
+    """Leave the disks of a VM as they are, and end its journal. Raises Refused without a journal; PoolFailure."""
     record: Record = calls.call("VM.get_record", vm)
     restore_journal.must_be_restored(record)
     vbds.must_be_idle(record)
-    swaps, _ = restore_journal.read(record)  # as far as nobody has spoiled the journal
+    swaps, _ = restore_journal.read(record)  # the readable part of the journal
     if dry_run:
         restore_journal.verify_free(calls, record, swaps)
         return result_of(record, WOULD_KEEP, notes=_what_it_has(calls, vm, record, swaps))
@@ -323,7 +322,7 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
 
 
 def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List[str]:
-    """What the VM has, and which VDIs have no VM."""
+    """Return sentences: the VDI at each device, and the VDIs without a VM."""
     lines = []
     for swap in swaps:
         device = vbds.read(calls, vm, swap.userdevice)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a VM itself says of its disks that are those of a copy, and that nobody may start the VM meanwhile.
+"""Journal of a restore in the VM's record, and the block of the VM's start.
 
-VM.other_config has a journal key for each disk: which VDI the disk was, which VDI it becomes, how its VBD was. A run
-writes all keys before it touches the first disk, and removes the keys at the end. Two further keys for a disk say that
-the disk was sent to the SR of the VM's own disks, and as which VDI it has arrived there.
+For each disk, VM.other_config has a journal key with the old VDI, the new VDI, and the settings of the VBD. A run
+writes all keys before the first disk is touched, and removes the keys at the end. A second key (LEAVING) notes that a
+run began to move the disk to the SR of the old disk. A third key (ARRIVED) notes the UUID of the moved VDI.
 
-VM.blocked_operations and the restart priority of HA keep a person and HA from a start while some disks are those of
-another day. A killed run leaves the VM so; what xapi then answers to a start names the command that ends that.
+Between two swaps the VM has disks of two dates. VM.blocked_operations then stops a start by a person, and an empty
+restart priority stops a start by HA. A killed run leaves both settings in place. xapi's error to a start names the
+command that ends the restore.
 """
 
 from contextlib import contextmanager
@@ -18,14 +19,14 @@ from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.vms import vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 
-#: keys of VM.other_config, each ending in the device of a disk: the journal,
+#: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal
 RESTORED = "relvmoiscsi:restore:"
-#: the VDI of the copy was sent home,
+#: a run began to move the VDI of the copy home
 LEAVING = "relvmoiscsi:restore-home:"
-#: and has arrived as another VDI
+#: UUID of the moved VDI
 ARRIVED = "relvmoiscsi:restore-arrived:"
-_KEYS = (RESTORED, LEAVING, ARRIVED)  #: in the order in which they end
-#: key of VM.other_config: UUID of the VM, and the restart priority that HA is to have again
+_KEYS = (RESTORED, LEAVING, ARRIVED)  #: in the order of removal
+#: key of VM.other_config: UUID of the VM, and the restart priority to restore
 _HA = "relvmoiscsi:restore-ha"
 
 _OPERATIONS = ("start", "start_on", "resume")
@@ -33,14 +34,14 @@ _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
 
 
 class Swap(NamedTuple):
-    """A disk of a VM, before and after: an entry of the journal."""
+    """A disk of a VM before and after a restore: an entry of the journal."""
 
     vm: str  #: UUID
     userdevice: str
     old: str  #: UUID of the VDI
     new: str  #: UUID of the VDI
     old_name: str
-    waiting_name: str  #: of the old VDI, while no VM has that VDI
+    waiting_name: str  #: of the old VDI while no VM has the old VDI
     sr: str  #: UUID of the copy
     home: str  #: UUID of the SR of the old VDI
     vbd: Dict[str, Any]
@@ -50,26 +51,26 @@ class Swap(NamedTuple):
 
 
 class LockedVm(NamedTuple):
-    """A VM and its copy on which this run alone works."""
+    """A VM that this run has locked, together with the copies of its disks."""
 
     calls: Calls
     vm: str  #: reference
     held: lock.Held
-    is_after_a_cut: bool  #: a run was cut while it swapped disks: a call of that run may still be under way
+    is_after_a_cut: bool  #: an earlier run was interrupted during its swaps, and a call of that run may still work
 
     def read(self) -> Record:
-        """The VM's record. Raises Refused where another client has broken the lock; PoolFailure."""
+        """Return the VM's record. Raises Refused where another client has broken the lock; PoolFailure."""
         self.held.verify(self.calls)
         record: Record = self.calls.call("VM.get_record", self.vm)
         return record
 
     def call(self, method: str, *arguments: Any) -> None:
-        """A call on the VM, of which the VM is the first argument. Raises as `read`."""
+        """Call a method with the VM as its first argument. Raises the errors of `read`."""
         self.held.verify(self.calls)
         self.calls.call(method, self.vm, *arguments)
 
     def device(self, swap: Swap) -> vbds.Device:
-        """What the VM has at the device of this disk now."""
+        """Return the device of this disk as the VM has it now."""
         return vbds.read(self.calls, self.vm, swap.userdevice)
 
 
@@ -77,8 +78,10 @@ class LockedVm(NamedTuple):
 def locked(
     calls: Calls, vm: str, record: Record, swaps: Iterable[Swap], doing: str, left_behind: str
 ) -> Iterator[LockedVm]:
-    """A VM (its reference) and the copies of these disks, locked as long as the block lasts. What ends the block early,
-    an error or a person, says `left_behind`. Raises Refused where another client has one of the locks; PoolFailure.
+    """Lock a VM (its reference) and the copies of these disks for the block.
+
+    An error or Ctrl-C in the block gets the sentence `left_behind`. Raises Refused where another client has one of the
+    locks; PoolFailure.
     """
     with lock.held(calls, _locks(calls, record, swaps), doing) as mine, in_state(left_behind):
         yield LockedVm(calls, vm, mine, is_begun(calls.call("VM.get_record", vm)))
@@ -97,8 +100,9 @@ def _locks(calls: Calls, record: Record, swaps: Iterable[Swap]) -> List[str]:
 
 
 def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
-    """(the journal by device, the keys that cannot be read and why). A VM that was copied from a restored VM has the
-    keys of that VM: they are left out.
+    """Return (the journal, sorted by device; the unreadable keys, with the reasons).
+
+    A clone of a restored VM has the keys of that VM; such keys are left out.
     """
     found, spoiled = [], []
     for key, text in sorted(vm["other_config"].items()):
@@ -111,7 +115,7 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
 
 
 def journal_of(vm: Record) -> List[Swap]:
-    """The journal by device. Raises Refused for a key that cannot be read."""
+    """Return the journal, sorted by device. Raises Refused for an unreadable key."""
     swaps, spoiled = read(vm)
     for key, why in spoiled:
         raise Refused(
@@ -122,13 +126,16 @@ def journal_of(vm: Record) -> List[Swap]:
 
 
 def is_restored(vm: Record) -> bool:
-    """Has the VM keys of its own, or was a run on it cut? The keys that it was copied with name another VM."""
+    """Does the VM have readable keys of its own, or was a run on the VM interrupted?
+
+    Keys from the VM's original name that other VM.
+    """
     rows = vm["other_config"].items()
     return is_begun(vm) or any(key.startswith(_KEYS) and vm["uuid"] in text for key, text in rows)
 
 
 def must_be_restored(vm: Record) -> None:
-    """Raises Refused for a VM without any key of a restore, readable or not."""
+    """Raises Refused for a VM without any restore key, readable or not."""
     if not (is_restored(vm) or read(vm)[1]):
         raise Refused(
             f"The VM {vm['name_label']!r} was not restored from a copy: there is nothing to undo, move or keep."
@@ -136,7 +143,7 @@ def must_be_restored(vm: Record) -> None:
 
 
 def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
-    """Raises Refused where the journal is that of another restore."""
+    """Raises Refused where the journal belongs to another restore."""
     journal = journal_of(vm)
     there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
     if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
@@ -147,7 +154,7 @@ def verify_journal(vm: Record, swaps: Sequence[Swap]) -> None:
 
 
 def write(vm: LockedVm, swap: Swap) -> None:
-    """Raises Refused for a journal of this VM that says otherwise."""
+    """Write the journal of a disk. Raises Refused where the VM has another journal."""
     record = vm.read()
     verify_journal(record, [swap])
     _put(vm, record, RESTORED + swap.userdevice, marks.text_of(swap._asdict()))
@@ -156,9 +163,9 @@ def write(vm: LockedVm, swap: Swap) -> None:
 def _put(vm: LockedVm, record: Record, key: str, text: str) -> None:
     there = record["other_config"].get(key)
     if there != text:
-        if there is not None:  # of the VM that it was copied from
+        if there is not None:  # the key came from the VM's original
             vm.call("VM.remove_from_other_config", key)
-        with passing("MAP_DUPLICATE_KEY"):  # the call was made twice, as its answer was lost
+        with passing("MAP_DUPLICATE_KEY"):  # XenAPI lost the first answer and repeated the call
             vm.call("VM.add_to_other_config", key, text)
 
 
@@ -166,13 +173,14 @@ def forget(vm: LockedVm, swaps: Sequence[Swap]) -> None:
     """Remove the journal of these disks. Raises Refused, PoolFailure."""
     there = vm.read()["other_config"]
     for key in [RESTORED + swap.userdevice for swap in swaps]:
-        if key in there:  # a person who may not write the key may not remove the key
+        if key in there:  # a user without the right to write the key has no right to remove the key
             vm.call("VM.remove_from_other_config", key)
 
 
 def forget_all(vm: LockedVm) -> None:
-    """End the journal, with keys that cannot be read or came with another VM. ARRIVED ends last: a run that is cut here
-    is done again, and names the VDIs. Raises Refused, PoolFailure.
+    """Remove all restore keys, also unreadable keys and keys from the VM's original. Raises Refused, PoolFailure.
+
+    ARRIVED keys go last: after an interruption, the next run still knows the moved VDIs.
     """
     keys = sorted(vm.read()["other_config"])
     for key in [key for begin in _KEYS for key in keys if key.startswith(begin)]:
@@ -183,7 +191,7 @@ def forget_all(vm: LockedVm) -> None:
 
 
 def write_leaving(vm: LockedVm, record: Record, swap: Swap) -> None:
-    """The disk is about to be sent home."""
+    """Note that a run is about to move the disk home."""
     _put(vm, record, LEAVING + swap.userdevice, _way(record, swap))
     vm.call("VM.remove_from_other_config", ARRIVED + swap.userdevice)
 
@@ -197,24 +205,24 @@ def _way(record: Record, swap: Swap, **more: str) -> str:
 
 
 def is_leaving(record: Record, swap: Swap) -> bool:
-    """Has a run begun to send this disk home?"""
+    """Has a run begun to move this disk home?"""
     return bool(record["other_config"].get(LEAVING + swap.userdevice) == _way(record, swap))
 
 
 def arrived_as(record: Record, swap: Swap) -> str:
-    """The UUID as which this disk has come home; "" where the journal does not say."""
+    """Return the UUID of the moved VDI of this disk; "" where the journal names none."""
     values = _values(record, ARRIVED + swap.userdevice)
     return str(values["arrived"]) if values.get("new") == swap.new else ""
 
 
 def all_arrived(record: Record) -> List[str]:
-    """The UUIDs as which disks of this VM have come home, whatever else the journal still says of the disks."""
+    """Return the UUIDs of all moved VDIs of this VM, for any state of the journal."""
     found = [_values(record, key) for key in sorted(record["other_config"]) if key.startswith(ARRIVED)]
     return [str(values["arrived"]) for values in found if values]
 
 
 def _values(record: Record, key: str) -> Dict[str, Any]:
-    """What a key of ARRIVED says; nothing for a key that is not there, cannot be read, or is another VM's."""
+    """Return the content of an ARRIVED key; {} for a missing or unreadable key, or another VM's key."""
     try:
         values = marks.values_of(record["other_config"].get(key, "{}"))
     except ValueError:
@@ -223,10 +231,14 @@ def _values(record: Record, key: str) -> Dict[str, Any]:
 
 
 def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> bool:
-    """Does the device have the VDI that the disk of the copy became, by a migration of a run?
+    """Does the device have the VDI to which a run has moved the disk of the copy?
 
-    The VDI has a new UUID. The journal names that UUID, but for a run that was cut just then. Then all of this holds: a
-    run has sent the disk home, the device has another VDI on that SR, and the VDI on the copy is gone.
+    The moved VDI has a new UUID. The journal names this UUID, unless the run was interrupted right after the move. Then
+    three conditions must hold:
+
+    - a run began to move the disk
+    - the device has another VDI, on the SR of the old disk
+    - the VDI on the copy is gone
     """
     arrived = arrived_as(record, swap)
     if arrived:
@@ -240,9 +252,9 @@ def _may_be_home(record: Record, swap: Swap, device: vbds.Device) -> bool:
 
 
 def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> None:
-    """Raises Refused where the disk may have come home although its source is still there.
+    """Raises Refused where the disk may have been moved although its source still exists.
 
-    xapi points the VM to the new VDI, then destroys the old VDI, and answers with an error where it cannot.
+    xapi points the VM to the new VDI, then destroys the source, and answers with an error if the destruction fails.
     Source: xen-api ocaml/xapi/xapi_vm_migrate.ml.
     """
     is_known = arrived_as(record, swap) not in ("", device.vdi)
@@ -260,11 +272,11 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.De
 
 
 def block_start(vm: LockedVm, record: Record) -> None:
-    """Raises Refused, PoolFailure. What another client has blocked stays blocked by that client."""
+    """Block the start of the VM. Blocks of other clients stay unchanged. Raises Refused, PoolFailure."""
     uuid, priority = record["uuid"], str(record["ha_restart_priority"])
     if priority:
         _put(vm, record, _HA, f"{uuid} {priority}")
-        vm.call("VM.set_ha_restart_priority", "")  # takes more rights than the rest, so it comes first
+        vm.call("VM.set_ha_restart_priority", "")  # needs more rights than the other calls, so this call is the first
     for operation in _OPERATIONS:
         if operation not in record["blocked_operations"]:
             text = f"{_REASON} `relvmoiscsi pool restore --undo {uuid}`, or the same restore again, ends it."
@@ -273,7 +285,7 @@ def block_start(vm: LockedVm, record: Record) -> None:
 
 
 def allow_start(vm: LockedVm) -> None:
-    """As it was before `block_start`; harmless where nothing is to be done. Raises Refused, PoolFailure."""
+    """Undo `block_start`; do nothing without a block. Raises Refused, PoolFailure."""
     record = vm.read()
     for operation in _blocked(record):
         vm.call("VM.remove_from_blocked_operations", operation)
@@ -285,12 +297,12 @@ def allow_start(vm: LockedVm) -> None:
 
 
 def _blocked(record: Record) -> List[str]:
-    """The operations of a VM that a run has blocked."""
+    """Return the operations of a VM that a run has blocked."""
     return [each for each in _OPERATIONS if record["blocked_operations"].get(each, "").startswith(_REASON)]
 
 
 def is_start_blocked(record: Record) -> bool:
-    """By a run or by another client."""
+    """Is the start blocked, by a run or by another client?"""
     return all(operation in record["blocked_operations"] for operation in _OPERATIONS)
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The records of the VMs on an SR, saved on that SR before the array makes its snapshot, and read from a copy.
+"""Save the records of the VMs on an SR to that SR before an array snapshot, and read the records from a copy.
 
-vTPM contents are left out: whoever has the LUN would have them. Everything goes by xapi; what was written is read back.
+vTPM contents are left out, because every reader of the LUN could read the contents. All data goes through xapi. Written
+data is read back and compared.
 """
 
 from operator import attrgetter
@@ -18,31 +19,30 @@ from relvmoiscsi.pool.vms import inventory, left_behind, ova_file, transfer
 from relvmoiscsi.pool.vms.choice import Source
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
-#: key of VDI.other_config: serial and when, with a blank between
+#: key of VDI.other_config: serial and time, separated by a blank
 SAVED = "relvmoiscsi:saved-vms"
 
-_EXTENT = 4 << 20  #: bytes; an LVM SR has no smaller VDI
+_EXTENT = 4 << 20  #: bytes; the smallest VDI of an LVM SR
 _MOST_VDI_BYTES = align_up(SavedHeader.SIZE + saved_vms.MOST_BYTES, _EXTENT)
 
 
 class Save(NamedTuple):
-    """What was saved."""
+    """Result of a save."""
 
     sr: str  #: UUID
-    vdi: str  #: UUID; "" where nothing was made
+    vdi: str  #: UUID; "" without a VDI
     when: str
     vms: Sequence[SavedVm]
-    failed: Sequence[Tuple[str, str]]  #: names of VMs whose records could not be had, and why
+    failed: Sequence[Tuple[str, str]]  #: names of VMs whose records the pool did not export, with the reasons
 
     def facts(self) -> Dict[str, Any]:
-        """For JSON."""
         vms = [{"uuid": vm.uuid, "name": vm.name_label} for vm in self.vms]
         failed = [{"name": name, "error": error} for name, error in self.failed]
         return {"sr": self.sr, "vdi": self.vdi or None, "when": self.when, "vms": vms, "failed": failed}
 
 
 def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
-    """The VMs that have a disk on an SR, by name. Raises Refused for an SR on which nothing is saved, NotFound."""
+    """Return the VMs with a disk on an SR, by name. Raises Refused for an SR that needs no records, NotFound."""
     record = pool.srs[sr]
     if is_copy(record):
         raise Refused(f"The SR {record['name_label']!r} is a copy: give the original SR.")
@@ -75,7 +75,7 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
         raise PoolFailure(f"The pool exported no VM records: {next(iter(failed.values()))[1]}")
     earlier, serial = _earlier(calls, sr, failed)
     kept = []
-    for vm, document, before in earlier.values():  # the VDI of the earlier save goes, and the records with the VDI
+    for vm, document, before in earlier.values():  # `_drop_older` destroys the earlier VDI
         kept.append((vm, document))
         name, why = failed[vm.uuid]
         failed[vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
@@ -99,9 +99,10 @@ def _verify_size(content: bytes) -> None:
 
 
 def _earlier(calls: Calls, sr: str, wanted: Collection[str]) -> Tuple[Dict[str, Tuple[SavedVm, bytes, str]], int]:
-    """(what earlier saves have of these VMs by UUID: records, and when they were saved; the highest serial so far). A
-    VDI is read if records are wanted, or where the pool does not know its serial. Raises PoolFailure where records that
-    are wanted cannot be read.
+    """Return (for each VM in `wanted`, its records in earlier saves and their time; the highest serial so far).
+
+    A VDI is read for wanted records, or for a serial that its key lacks. Raises PoolFailure where a VDI with wanted
+    records cannot be read.
     """
     found: Dict[str, Tuple[SavedVm, bytes, str]] = {}
     serials, saves = [0], []
@@ -114,7 +115,7 @@ def _earlier(calls: Calls, sr: str, wanted: Collection[str]) -> Tuple[Dict[str, 
                     saves.append(_read(calls, ref, vdi))
                 except PoolGone:
                     raise
-                except PoolFailure:  # a VDI that another client uses, say
+                except PoolFailure:  # another client may use the VDI
                     if wanted:
                         raise
     for one in sorted((save for save in saves if save is not None), key=attrgetter("order")):
@@ -123,7 +124,7 @@ def _earlier(calls: Calls, sr: str, wanted: Collection[str]) -> Tuple[Dict[str, 
             try:
                 found[vm.uuid] = vm, one.documents([vm.uuid])[vm.uuid], one.when
             except FormatError:
-                pass  # these records are spoiled; an older save may have the VM
+                pass  # an older save may have readable records of the VM
     return found, min(max(serials), saved_vms.MOST_SERIAL - 1)
 
 
@@ -142,7 +143,10 @@ def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
 
 
 def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
-    """Reference of a new VDI with this content and mark. A VDI that was not written goes again. Raises PoolFailure."""
+    """Return the reference of a new VDI with this content and mark. Raises PoolFailure.
+
+    A VDI with other content is destroyed.
+    """
     vdi = calls.run("VDI.create", _vdi(sr, mark, align_up(len(content), _EXTENT)))
     try:
         size = int(calls.call("VDI.get_virtual_size", vdi))
@@ -178,20 +182,20 @@ def _is_ours(vdi: Record) -> bool:
 
 
 def _order(vdi: Record) -> Tuple[int, str, str]:
-    """By serial, 0 without one: the clocks of the clients may be wrong. Of two saves at once one is the last."""
+    """Return the sort key of a save: serial (0 without one), time, UUID. The clocks of the clients may be wrong."""
     serial, _, when = str(vdi["other_config"].get(SAVED, "")).rpartition(" ")
     is_serial = serial.isdigit() and len(serial) <= len(str(saved_vms.MOST_SERIAL))
     return int(serial) if is_serial else 0, when, str(vdi["uuid"])
 
 
 def _drop_older(calls: Calls, sr: str, keep: str) -> None:
-    """Destroy the VDIs of earlier saves, and what a save that was cut has left.
+    """Destroy the VDIs of earlier saves and of interrupted saves.
 
-    A newer VDI stays: another client saves at the same time, and drops the VDI of this save.
+    A newer VDI stays: another client saves at the same time, and destroys the VDI of this save.
     """
     ours = {ref: vdi for ref, vdi in calls.records("VDI", SR=sr).items() if _is_ours(vdi)}
     if keep not in ours:
-        return  # of two saves at once, the other was the last
+        return  # another client has saved at the same time, and destroyed this VDI
     for ref, vdi in ours.items():
         if _order(vdi) < _order(ours[keep]) and not vdi["VBDs"]:
             _destroy(calls, ref)
@@ -201,16 +205,16 @@ def _destroy(calls: Calls, vdi: str) -> None:
     try:
         calls.run("VDI.destroy", vdi)
     except PoolFailure:
-        pass  # the VDI stays until the next save, which tries again
+        pass  # the next save destroys the VDI
 
 
 # --- read
 
 
 def read(calls: Calls, copy: Copy) -> SavedVms:
-    """The last records that can be read on a copy. Raises NotFound, PoolFailure."""
+    """Return the newest readable records on a copy. Raises NotFound, PoolFailure."""
     last: Optional[SavedVms] = None
-    for ref, vdi in copy.vdis.items():  # one VDI at a time: each may be large
+    for ref, vdi in copy.vdis.items():  # one VDI at a time: a VDI may be large
         if vdi["name_label"] == saved_vms.NAME_LABEL and vdi["managed"]:
             found = _read(calls, ref, vdi)
             if found is not None and (last is None or found.order > last.order):
@@ -221,7 +225,7 @@ def read(calls: Calls, copy: Copy) -> SavedVms:
 
 
 def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
-    """None for a VDI of this name that has no records, or is too large to have any. Raises PoolFailure."""
+    """Read a VDI; None for a VDI that is too large, or has no readable records. Raises PoolFailure."""
     if int(vdi["virtual_size"]) > _MOST_VDI_BYTES:
         return None
     content, name = transfer.export_raw(calls, ref), str(vdi["uuid"])
@@ -232,7 +236,7 @@ def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
 
 
 def choose(found: Inventory, saved: SavedVms, names: Sequence[str], everything: bool = False) -> List[Source]:
-    """The saved VMs that are meant, by UUID or name, or all: with their records of then.
+    """Return the saved VMs with these UUIDs or names, or all saved VMs, with their saved records.
 
     Raises FormatError, NotFound, UsageError.
     """

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What restore and undo have in common: the VM is halted and its start blocked, its disks are swapped one by one, and
-all are read once more.
+"""Swap the disks of a VM for restore and undo: halt the VM, block its start, swap each disk, check all disks.
 
-After a run that was cut each disk is hung anew, also a disk that is right: a VBD.destroy that was under way then has no
-VBD any more, and a VBD.create finds a VBD at the device.
+After an interruption, `hang` makes every VBD again, even a VBD with the right disk:
+
+    t0  an interrupted run has sent VBD.destroy or VBD.create, and xapi has not executed the call
+    t1  this run destroys the VBD and creates a new VBD at the same device
+    t2  xapi executes the old call: VBD.destroy names a VBD that is gone, VBD.create finds the device in use; both fail
 """
 
 import shlex
@@ -14,11 +16,11 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.vms import left_behind, restore_journal, vbds
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
 
-NAME_SECONDS = 30.0  #: for one name to be written to the LUN of an SR
+NAME_SECONDS = 30.0  #: time limit for writing one name to the LUN of an SR
 
 
 def verify_can_be_halted(record: Record, shutdown: bool) -> None:
-    """Raises Refused."""
+    """Raises Refused for a VM that runs without `shutdown`, or is suspended or paused."""
     state = record["power_state"]
     if state != "Halted" and (state != "Running" or not shutdown):
         more = " Add --shutdown." if state == "Running" else " Its memory would not match its disks: shut the VM down."
@@ -26,9 +28,10 @@ def verify_can_be_halted(record: Record, shutdown: bool) -> None:
 
 
 def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], object], shutdown: bool) -> None:
-    """Write the journal, block the start of the VM, shut the VM down, and look again: `look` is given its record.
+    """Write the journal, block the start of the VM, shut the VM down, and call `look` with its record before and after.
 
-    Raises Refused, PoolFailure. Then all is as it was, but that the VM may be down; unless an earlier run had begun.
+    Raises Refused, PoolFailure. After an error, the journal and the block are removed, unless an earlier run began the
+    swaps. The VM may be halted.
     """
     calls, record = locked.calls, locked.read()
     there, was_running = restore_journal.journal_of(record), False
@@ -56,9 +59,9 @@ def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], obj
 
 
 def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> None:
-    """Make this VDI the disk of the VM at the swap's device, unless it is.
+    """Make this VDI the disk at the swap's device; do nothing if the device has this VDI.
 
-    Raises Refused where the VM is not as it must be, NotFound, PoolFailure.
+    Raises Refused where the VM is not in the expected state, NotFound, PoolFailure.
     """
     calls, record, device = locked.calls, locked.read(), locked.device(swap)
     vbds.must_have(record, device, expected)
@@ -83,7 +86,7 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
 
 
 def verify_all(locked: LockedVm, wanted: Sequence[Tuple[Swap, str]]) -> None:
-    """Read the journal and each device again, before the VM may be started. Raises Refused, PoolFailure."""
+    """Read the journal and each device again before the VM may start. Raises Refused, PoolFailure."""
     record = locked.read()
     journal = restore_journal.journal_of(record)
     for swap, uuid in wanted:
@@ -93,10 +96,9 @@ def verify_all(locked: LockedVm, wanted: Sequence[Tuple[Swap, str]]) -> None:
 
 
 def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
-    """Give VDIs (by UUID) these names, as far as that can be done; a sentence for each VDI that keeps its name.
+    """Rename VDIs (by UUID); return a sentence for each VDI that keeps its name. Raises PoolGone.
 
-    The pool has the driver of the SR write a name to its LUN. The SR may be away, so nothing waits long for the name.
-    Raises PoolGone.
+    The driver of the SR writes the name to the LUN. The SR may be detached, so each name has NAME_SECONDS.
     """
     notes = []
     for uuid, text in names.items():

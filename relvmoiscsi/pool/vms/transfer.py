@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Records of VMs out of the pool and into it, and bytes into a raw VDI: by HTTP, beside the calls.
+"""Export and import the records of VMs, and read and write raw VDIs, by HTTP.
 
-Each transfer has a task, and the task is the verdict: xapi may hang up before the last byte was sent. A handler that
-fails before it takes the task leaves the task pending for ever: then the HTTP answer is all there is. A request and its
-headers must fit into 1024 bytes, so session and task are cookies, without other headers. xapi takes a blank between the
-two cookies for a part of the name.
+Each transfer has a task, and the status of the task decides: xapi may close the connection before the last byte. If a
+handler fails before it takes the task, the task stays pending forever. Then the HTTP answer decides. A request with its
+headers must fit into 1024 bytes, so session and task are cookies, without other headers. No blank may follow the
+semicolon between the cookies, because xapi would take the blank for a part of the name.
 Source: xen-api ocaml/xapi/{export,import,xapi_http}.ml, ocaml/libs/http-lib/http.ml.
 """
 
@@ -19,9 +19,9 @@ from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
 from relvmoiscsi.pool.vms import ova_file
 
-#: how long the end of a task is awaited after an HTTP answer that is an error: perhaps no handler has taken the task
+#: how long to wait for a task after an HTTP error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
-_MOST_SAID = 300  #: characters of an answer that are shown
+_MOST_SAID = 300  #: shown characters of an answer
 
 
 class _Request(NamedTuple):
@@ -33,7 +33,7 @@ class _Request(NamedTuple):
 
 
 def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
-    """ova.xml of a VM, in whatever state it is. Raises PoolFailure, Refused."""
+    """Return ova.xml of a VM in any power state. Raises PoolFailure, Refused."""
     query = {"ref": vm, "export_snapshots": "true" if snapshots else "false"}
     request = _Request("relvmoiscsi: records of a VM", "GET", "/export_metadata", query)
     try:
@@ -49,7 +49,7 @@ def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
 
 
 def import_vm(calls: Calls, document: bytes, label: str, dry_run: bool = False) -> List[str]:
-    """References of the VMs that were made of ova.xml; none of a dry run. `label` names the task.
+    """Import ova.xml; return the references of the new VMs, none after a dry run. `label` names the task.
 
     Raises PoolFailure.
     """
@@ -60,26 +60,26 @@ def import_vm(calls: Calls, document: bytes, label: str, dry_run: bool = False) 
 
 
 def import_raw(calls: Calls, vdi: str, content: bytes) -> None:
-    """Put bytes at the start of a VDI. Raises PoolFailure."""
+    """Write bytes to the start of a VDI. Raises PoolFailure."""
     label, query = "relvmoiscsi: records of VMs onto a VDI", {"vdi": vdi, "format": "raw"}
     _transferred(calls, _Request(label, "PUT", "/import_raw_vdi", query, content))
 
 
 def export_raw(calls: Calls, vdi: str) -> bytes:
-    """All of a small VDI. Raises PoolFailure."""
+    """Read all bytes of a small VDI. Raises PoolFailure."""
     label, query = "relvmoiscsi: records of VMs from a VDI", {"vdi": vdi, "format": "raw"}
     content, _ = _transferred(calls, _Request(label, "GET", "/export_raw_vdi", query))
     return content
 
 
 def under_way(calls: Calls, label: str) -> Records:
-    """Tasks of this name that have not ended. Raises PoolFailure."""
+    """Return the unfinished tasks with this name. Raises PoolFailure."""
     found = calls.records("task", name_label=label)
     return {ref: task for ref, task in found.items() if task["status"] in ("pending", "cancelling")}
 
 
 def _transferred(calls: Calls, request: _Request) -> Tuple[bytes, str]:
-    """(what was answered, the text of the task's result). Raises PoolFailure."""
+    """Return (the content of the answer, the text of the task's result). Raises PoolFailure."""
     task, name = str(calls.call("task.create", request.label, "")), f"{request.method} {request.path}"
     status, content = _answered(calls, request, task)
     if status == http.client.OK:
@@ -90,18 +90,18 @@ def _transferred(calls: Calls, request: _Request) -> Tuple[bytes, str]:
         if failure.code or isinstance(failure, PoolGone):
             raise
     with passing("HANDLE_INVALID"):
-        calls.call("task.destroy", task)  # nobody else ends it
+        calls.call("task.destroy", task)  # no handler ends the task
     raise PoolFailure(f"The pool at {calls.url} answered {status} to {name}{_said(content)}.")
 
 
 def _said(page: bytes) -> str:
-    """The text of an error page, to come after a sentence."""
+    """Return the text of an error page, for the end of a sentence."""
     text = " ".join(html.unescape(re.sub("<[^>]*>", " ", page.decode("utf-8", "replace"))).split())
     return f": {text[:_MOST_SAID]}".rstrip(".") if text else ""
 
 
 def _answered(calls: Calls, request: _Request, task: str) -> Tuple[int, bytes]:
-    """(HTTP status, content). Raises PoolGone."""
+    """Return (HTTP status, content). Raises PoolGone."""
     connection = calls.http()
     target = request.path + ("?" + urllib.parse.urlencode(request.query) if request.query else "")
     headers = {"Cookie": f"session_id={calls.session};task_id={task}"}
@@ -109,10 +109,10 @@ def _answered(calls: Calls, request: _Request, task: str) -> Tuple[int, bytes]:
         try:
             connection.request(request.method, target, request.body or None, headers)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it has all that it wanted, or the answer says what it did not want
+            pass  # xapi has all bytes that it needs, or its answer names the error
         with connection.getresponse() as response:
             if request.method == "PUT" and response.status == http.client.OK:
-                return response.status, b""  # said when it begins; the connection ends with the work
+                return response.status, b""  # sent before the import; the connection ends with the import
             return response.status, response.read()
     except GONE as error:
         raise PoolGone(

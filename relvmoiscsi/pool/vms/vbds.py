@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Which disk a VM has at a device, and who has a VDI: read anew before each step, as other clients change VMs too."""
+"""Read the disk at a device of a VM, and the users of a VDI. Read again before each step: other clients change VMs."""
 
 from typing import Collection, Dict, List, NamedTuple, Optional
 
@@ -9,7 +9,7 @@ from relvmoiscsi.pool.vms.inventory import NULL
 
 
 class Device(NamedTuple):
-    """A device of a VM. All is empty for a device without a VBD."""
+    """A device of a VM. All fields but `number` are empty for a device without a VBD."""
 
     number: str  #: userdevice
     vbd: str = ""  #: reference
@@ -20,11 +20,11 @@ class Device(NamedTuple):
 
 
 def read(calls: Calls, vm: str, number: str) -> Device:
-    """Raises PoolFailure."""
+    """Return the device `number` of a VM. Raises PoolFailure."""
     for vbd, record in calls.records("VBD", VM=vm, userdevice=number).items():
         ref = record["VDI"]
         if ref != NULL:
-            with passing("HANDLE_INVALID"):  # the SR of the VDI was forgotten just now
+            with passing("HANDLE_INVALID"):  # the SR of the VDI was forgotten since VBD.get_all_records
                 vdi = calls.call("VDI.get_record", ref)
                 return Device(number, vbd, record, str(vdi["uuid"]), ref, str(calls.call("SR.get_uuid", vdi["SR"])))
         return Device(number, vbd, record, NULL, NULL)
@@ -32,8 +32,9 @@ def read(calls: Calls, vm: str, number: str) -> Device:
 
 
 def must_have(record: Record, device: Device, expected: Collection[str], begun: bool = True) -> None:
-    """Raises Refused for a device with a VDI that is not expected. "" expects a device without a VBD. `begun`: the VM
-    has a journal.
+    """Raises Refused for a device with an unexpected VDI. `begun`: the VM has a journal.
+
+    "" in `expected` accepts a device without a VBD.
     """
     if device.vdi in expected:
         return
@@ -60,20 +61,20 @@ def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
 
 
 def users_of(calls: Calls, vdi: str, but: str = "") -> List[str]:
-    """Names of the VMs that have a VDI (a UUID), without the VM `but` (a reference). A VDI that is gone has none."""
+    """Return the names of the VMs that have a VDI (a UUID), without the VM `but` (a reference). [] for no such VDI."""
     ref = find(calls, vdi)
     found = {} if ref is None else _owners(calls, calls.call("VDI.get_VBDs", ref))
     return [name for vm, name in found.items() if vm != but]
 
 
 def _owners(calls: Calls, vbds: Collection[str]) -> Dict[str, str]:
-    """Quoted names of the VMs that have these VBDs, in order, by reference."""
+    """Return the quoted names of the VMs that have these VBDs, by reference, sorted by name."""
     names = {vm: repr(calls.call("VM.get_name_label", vm)) for vm in {calls.call("VBD.get_VM", vbd) for vbd in vbds}}
     return dict(sorted(names.items(), key=lambda item: item[1]))
 
 
 def must_be_idle(record: Record) -> None:
-    """Raises Refused for a VM on which xapi has an operation under way."""
+    """Raises Refused for a VM with a running operation of xapi."""
     busy = ", ".join(sorted(set(record["current_operations"].values())))
     if busy:
         raise Refused(
@@ -83,7 +84,7 @@ def must_be_idle(record: Record) -> None:
 
 
 def ref_of(calls: Calls, vdi: str) -> str:
-    """Raises NotFound."""
+    """Return the reference of a VDI. Raises NotFound."""
     ref = find(calls, vdi)
     if ref is None:
         raise NotFound(f"The VDI {vdi} is no longer in the pool.")
@@ -91,12 +92,12 @@ def ref_of(calls: Calls, vdi: str) -> str:
 
 
 def find(calls: Calls, vdi: str) -> Optional[str]:
-    """The reference of a VDI; None for a UUID that the pool does not have."""
+    """Return the reference of a VDI; None for a UUID that the pool does not have."""
     with passing("UUID_INVALID"):
         return str(calls.call("VDI.get_by_uuid", vdi))
     return None
 
 
 def snapshots_of(calls: Calls, record: Record) -> List[str]:
-    """Names of the snapshots of a VM."""
+    """Return the names of the snapshots of a VM."""
     return sorted(str(calls.call("VM.get_name_label", ref)) for ref in record["snapshots"])

@@ -67,7 +67,7 @@ def fault(chain: Chain, disk: SparseDisk, uncut: SparseDisk, read: Reader = flat
             return "it is recovered, and reads otherwise"
         if recovered != uncut:
             return "it is recovered, and is not what an uncut run leaves"
-        with pytest.raises(Refused, match="cannot be undone behind its commit"):
+        with pytest.raises(Refused, match="cannot be undone after the commit"):
             engine.undo(disk, entropy(1))
         return ""
     except RelvmoiscsiError as error:

@@ -457,7 +457,7 @@ def test_a_person_is_asked_until_the_clone_is_there(pool, type_in):
 
 def test_a_person_who_goes_away(pool, type_in):
     type_in("")
-    fails(pool, "clone", "Nobody can be asked any more", array=kit.ask(lambda _: None))
+    fails(pool, "clone", "No person can answer", array=kit.ask(lambda _: None))
 
 
 @pytest.mark.parametrize("words", [[], ["--sr", ""]])
