@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Changed-block logs: which VDI a log follows, and which follows it.
+"""Changed-block logs: read the links of a log, and say which bytes of the log a new identity changes.
 
-The log of VDI X points to an older snapshot (parent) and a newer VDI (child). Zero means that there is none; a link
-may name a VDI that is gone. The struct has neither magic nor checksum: name and tag of the volume tell what it is.
+The log of VDI X links to an older snapshot (parent) and to a newer VDI (child). A link of zeros names no VDI. A link
+may name a VDI that was deleted. The header has neither magic nor checksum: SM knows a log by the volume's name and tag.
 """
 
 from typing import List, Mapping, NamedTuple, Optional
@@ -21,10 +21,13 @@ _NONE = bytes(16)
 
 
 class CbtHeader(Record, size=48):
-    """In host byte order, little-endian on x86-64; a bitmap follows. Source: blktap include/cbt-util.h."""
+    """The start of a log, in host byte order: little-endian on x86-64. The bitmap of changed blocks follows.
+
+    Source: blktap include/cbt-util.h.
+    """
 
     # fmt: off
-    parent     = raw(0, 16)    #: VDI UUID, bytes in the order of its text; zero: none
+    parent     = raw(0, 16)    #: VDI UUID, bytes in the order of its text; zeros: no parent
     child      = raw(16, 16)
     consistent = le32(32)      #: 0: changes may have been missed, SM drops the log
     padding    = le32(36)
@@ -33,7 +36,7 @@ class CbtHeader(Record, size=48):
 
 
 class CbtLog(NamedTuple):
-    """The start of a log; the links are None where there is none."""
+    """The header of a log and its links; a link of zeros is None."""
 
     header: CbtHeader
     parent: Optional[str]  #: VDI UUID
@@ -45,8 +48,9 @@ class CbtLog(NamedTuple):
 
 
 def read_cbt_log(head: bytes, volume: str) -> Optional[CbtLog]:
-    """Read the start of a log. None when it is none yet: SM makes the volume first, and its content is what was there
-    before; it is looked at only when somebody asks for the log.
+    """Read the header of a log from the start of a volume; None when SM has not written the log yet.
+
+    SM makes the volume before the log. Until SM writes the log, the volume holds old bytes of the LUN.
     """
     header = CbtHeader.at(head, 0, Place(volume, 0))
     if header.consistent not in (0, 1):
@@ -59,7 +63,7 @@ def _uuid(data: bytes) -> Optional[str]:
 
 
 def changes(log: CbtLog, uuids: Mapping[str, str], volume: str) -> List[Change]:
-    """The bytes that change under new UUIDs; zero links stay zero."""
+    """The bytes of a log that change under new UUIDs; a link of zeros stays."""
     links = (("parent", CbtHeader.parent, log.parent), ("child", CbtHeader.child, log.child))
     return [
         Change(field.offset, uuid_to_bytes(uuid), uuid_to_bytes(uuids[uuid]), f"CBT {which} link of {volume}")

@@ -7,16 +7,16 @@ LVM_CRC_SEED = 0xF597A6CF
 
 
 def lvm_crc(data: bytes, seed: int = LVM_CRC_SEED) -> int:
-    """LVM's checksum of `data`; pass an earlier result as `seed` to go on over a second buffer.
+    """LVM's checksum of `data`; for data in two buffers, the checksum of the first buffer is the `seed` of the second.
 
-    The polynomial is zlib's (reflected 0xEDB88320), with another start value and no final inversion.
+    LVM uses zlib's polynomial (reflected 0xEDB88320), another start value, and no final inversion.
     Source: LVM2 lib/misc/crc.c, calc_crc.
     """
     return crc32(data, seed ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
 def vhd_checksum(data: bytes, field_offset: int) -> int:
-    """The checksum of a VHD footer or header, its own four bytes at `field_offset` counted as zero.
+    """The checksum of a VHD footer or header; the four bytes of the stored checksum, at `field_offset`, count as zero.
 
     Source: Microsoft, Virtual Hard Disk Image Format Specification, "Checksum"; blktap vhd/lib/libvhd.c.
     """
@@ -25,5 +25,5 @@ def vhd_checksum(data: bytes, field_offset: int) -> int:
 
 
 def byte_sum(data: bytes) -> int:
-    """sum(data), five times as fast: the lower half of an Adler-32 is the sum of the bytes modulo 65521."""
+    """sum(data), in a fifth of the time: the lower half of an Adler-32 is the sum of the bytes modulo 65521."""
     return sum([adler32(data[at : at + 256], 0) & 0xFFFF for at in range(0, len(data), 256)])

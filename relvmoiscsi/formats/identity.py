@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The two kinds of identity on a LUN, and the map from old ones to new ones.
+"""The two kinds of identity on a LUN, and the map from old to new identities.
 
 UUIDs of SRs and VDIs are 36 lower-case characters (RFC 4122); SM's patterns accept nothing else.
-LVM ids are 32 characters out of 64; the text form groups them 6-4-4-4-4-4-6 with dashes, the label does not.
+An LVM id has 32 characters out of 64. The metadata text puts dashes into an LVM id (6-4-4-4-4-4-6), the label does not.
 
-Only the UUID of the new SR is drawn. Every other new id follows from it and the old id, so a program that knows both
-can tell the map, without the LUN. docs/scripting.rst promises that: `derived_uuid` and `derived_lvm_id` stay as they
-are.
+Only the UUID of the new SR is random. Every other new id follows from the new SR UUID and the old id. So a program that
+knows the new SR UUID and the old ids can compute the map without the LUN. docs/scripting.rst promises that: never
+change what `derived_uuid` and `derived_lvm_id` return.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple
 
 from relvmoiscsi.errors import Malformed, Place, UsageError
 
-#: n -> n random bytes
+#: gives n random bytes for n
 Entropy = Callable[[int], bytes]
 
 UUID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -37,7 +37,7 @@ def find_uuids(text: str) -> List[str]:
 
 
 def replace_uuids(text: str, uuids: Mapping[str, str]) -> str:
-    """`text` with every UUID in it that the map knows exchanged; its length stays."""
+    """`text` with each UUID that is a key of `uuids` replaced by the new UUID; the length of the text stays."""
     return _FIND_UUID.sub(lambda match: uuids.get(match.group(), match.group()), text)
 
 
@@ -47,16 +47,16 @@ def new_uuid(entropy: Entropy) -> str:
 
 
 def derived_uuid(new_sr: str, old: str) -> str:
-    """What the UUID `old` becomes on the SR `new_sr`: the UUID of version 5 of that name in that namespace.
+    """The new UUID of `old` on the SR `new_sr`: the version 5 UUID of the name `old` in the namespace `new_sr`.
 
-    The UUID of the old SR itself is the one that becomes `new_sr` instead.
-    Source: RFC 4122 4.3; Python's uuid.uuid5 gives the same.
+    Do not ask for the UUID of the old SR: the old SR UUID becomes `new_sr`.
+    Source: RFC 4122 4.3; Python's uuid.uuid5 gives the same UUID.
     """
     return _uuid_of_version(5, hashlib.sha1(uuid_to_bytes(new_sr) + old.encode("utf-8")).digest()[:16])
 
 
 def _uuid_of_version(version: int, data: bytes) -> str:
-    """16 bytes as a UUID: six bits of them give way to version and variant. Source: RFC 4122 4.1."""
+    """A UUID made of 16 bytes; version and variant replace six bits. Source: RFC 4122 4.1."""
     number = int.from_bytes(data, "big")
     number = number & ~(0xF << 76) | version << 76
     number = number & ~(0x3 << 62) | 2 << 62
@@ -74,7 +74,7 @@ def uuid_from_bytes(data: bytes) -> str:
 
 
 def parse_lvm_id(text: str, what: str, where: Place) -> str:
-    """The 32 characters of an LVM id, dashes removed. Raises FormatError."""
+    """The 32 characters of an LVM id, without dashes. Raises Malformed for text that is not an LVM id."""
     plain = text.replace("-", "")
     if not _LVM_ID.match(plain):
         raise Malformed(what, where, f"{text!r} is not an LVM id")
@@ -82,7 +82,7 @@ def parse_lvm_id(text: str, what: str, where: Place) -> str:
 
 
 def is_lvm_id(text: str) -> bool:
-    """Whether this is an LVM id without dashes."""
+    """Whether `text` is an LVM id without dashes."""
     return _LVM_ID.match(text) is not None
 
 
@@ -92,9 +92,9 @@ def dashed(lvm_id: str) -> str:
 
 
 def lvm_id_from_bytes(data: bytes) -> str:
-    """An LVM id of 32 bytes: the last 32 digits to base 62 of the number they are, lowest first.
+    """An LVM id made of 32 bytes: the bytes as a number in base 62, its last 32 digits, the lowest digit first.
 
-    LVM's own ids are of these letters and digits as well, never of `!` and `#`.
+    LVM makes ids of these letters and digits only, too. LVM accepts `!` and `#` in an id, but never makes such an id.
     """
     number = int.from_bytes(data, "big")
     letters = []
@@ -105,13 +105,13 @@ def lvm_id_from_bytes(data: bytes) -> str:
 
 
 def derived_lvm_id(new_sr: str, old: str) -> str:
-    """What the LVM id `old` of a PV, VG or LV becomes on the SR `new_sr`; both ids without dashes."""
+    """The new id of a PV, VG or LV with the LVM id `old` on the SR `new_sr`; old and new id have no dashes."""
     text = f"relvmoiscsi:lvm-id:{new_sr}:{old}"
     return lvm_id_from_bytes(hashlib.sha256(text.encode("utf-8")).digest())
 
 
 class IdMap(NamedTuple):
-    """Every identity of a LUN and what replaces it. Both maps are one to one."""
+    """Every identity of a LUN and the new identity that replaces it. Both maps are one to one."""
 
     sr: str  #: the old SR UUID; a key of `uuids`
     uuids: Dict[str, str]  #: SR and VDI UUIDs, old to new
@@ -131,7 +131,7 @@ class IdMap(NamedTuple):
 
 
 def check_one_to_one(ids: Mapping[str, str], what: str) -> None:
-    """Raises UsageError unless every new id is used once and none is an old one as well."""
+    """Raises UsageError when two old ids have the same new id, or when a new id is also an old id."""
     seen: Dict[str, str] = {}
     for old, new in sorted(ids.items()):
         if new in ids:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The old-to-new map that people choose ids with: what `--json` prints, or as much of it as they like. Pure.
+"""The file in which an administrator chooses new ids (`--map`): the map that `--json` prints, or a part of it. Pure.
 
     {"sr":   {"old": UUID, "new": UUID},        "vg_id": {"old": ID, "new": ID},    "pv_id": ...,
      "vdis": [{"old": UUID, "new": UUID}, ...], "lvs":   [{"id": {"old": ID, "new": ID}}, ...],
-     "other_uuids": {UUID: UUID, ...}}          UUIDs of what is gone: deleted records, dangling links
+     "other_uuids": {UUID: UUID, ...}}          UUIDs in deleted records, and in links to deleted VDIs
 
-A map that is written by hand, or by `relvmoiscsi map --json`, has plain tables for everything: "uuids" and "lvm_ids",
-old to new; "new_sr" is the new SR, as --sr-uuid gives it.
+`relvmoiscsi map --json` and administrators write two tables instead: "uuids" and "lvm_ids", old to new. "new_sr" is the
+new SR UUID, as --sr-uuid gives it.
 
-Where nothing is chosen, `derived_ids` tells the map of any LUN, from its new SR UUID and its old ids alone.
+Without a choice, `derived_ids` computes the map of any LUN from the new SR UUID and the old ids.
 """
 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
@@ -18,10 +18,10 @@ from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_
 
 
 def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
-    """What old ids became, or will become, on the SR `new_sr`, unless something else was chosen: old to new.
+    """The new ids that a run without a map gives to `old_ids` on the SR `new_sr`: old to new.
 
-    UUIDs, and LVM ids with or without their dashes; the new id is written like the old one. The old SR's own UUID
-    does not belong here: it became `new_sr`. Raises UsageError for what is no id.
+    An old id is a UUID, or an LVM id with or without dashes. A new LVM id has dashes where the old LVM id has dashes.
+    Do not pass the UUID of the old SR: the old SR UUID becomes `new_sr`. Raises UsageError for text that is not an id.
     """
     checked_uuid(new_sr)
     return {old: _derived_id(new_sr, old) for old in old_ids}
@@ -42,9 +42,9 @@ def _derived_id(new_sr: str, old: str) -> str:
 
 
 def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
-    """The ids that a map chooses; `name` is the file's. The SR of the result is not known yet: it is on the LUN.
+    """The ids that a map chooses; `name` is the name of the file. `sr` of the result is empty: only the LUN knows `sr`.
 
-    Raises UsageError for what is no map, for what is no id, and for two choices for one id.
+    Raises UsageError for facts that are not a map, for text that is not an id, and for two new ids of one old id.
     """
     try:
         uuids = _joined((checked_uuid(old), checked_uuid(new)) for old, new in _uuid_pairs(facts))
@@ -55,7 +55,7 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
 
 
 def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
-    """The new SR that `relvmoiscsi map --json` was asked about. Raises UsageError for what is no UUID."""
+    """The new SR UUID in a map of `relvmoiscsi map --json`; None without one. Raises UsageError for a wrong UUID."""
     return checked_uuid(facts["new_sr"]) if "new_sr" in facts else None
 
 
@@ -83,16 +83,19 @@ def _joined(pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
 
 
 def checked_uuid(text: Any) -> str:
-    """Raises UsageError for anything that is no UUID."""
+    """`text`, when it is a UUID as SM writes UUIDs and not all zeros. Raises UsageError otherwise."""
     if not isinstance(text, str) or not is_uuid(text):
         raise UsageError(f"{text!r} is no UUID as SM writes it: 36 characters, lower case.")
     if not text.strip("0-"):
-        raise UsageError(f"{text} stands for no UUID at all.")
+        raise UsageError(f"{text} is the nil UUID: no SR and no VDI can have it. Choose another UUID.")
     return text
 
 
 def contradictions(wanted: IdMap, sr_uuid: Optional[str], ids: IdMap) -> List[str]:
-    """A phrase for every choice that a finished, or decided, run has made otherwise."""
+    """A phrase for each chosen id that differs from the ids of a run, `ids`.
+
+    `wanted` and `sr_uuid` are the choices of the caller. The run is done, or was cut after its ids were decided.
+    """
     found = []
     if sr_uuid is not None and sr_uuid != ids.new_sr:
         found.append(f"the SR is {ids.new_sr}, not {sr_uuid}")
@@ -104,7 +107,7 @@ def contradictions(wanted: IdMap, sr_uuid: Optional[str], ids: IdMap) -> List[st
 
 
 def _lvm_id(text: Any) -> str:
-    """An LVM id of a map, without its dashes."""
+    """An LVM id of a map, without dashes. Raises UsageError."""
     problem = f"{text!r} is no LVM id: 32 letters and digits, in groups of 6-4-4-4-4-4-6 or in one."
     try:
         plain = parse_lvm_id(text, "id", Place("the map", 0))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Read the MGT volume, and say which of its bytes a new identity changes.
+"""Read the MGT volume, and say which bytes of the volume a new identity changes.
 
-There are no integers and no checksums in it, only padded text.
+The MGT volume has neither integers nor checksums, only padded text.
 
     0        header: XSSM:<length>:<major>:<minor>, padded with spaces
     512      SR: <uuid> and <allocation>
@@ -9,13 +9,15 @@ There are no integers and no checksums in it, only padded text.
     1536     SR: <name_description>
     2048     VDI records of 1024 bytes: <vdi><name_label>..<name_description>.. | all other tags </vdi>
 
-Tags are found where they stand, not by an XML parser: labels are escaped, so `<uuid>` is a tag wherever it appears,
-and two things that SM itself has written are no XML. A label cut to its room may end inside an entity (`&am`). And
-SM 3.0.0 to 3.0.12 counted characters for bytes: a record with non-ASCII text is longer than its room by k bytes, its
-second sector starts k bytes late, and rewriting it blanked the first k bytes of the record behind.
+This module finds tags by a pattern, not by an XML parser. SM escapes labels, so `<uuid>` always is a tag. And SM has
+written two kinds of records that are not XML:
 
-A record that does not read costs its VDI the label, and nothing else: SM attaches such an SR. Its bytes stay, but for
-the UUIDs in it. Of several records of one VDI the last one counts, as it does for SM.
+    cut label       SM cuts a long label to its room, so a label may end inside an entity (`&am`)
+    shifted record  SM 3.0.0 to 3.0.12 counted characters for bytes: a record with non-ASCII text is k bytes too long,
+                    its second sector starts k bytes late, and rewriting it blanked the first k bytes of the next record
+
+A VDI whose record cannot be read loses its label and nothing else: SM attaches such an SR. A resignature changes only
+the UUIDs in such a record. When a VDI has several records, the last record counts, for SM and here.
 
 Source: SM drivers/srmetadata.py (LVMMetadataHandler), drivers/metadata.py.
 """
@@ -48,12 +50,12 @@ _END = b"</vdi>"
 _LINK = re.compile(rb"<(?:uuid|snapshot_of)>\s*(" + UUID_PATTERN.encode("ascii") + rb")(?![0-9a-f])")
 
 
-#: the texts of tags, as stored
+#: tag names, and the text of each tag as stored
 Tags = Dict[bytes, bytes]
 
 
 class VdiRecord(NamedTuple):
-    """One slot. Texts are decoded; a slot that SM has freed keeps its old content."""
+    """The record in a slot, its texts decoded. A slot that SM has freed still holds the record of the deleted VDI."""
 
     offset: int  #: bytes from the start of the volume
     uuid: str
@@ -65,53 +67,53 @@ class VdiRecord(NamedTuple):
     is_a_snapshot: bool
     snapshot_of: str  #: a VDI UUID, or "" (none, or a reference into the original pool's database)
     uuid_at: int  #: bytes from the start of the volume
-    snapshot_of_at: int  #: the same; of no use where `snapshot_of` is ""
-    deleted_at: int  #: bytes from the start of the volume to the flag
-    metadata_of_pool: str  #: reference of the pool whose database the VDI is to hold, "" for none
+    snapshot_of_at: int  #: bytes from the start of the volume; only with a `snapshot_of`
+    deleted_at: int  #: bytes from the start of the volume to the text of the tag `deleted`
+    metadata_of_pool: str  #: reference of the pool that writes its database into the VDI; "" for no pool
 
 
 class Link(NamedTuple):
-    """A UUID and where it stands."""
+    """A UUID in an unreadable slot, and its place."""
 
     at: int  #: bytes from the start of the volume
     uuid: str
 
 
 class Unread(NamedTuple):
-    """A slot that does not read as a record; `links` are the UUIDs that are to be seen in it."""
+    """A slot whose record cannot be read; `links` are the UUIDs in the tags `uuid` and `snapshot_of` of the slot."""
 
     offset: int
     links: Tuple[Link, ...]
 
 
 class Mgt(NamedTuple):
-    """What the MGT volume says, as far as it is in use."""
+    """The bytes in use of the MGT volume, and their content."""
 
     data: bytes  #: as stored, the bytes in use
-    spare: bytes  #: as stored, some that follow
+    spare: bytes  #: as stored, some of the bytes behind the bytes in use
     length: int  #: bytes in use
     sr_uuid: str
     sr_uuid_at: int
     name_label: str
     name_description: str
     records: List[VdiRecord]
-    damaged: List[int]  #: offsets of records whose `<vdi>` or label was blanked by the record before
+    damaged: List[int]  #: offsets of records of which a shifted record has blanked the start
     unread: Tuple[Unread, ...] = ()
 
     def duplicates(self) -> List[str]:
-        """VDIs that have several live records."""
+        """The UUIDs of VDIs with several live records."""
         live = Counter(record.uuid for record in self.records if not record.deleted)
         return sorted(uuid for uuid, count in live.items() if count > 1)
 
     def live(self) -> Dict[str, VdiRecord]:
-        """The records that count, by VDI UUID."""
+        """The last live record of each VDI, by VDI UUID."""
         return {record.uuid: record for record in self.records if not record.deleted}
 
 
 def read_length(start: bytes, volume_size: int, volume: str) -> int:
-    """Bytes in use, from the header in the first sector. Raises FormatError.
+    """The number of bytes in use, from the header in the first sector. Raises FormatError.
 
-    Releases before 6.0 stored a binary header: SM 3 cannot read it either.
+    XenServer releases before 6.0 stored a binary header, which SM 3 cannot read either.
     """
     where = Place(volume, 0)
     header = start[:HEADER_BYTES]
@@ -133,7 +135,10 @@ def read_length(start: bytes, volume_size: int, volume: str) -> int:
 
 
 def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
-    """Read the bytes in use (`read_length` says how many); `spare` is what follows them. Raises FormatError."""
+    """Read the bytes in use, of the length that `read_length` gives. `spare` are bytes behind `data`.
+
+    Raises FormatError.
+    """
     sr = _tags(data, SR_START, SR_END, Place(volume, SR_START))
     for name in XENVM_TAGS:
         if name in sr:
@@ -178,7 +183,10 @@ def _tags(data: bytes, start: int, end: int, where: Place) -> Tags:
 
 
 def _at(data: bytes, name: bytes, tags: Tags, start: int) -> int:
-    """Where the text of a tag stands that was found behind `start`, without the blanks before it; 0 for none."""
+    """The place of a tag's text without its leading blanks, in bytes from the start of the volume; 0 without the tag.
+
+    `tags` were found behind `start`.
+    """
     if name not in tags:
         return 0
     text = tags[name]
@@ -216,7 +224,7 @@ def _uuid(what: str, tags: Tags, where: Place) -> str:
 
 
 def _snapshot_of(tags: Tags, where: Place) -> str:
-    """A reference (`OpaqueRef:`) belongs to the original pool's database; SM ignores it, and so does this."""
+    """The UUID in the tag `snapshot_of`, or "". A reference (`OpaqueRef:`) gives "": SM ignores references, too."""
     text = _text(tags, b"snapshot_of")
     if text == "" or text.startswith("OpaqueRef:"):
         return ""
@@ -231,7 +239,7 @@ def _text(tags: Tags, name: bytes) -> str:
 
 
 def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List[str]:
-    """The tags with another text in one record than in the other, without the tags that a new identity changes."""
+    """The names of the tags whose texts differ between two records, without the tags that a new identity changes."""
     if _blanked(one, record) == _blanked(other, twin):
         return []
     left, right = _kept(one, record), _kept(other, twin)
@@ -239,7 +247,7 @@ def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List
 
 
 def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
-    """The record without its UUIDs, and where they stood."""
+    """The record with its UUIDs replaced by NULs, and the places of the UUIDs in the slot."""
     slot = bytearray(mgt.data[record.offset : record.offset + RECORD_BYTES])
     places = record.uuid_at - record.offset, record.snapshot_of_at - record.offset if record.snapshot_of else -1
     for at in places:
@@ -254,9 +262,9 @@ def _kept(mgt: Mgt, record: VdiRecord) -> Tags:
 
 
 def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
-    """The bytes that change: the SR's UUID, every slot's UUID, and the UUIDs of what a snapshot was made of.
+    """The bytes that change under new UUIDs: the UUID of the SR, and `uuid` and `snapshot_of` of each slot.
 
-    In a slot that does not read, the UUIDs that stand in these places.
+    In a slot that cannot be read, the `links` change.
     """
     found = [Change(mgt.sr_uuid_at, mgt.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR")]
     for record in mgt.records:
@@ -275,7 +283,7 @@ def _change(at: int, old: str, uuids: Mapping[str, str], what: str) -> Change:
 
 
 def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str]) -> List[Change]:
-    """The same where SM's unfinished work changes records as well: a slot that differs is written whole."""
+    """As `changes`, when SM's unfinished work also changes records: a slot that the work changes is written whole."""
     found = changes(after, sr_uuid, uuids)
     if after.data == before.data:
         return found
@@ -296,17 +304,17 @@ def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, s
 
 
 def _slot_of(offset: int) -> int:
-    """Where the record begins that a byte of the volume belongs to; -1 in the SR's own part."""
+    """The offset of the slot that holds the byte at `offset`; -1 for a byte in front of the slots."""
     if offset < SR_END:
         return -1
     return offset - (offset - SR_END) % RECORD_BYTES
 
 
-# --- records that are added
+# --- records that SM would add
 
 
 class NewRecord(NamedTuple):
-    """What SM would write of a VDI that it has made."""
+    """The facts of a record that SM writes for a new VDI."""
 
     uuid: str
     name_label: str
@@ -317,7 +325,10 @@ class NewRecord(NamedTuple):
 
 
 def with_records(mgt: Mgt, wanted: Sequence[NewRecord], volume_size: int, volume: str) -> Tuple[Mgt, List[NewRecord]]:
-    """MGT with these records in free slots, and the records without room. SM takes the first deleted slot."""
+    """MGT with the `wanted` records in free slots, and the records for which MGT has no slot left.
+
+    As SM does, this takes deleted slots first, then slots behind the bytes in use.
+    """
     data = bytearray(mgt.data)
     free = [record.offset for record in mgt.records if record.deleted]
     most = min(volume_size, SR_END + MAX_RECORDS * RECORD_BYTES, mgt.length + len(mgt.spare))
@@ -338,7 +349,7 @@ def with_records(mgt: Mgt, wanted: Sequence[NewRecord], volume_size: int, volume
 
 
 def without_record(mgt: Mgt, uuid: str, volume: str) -> Mgt:
-    """MGT with the slot of a VDI freed, as SM frees it."""
+    """MGT with the live records of a VDI marked as deleted, as SM marks records."""
     data = bytearray(mgt.data)
     for record in mgt.records:
         if record.uuid == uuid and not record.deleted:
@@ -359,7 +370,7 @@ def _record_bytes(record: NewRecord) -> bytes:
 
 
 def _header_bytes(header: bytes, length: int) -> bytes:
-    """The header with another length; SM pads it to ten characters."""
+    """The header with another length, padded to ten characters as SM does."""
     fields = header.split(b":")
     fields[1] = b"%-10d" % length
     return b":".join(fields)[:HEADER_BYTES].ljust(HEADER_BYTES)
@@ -369,7 +380,10 @@ def _header_bytes(header: bytes, length: int) -> bytes:
 
 
 def with_only(mgt: Mgt, wanted: NewRecord, volume: str) -> Mgt:
-    """MGT with the record of one VDI, which is no snapshot any more. `wanted` is for one that has no record."""
+    """MGT with one record only: the record of the VDI `wanted.uuid`, which then is no snapshot.
+
+    `wanted` is the record when MGT has no record of the VDI.
+    """
     found = mgt.live().get(wanted.uuid)
     slot = _record_bytes(wanted)
     if found is not None:
@@ -380,7 +394,7 @@ def with_only(mgt: Mgt, wanted: NewRecord, volume: str) -> Mgt:
 
 
 def _no_snapshot(slot: bytes, vdi_type: str) -> bytes:
-    """A record with these tags changed; all of them are in its second sector, which ends in blanks."""
+    """The record of a VDI that is no snapshot. All changed tags are in the second sector, which ends in blanks."""
     for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", vdi_type)):
         slot = _with_tag(slot, name, text)
     return slot.rstrip(b" ").ljust(RECORD_BYTES)
@@ -392,7 +406,7 @@ def _with_tag(slot: bytes, name: str, text: str) -> bytes:
 
 
 def without_pools(mgt: Mgt, volume: str) -> Mgt:
-    """MGT without the pools whose databases VDIs are to hold. The tag is in the second sector, which ends in blanks."""
+    """MGT with the tag `metadata_of_pool` of all VDIs empty. The tag is in the second sector, which ends in blanks."""
     data = bytearray(mgt.data)
     for record in mgt.live().values():
         if record.metadata_of_pool:

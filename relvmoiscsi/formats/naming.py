@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The names SM gives to volume groups and logical volumes, and how they turn up inside disk images.
+"""The names that SM gives to volume groups and logical volumes, and the spellings of these names in disk images.
 
     VG_XenStorage-<SR uuid>              the volume group of an SR
     MGT                                  SM's own metadata
     VHD-<VDI uuid>  LV-<VDI uuid>        a VHD, a raw VDI, a QCOW2 (XCP-ng); `VHD-OLD_` and `QCOW2-OLD_`
-    QCOW2-<VDI uuid>                     are leaves that a coalesce left to be deleted
+    QCOW2-<VDI uuid>                     name a leaf that SM still has to delete after a coalesce
     <VDI uuid>.cbtlog                    changed-block log
     <type>_<VDI uuid>_<value>            SM journal; jvhd_<VDI uuid>: vhd-util's resize journal
-    <SR uuid>_trim_lv                    all free space, while it is being trimmed
+    <SR uuid>_trim_lv                    all free space of the SR, while SM trims the free space
 
-Any other name is somebody else's: CloudStack's heartbeat, a volume of the administrator.
+SM gives no other name. A volume with another name belongs to CloudStack (heartbeat) or to the administrator.
 
 Sources: SM drivers/lvhdutil.py, journaler.py, cleanup.py, trim_util.py, constants.py.
 """
@@ -34,10 +34,10 @@ OTHER = "other"
 #: kinds that hold the blocks of a VDI
 DISK_KINDS = (VHD, RAW, QCOW2)
 
-#: how MGT spells the kinds (`vdi_type`)
+#: the `vdi_type` that MGT has for each kind
 MGT_TYPES = {VHD: "vhd", RAW: "aio", QCOW2: "qcow2"}
 
-#: SM journals whose recovery is safe under new names, and what each means to the SR that gets them
+#: SM journals that SM can recover from under new names, and what SM does for each on the clone's SR
 HARMLESS_JOURNALS = {
     "coalesce": "SM's garbage collector drops the mark",
     "relink": "SM's garbage collector finishes the relinking once the VDIs are known",
@@ -46,11 +46,11 @@ HARMLESS_JOURNALS = {
 
 CLONE, LEAF, INFLATE, RESIZE = "clone", "leaf", "inflate", "jvhd"
 
-#: journals of work that is finished or undone with the resignature (`resignature.reading.sm_journals`)
+#: SM journals of work that the resignature finishes or undoes (`resignature.reading.sm_journals`)
 FINISHED_JOURNALS = (CLONE, LEAF, INFLATE)
 _JOURNALS = (*HARMLESS_JOURNALS, *FINISHED_JOURNALS, RESIZE)
 
-#: how LVM marks the volumes that SM finds by their tags
+#: the LVM tags by which SM finds its volumes
 JOURNAL_TAG, CBT_TAG, RESIZE_TAG, HIDDEN_TAG = "journaler", "cbtlog", "jvhd", "hidden"
 
 _PREFIXES = {"VHD-": VHD, "LV-": RAW, "QCOW2-": QCOW2}
@@ -71,22 +71,22 @@ _PATH_PARENT = re.compile(
 
 
 class LvName(NamedTuple):
-    """A logical volume's name, taken apart."""
+    """The parts of a logical volume's name."""
 
     text: str
     kind: str
-    uuid: Optional[str] = None  #: the VDI (or, for TRIM, the SR) that the name carries
-    is_old: bool = False  #: an `OLD_` leaf that waits for deletion
+    uuid: Optional[str] = None  #: the UUID in the name: of a VDI, for TRIM of the SR
+    is_old: bool = False  #: an `OLD_` leaf that SM still has to delete
     journal: str = ""  #: the type of an SM journal
-    value: str = ""  #: what the name of an SM journal ends in
+    value: str = ""  #: the part of an SM journal's name behind the VDI UUID
 
     def renamed(self, uuids: Mapping[str, str]) -> str:
-        """The name under new UUIDs; as long as the old one."""
+        """The name under new UUIDs; the old and the new name have the same length."""
         return self.text if self.uuid is None else self.text.replace(self.uuid, uuids[self.uuid])
 
 
 def sr_of_vg(vg_name: str) -> Optional[str]:
-    """The SR UUID in a VG's name; None when the VG is not an SR's."""
+    """The SR UUID in the name of a VG; None when no SR has such a VG name."""
     match = _VG.match(vg_name)
     return match.group(1) if match else None
 
@@ -98,10 +98,10 @@ def disk_name(kind: str, uuid: str, is_old: bool = False) -> LvName:
 
 
 def parse_lv_name(text: str, where: Place) -> LvName:
-    """Take a logical volume's name apart.
+    """The parts of a logical volume's name.
 
-    Raises Unsupported for a name that SM would take for one of its own, and that it does not give: the volume could
-    hold identities that this program does not know.
+    Raises Unsupported for a name with a prefix of SM that SM never gives. Such a volume may hold identities that
+    relvmoiscsi does not know.
     """
     if text == MGT:
         return LvName(text, MGT)
@@ -123,16 +123,16 @@ def parse_lv_name(text: str, where: Place) -> LvName:
 
 
 class ParentName(NamedTuple):
-    """What a differencing image says its parent is."""
+    """The parent that a differencing image names."""
 
     sr: str  #: SR UUID
     kind: str  #: VHD, RAW or QCOW2
     uuid: str  #: VDI UUID
 
 
-@lru_cache(maxsize=8)  # an image says it up to four times in a row
+@lru_cache(maxsize=8)  # a VHD names its parent up to four times, and these names are parsed one after the other
 def parse_parent_name(text: str) -> Optional[ParentName]:
-    """Read a device-mapper name or a /dev path of an SR's volume; None when it is neither."""
+    """The parent in a device-mapper name or a /dev path of an SR's volume; None when `text` is neither."""
     match = _DM_PARENT.match(text) or _PATH_PARENT.match(text)
     if match is None:
         return None
@@ -151,7 +151,7 @@ def parent_text(parent: ParentName) -> str:
 
 
 def rename_parent(text: str, uuids: Mapping[str, str]) -> str:
-    """A parent name under new UUIDs; dashes stay single or doubled, the length stays."""
+    """A parent name under new UUIDs. Single dashes stay single, doubled dashes stay doubled, and the length stays."""
     parent = parse_parent_name(text)
     if parent is None:
         raise ValueError(f"not a parent name: {text!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""On-disk structures as tables: a `Record` is its bytes, a `Field` is a window on them.
+"""On-disk structures as tables: a `Record` holds the bytes of a structure, a `Field` reads and replaces some of them.
 
     class LabelHeader(Record, size=32):
         id     = raw(0, 8)
@@ -7,11 +7,11 @@
 
     header = LabelHeader.at(buffer, 512)     # reads; raises Truncated
     header.sector                            # decodes
-    header.replace(sector=1)                 # a new record; every byte that no field names stays
-    bytes(header)                            # the bytes, as they were
+    header.replace(sector=1)                 # a new record; the bytes of all other fields stay
+    bytes(header)                            # the bytes, as read
     LabelHeader.sector.offset                # the only way to name a position
 
-When a Record class is made, its fields are checked to tile [0, size) without a gap or an overlap.
+A Record class cannot be defined unless its fields cover [0, size) without a gap or an overlap.
 """
 
 from struct import Struct, error
@@ -26,7 +26,7 @@ NOWHERE = Place("a buffer", 0)
 
 
 class Field(Generic[T]):
-    """Bytes of a record from `offset` on, and how they stand for a value: `layout` has one value."""
+    """The bytes of a record that hold one value; `offset` counts from the start of the record."""
 
     def __init__(self, offset: int, layout: Struct, encode: Callable[[T], bytes]) -> None:
         self.offset, self.size, self.end = offset, layout.size, offset + layout.size
@@ -54,7 +54,7 @@ class Field(Generic[T]):
         return record._bytes[self.offset : self.end]
 
     def encode(self, value: T) -> bytes:
-        """The field's bytes for a value. Raises ValueError when it does not fit."""
+        """The field's bytes for a value. Raises ValueError when the value does not fit into the field."""
         data = self._encode(value)
         if len(data) != self.size:
             raise ValueError(f"{self.name}: {len(data)} bytes given, the field has {self.size}")
@@ -62,7 +62,7 @@ class Field(Generic[T]):
 
 
 class Record:
-    """An immutable structure of a fixed size. What nobody changed survives, reserved bytes included."""
+    """An immutable structure of a fixed size. Reserved and unknown bytes stay as read."""
 
     SIZE = 0
     __slots__ = ("_bytes",)
@@ -96,11 +96,11 @@ class Record:
 
     @classmethod
     def zero(cls: Type[R], **values: Any) -> R:
-        """A record of zero bytes, but for the values given."""
+        """A record of zeros, with `values` in the named fields."""
         return cls(bytes(cls.SIZE)).replace(**values)
 
     def replace(self: R, **values: Any) -> R:
-        """A copy with other values in the named fields."""
+        """A copy of the record, with `values` in the named fields."""
         data = bytearray(self._bytes)
         for name, value in values.items():
             field = getattr(type(self), name)
@@ -108,7 +108,7 @@ class Record:
         return type(self)(bytes(data))
 
     def without(self, *fields: "Field[Any]") -> bytes:
-        """The bytes that lie in none of these fields, which are given in their order."""
+        """The bytes of the record outside `fields`; the caller gives the fields in the order of their offsets."""
         ends, starts = [0, *(field.end for field in fields)], [*(field.offset for field in fields), self.SIZE]
         return b"".join([self._bytes[end:start] for end, start in zip(ends, starts)])
 
@@ -176,15 +176,15 @@ def raw(offset: int, size: int) -> "Field[bytes]":
 
 
 def expect_magic(what: str, where: Place, found: bytes, expected: bytes) -> None:
-    """Raises BadMagic unless the two are equal."""
+    """Raises BadMagic unless `found` equals `expected`."""
     if found != expected:
         raise BadMagic(what, where, found, expected)
 
 
 class Structure(NamedTuple):
-    """What changed bytes are part of, where others write to it as well: a header, a record.
+    """A structure that holds an identity and also bytes that SM or tapdisk writes: a VHD header or footer.
 
-    `kind` is one of those that `resignature.protocol.structure` knows.
+    `resignature.protocol.structure` has a row for each `kind`.
     """
 
     kind: str
@@ -195,11 +195,12 @@ class Structure(NamedTuple):
 class Change(NamedTuple):
     """Bytes of a volume that a new identity changes; `old` and `new` have the same length.
 
-    With `within`, only bytes that differ are the identity's, and a checksum in them follows from the rest.
+    With `within`, only the bytes that differ between `old` and `new` belong to the identity. The checksum of the
+    structure then follows from its other bytes.
     """
 
     offset: int  #: bytes from the start of the volume
     old: bytes
     new: bytes
-    what: str  #: "VHD header of VHD-7ee28c74-...", for the plan that people read
+    what: str  #: for the printed plan: "VHD header of VHD-7ee28c74-..."
     within: Optional[Structure] = None

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The QCOW2 format: verify an image in a logical volume, and say which of its bytes a new identity changes.
+"""The QCOW2 format: verify an image in a logical volume, and say which bytes of the image a new identity changes.
 
     0                     header (72 bytes in version 2, header_length bytes in version 3)
     header_length         header extensions, then the path of the backing file
 
-An image is a row of clusters, and a number counts how often each cluster is used. Two levels of tables say where a
-cluster of the virtual disk is: an entry of the first level is the place of a table of the second level, which fills a
-cluster. All integers are big-endian.
+An image is a row of clusters, and has a reference count for each cluster. Two levels of tables map clusters of the
+virtual disk to clusters of the image. An entry of the first level is the place of a table of the second level. A table
+of the second level fills a cluster. All integers are big-endian.
 
     first level           bit 63: used once; bits 9 to 55: place
-    second level          bit 63: used once; 62: compressed; bits 9 to 55: place; 0: reads as zeros, wherever it is
-    counts                a table of clusters that are full of counts, of 16 bits in an image that SM has made
+    second level          bit 63: used once; 62: compressed; bits 9 to 55: place; 0: reads as zeros, even with a place
+    counts                a table of the places of clusters with counts; a count has 16 bits in an image that SM made
 
-The image has no UUID of its own. An image with a parent holds the parent's path, /dev/VG_XenStorage-<SR>/QCOW2-<VDI>.
+The image has no UUID. An image with a parent holds the parent's path, /dev/VG_XenStorage-<SR>/QCOW2-<VDI>.
 Source: QEMU docs/interop/qcow2.rst.
 """
 
@@ -26,7 +26,7 @@ from relvmoiscsi.formats.ondisk import Change, Record, be32, be64, expect_magic,
 # fmt: off
 MAGIC                    = b"QFI\xfb"
 VERSION_2_HEADER_LENGTH  = 72
-MAX_BACKING_BYTES        = 1023        #: the format's own limit
+MAX_BACKING_BYTES        = 1023        #: a limit of the format
 INCOMPATIBLE_DIRTY       = 1 << 0      #: refcounts may be out of date
 INCOMPATIBLE_CORRUPT     = 1 << 1
 INCOMPATIBLE_DATA_FILE   = 1 << 2
@@ -34,13 +34,13 @@ INCOMPATIBLE_DATA_FILE   = 1 << 2
 INCOMPATIBLE_NAMES       = {2: "an external data file", 3: "compression type", 4: "extended L2 entries"}
 KNOWN_INCOMPATIBLE       = 0b11111     #: dirty, corrupt, external data file, compression type, extended L2
 
-MAX_L1_BYTES             = 32 << 20    #: of the first-level table; qemu makes none that is larger
+MAX_L1_BYTES             = 32 << 20    #: of the first-level table; QEMU refuses a larger table
 EXTENSION_END            = 0
 EXTENSION_BACKING_FORMAT = 0xE2792ACA
 EXTENSION_BITMAPS        = 0x23852875
 EXTENSION_DATA_FILE      = 0x44415441
 EXTENSION_ENCRYPTION     = 0x0537BE77
-EXTENSION_HIDDEN         = 0x76617465  #: "vate": SM's own; the first byte of its data is 1 for a hidden image
+EXTENSION_HIDDEN         = 0x76617465  #: "vate": made by SM; the first byte of the data is 1 for a hidden image
 
 
 ENTRY_USED_ONCE          = 1 << 63
@@ -53,7 +53,7 @@ COUNT_BYTES              = 2
 
 
 class Header(Record, size=72):
-    """What both versions begin with."""
+    """The start of the header, in version 2 and in version 3."""
 
     magic                 = raw(0, 4)
     version               = be32(4)    #: 2 or 3
@@ -71,7 +71,7 @@ class Header(Record, size=72):
 
 
 class HeaderV3(Record, size=32):
-    """What version 3 adds at byte 72."""
+    """The part of the header at byte 72, in version 3 only."""
 
     incompatible   = be64(0)
     compatible     = be64(8)
@@ -88,19 +88,18 @@ class Extension(Record, size=8):
 # fmt: on
 
 
-#: what must be read from the start of a volume before `read_qcow2`; header, extensions and path of an image that
-#: SM made lie well inside
+#: bytes that `read_qcow2` needs from the start of a volume; header, extensions and path of an image of SM are shorter
 HEAD_BYTES = 4096
-#: of the first-level table: no cluster below it
+#: an entry of the first-level table without a table of the second level
 UNUSED_ENTRY = bytes(8)
 
 
 class Qcow2(NamedTuple):
-    """A verified header. `backing` is where the backing file's path lies in the volume, None without a parent."""
+    """A verified header. `backing` is the range of the backing file's path in the volume; None without a parent."""
 
     header: Header
     hidden: bool
-    hidden_at: Optional[int]  #: bytes from the start of the volume to SM's hidden flag; None where SM has set none yet
+    hidden_at: Optional[int]  #: bytes from the start of the volume to SM's hidden flag; None without the flag
     backing: Optional[Range]
 
     @property
@@ -108,11 +107,11 @@ class Qcow2(NamedTuple):
         return self.header.size
 
     def block_table(self) -> Range:
-        """The first level of the table of clusters, in the volume."""
+        """The range of the first-level table in the volume."""
         return Range(self.header.l1_table_offset, min(8 * self.header.l1_size, MAX_L1_BYTES))
 
     def with_hidden(self, hidden: bool, volume: str) -> "Qcow2":
-        """The same with another hidden flag. Raises Unsupported where the image has no room for one."""
+        """The image with this hidden flag. Raises Unsupported when the header has no extension for the flag."""
         if hidden and self.hidden_at is None:
             raise Unsupported("QCOW2 header", Place(volume, 0), "it has no extension for the hidden flag")
         return self._replace(hidden=hidden)
@@ -163,7 +162,10 @@ def _backing(header: Header, header_end: int, volume_size: int, where: Place) ->
 
 
 def _hidden_at(head: bytes, at: int, end: int, where: Place) -> Optional[int]:
-    """Where SM's hidden flag is; verifies the extensions up to the end mark on the way."""
+    """The place of SM's hidden flag, in bytes from the start of the volume. Verifies the extensions up to the end mark.
+
+    Raises FormatError.
+    """
     found = None
     while at + Extension.SIZE <= end:
         extension = Extension.at(head, at, where.plus(at))
@@ -181,7 +183,7 @@ def _hidden_at(head: bytes, at: int, end: int, where: Place) -> Optional[int]:
 
 
 def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
-    """The parent that the backing file's path names. Raises Unsupported when it names no volume of an SR."""
+    """The parent that the backing file's path names. Raises Unsupported when the path names no volume of an SR."""
     if image.backing is None:
         return None
     parent = parse_parent_name(path.decode("latin-1"))
@@ -200,7 +202,7 @@ def changes(image: Qcow2, path: bytes, uuids: Mapping[str, str], volume: str) ->
 
 
 def hidden_changes(before: Qcow2, after: Qcow2, volume: str) -> List[Change]:
-    """The byte that changes where SM's unfinished work changes the hidden flag."""
+    """The byte that changes when SM's unfinished work changes the hidden flag."""
     if before.hidden == after.hidden or before.hidden_at is None:
         return []
     old, new = bytes([before.hidden]), bytes([after.hidden])
@@ -208,6 +210,6 @@ def hidden_changes(before: Qcow2, after: Qcow2, volume: str) -> List[Change]:
 
 
 def incompatible_features(bits: int) -> str:
-    """Features by their number, and their names as far as known."""
+    """The feature bits as a hexadecimal number, and the names of the known features."""
     names = [name for bit, name in INCOMPATIBLE_NAMES.items() if bits >> bit & 1]
     return f"0x{bits:x}" + (f" ({', '.join(names)})" if names else "")

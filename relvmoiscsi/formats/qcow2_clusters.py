@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Where a QCOW2 keeps its clusters: entries of its tables, how large it may become, a header without a parent. Pure.
+"""The clusters of a QCOW2: entries of its tables, sizes of full images, a header without a parent. Pure.
 
-Sources: QEMU docs/interop/qcow2.rst; block/qcow2.c (qcow2_calc_prealloc_size, which `qemu-img measure` asks);
+Sources: QEMU docs/interop/qcow2.rst; block/qcow2.c (qcow2_calc_prealloc_size, which `qemu-img measure` calls);
 xcp-ng-rpms/sm, qcow2util.py as patches 0139 and 0140 have it (calcOverheadEmpty), lvmcowutil.py (calcVolumeSize).
 """
 
@@ -24,17 +24,17 @@ from relvmoiscsi.formats.qcow2 import (
     incompatible_features,
 )
 
-ABSENT = 0  #: of `read_entries`: the parent has it
-ZEROS = 1  #: of `read_entries`: all zeros, whatever the parent has
-SM_CLUSTER_BYTES = 65536  #: for which SM reckons, whatever an image has
-MIN_CLUSTER_BYTES = 4096  #: of images that are merged; SM makes larger clusters
+ABSENT = 0  #: of `read_entries`: the image does not have the cluster, so reads go to the parent
+ZEROS = 1  #: of `read_entries`: the cluster reads as zeros, also when the parent has data there
+SM_CLUSTER_BYTES = 65536  #: SM computes sizes of volumes with this cluster size, also for images with another size
+MIN_CLUSTER_BYTES = 4096  #: of images that can be merged; SM makes larger clusters
 
 _L1_RESERVED = ~(qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_PLACE) & (1 << 64) - 1
-_L2_RESERVED = _L1_RESERVED & ~qcow2.ENTRY_ZEROS  # compressed clusters among it
+_L2_RESERVED = _L1_RESERVED & ~qcow2.ENTRY_ZEROS  # with the bit of compressed clusters
 
 
 class Needs(NamedTuple):
-    """So many clusters of each kind an image takes beside its data."""
+    """The number of clusters of each kind that an image needs beside its data."""
 
     first_level: int
     second_level: int
@@ -47,7 +47,7 @@ class Needs(NamedTuple):
 
 
 def words(data: bytes) -> Sequence[int]:
-    """Numbers of 64 bits."""
+    """The 64-bit numbers in big-endian bytes."""
     return _swapped(array("Q", data))
 
 
@@ -62,7 +62,7 @@ def _swapped(found: "array[int]") -> "array[int]":
 
 
 def read_tables(data: bytes, what: str, where: Place) -> List[int]:
-    """The places of clusters in a table of the first level, or of counts; 0 where there is none. Raises Malformed."""
+    """The places of clusters in a first-level table or a count table; 0 for an unused entry. Raises Malformed."""
     found = words(data)
     for index, entry in enumerate(found):
         if entry & _L1_RESERVED:
@@ -73,14 +73,14 @@ def read_tables(data: bytes, what: str, where: Place) -> List[int]:
 class Entries(NamedTuple):
     """A table of the second level."""
 
-    clusters: Sequence[int]  #: for each cluster of the disk ABSENT, ZEROS, or its place
-    taken: Sequence[int]  #: all places that the table names, also of clusters that read as zeros
+    clusters: Sequence[int]  #: for each cluster of the disk ABSENT, ZEROS, or a place
+    taken: Sequence[int]  #: all places in the table, also of clusters that read as zeros
 
 
 def read_entries(data: bytes, where: Place) -> Entries:
-    """A table of the second level. Raises Unsupported for compressed clusters, Malformed for entries that none has.
+    """A table of the second level. Raises Unsupported for a compressed cluster, Malformed for reserved bits.
 
-    There are millions of entries, so a table is looked at as one number.
+    An image may have millions of entries. So the whole table is tested as one large number first.
     """
     found, zeros = int.from_bytes(data, "big"), qcow2.ENTRY_ZEROS
     if found & _repeated(_L2_RESERVED, len(data)):
@@ -94,12 +94,12 @@ def read_entries(data: bytes, where: Place) -> Entries:
 
 @lru_cache(maxsize=16)
 def _repeated(number: int, length: int) -> int:
-    """A number of 64 bits as often as it takes to be so many bytes."""
+    """A 64-bit number, repeated up to `length` bytes, as one large number."""
     return int.from_bytes(number.to_bytes(ENTRY_BYTES, "big") * (length // ENTRY_BYTES), "big")
 
 
 def marked(places: Sequence[int], mark: int) -> Sequence[int]:
-    """Places with more bits; ABSENT and ZEROS as they are."""
+    """The places with the bits of `mark` added; ABSENT and ZEROS stay."""
     if not places or min(places) <= ZEROS:
         return [mark | place if place > ZEROS else place for place in places]
     data = word_bytes(places)
@@ -116,7 +116,7 @@ def _raise_for(entries: Iterable[int], where: Place) -> None:
 
 
 def needs(virtual_size: int, cluster_bytes: int) -> Needs:
-    """What an image takes that may become full."""
+    """The clusters that a full image needs beside its data."""
     per_table, data = cluster_bytes // ENTRY_BYTES, -(-virtual_size // cluster_bytes)
     second = -(-data // per_table)
     first = -(-second // per_table)
@@ -130,18 +130,18 @@ def needs(virtual_size: int, cluster_bytes: int) -> Needs:
 
 
 def counts_for(clusters: int, cluster_bytes: int) -> int:
-    """How many clusters of counts so many clusters take."""
+    """The number of clusters that hold the counts of `clusters` clusters."""
     return -(-clusters * COUNT_BYTES // cluster_bytes)
 
 
 def full_size(virtual_size: int, cluster_bytes: int) -> int:
-    """Bytes of an image of which every cluster is there."""
+    """The bytes of an image that has every cluster of its disk."""
     data = align_up(virtual_size, cluster_bytes)
     return data + needs(virtual_size, cluster_bytes).total * cluster_bytes
 
 
 def formula_size(virtual_size: int) -> int:
-    """Bytes: how large SM makes the volume of a QCOW2, before it rounds up to extents."""
+    """The bytes that SM computes for the volume of a QCOW2, before SM rounds up to extents."""
     return virtual_size - align_up(virtual_size, SM_CLUSTER_BYTES) + full_size(virtual_size, SM_CLUSTER_BYTES)
 
 
@@ -149,9 +149,10 @@ def formula_size(virtual_size: int) -> int:
 
 
 def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -> None:
-    """Raises FormatError for an image that is not merged with others. `head` is that of `read_qcow2`.
+    """Raises FormatError for an image that relvmoiscsi cannot merge. `head` is the first HEAD_BYTES of the volume.
 
-    `parent_format` is what an image calls its parent's format, if it does; empty without a parent.
+    `parent_format` is the format of the parent, as the extension for the backing format must have it; empty without a
+    parent.
     """
     where = Place(volume, 0)
     header = image.header
@@ -181,7 +182,7 @@ def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -
 
 
 def _extensions(head: bytes, at: int, volume: str) -> Iterator[Tuple[int, Extension, bytes]]:
-    """Where each extension is, its start and its data; the end mark is not among them. Raises Truncated."""
+    """The place, the start and the data of each extension in front of the end mark. Raises Truncated."""
     while True:
         extension = Extension.at(head, at, Place(volume, at))
         if extension.type == qcow2.EXTENSION_END:
@@ -194,10 +195,10 @@ def _extensions(head: bytes, at: int, volume: str) -> Iterator[Tuple[int, Extens
 
 
 def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[int, int], volume: str) -> bytes:
-    """The header of an image without a parent, made of the header of a leaf; HEAD_BYTES long.
+    """The header of an image without a parent, HEAD_BYTES long, made of the header of a leaf.
 
-    `tables_at`: where the tables of the first level and of counts are; `needed` has their sizes. SM's extension stays,
-    not hidden; only what names the parent's format goes.
+    `tables_at` are the places of the first-level table and of the count table, `needed` has their sizes. SM's extension
+    stays, with a hidden flag of 0. The extension with the parent's format goes.
     """
     header, more = Header.at(head), HeaderV3.at(head, Header.SIZE)
     virtual_size = header.size

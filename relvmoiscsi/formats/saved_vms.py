@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Records of VMs on a small raw VDI of their SR, written by `relvmoiscsi pool save-vms`: they travel in the array's
-snapshot, and tell of each disk whose it was, and what that VM was, without the pool.
+"""Records of VMs on a small raw VDI of their SR, which `relvmoiscsi pool save-vms` writes.
 
-    0      header, 512 bytes: magic, version, checksum of the header, lengths, digest of all that follows
-    512    index: JSON; the SR, the time, and for each VM its UUID, name, state, disks, and where its records are
-    ...    the records of each VM: ova.xml as xapi exports it, without vTPM, compressed (zlib)
+The array's snapshot contains the records. They say which VM used each disk, and describe the VM, without the pool.
+
+    0      header, 512 bytes: magic, version, checksum of the header, lengths, digest of index and records
+    512    index: JSON; the SR, the time, and for each VM its UUID, name, state, disks, and the place of its records
+    ...    the records of each VM: ova.xml as xapi exports the VM, without vTPM, compressed (zlib)
     ...    zeros to the end of the VDI
 
-Every save makes a VDI of its own and destroys the one before when it is whole. So one that is cut, or caught by the
-array's snapshot, leaves the one before; of several that read, the one with the highest serial counts, whatever the
-clocks said. docs/formats/saved-vms.rst.
+    t0     a save makes a new VDI and writes the records
+    t1     the save destroys the VDI of the save before
 
-Whoever may write to that VDI may have written anything: every length, count and depth has a limit, records are unpacked
-one by one where somebody wants them, and what is no answer of `pack` is refused.
+A save that is cut between t0 and t1 leaves the VDI of the save before. So does a snapshot that the array takes between
+t0 and t1. When several VDIs can be read, the VDI with the highest serial counts: clocks of hosts may be wrong.
+docs/formats/saved-vms.rst.
+
+A guest that can write to the VDI may write any bytes there. So each length, count and depth has a limit, the records of
+a VM are unpacked only when a caller asks for that VM, and `unpack` refuses content that `pack` never makes.
 """
 
 import hashlib
@@ -29,7 +33,7 @@ VERSION = 1
 MOST_BYTES = 64 << 20  #: of index and all records, compressed
 MOST_INDEX_BYTES = 4 << 20
 MOST_RECORDS_BYTES = 16 << 20  #: of one VM, unpacked
-MOST_UNPACKED_BYTES = 256 << 20  #: of all VMs that are unpacked at a time
+MOST_UNPACKED_BYTES = 256 << 20  #: of all VMs of one call of `documents`
 MOST_SERIAL = 1 << 48
 _MOST_DIGITS = 18
 
@@ -45,13 +49,13 @@ class SavedHeader(Record, size=512):
     crc          = le32(20)     #: CRC-32 of these 512 bytes with this field zero
     index_length = le64(24)     #: bytes, from byte 512
     length       = le64(32)     #: bytes of the index and all records, from byte 512
-    digest       = raw(40, 32)  #: SHA-256 of these
+    digest       = raw(40, 32)  #: SHA-256 of the index and all records
     reserved     = raw(72, 440)
     # fmt: on
 
 
 class SavedDisk(NamedTuple):
-    """A disk of a VM, as it was."""
+    """A disk of a VM, at the time of the save."""
 
     userdevice: str
     vdi: str  #: UUID
@@ -59,7 +63,7 @@ class SavedDisk(NamedTuple):
 
 
 class SavedVm(NamedTuple):
-    """A VM, as it was."""
+    """A VM, at the time of the save."""
 
     uuid: str
     name_label: str
@@ -68,22 +72,22 @@ class SavedVm(NamedTuple):
 
 
 class SavedVms(NamedTuple):
-    """What a VDI says."""
+    """The content of a VDI with saved records."""
 
-    sr_uuid: str  #: of the SR on which it was saved
+    sr_uuid: str  #: of the SR that held the VDI at the time of the save
     when: str  #: UTC: "2026-11-22T12:00:00Z"
-    serial: int  #: of saves on that SR, from 1
+    serial: int  #: the number of the save on that SR, from 1
     vms: Tuple[SavedVm, ...]
     packed: Mapping[str, bytes]  #: ova.xml by UUID of the VM, compressed
-    volume: str  #: where it was read, for messages
+    volume: str  #: name of the volume, for messages
 
     @property
     def order(self) -> Tuple[int, str]:
-        """The last save has the greatest."""
+        """A key to sort saves by: the last save has the greatest key."""
         return self.serial, self.when
 
     def documents(self, uuids: Sequence[str]) -> Dict[str, bytes]:
-        """ova.xml of these VMs. Raises Malformed."""
+        """The ova.xml of each of these VMs, by UUID. Raises Malformed."""
         found, left = {}, MOST_UNPACKED_BYTES
         for uuid in uuids:
             found[uuid] = self._unpacked(uuid, min(left, MOST_RECORDS_BYTES))
@@ -107,7 +111,10 @@ class SavedVms(NamedTuple):
 
 
 def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, bytes]]) -> bytes:
-    """The content of the VDI, without the zeros behind it; each VM with its ova.xml. The caller keeps the limits."""
+    """The content of the VDI, without the zeros at the end. `vms` are VMs with their ova.xml.
+
+    The caller must keep the limits.
+    """
     bodies = [zlib.compress(document) for _, document in vms]
     rows: List[Dict[str, Any]] = []
     offset = 0
@@ -144,13 +151,16 @@ def read_header(head: bytes, volume: str) -> SavedHeader:
 
 
 def unpack(header: SavedHeader, content: bytes, volume: str) -> SavedVms:
-    """What is behind the header, of which there may be more than it says. Raises FormatError."""
+    """The index and the records in `content`, the bytes behind the header; surplus bytes are ignored.
+
+    Raises FormatError.
+    """
     where = Place(volume, SavedHeader.SIZE)
     content = content[: header.length]
     if len(content) < header.length:
         raise Truncated(_WHAT, where, header.length, len(content))
     if hashlib.sha256(content).digest() != header.digest:
-        raise Malformed(_WHAT, where, "they are not what their digest says")
+        raise Malformed(_WHAT, where, "their digest and the digest in the header differ")
     try:
         index = _Index(content[: header.index_length])
         bodies = content[header.index_length :]
@@ -166,7 +176,7 @@ def _crc(header: SavedHeader) -> int:
 
 
 class _Index:
-    """Raises ValueError, KeyError, TypeError or RecursionError for what `pack` would not have written."""
+    """The parsed index. Raises ValueError, KeyError, TypeError, RecursionError for an index that `pack` never makes."""
 
     def __init__(self, data: bytes) -> None:
         index = json.loads(data.decode("utf-8"), parse_int=_short, parse_float=_no_number, parse_constant=_no_number)
@@ -176,17 +186,17 @@ class _Index:
 
 
 def _bodies(rows: Sequence[Mapping[str, Any]], bodies: bytes) -> Dict[str, bytes]:
-    """One behind the other, each once. Raises ValueError, KeyError, TypeError."""
+    """The compressed records of each VM, by UUID. Raises ValueError, KeyError, TypeError."""
     found: Dict[str, bytes] = {}
     end = 0
     for row in rows:
         uuid, start, length = _text(row["uuid"]), _count(row["offset"], len(bodies)), _count(row["length"], len(bodies))
         if start != end or uuid in found:
-            raise ValueError("records that are not one behind the other")
+            raise ValueError("records overlap, leave a gap, or belong to one VM twice")
         end += length
         found[uuid] = bodies[start:end]
     if end != len(bodies):
-        raise ValueError("records that end elsewhere")
+        raise ValueError("the records end before the content")
     return found
 
 
@@ -200,28 +210,28 @@ def _vm(row: Mapping[str, Any]) -> SavedVm:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("no text where one is to be")
-    value.encode("utf-8")  # half a surrogate pair could be given to nobody
+        raise ValueError("a value is not a text")
+    value.encode("utf-8")  # raises for half a surrogate pair, which neither xapi nor a terminal takes
     return value
 
 
 def _list(value: Any) -> List[Any]:
     if not isinstance(value, list):
-        raise ValueError("no list where one is to be")
+        raise ValueError("a value is not a list")
     return value
 
 
 def _count(value: Any, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError("a number that cannot be")
+        raise ValueError("a number is out of range")
     return value
 
 
 def _short(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:
-        raise ValueError("a number that cannot be")
+        raise ValueError("a number is out of range")
     return int(digits)
 
 
-def _no_number(_text_of_it: str) -> NoReturn:
-    raise ValueError("a number that cannot be")
+def _no_number(_text: str) -> NoReturn:
+    raise ValueError("a number is not an integer")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The VHD format: verify an image in a logical volume, and say which of its bytes a new identity changes.
+"""The VHD format: verify an image in a logical volume, and say which bytes of the image a new identity changes.
 
     0             copy of the footer
     512           dynamic header: parent id, parent name, parent locators
@@ -8,13 +8,15 @@
 
 All integers are big-endian. Sources: Microsoft, Virtual Hard Disk Image Format Specification; blktap include/vhd.h.
 
-A dynamic VHD carries neither an SR nor a VDI UUID. A differencing VHD names its parent up to four times: in the dynamic
-header and in the texts of the locators. SM follows the header, tapdisk the locators, so all must agree in the end.
-Where a reparenting was cut, they do not agree. `resignature.reading`, which sees the parents, decides which is right.
+A dynamic VHD holds neither an SR UUID nor a VDI UUID. A differencing VHD names its parent up to four times: in the
+dynamic header and in the texts of the locators. SM follows the header, tapdisk follows the locators, so all must name
+the same parent. When a reparenting was cut, header and locators name different parents. `resignature.reading` reads the
+parents and decides which name is right.
 
-The footer in the last sector means nothing unless it is valid: tapdisk overwrites it (512 times 0xC7) whenever it
-opens a VHD to write to it, and only a clean close brings it back. The copy that the volume begins with then governs,
-as it does for libvhd. Source: blktap drivers/block-vhd.c (vhd_kill_footer), vhd/lib/libvhd.c (vhd_read_footer).
+The last sector counts as a footer only while it is valid. tapdisk kills the footer (512 times 0xC7) when tapdisk opens
+a VHD for writing, and restores the footer at a clean close. While the footer is killed, the copy at the start of the
+volume counts, here and for libvhd. Source: blktap drivers/block-vhd.c (vhd_kill_footer), vhd/lib/libvhd.c
+(vhd_read_footer).
 """
 
 import re
@@ -28,11 +30,11 @@ from relvmoiscsi.formats.ondisk import Change, Field, Record, Structure, be32, b
 
 # fmt: off
 FOOTER_COOKIE   = b"conectix"
-POISONED_COOKIE = b"v_poison"      #: vhd-util's resize journal disables the footer with it
-KILLED_FOOTER   = b"\xc7" * 512    #: what tapdisk writes over the footer at the end when it opens a VHD to write
+POISONED_COOKIE = b"v_poison"      #: the cookie of a footer that vhd-util has disabled while vhd-util resizes the VHD
+KILLED_FOOTER   = b"\xc7" * 512    #: the last sector while tapdisk has the VHD open for writing
 HEADER_COOKIE   = b"cxsparse"
 HEADER_OFFSET   = 512
-HEADER_KIND     = "VHD header"     #: of a Structure, with its checksum
+HEADER_KIND     = "VHD header"     #: `kind` of a Structure
 FOOTER_KIND     = "VHD footer"
 VERSION         = 0x00010000
 TYPE_DYNAMIC    = 3
@@ -46,13 +48,13 @@ LOCATOR_W2RU    = 0x57327275       #: "W2ru": relative path, UTF-16LE
 LOCATOR_CODECS  = {LOCATOR_MACX: "utf-8", LOCATOR_W2KU: "utf-16-le", LOCATOR_W2RU: "utf-16-le"}
 NAME_CODEC      = "utf-16-be"      #: of DynamicHeader.parent_name
 BATMAP_COOKIE   = b"tdbatmap"
-BATMAP_VERSIONS = (0x00010001, 0x00010002)   #: the checksum of the first one adds signed bytes
-#: creators whose checksum does not follow the hidden byte (libvhd before 1.2)
+BATMAP_VERSIONS = (0x00010001, 0x00010002)   #: the checksum of version 1.1 adds signed bytes
+#: creators that do not update the checksum when they change the hidden byte (libvhd before 1.2)
 OLD_CREATORS    = (0x00000001, 0x00010001)
 
 
 class Footer(Record, size=512):
-    """At the end of the volume, and a copy at its start."""
+    """The footer at the end of the volume, and the copy of the footer at the start of the volume."""
 
     cookie          = raw(0, 8)
     features        = be32(8)
@@ -69,12 +71,12 @@ class Footer(Record, size=512):
     checksum        = be32(64)     #: one's complement of the sum of the other bytes
     uuid            = raw(68, 16)  #: of the VHD; not the VDI's UUID
     saved_state     = u8(84)
-    hidden          = u8(85)       #: SM: kept only as a parent
+    hidden          = u8(85)       #: 1 for a VHD that SM keeps only as a parent
     reserved        = raw(86, 426)
 
 
 class DynamicHeader(Record, size=1024):
-    """Where the block table is, and who the parent is."""
+    """The place of the block table, and the name of the parent."""
 
     cookie           = raw(0, 8)
     data_offset      = be64(8)         #: all ones
@@ -92,17 +94,17 @@ class DynamicHeader(Record, size=1024):
 
 
 class LocatorEntry(Record, size=24):
-    """Where another spelling of the parent's name lies."""
+    """The place of another spelling of the parent's name."""
 
     code        = be32(0)
-    data_space  = be32(4)      #: room for the text: bytes; below 512 it counts sectors
+    data_space  = be32(4)      #: room for the text, in bytes; a value below 512 is in sectors
     data_length = be32(8)      #: bytes of text
     reserved    = be32(12)
     data_offset = be64(16)     #: bytes from the start of the volume
 
 
 class BatmapHeader(Record, size=512):
-    """Behind the block allocation table, on the next sector. blktap's own: the format does not have it."""
+    """In the sector behind the block allocation table. An extension of blktap, not a part of Microsoft's format."""
 
     cookie         = raw(0, 8)
     batmap_offset  = be64(8)       #: bytes from the start of the volume
@@ -110,7 +112,7 @@ class BatmapHeader(Record, size=512):
     version        = be32(20)
     checksum       = be32(24)      #: one's complement of the sum of the batmap's bytes
     marker         = raw(28, 1)
-    keyhash        = raw(29, 65)   #: of an encrypted image: a flag, a nonce, and what both make of the key
+    keyhash        = raw(29, 65)   #: of an encrypted image: a flag, a nonce, and a hash of nonce and key
     reserved       = raw(94, 418)
 # fmt: on
 
@@ -118,68 +120,68 @@ class BatmapHeader(Record, size=512):
 #: bytes at the start of a volume: the footer's copy and the header; the footer is its last Footer.SIZE bytes
 HEAD_BYTES = HEADER_OFFSET + DynamicHeader.SIZE
 
-#: two valid footers are of one VHD where these fields agree; where SM was cut between two writes, while it resized the
-#: VHD or changed its hidden flag, other fields differ
+#: fields that are equal in both footers of a VHD; other fields may differ when SM was cut between the writes of the
+#: footers, while SM resized the VHD or changed the hidden flag
 _SAME_IN_BOTH_FOOTERS: Tuple[Field[Any], ...] = (Footer.uuid, Footer.type, Footer.data_offset)
 
-#: what is looked at in a header before its locators are believed
-_WHAT_LOCATORS_ARE_MADE_OF: Tuple[Field[Any], ...] = (
+#: the fields of a header that `_locators` depends on
+_FIELDS_OF_LOCATORS: Tuple[Field[Any], ...] = (
     DynamicHeader.locators,
     DynamicHeader.table_offset,
     DynamicHeader.max_bat_entries,
 )
 
-#: of the block allocation table: the block is not there
+#: entry of the block allocation table: the image does not have the block
 UNUSED_ENTRY = b"\xff\xff\xff\xff"
 
-_NO_LOCATOR = LocatorEntry.code.encode(LOCATOR_NONE)  #: how an entry begins that is not in use
+_NO_LOCATOR = LocatorEntry.code.encode(LOCATOR_NONE)  #: the start of an unused entry
 Sealed = TypeVar("Sealed", Footer, DynamicHeader)
 
 _TEXT_PREFIX = re.compile(r"(?:file://)?(?:\./)?(?:\.\\)?")
 
 
 class Locator(NamedTuple):
-    """A parent locator that is in use."""
+    """A parent locator in use."""
 
-    number: int  #: of its entry in the header
+    number: int  #: index of the entry in the header
     code: int
     offset: int  #: bytes from the start of the volume
     length: int  #: bytes of text
 
 
 class Vhd(NamedTuple):
-    """A verified VHD. Footers are as found; both are kept, since SM may have been cut between writing the two."""
+    """A verified VHD, with both footers as stored: SM may have been cut between the writes of the two footers."""
 
-    footer: Footer  #: the copy that the volume begins with
-    end_footer: Optional[Footer]  #: in the last sector; None when there is no valid one of this VHD
-    stale_end: Optional[Footer]  #: the valid footer of another VHD, which the last sector holds in its place
-    killed: bool  #: the last sector is as tapdisk leaves it while it has the VHD open
+    footer: Footer  #: the copy at the start of the volume
+    end_footer: Optional[Footer]  #: in the last sector; None when the last sector holds no valid footer of this VHD
+    stale_end: Optional[Footer]  #: a valid footer of another VHD in the last sector
+    killed: bool  #: the last sector is KILLED_FOOTER: tapdisk has, or had, the VHD open for writing
     header: DynamicHeader
     locators: Tuple[Locator, ...]
     parent: Optional[ParentName]  #: as the header names it; None for a dynamic VHD
 
     @property
     def hidden(self) -> bool:
-        """As SM's scan sees it, which reads the copy only."""
+        """The hidden flag in the copy of the footer: SM's scan reads only the copy."""
         return bool(self.footer.hidden)
 
     @property
     def virtual_size(self) -> int:
-        """As tapdisk sees it."""
+        """The size in bytes that tapdisk reads."""
         return (self.end_footer or self.footer).current_size
 
     def block_table(self) -> Range:
-        """The entries of the block allocation table that the virtual disk uses, in the volume."""
+        """The range, in the volume, of the block table's entries that the virtual disk uses."""
         blocks = -(-self.virtual_size // self.header.block_size) if self.header.block_size else 0
         return Range(self.header.table_offset, 4 * min(blocks, self.header.max_bat_entries))
 
     def with_hidden(self, hidden: bool) -> "Vhd":
-        """The same with the hidden flag in every valid footer."""
+        """The VHD with this hidden flag in each valid footer."""
         end = _with_hidden(self.end_footer, hidden) if self.end_footer else None
         return self._replace(footer=_with_hidden(self.footer, hidden), end_footer=end)
 
     def with_own_end_footer(self) -> "Vhd":
-        """The same with the copy of its footer in the last sector."""
+        """The VHD with the copy of its footer in the last sector."""
         return self._replace(end_footer=self.footer, stale_end=None, killed=False)
 
 
@@ -191,10 +193,10 @@ def read_vhd(
     volume_size: int,
     like: Optional[Vhd] = None,
 ) -> Vhd:
-    """Verify the footer's copy, which the volume begins with, the header behind it, and the footer.
+    """Verify the copy of the footer, the header, and the footer in the last sector. Raises FormatError.
 
-    `like` was read from a volume of the same size, this one or another: what has the same bytes is verified already.
-    Raises FormatError. The locators' texts are read by `located_parents`.
+    `like` was read from this volume, or from another volume of the same size: bytes equal to those of `like` are not
+    verified again. `located_parents` reads the texts of the locators.
     """
     start = Place(volume, 0)
     if like is not None and _has_footers(like, footer_copy, last_sector):
@@ -207,7 +209,7 @@ def read_vhd(
     if footer.type == TYPE_DYNAMIC:
         _verify_no_parent(header, start.plus(HEADER_OFFSET))
         return Vhd(footer, end_footer, stale_end, killed, header, (), None)
-    if like is not None and _same_in(header, like.header, *_WHAT_LOCATORS_ARE_MADE_OF):
+    if like is not None and _same_in(header, like.header, *_FIELDS_OF_LOCATORS):
         locators = like.locators
     else:
         locators = _locators(header, volume, volume_size)
@@ -216,7 +218,7 @@ def read_vhd(
 
 
 def _has_footers(vhd: Vhd, footer_copy: bytes, last_sector: bytes) -> bool:
-    """Whether a VHD was read from these sectors; no, where it does not tell what the last one held."""
+    """Whether `vhd` was read from these sectors. False when `vhd` does not hold the bytes of the last sector."""
     end = vhd.end_footer or vhd.stale_end
     last = bytes(end) if end is not None else KILLED_FOOTER if vhd.killed else b""
     return footer_copy == bytes(vhd.footer) and last_sector == last
@@ -225,7 +227,7 @@ def _has_footers(vhd: Vhd, footer_copy: bytes, last_sector: bytes) -> bool:
 def _footers(
     footer_copy: bytes, last_sector: bytes, start: Place, volume_size: int
 ) -> Tuple[Footer, Optional[Footer], Optional[Footer], bool]:
-    """Both footers, a stale one, and whether the last sector is a killed one: see `Vhd`."""
+    """`footer`, `end_footer`, `stale_end` and `killed` of a `Vhd`."""
     footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
     is_copy = last_sector == footer_copy
     end_footer = footer if is_copy else _end_footer(last_sector, start.plus(volume_size - Footer.SIZE))
@@ -247,7 +249,7 @@ def _same_in(one: Sealed, other: Sealed, *fields: Field[Any]) -> bool:
 
 
 def _end_footer(last_sector: bytes, where: Place) -> Optional[Footer]:
-    """The footer in the last sector; None when it means nothing. Raises Unsupported for one that was disabled."""
+    """The footer in the last sector; None when the sector is no valid footer. Raises Unsupported for a poisoned one."""
     footer = Footer.at(last_sector, 0, where)
     if footer.cookie == FOOTER_COOKIE and not _checksum_holds(footer):
         return None
@@ -277,7 +279,7 @@ def _with_hidden(footer: Footer, hidden: bool) -> Footer:
 
 
 def sealed(record: Sealed) -> Sealed:
-    """A footer or a header with its checksum made anew."""
+    """A footer or a header with the checksum of its content."""
     return record.replace(checksum=vhd_checksum(bytes(record), type(record).checksum.offset))
 
 
@@ -335,12 +337,12 @@ def _locator(entry: LocatorEntry, index: int, where: Place) -> Locator:
         raise Unsupported(what, where, f"its code is 0x{entry.code:08x}")
     space, length = locator_space(entry), entry.data_length
     if not 0 < length <= space or length > 4096:
-        raise Malformed(what, where, f"its text has {length} bytes in a room of {space}")
+        raise Malformed(what, where, f"its text has {length} bytes, the room for the text has {space}")
     return Locator(index, entry.code, entry.data_offset, length)
 
 
 def locator_space(entry: LocatorEntry) -> int:
-    """Bytes of room for the text of a locator."""
+    """The bytes of room for the text of a locator."""
     space = entry.data_space
     return space * SECTOR if space < SECTOR else space
 
@@ -375,10 +377,10 @@ def _parent_of(text: str, what: str, where: Place) -> ParentName:
 
 
 def located_parents(vhd: Vhd, texts: Sequence[bytes], volume: str) -> List[ParentName]:
-    """The parents that the locators name, in the order in which tapdisk tries them: all the same, unless a reparenting
-    was cut. `texts` is in the order of `vhd.locators`.
+    """The parents that the locators name, in the order in which tapdisk tries the locators.
 
-    Raises FormatError. A differencing VHD without any locator is one tapdisk cannot open.
+    `texts` are the texts of `vhd.locators`, in the same order. The parents differ only when a reparenting was cut.
+    Raises FormatError, also for a differencing VHD without a locator, which tapdisk cannot open.
     """
     if vhd.parent is not None and not vhd.locators:
         raise Malformed("VHD header", Place(volume, HEADER_OFFSET), "it has a parent and no parent locator")
@@ -391,12 +393,12 @@ def located_parents(vhd: Vhd, texts: Sequence[bytes], volume: str) -> List[Paren
 
 
 def _located_text(locator: Locator, data: bytes, what: str, where: Place) -> str:
-    """The text without the zeros behind it: where a cut reparenting made it shorter, the header says the old length."""
+    """The text without trailing zeros: a cut reparenting may leave the length of the old, longer text in the header."""
     return _decoded(data, LOCATOR_CODECS[locator.code], what, where).rstrip("\0")
 
 
 def footer_changes(before: Vhd, after: Vhd, volume: str, volume_size: int) -> List[Change]:
-    """The bytes that change where SM's unfinished work changes a footer."""
+    """The bytes that change when SM's unfinished work changes a footer."""
     found = []
     if bytes(before.footer) != bytes(after.footer):
         within = Structure(FOOTER_KIND, 0, Footer.SIZE)
@@ -411,7 +413,7 @@ def footer_changes(before: Vhd, after: Vhd, volume: str, volume_size: int) -> Li
 def changes(
     vhd: Vhd, texts: Sequence[bytes], parent: Optional[ParentName], uuids: Mapping[str, str], volume: str
 ) -> List[Change]:
-    """The bytes that change under new UUIDs: the header, and each locator's text, all of which then name `parent`."""
+    """The bytes that change under new UUIDs: the header and the locators' texts, all of which then name `parent`."""
     if parent is None:
         return []
     header, found = vhd.header, []
@@ -432,7 +434,7 @@ def changes(
 
 
 def _named(text: str, parent: ParentName, uuids: Mapping[str, str]) -> str:
-    """A text that names `parent` under new UUIDs, in the way in which `text` names its own."""
+    """A text that names `parent` under new UUIDs, in the spelling of `text`."""
     at = _prefix_length(text)
     prefix, rest = text[:at], text[at:]
     if parse_parent_name(rest) != parent:
@@ -441,13 +443,13 @@ def _named(text: str, parent: ParentName, uuids: Mapping[str, str]) -> str:
 
 
 def _exchanged(stored: bytes, old: str, new: str, codec: str) -> bytes:
-    """`stored`, which begins with the text `old`, with `new` in its place; what lies behind stays."""
+    """`stored` with the text `new` in place of the text `old` at its start; the bytes behind the text stay."""
     before, after = old.encode(codec), new.encode(codec)
     return after.ljust(len(before), b"\0") + stored[max(len(before), len(after)) :]
 
 
 def _with_length(header: DynamicHeader, locator: Locator, length: int) -> DynamicHeader:
-    """The header with the length of a locator's text; the names of a raw parent and of a VHD differ by a letter."""
+    """The header with another length of a locator's text: the name of a VHD is a letter longer than of a raw parent."""
     if length == locator.length:
         return header
     at = locator.number * LocatorEntry.SIZE

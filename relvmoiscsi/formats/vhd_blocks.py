@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Where a VHD keeps its blocks: the block allocation table, the batmap, and the bitmap in front of each block. Pure.
+"""The blocks of a VHD: the block allocation table, the batmap, and the bitmap in front of each block. Pure.
 
-    unit      4096 bytes; all but the first sector of a slot lies on them
+    unit      4096 bytes of the volume; the data of a block begins at a unit
     slot      513 units: 7 sectors of padding, 1 of bitmap, 4096 of data. An entry of the table is the bitmap's sector
-    lattice   slot k begins k slots behind the first one, which follows the headers: tapdisk and libvhd put every new
-              block behind the highest, so the slots of an image lie close together, and SM computes sizes from that
+    lattice   slot k begins k slots behind slot 0, which follows the headers: tapdisk and libvhd put each new block
+              behind the highest block, so the slots of an image have no gaps, and SM's sizes of volumes rely on that
 
-A bitmap has a bit for each sector of the block, the first one in the highest bit; here it is one large integer. A
-sector without its bit is the parent's; without a parent it is zero. The batmap says of a block that all bits are set,
-and then no program looks at the bitmap.
+A bitmap has a bit for each sector of the block: the highest bit is the first sector. In this module a bitmap is one
+large integer. When the bit of a sector is clear, the sector reads as in the parent, or as zeros without a parent. When
+the batmap marks a block as full, programs do not read the block's bitmap.
 
 Sources: blktap drivers/block-vhd.c (reserve_new_block, schedule_redundant_bm_write), vhd/lib/libvhd.c
 (vhd_end_of_headers, vhd_batmap_header_offset, vhd_checksum_batmap); SM drivers/lvhdutil.py (calcSizeVHDLV).
@@ -29,25 +29,25 @@ UNIT = 4096  #: bytes
 SLOT_UNITS = 513
 BLOCK_BYTES = 2 << 20
 BLOCK_SECTORS = BLOCK_BYTES // SECTOR
-UNUSED = 0xFFFFFFFF  #: entry of a block that is not there
+UNUSED = 0xFFFFFFFF  #: entry of a block that the image does not have
 FULL = (1 << BLOCK_SECTORS) - 1  #: the bitmap of a block that has all sectors
 
 _PADDING_SECTORS = 7
 ENTRY_BYTES = 4
-#: what SM takes for the headers of a VHD, whatever its size: lvhdutil.VHD_FOOTER_SIZE and the rest of calcSizeVHDLV
+#: the bytes that SM reserves for the headers of a VHD of any size: VHD_FOOTER_SIZE and the overhead in calcSizeVHDLV
 _FORMULA_BYTES = 4329472
 
 
 class Geometry(NamedTuple):
-    """Where the tables of an image lie, in bytes from the start of its volume."""
+    """The places of the tables of an image, in bytes from the start of its volume."""
 
     table: Range  #: the whole block allocation table
     batmap_header: int
-    first_slot_unit: int  #: of an image without parent locators
+    first_slot_unit: int  #: the unit of slot 0 in an image without parent locators
 
 
 def geometry(header: DynamicHeader, batmap: Optional[BatmapHeader] = None) -> Geometry:
-    """The geometry that a header and the batmap's header give."""
+    """The geometry of an image with this header and this batmap header."""
     table = Range(header.table_offset, ENTRY_BYTES * header.max_bat_entries)
     batmap_header = align_up(table.end, SECTOR)
     end = batmap_header + BatmapHeader.SIZE
@@ -57,7 +57,7 @@ def geometry(header: DynamicHeader, batmap: Optional[BatmapHeader] = None) -> Ge
 
 
 def end_of_headers(header: DynamicHeader, batmap: BatmapHeader) -> int:
-    """Bytes: where the headers of an image end, its locators included. Source: libvhd, vhd_end_of_headers."""
+    """The end of the headers of an image, locator texts included, in bytes. Source: libvhd, vhd_end_of_headers."""
     end = batmap.batmap_offset + batmap.batmap_sectors * SECTOR
     for index in range(vhd.LOCATOR_COUNT):
         entry = LocatorEntry.at(bytes(header), DynamicHeader.locators.offset + index * LocatorEntry.SIZE)
@@ -67,33 +67,33 @@ def end_of_headers(header: DynamicHeader, batmap: BatmapHeader) -> int:
 
 
 def _unit_behind(end: int) -> int:
-    """The unit whose last sector is the first possible bitmap behind `end` bytes."""
+    """The first unit whose last sector, a bitmap, lies behind `end` bytes."""
     sector = align_up(end, SECTOR) // SECTOR
     return (sector + (_PADDING_SECTORS - sector) % 8) // 8
 
 
 def entry_of(unit: int) -> int:
-    """The table's entry for a slot that begins at a unit."""
+    """The table's entry for the slot that begins at `unit`."""
     return unit * 8 + _PADDING_SECTORS
 
 
 def unit_of(entry: int) -> Optional[int]:
-    """The unit at which the slot of an entry begins; None where the data is not on a 4 KiB boundary."""
+    """The unit at which the slot of an entry begins; None when the block's data does not begin at a unit."""
     return entry // 8 if entry % 8 == _PADDING_SECTORS else None
 
 
 def bitmap_at(entry: int) -> int:
-    """Bytes from the start of the volume to the bitmap of a block."""
+    """The bytes from the start of the volume to the bitmap of a block."""
     return entry * SECTOR
 
 
 def data_at(entry: int) -> int:
-    """Bytes from the start of the volume to the data of a block."""
+    """The bytes from the start of the volume to the data of a block."""
     return (entry + 1) * SECTOR
 
 
 def formula_size(virtual_size: int) -> int:
-    """Bytes: how large SM makes the volume of a VHD that may become full, before it rounds up to extents."""
+    """The bytes that SM computes for the volume of a full VHD, before SM rounds up to extents."""
     return virtual_size + _FORMULA_BYTES + UNIT * block_count(virtual_size)
 
 
@@ -105,7 +105,7 @@ def block_count(virtual_size: int) -> int:
 
 
 def read_entries(data: bytes) -> Sequence[int]:
-    """The entries in the bytes of a table."""
+    """The entries of a table."""
     found = array("I", data)
     if sys.byteorder == "little":
         found.byteswap()
@@ -131,12 +131,12 @@ def read_bitmap(data: bytes) -> int:
 
 
 def first_sectors(count: int) -> int:
-    """The bits of the first so many sectors of a block."""
+    """A bitmap with the bits of the first `count` sectors set."""
     return FULL ^ (FULL >> count) if count < BLOCK_SECTORS else FULL
 
 
 def runs(bits: int) -> List[Range]:
-    """The stretches of sectors whose bits are set, in sectors from the start of the block."""
+    """The ranges of sectors whose bits are set, in sectors from the start of the block."""
     text, end = format(bits, f"0{BLOCK_SECTORS}b"), 0
     found: List[Range] = []
     while True:
@@ -152,7 +152,7 @@ def runs(bits: int) -> List[Range]:
 
 
 def read_batmap_header(data: bytes, where: Place) -> BatmapHeader:
-    """Raises FormatError; Unsupported for an image that has no batmap."""
+    """The header of a batmap. Raises FormatError, also for an image without a batmap."""
     header = BatmapHeader.at(data, 0, where)
     expect_magic("VHD batmap", where, header.cookie, vhd.BATMAP_COOKIE)
     if header.version not in vhd.BATMAP_VERSIONS:
@@ -161,7 +161,7 @@ def read_batmap_header(data: bytes, where: Place) -> BatmapHeader:
 
 
 class Batmap:
-    """Which blocks are full, as an image's batmap says."""
+    """The blocks that an image's batmap marks as full."""
 
     def __init__(self, data: bytes) -> None:
         self._data = bytearray(data)
@@ -178,7 +178,7 @@ class Batmap:
 
 
 def verify_batmap(header: BatmapHeader, data: bytes, virtual_size: int, where: Place) -> Batmap:
-    """The batmap; `data` are its bytes. Raises FormatError: tapdisk does not open an image whose batmap is wrong."""
+    """The batmap with the bytes `data`. Raises FormatError: tapdisk does not open an image with a wrong batmap."""
     if len(data) < checked_bytes(virtual_size):
         raise Malformed("VHD batmap", where, f"it has {len(data)} bytes for {virtual_size} bytes of disk")
     computed = batmap_checksum(header.version, data, virtual_size)
@@ -188,7 +188,7 @@ def verify_batmap(header: BatmapHeader, data: bytes, virtual_size: int, where: P
 
 
 def batmap_checksum(version: int, data: bytes, virtual_size: int) -> int:
-    """The checksum of a batmap; version 1.1 adds bytes as signed numbers. Source: libvhd, vhd_checksum_batmap."""
+    """The checksum of a batmap; for version 1.1 bytes are signed. Source: libvhd, vhd_checksum_batmap."""
     covered = data[: checked_bytes(virtual_size)]
     total = byte_sum(covered)
     if version == vhd.BATMAP_VERSIONS[0]:
@@ -197,5 +197,8 @@ def batmap_checksum(version: int, data: bytes, virtual_size: int) -> int:
 
 
 def checked_bytes(virtual_size: int) -> int:
-    """How many bytes of a batmap libvhd reads, and its checksum covers: it tells nothing about blocks behind."""
+    """The number of bytes of a batmap that libvhd reads, and that the checksum covers.
+
+    libvhd reads the bitmaps of the blocks behind these bytes.
+    """
     return align_up(max(1, virtual_size >> 24), SECTOR)

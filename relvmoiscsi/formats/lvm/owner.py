@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Whose is a device? What LVM's structures at its start say, in two small reads and without trust.
+"""The owner of a device, from LVM's structures at the start of the device, in three small reads.
 
-For deciding whether a LUN may be given to a guest as it is. The guest may have LVM of its own on it, and what it has
-written there is read here: every offset is bounded, and only the beginning of a text is looked at.
+`relvmoiscsi direct` asks whether a guest may get a LUN as a disk. A guest may write any bytes to its LUN, also LVM
+structures. So this module checks each offset, and reads only the start of each metadata text.
 
-An SR that lost its label (a torn write, a `dd` over the first sector) is still an SR: where LVM puts its first metadata
-area is looked at as well, label or not.
+A LUN with an SR may have lost its label: by a torn write, or by a `dd` over the first sector. So this module reads the
+place of LVM's first metadata area also when there is no label.
 """
 
 from typing import Dict, List, NamedTuple, Sequence
@@ -16,23 +16,23 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import MdaHeader, RawLocation
 
-USUAL_AREA = 4096  #: bytes from the start of the device, in every LVM2 release
+USUAL_AREA = 4096  #: place of the first metadata area in every LVM2 release, in bytes from the start of the device
 START_BYTES = USUAL_AREA + SECTOR
-MAX_AREAS = 4  #: LVM makes two at most
-_NAME_BYTES = 256  #: a name has 127 at most; the text begins with it, in a sector of its own
+MAX_AREAS = 4  #: LVM makes two at the most
+_NAME_BYTES = 256  #: the text begins with the name of the VG, of 127 bytes at the most, and at a sector
 
 
 class Owner(NamedTuple):
-    """What LVM's structures say. Nothing at all: there are none."""
+    """The owner that LVM's structures name. All fields are empty when the device has no such structures."""
 
     vg_name: str = ""
     is_sr: bool = False
-    problem: str = ""  #: there is LVM on it, and it cannot be said whose
+    problem: str = ""  #: why LVM's structures are there, but name no owner
     is_pv: bool = False
 
 
 def read_owner(device: Device) -> Owner:
-    """Whose the device is. Raises DeviceError when it cannot be read."""
+    """The owner of the device. Raises DeviceError when a read fails."""
     start = device.read([Range(0, min(START_BYTES, device.size_bytes))])[0]
     if len(start) < START_BYTES:
         return Owner()
@@ -57,7 +57,7 @@ def read_owner(device: Device) -> Owner:
 
 
 def _slots(device: Device, areas: Sequence[int]) -> Dict[int, List[int]]:
-    """Of each area with a header: where on the device the texts are that it points to, committed or in flight."""
+    """By the offset of each area with a header: the places on the device of its committed and precommitted texts."""
     heads = [Range(at, pv.MDA_HEADER_SIZE) for at in areas if at + pv.MDA_HEADER_SIZE <= device.size_bytes]
     found: Dict[int, List[int]] = {}
     for head, data in zip(heads, device.read(heads)):
@@ -69,6 +69,6 @@ def _slots(device: Device, areas: Sequence[int]) -> Dict[int, List[int]]:
 
 
 def _name(text: bytes) -> str:
-    """The name that a metadata text begins with: `name {`."""
+    """The VG name at the start of a metadata text (`name {`); "" for any other text."""
     name, brace, _ = text.partition(b" {")
     return name.decode("latin-1") if brace else ""

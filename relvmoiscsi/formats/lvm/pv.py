@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The label of a physical volume and its metadata areas: find, verify, and make them anew.
+"""The label and the metadata areas of a physical volume: find and verify them, and make changed ones.
 
     sector 0-3        label: LabelHeader, PvHeader, data areas, metadata areas, [ExtensionHeader, bootloader areas]
     4096              metadata area: MdaHeader, then a ring of text copies
@@ -7,8 +7,7 @@
     [end of device]   [second metadata area]
 
 All integers are little-endian, and a sector has 512 bytes on every device. The label sector holds the PV id and the
-list of metadata areas under one checksum. So one 512-byte write changes the PV id and which metadata counts
-(docs/protocol.rst).
+list of metadata areas under one checksum. So one write of 512 bytes switches PV id and metadata (docs/protocol.rst).
 
 Sources: LVM2 lib/label/label.h, lib/format_text/layout.h.
 """
@@ -38,14 +37,14 @@ class LabelHeader(Record, size=32):
     """Start of the sector that marks a device as an LVM physical volume."""
 
     id     = raw(0, 8)     #: b"LABELONE"
-    sector = le64(8)       #: number of the sector the label is in, 0 to 3
+    sector = le64(8)       #: number of the label's sector, 0 to 3
     crc    = le32(16)      #: checksum of bytes [20, 512) of the sector
     offset = le32(20)      #: bytes from the start of this header to the PV header
     type   = raw(24, 8)    #: b"LVM2 001"
 
 
 class PvHeader(Record, size=40):
-    """Who the PV is; the lists of areas follow."""
+    """PV id and size of the PV; the lists of areas follow."""
 
     pv_id       = raw(0, 32)   #: 32 characters, no dashes
     device_size = le64(32)     #: bytes
@@ -66,7 +65,7 @@ class ExtensionHeader(Record, size=8):
 
 
 class RawLocation(Record, size=24):
-    """Where a text copy lies in the ring; all zero: there is none."""
+    """The place of a text in the ring; all zeros when there is no text."""
 
     offset = le64(0)       #: bytes from the start of the metadata area
     size   = le64(8)       #: bytes, the final NUL included
@@ -82,13 +81,13 @@ class MdaHeader(Record, size=512):
     version      = le32(20)
     start        = le64(24)       #: bytes from the start of the device to this header
     size         = le64(32)       #: bytes of the whole area, this header included
-    committed    = raw(40, 24)    #: RawLocation of the text that counts ("slot 0")
+    committed    = raw(40, 24)    #: RawLocation of the committed text ("slot 0")
     precommitted = raw(64, 24)    #: RawLocation of an update in flight ("slot 1")
-    rest         = raw(88, 424)   #: the end of the list, then unused; kept
+    rest         = raw(88, 424)   #: the end of the list of locations, then unused bytes
 # fmt: on
 
 
-#: no text of an SR comes near this (1000 volumes: 0.3 MiB); a larger size in a header is not believed
+#: a header with a larger text is refused; the text of an SR is much smaller (1000 volumes: 0.3 MiB)
 MAX_TEXT_BYTES = 16 << 20
 
 _NO_TEXT = bytes(RawLocation.SIZE)
@@ -106,16 +105,16 @@ class Area(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A verified label. `sector` is all 512 bytes of it; the rest is read from them."""
+    """A verified label. `sector` has the 512 bytes, all other fields are read from `sector`."""
 
     sector: bytes
-    number: int  #: which sector of the device it is, 0 to 3
+    number: int  #: number of the sector on the device, 0 to 3
     pv_id: str  #: 32 characters
     device_size: int  #: bytes, as LVM recorded it
     mdas: Tuple[Area, ...]
-    mdas_at: int  #: where in the sector the list of metadata areas starts
-    extension_at: int  #: where in the sector the extension header is, or would be
-    used_end: int  #: where in the sector LVM's own content ends; the rest LVM leaves alone
+    mdas_at: int  #: start of the list of metadata areas, in bytes from the start of the sector
+    extension_at: int  #: place of the extension header, also when the label has none; from the start of the sector
+    used_end: int  #: end of LVM's content, from the start of the sector; LVM does not change the bytes behind
 
     @property
     def offset(self) -> int:
@@ -123,7 +122,7 @@ class Label(NamedTuple):
         return self.number * SECTOR
 
     def sector_with(self, pv_id: Optional[str] = None, mdas: Optional[Tuple[Area, ...]] = None) -> bytes:
-        """The sector under another PV id or with other metadata areas (as many as before); checksum made anew."""
+        """The sector with another PV id, or with as many other metadata areas, and with the checksum of its content."""
         sector = bytearray(self.sector)
         if pv_id is not None:
             at = LabelHeader.SIZE + PvHeader.pv_id.offset
@@ -136,10 +135,10 @@ class Label(NamedTuple):
         return sealed_label(bytes(sector))
 
     def as_of_today(self, where: Place) -> "Label":
-        """The label with the extension that LVM 2.02.143 and later give it: version 2, marked as used.
+        """The label with the extension that LVM 2.02.143 and later write: version 2, marked as used.
 
-        An older label is written anew, and without what lies behind it, by the first such LVM that changes the VG.
-        Every release reads the new one. Source: LVM2 WHATS_NEW 2.02.143; docs/formats/lvm.rst, "The label".
+        When such an LVM changes a VG with an older label, LVM writes a new label and erases the bytes behind the label.
+        Each LVM release reads the new label. Source: LVM2 WHATS_NEW 2.02.143; docs/formats/lvm.rst, "The label".
         """
         extension = ExtensionHeader.at(self.sector, self.extension_at, where)
         today = extension.replace(version=2, flags=extension.flags | EXTENSION_USED)
@@ -150,17 +149,17 @@ class Label(NamedTuple):
 
 
 def sealed_label(sector: bytes) -> bytes:
-    """The label sector with its checksum made anew."""
+    """The label sector with the checksum of its content."""
     crc = lvm_crc(sector[LABEL_CRC_START:])
     header = LabelHeader.at(sector).replace(crc=crc)
     return bytes(header) + sector[LabelHeader.SIZE :]
 
 
 def find_label(start: bytes, where: Place) -> Optional[Label]:
-    """The one label in the first four sectors (`start` is at least those); None when no sector looks like one.
+    """The label in the first four sectors, which `start` must hold; None when no sector has LABEL_ID or LABEL_TYPE.
 
-    LVM takes a sector as a label for its type alone, and skips one whose `LABELONE` is right and whose checksum is
-    not. Nothing here goes on in either case: raises BadMagic, BadChecksum, Malformed (two labels) or Unsupported.
+    LVM is less strict: LVM accepts a sector with LABEL_TYPE and without LABEL_ID, and skips a label with a wrong
+    checksum. This function raises in both cases: BadMagic, BadChecksum, Malformed (two labels) or Unsupported.
     Source: LVM2 lib/label/label.c, _find_label_header.
     """
     labels = []
@@ -176,7 +175,7 @@ def find_label(start: bytes, where: Place) -> Optional[Label]:
 
 
 def parse_label(sector: bytes, number: int, where: Place) -> Label:
-    """Verify a label sector and read its lists. Raises FormatError."""
+    """Verify a label sector and read the lists of areas. Raises FormatError."""
     header = LabelHeader.at(sector, 0, where)
     expect_magic("LVM label", where, header.id, LABEL_ID)
     computed = lvm_crc(sector[LABEL_CRC_START:])
@@ -202,7 +201,7 @@ def parse_label(sector: bytes, number: int, where: Place) -> Label:
 
 
 def _area_list(sector: bytes, at: int, where: Place) -> Tuple[Tuple[Area, ...], int]:
-    """The areas of a list that starts at `at`, and where the list ends."""
+    """The areas of the list that starts at byte `at` of the sector, and the end of the list."""
     areas: List[Area] = []
     while True:
         entry = AreaEntry.at(sector, at, where.plus(at))
@@ -223,7 +222,7 @@ def _extension_end(sector: bytes, at: int, where: Place) -> int:
 
 
 class Mda(NamedTuple):
-    """A verified metadata area header and what it points to."""
+    """A verified header of a metadata area, and the header's two locations."""
 
     area: Area
     header: MdaHeader
@@ -261,9 +260,9 @@ def parse_mda(data: bytes, area: Area, where: Place) -> Mda:
 
 
 def mda_header(area: Area, committed: RawLocation, like: Optional[MdaHeader] = None) -> MdaHeader:
-    """A header for `area` whose slot 0 is `committed` and whose slot 1 is empty.
+    """A header for `area` with `committed` in slot 0 and an empty slot 1.
 
-    `like` gives the bytes whose meaning this program does not know.
+    The bytes of `rest`, of which relvmoiscsi does not know the meaning, come from `like`.
     """
     header = (like or MdaHeader.zero()).replace(
         magic=MDA_MAGIC,
@@ -277,14 +276,14 @@ def mda_header(area: Area, committed: RawLocation, like: Optional[MdaHeader] = N
 
 
 def text_location(area: Area, position: int, text: bytes) -> RawLocation:
-    """The slot for a text that lies, unwrapped, at byte `position` of the device."""
+    """The location of a text that lies in one piece at byte `position` of the device."""
     return RawLocation.zero(offset=position - area.offset, size=len(text), crc=lvm_crc(text))
 
 
 def text_ranges(area: Area, location: RawLocation, where: Place) -> List[Range]:
-    """The one or two ranges of the device that hold a text; the ring is [512, size) and wraps to 512.
+    """The one or two ranges of the device that hold a text; the ring is [512, size) of the area and wraps to 512.
 
-    Raises Malformed when the slot points outside the ring, Unsupported for a text beyond MAX_TEXT_BYTES.
+    Raises Malformed for a location outside the ring, Unsupported for a text of more than MAX_TEXT_BYTES.
     """
     ring = area.size - MDA_HEADER_SIZE
     if location.size > MAX_TEXT_BYTES:
@@ -303,13 +302,13 @@ def text_ranges(area: Area, location: RawLocation, where: Place) -> List[Range]:
 
 
 def read_texts(device: Device, mdas: Sequence[Mda]) -> List[bytes]:
-    """The committed text of each area, as stored, in one batch of reads. Not verified yet."""
+    """The committed text of each area, as stored, in one batch of reads. `verify_text` must verify the texts."""
     places = [Place(device.name, mda.area.offset) for mda in mdas]
     return read_pieces(device, [text_ranges(mda.area, mda.committed, place) for mda, place in zip(mdas, places)])
 
 
 def verify_text(text: bytes, location: RawLocation, where: Place) -> None:
-    """Raises BadChecksum, or Malformed when the text is not one string that ends in a NUL."""
+    """Raises BadChecksum, or Malformed when the only NUL of the text is not its last byte."""
     computed = lvm_crc(text)
     if computed != location.crc:
         raise BadChecksum("Metadata text", where, location.crc, computed)

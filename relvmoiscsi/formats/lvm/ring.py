@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Free space in the text ring of a metadata area, and who gets which part of it.
+"""Free space in the text ring of a metadata area, and the places of second area and journal in the free space.
 
     area.offset                                                            area.end
     | header | ... free ... | journal | live text |  gap  | second area ... | ... free |
 
-LVM writes its next text behind the live one and goes round. So the second area goes behind the live text, and the
-journal ends shortly before it: that is what LVM reclaims last. Everything handed out starts and ends on a multiple
-of 4096, so that no physical block is shared with a live text or a header.
+LVM writes each new text behind the live text, round the ring. So LVM reclaims the space in front of the live text last:
+the journal goes there. The second area goes behind the live text. Second area and journal start and end on multiples of
+4096, so that they share no physical block with a live text or a header.
 
-A write of another host may land late. So two runs on the same LUN do not use the same places, unless both write the
-same bytes there: `seed`, a large number that comes with the new ids, moves area and journal within the free space.
+`seed` moves second area and journal within the free space, so that late writes of another host do no harm:
+
+    t0    host A begins a run and stalls in a write
+    t1    host B begins a run on the same LUN, with other new ids: another seed, so other places
+    t2    host A's write arrives, and does not hit the journal or the second area of host B
+
+Two runs with the same new ids have the same seed, and write the same bytes to the same places.
 """
 
 from typing import List, Optional, Sequence
@@ -18,18 +23,18 @@ from relvmoiscsi.device import Range, align_down, align_up
 from relvmoiscsi.formats.lvm.pv import MDA_HEADER_SIZE, Area
 
 ALIGNMENT = 4096
-#: room in a second area for LVM's own updates, should a run be cut there: two more texts and this
+#: spare room in a second area: two more texts and these bytes, for LVM's updates after a run that was cut
 _SPARE_BYTES = 64 << 10
-#: room left behind the live text for an LVM update that comes between, from a host that does not see our locks
+#: free space behind the live text, for an LVM update during a run by a host that does not see this host's locks
 _GAP_BYTES = 64 << 10
-#: the smallest area LVM has ever been asked to read here
+#: the smallest metadata area with which the tests run LVM
 MIN_AREA_BYTES = 36 << 10
 
 
 def free_ranges(area: Area, live: Sequence[Range], taken: Sequence[Range] = ()) -> List[Range]:
-    """Free parts of the ring in the order LVM will fill them: from the end of the live text, once around.
+    """The free ranges of the ring in LVM's order: from the end of the live text, once around.
 
-    `live` is the committed text, in one range or two; `taken` is what else must stay.
+    `live` are the one or two ranges of the committed text; `taken` are other ranges that must stay.
     """
     free, position = [], area.offset + MDA_HEADER_SIZE
     for used in sorted([*live, *taken]) + [Range(area.end, 0)]:
@@ -43,10 +48,10 @@ def free_ranges(area: Area, live: Sequence[Range], taken: Sequence[Range] = ()) 
 
 
 def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool, seed: int = 0) -> Optional[Area]:
-    """Room for a header and a text, in the first half of the free part that it falls into; None when nothing fits.
+    """Room for a header and a text, in the first half of one of the `free` ranges; None when no range is large enough.
 
-    With `spare` there is room for LVM's own updates too: inside, should a run be cut while the label points there,
-    and, where the ring is large enough, between the live text and the second area.
+    With `spare` the second area has room for LVM's updates: after a cut the label may list the second area. And a ring
+    that is large enough then has a gap for LVM's updates between live text and second area.
     """
     size = max(align_up(MDA_HEADER_SIZE + text_bytes, ALIGNMENT), MIN_AREA_BYTES)
     gaps = [0]
@@ -61,7 +66,10 @@ def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool, seed:
 
 
 def place_journal(free: Sequence[Range], length: int, seed: int = 0) -> Optional[Range]:
-    """Room for a journal of `length` bytes (a multiple of ALIGNMENT), late in LVM's order: in the last eighth."""
+    """Room for a journal of `length` bytes, a multiple of ALIGNMENT; None when no `free` range is large enough.
+
+    The journal goes to the last eighth of the last range, which LVM reclaims last.
+    """
     for part in reversed(free):
         if part.length >= length:
             return Range(part.end - length - _shift(seed, (part.length - length) // 8), length)
@@ -69,5 +77,5 @@ def place_journal(free: Sequence[Range], length: int, seed: int = 0) -> Optional
 
 
 def _shift(seed: int, room: int) -> int:
-    """A multiple of ALIGNMENT, at most `room`."""
+    """A multiple of ALIGNMENT, at most `room`, that depends on `seed`."""
     return seed % (room // ALIGNMENT + 1) * ALIGNMENT

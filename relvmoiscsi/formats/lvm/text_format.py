@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-r"""LVM's text format: read into a tree that remembers where every token stands.
+r"""LVM's text format, read into a tree that has the position of each token.
 
-The tree is for finding things; the text itself is changed by replacing the bytes of single tokens (`edited`), so
-comments, order, spacing and unknown keys survive by construction.
+Callers search the tree, but change the text: `edited` replaces the bytes of single tokens. So comments, order, spacing
+and unknown keys stay.
 
     node       = identifier "=" value | identifier "{" node* "}"
     value      = scalar | "[" scalar ("," scalar)* "]"
     scalar     = integer | float | "..." with \" and \\ | '...'
     identifier = anything up to white space or one of # = { }
 
-Text is a str of one character per byte (latin-1), so positions in it are byte positions.
+A text is a str with one character per byte (latin-1), so positions in a text are byte positions.
 Source: LVM2 libdm/libdm-config.c.
 """
 
@@ -23,38 +23,38 @@ from relvmoiscsi.errors import Malformed, Place
 Value = Union[int, float, str]
 
 MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
-#: LVM writes more than these bytes for an item, which is an assignment, or an end of a section, and for a value of a
-#: list (a segment has 7 items in 115 bytes), so its own texts stay below this, however large; a text that does not is
-#: none of LVM's, and would cost more memory than it is worth
+#: a text of n bytes may have n / BYTES_FOR_AN_ITEM items: assignments, ends of sections, and values of lists. LVM
+#: writes more bytes for an item (a segment has 7 items in 115 bytes). So a text with more items is not a text of LVM,
+#: and `parse` refuses such a text before its tree fills the memory
 BYTES_FOR_AN_ITEM = 12
 _SPARE_ITEMS = 1024
 
-#: parts of the patterns below; nothing in them can match in two ways, so they never backtrack far
+#: parts of the patterns below; no part can match a text in two ways, so the patterns never backtrack far
 _BLANK = r"[ \t\r\n\f\v]*(?:\#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*"
 _WORD = r"""[^\s\#={}\[\],"']+"""
 _STRING = r"""(?:"[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')"""
 _LIST = rf"""\[[^\#={{}}\[\]"']*(?:(?:{_STRING}|\#[^\n]*\n)[^\#={{}}\[\]"']*)*\]"""
 
-#: one item and what is blank before it
+#: one item, and the white space and comments in front of it
 _ITEM = re.compile(
     rf"{_BLANK}(?:({_WORD}){_BLANK}(?:={_BLANK}(?:({_STRING}|{_WORD})|({_LIST}))|(\{{))|(\}})|(\Z))", re.DOTALL
 )
-_SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: of its groups; the first one is the name
+_SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: groups of _ITEM; group 1 is the name
 
 _TOKEN = re.compile(rf"{_BLANK}(?:([={{}}\[\],])|({_WORD})|({_STRING})|(\Z))", re.DOTALL)
-_KINDS = ("", "mark", "word", "string", "end")  #: of its groups
+_KINDS = ("", "mark", "word", "string", "end")  #: kinds of the groups of _TOKEN
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+)\Z")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
-_SHOWN = 64  #: characters of a token that a message repeats
+_SHOWN = 64  #: characters of a token that a message quotes
 
 
-#: the smallest piece that means something: its kind, its text, where it begins
+#: a token: its kind, its text, and its position
 Token = Tuple[str, str, int]
 
 
 class Assignment(NamedTuple):
-    """`key = value` in bytes [start, end); the value, with its quotes or brackets, is in [value_start, end)."""
+    """`key = value` in bytes [start, end); the value, quotes or brackets included, is in [value_start, end)."""
 
     values: Tuple[Value, ...]
     is_list: bool
@@ -64,9 +64,9 @@ class Assignment(NamedTuple):
 
 
 class Section:
-    """`name { ... }`: its assignments and sections by key, in the order of the text.
+    """`name { ... }`: assignments and sections by key, in the order of the text.
 
-    The lookups raise Malformed with the place of the section when a key is missing or of another type.
+    The lookups raise Malformed, with the place of the section, for a missing key and for a value of another type.
     """
 
     __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections")
@@ -74,7 +74,7 @@ class Section:
     def __init__(self, name: str, name_start: int, text_at: Place) -> None:
         self.name = name
         self.name_start = name_start
-        self.end = name_start  #: behind its closing brace, once that is read
+        self.end = name_start  #: behind the closing brace, once `parse` has read the brace
         self.assignments: Dict[str, Assignment] = {}
         self.sections: Dict[str, Section] = {}
         self._text_at = text_at
@@ -96,7 +96,7 @@ class Section:
         return self.sections[name]
 
     def single(self, key: str) -> Assignment:
-        """An assignment of one value that is no list."""
+        """The assignment of a value that is not a list."""
         if key not in self.assignments:
             raise self._problem(f"it has no {key}")
         found = self.assignments[key]
@@ -117,7 +117,7 @@ class Section:
         return value
 
     def strings(self, key: str) -> List[str]:
-        """The strings of a list; a missing key is an empty list, a single string a list of one."""
+        """The strings of a list. A missing key gives no strings, and a value that is a string gives this string."""
         if key not in self.assignments:
             return []
         values = self.assignments[key].values
@@ -138,7 +138,7 @@ class _Parser:
         self._at = 0
         self._most = len(text) // BYTES_FOR_AN_ITEM + _SPARE_ITEMS
         self._items_left = self._values_left = self._most
-        self._known: Dict[str, Tuple[Value, ...]] = {}  # what stands behind `=`, read: LVM says the same of each LV
+        self._known: Dict[str, Tuple[Value, ...]] = {}  # by the text behind `=`: many LVs have equal values
 
     def parse(self) -> Section:
         root = Section("", 0, self._where)
@@ -178,7 +178,7 @@ class _Parser:
             raise self._problem(("word", str(key), start), "each name only once")
 
     def _values(self, text: str, start: int) -> Tuple[Value, ...]:
-        """What stands behind `=`: one value, or those of a list."""
+        """The value behind `=`, or the values of a list behind `=`."""
         found = self._known.get(text)
         if found is None:
             found = self._known[text] = self._listed(text, start) if text[0] == "[" else (self._value(text, start),)
@@ -213,7 +213,7 @@ class _Parser:
         return Malformed("LVM metadata text", self._where, f"it goes on after {self._most} items")
 
     def _complaint(self, at: int) -> Malformed:
-        """What is wrong with the item that begins at a byte: the first of its tokens that does not fit."""
+        """The error of the item at the position `at`: its first token that does not fit."""
         tokens = _tokens(self._text, at, self._where)
         token = next(tokens)
         if token[0] != "word":
@@ -229,11 +229,11 @@ class _Parser:
 
 
 def _tokens(text: str, position: int, where: Place) -> Iterator[Token]:
-    """The tokens of a text from a byte on, one at a time, then "end" for ever. Raises Malformed."""
+    """The tokens of a text from `position` on, then "end" without end. Raises Malformed."""
     while True:
         match = _TOKEN.match(text, position)
         if match is None:
-            raise Malformed("LVM metadata text", where.plus(position), "a string does not end, or a byte fits nowhere")
+            raise Malformed("LVM metadata text", where.plus(position), "a string has no end, or a byte fits no token")
         group = match.lastindex or 0
         position = match.end()
         yield _KINDS[group], match.group(group), match.start(group)
@@ -244,7 +244,7 @@ def _is_value(token: Token) -> bool:
 
 
 def _number(word: str) -> Union[int, float, None]:
-    """A number as C reads it, where a leading zero means octal; None for a word that is none, or beyond 64 bits."""
+    """The number in a word, as C reads numbers: a leading zero means octal. None for other words and beyond 64 bits."""
     if word.isdecimal() and word[0] != "0" and len(word) < 19:
         return int(word)
     if _INTEGER.match(word):
@@ -268,7 +268,7 @@ class Edit(NamedTuple):
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:
-    """`text` with every edit made; edits do not overlap."""
+    """`text` after all edits, which must not overlap."""
     parts, position = [], 0
     for edit in sorted(edits):
         parts.append(text[position : edit.start])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A volume group as values: verified, extents mapped to bytes of the device, and its text under new identities.
+"""A verified volume group, the places of its extents on the device, and its text under new identities.
 
-Only what SM makes is accepted: one PV, linear LVs. Everything else is refused by name, before anything is planned.
+SM makes volume groups of one PV and linear LVs. This module refuses every other volume group, and names the reason.
 """
 
 from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
@@ -11,14 +11,14 @@ from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupporte
 from relvmoiscsi.formats.identity import dashed, parse_lvm_id, replace_uuids
 from relvmoiscsi.formats.lvm.text_format import Edit, Section, edited, parse
 
-#: section and key names of the text that carry nothing this project would have to know
+#: section names and status words of the text that hold no identity
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
 _VG_STATUS = {"RESIZEABLE", "READ", "WRITE"}
 _PV_STATUS = {"ALLOCATABLE"}
 _LV_WORDS = ("READ", "WRITE", "VISIBLE")  #: in the order in which LVM writes them
 _LV_STATUS = set(_LV_WORDS)
 
-#: keys without which LVM reads no metadata; those used here are looked up in any case
+#: keys without which LVM refuses a text, as far as this module does not read the keys anyway
 _MANDATORY_IN_VG = ("max_lv", "max_pv")
 MAX_SEQNO = (1 << 32) - 1
 
@@ -28,11 +28,11 @@ _OWNERSHIP = ("system_id", "lock_type", "lock_args")
 #: hints that name the original's disk (LVM 2.03.12 and later); LVM writes them anew
 _DEVICE_HINTS = ("device_id_type", "device_id")
 
-_IN_TEXT = Place("the metadata text", 0)  #: of a text that was verified already
+_IN_TEXT = Place("the metadata text", 0)  #: place of a text that was verified before
 
 
 class Segment(NamedTuple):
-    """Extents [start_extent, start_extent + extent_count) of an LV, which lie in a row on the PV."""
+    """Extents [start_extent, start_extent + extent_count) of an LV, in one piece on the PV."""
 
     start_extent: int
     extent_count: int
@@ -45,7 +45,7 @@ def extents_of(segments: Iterable[Segment]) -> List[int]:
 
 
 class LogicalVolume(NamedTuple):
-    """A volume as the text describes it; `segments` are in the order of its extents."""
+    """A volume as the text describes the volume; `segments` are in the order of the volume's extents."""
 
     name: str
     id: str  #: 32 characters
@@ -63,13 +63,13 @@ class LogicalVolume(NamedTuple):
 
 
 class VolumeGroup(NamedTuple):
-    """What the committed text says. `text` is as stored, without its NUL; one character per byte."""
+    """The content of the committed text. `text` is as stored, without its NUL, one character per byte."""
 
     text: str
     name: str
     id: str
     seqno: int
-    pv_name: str  #: "pv0": how the text calls the physical volume
+    pv_name: str  #: "pv0": the name of the physical volume in the text
     pv_id: str
     dev_size: int  #: bytes
     pe_start: int  #: bytes from the start of the device to extent 0
@@ -79,7 +79,7 @@ class VolumeGroup(NamedTuple):
 
     @property
     def data_end(self) -> int:
-        """Where the last extent ends, in bytes from the start of the device."""
+        """The end of the last extent, in bytes from the start of the device."""
         return self.pe_start + self.pe_count * self.extent_size
 
     def size_of(self, lv: LogicalVolume) -> int:
@@ -87,11 +87,11 @@ class VolumeGroup(NamedTuple):
         return lv.extent_count * self.extent_size
 
     def ranges(self, lv: LogicalVolume, offset: int, length: int) -> List[Range]:
-        """Where bytes [offset, offset + length) of an LV lie on the device, in order; one range per segment.
+        """The ranges of the device that hold bytes [offset, offset + length) of an LV, in order, one range per segment.
 
-        Raises Truncated when the LV ends before.
+        Raises Truncated when the LV ends before `offset + length`.
         """
-        if len(lv.segments) == 1:  # as nearly all have
+        if len(lv.segments) == 1:  # the usual case, without a loop
             segment = lv.segments[0]
             if offset >= 0 and length > 0 and offset + length <= segment.extent_count * self.extent_size:
                 return [Range(self.pe_start + segment.first_pe * self.extent_size + offset, length)]
@@ -109,10 +109,10 @@ class VolumeGroup(NamedTuple):
 
 
 def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> VolumeGroup:
-    """Read and verify a committed text. `where` is the place of its first byte.
+    """Read and verify a committed text. `where` is the place of the text's first byte. Raises FormatError.
 
-    Raises FormatError. Where `on_defect` returns, only for what leaves no volume group to speak of: volumes that do not
-    read are left out, so that such a text is for reading only.
+    An `on_defect` that returns keeps the defects. Then the result lacks the volumes that cannot be read: never write a
+    text that was made from such a result. FormatError then means that no volume group can be read at all.
     """
     root = parse(text, where)
     if len(root.sections) != 1:
@@ -150,7 +150,7 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
 
 
 def _refuse_unreadable(text: str, vg: Section, where: Place) -> None:
-    """What LVM itself would not read, a new identity does not make better."""
+    """Raises Malformed for a text that LVM does not read."""
     what = f"Volume group {vg.name}"
     if vg.name_start != 0:
         raise Malformed("Metadata text", where, f"it begins with {text[:16]!r}, not with its volume group")
@@ -200,7 +200,7 @@ def _only_pv(vg: Section) -> Section:
 
 
 def _lv_sections(vg: Section) -> List[Section]:
-    """The sections of the LVs in the order of the text; a VG without LVs has no `logical_volumes` section."""
+    """The sections of the LVs, in the order of the text. A VG without LVs has no section `logical_volumes`."""
     found = vg.sections.get("logical_volumes")
     return list(found.sections.values()) if found else []
 
@@ -213,7 +213,7 @@ def _lv(section: Section, pv_name: str) -> LogicalVolume:
     status = _status(what, section)
     segments = sorted(_segment(what, child, pv_name) for child in section.sections.values())
     if section.integer("segment_count") != len(segments) or not segments:
-        raise Malformed(what, where, f"it has {len(segments)} segments and says otherwise")
+        raise Malformed(what, where, f"it has {len(segments)} segments, and its segment_count is another number")
     expected = 0
     for segment in segments:
         if segment.start_extent != expected:
@@ -234,7 +234,7 @@ def _segment(what: str, section: Section, pv_name: str) -> Segment:
 
 
 def _verify_extents(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
-    """Every extent lies on the PV and belongs to one LV at the most."""
+    """Reports a defect for an extent that is not on the PV, and for an extent of two LVs."""
     taken = sorted((s.first_pe, s.first_pe + s.extent_count, lv.name) for lv in vg.lvs for s in lv.segments)
     free_from, before = 0, ""
     for first, end, name in taken:
@@ -265,11 +265,11 @@ def renamed_text(
     ids: Mapping[str, str],
     uuids: Mapping[str, str],
 ) -> str:
-    """The text under new identities, one generation on; every other byte stays.
+    """The text under new identities, with the seqno raised by one. All other bytes stay.
 
-    `lvs` maps the name of each LV to its new name, status, tags and segments, or to None where the LV is removed.
-    `ids` maps every PV, VG and LV id (32 characters). Names of the SR and its volumes in LVM's note of its last
-    command (`description`) follow `uuids`. Hints that name the original's disk go.
+    `lvs` maps the name of each LV to the LV's new name, status, tags and segments; None removes the LV. `ids` maps each
+    PV, VG and LV id (32 characters). LVM stores its last command in `description`: UUIDs there change by `uuids`. The
+    keys that name the original's disk (_DEVICE_HINTS) go.
     """
     root = parse(vg.text, _IN_TEXT)
     (section,) = root.sections.values()
@@ -291,7 +291,7 @@ def renamed_text(
 
 
 def text_without_tags(vg: VolumeGroup) -> str:
-    """The text without the tags of the VG, the PV and the LVs: tags are the administrator's."""
+    """The text without the tags of the VG, the PV and the LVs: a tag may hold an old UUID on purpose."""
     (section,) = parse(vg.text, _IN_TEXT).sections.values()
     tags = [one.assignments.get("tags") for one in (section, _only_pv(section), *_lv_sections(section))]
     return edited(vg.text, [Edit(found.start, found.end, "") for found in tags if found is not None])
@@ -314,7 +314,7 @@ def _lv_edits(
         words = [word for word in _LV_WORDS if word in wanted.status]
         edits.append(Edit(status.start, status.end, "status = " + _listed(words)))
     if wanted.tags != lv.tags:
-        # LVM writes no tags for an LV that has none, and tags behind the flags, which older releases do not have
+        # LVM writes the tags behind the flags. Older LVM releases write no flags. An LV without tags has no line `tags`
         before = section.assignments.get("flags", status)
         tags = section.assignments.get("tags")
         start, end = (tags.start, tags.end) if tags else (before.end, before.end)
@@ -329,7 +329,7 @@ def _lv_edits(
 
 
 def _segments_text(segments: Sequence[Segment], pv_name: str) -> str:
-    """Linear segments as LVM writes them on a disk: no indentation, no comments."""
+    """Linear segments in the form that LVM writes to a disk: without indentation and comments."""
     parts = []
     for number, (start, count, first_pe) in enumerate(segments, 1):
         extents = f"start_extent = {start}\nextent_count = {count}"
@@ -339,12 +339,12 @@ def _segments_text(segments: Sequence[Segment], pv_name: str) -> str:
 
 
 def _blanks_before(text: str, position: int) -> int:
-    """Where the white space before a position begins."""
+    """The position of the white space that ends at `position`."""
     return len(text[:position].rstrip(" \t\r\n"))
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Words that need no escapes, as LVM writes a list."""
+    """A list in LVM's form; the words must not need escapes."""
     return "[{}]".format(", ".join(f'"{word}"' for word in words))
 
 

@@ -159,9 +159,9 @@ BROKEN = {
     "a = 1 }": "'}', expected a name",
     "= 1": "'=', expected a name",
     '"a" = 1': "'\"a\"', expected a name",
-    'a = "b': "a string does not end",
-    "a = 'b": "a string does not end",
-    'a = "b\\"': "a string does not end",
+    'a = "b': "a string has no end",
+    "a = 'b": "a string has no end",
+    'a = "b\\"': "a string has no end",
     "a = 1 a = 2": "'a', expected each name only once",
     "a { } a { }": "'a', expected each name only once",
     "a = 1 a { }": "'a', expected each name only once",
@@ -172,7 +172,7 @@ BROKEN = {
     "a = 08": "'08', expected a value",
     "a = nan": "'nan', expected a value",
     "a = \xb2": "'\xb2', expected a value",
-    "a =\xa01": "a byte fits nowhere",
+    "a =\xa01": "a byte fits no token",
 }
 
 

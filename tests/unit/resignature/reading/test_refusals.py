@@ -484,7 +484,9 @@ TEXTS = {
     "overlapping LVs": malformed(text('"pv0", 1', '"pv0", 0'), "it overlaps", "at extent 0"),
     "overlapping segments": malformed(_overlapping_segments, "extent 1 is in no segment or in two"),
     "gap between segments": malformed(_gap_between_segments, "extent 1 is in no segment or in two"),
-    "segments that were not counted": malformed(text("segment_count = 1", "segment_count = 2"), "says otherwise"),
+    "segments that were not counted": malformed(
+        text("segment_count = 1", "segment_count = 2"), "segment_count is another number"
+    ),
     "duplicate LV names": malformed(_duplicate_names, "'MGT', expected each name only once"),
     "duplicate LV ids": malformed(_duplicate_ids, "it has the id of MGT"),
     "LV with the id of the VG": malformed(_id_of_the_vg, "it has the id of the volume group"),
