@@ -15,8 +15,8 @@ A save that is cut between t0 and t1 leaves the VDI of the save before. So does 
 t0 and t1. When several VDIs can be read, the VDI with the highest serial counts: clocks of hosts may be wrong.
 docs/formats/saved-vms.rst.
 
-A guest that can write to the VDI may write any bytes there. So each length, count and depth has a limit, the records of
-a VM are unpacked only when a caller asks for that VM, and `unpack` refuses content that `pack` never makes.
+A guest that can write to the VDI may write any bytes there. So each length, count and depth has a limit. The records of
+a VM are unpacked only when a caller asks for that VM. `unpack` refuses content that `pack` never makes.
 """
 
 import hashlib

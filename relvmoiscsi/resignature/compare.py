@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Whether two LUNs share no identity, and differ in nothing else, byte for byte."""
+"""Compare an original and its clone: the LUNs must share no identity and differ in nothing else, byte for byte."""
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
@@ -19,7 +19,7 @@ _ELSEWHERE = "Their volumes do not lie at the same places. A clone that was made
 
 
 class Comparison(NamedTuple):
-    """What `check --original` found; without problems the clone shares nothing with the original."""
+    """The result of `check --original`. Without problems, the clone shares no identity with the original."""
 
     problems: List[str]
     bytes_compared: int
@@ -28,11 +28,11 @@ class Comparison(NamedTuple):
 def compare(
     original: Device, clone: Device, data: Optional[Sequence[Range]] = None, progress: Optional[Progress] = None
 ) -> Comparison:
-    """Whether two LUNs share no identity and differ in nothing else.
+    """Compare an original and its clone.
 
-    `data` are the ranges of both devices that may hold anything but zeros; None compares no guest data. `progress` is
-    told how many bytes are compared, and how many will be. Raises FormatError, Refused or NotFound for a LUN that holds
-    no SR.
+    `data` are the ranges that hold data on either device; without `data`, no guest data is compared. `progress` gets
+    the number of bytes compared so far, and the number of all bytes to compare. Raises FormatError, Refused or NotFound
+    for a LUN without an SR.
     """
     caches = [ReadCache(original), ReadCache(clone)]
     labels = [survey.read_label(cache) for cache in caches]
@@ -63,7 +63,7 @@ def compare(
 
 
 def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: Optional[Run]) -> str:
-    """The sentence about an original that a clone was not made of."""
+    """The message for an `original` from which `clone` was not made."""
     made_of = f", which was made of SR {run.ids.sr}" if run is not None and run.ids.new_sr == clone.sr_uuid else ""
     told = f"{clone.name} holds SR {_named(clone)}{made_of}, and {original.name} holds SR {_named(original)}"
     unless = (
@@ -80,7 +80,7 @@ def _named(lun: Lun) -> str:
 
 
 def _extents(lun: Lun, data: Sequence[Range]) -> List[Range]:
-    """The parts of `data` that belong to volumes; everything else is LVM's."""
+    """The parts of `data` in extents of volumes; outside these extents is metadata of LVM."""
     vg, found = lun.vg, []
     owned = sorted(part for lv in vg.lvs for part in vg.ranges(lv, 0, vg.size_of(lv)))
     for part in data:
@@ -98,9 +98,10 @@ def _differing(
     allowed: Dict[int, bytes],
     progress: Optional[Progress] = None,
 ) -> List[str]:
-    """A sentence for each mebibyte in which the LUNs differ otherwise than `allowed`: the clone's bytes, by offset.
+    """A sentence for each mebibyte in which the LUNs differ and the clone's bytes are not those of `allowed`.
 
-    `progress` is told how many bytes of each LUN are read, and how many will be.
+    `allowed` has expected bytes of the clone by their offset. `progress` gets the number of bytes read of each LUN, and
+    the number of all bytes to read.
     """
     problems: List[str] = []
     done, total = 0, sum(span.length for span in spans)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What is on a device: no SR, or an SR that is clean, unfinished, resignatured or damaged, with each defect. Pure."""
+"""The state of a device: no SR, or an SR that is clean, unfinished, resignatured or damaged, with each defect. Pure."""
 
 from typing import List, NamedTuple, Optional, Tuple
 
@@ -23,29 +23,29 @@ IS_ONE, CAN_BE_ONE, CANNOT_BE_ONE = "is", "can be", "cannot be"
 
 
 class Inspection(NamedTuple):
-    """What is on a device. `problem` says why there is no `lun`."""
+    """The content of a device. `problem` says why `lun` is None."""
 
     state: str
     lun: Optional[Lun] = None
     commit_record: Optional[CommitRecord] = None
-    run: Optional[Run] = None  #: of the journal, where it still lies on the LUN
+    run: Optional[Run] = None  #: from the journal; None after LVM has overwritten the journal
     problem: Optional[RelvmoiscsiError] = None
-    defects: Tuple[RelvmoiscsiError, ...] = ()  #: of a LUN that is damaged: all that were found, `problem` first
-    readable: Optional[Lun] = None  #: what can be read of such a LUN, for telling; nothing may be planned with it
+    defects: Tuple[RelvmoiscsiError, ...] = ()  #: all defects of a damaged LUN, `problem` first
+    readable: Optional[Lun] = None  #: the readable part of a damaged LUN, for `show`; never plan with this
 
 
 class OneVdiOutlook(NamedTuple):
-    """Whether a LUN is one with a single VDI, or can be made one."""
+    """Whether a LUN has one VDI, or a resignature can make one VDI of the LUN."""
 
     state: str  #: IS_ONE, CAN_BE_ONE or CANNOT_BE_ONE
-    cost: Optional[Cost] = None  #: of making it one
-    problem: Optional[RelvmoiscsiError] = None  #: why it cannot be
+    cost: Optional[Cost] = None  #: with CAN_BE_ONE
+    problem: Optional[RelvmoiscsiError] = None  #: the reason, with CANNOT_BE_ONE
 
 
 def inspect(device: Device) -> Inspection:
-    """What is on a device. Raises DeviceError only: whatever the disk holds is an answer.
+    """Read a device and give its state. Raises DeviceError when a read fails, and nothing else for any content.
 
-    A damaged LUN is read to its end, and each defect is told. `prepare` stops at the first of them.
+    The result has each defect of a damaged LUN. `prepare` raises the first defect.
     """
     cache = ReadCache(device)
     try:
@@ -67,7 +67,7 @@ def inspect(device: Device) -> Inspection:
 
 
 def _why_unfinished(device: Device, record: CommitRecord) -> Unfinished:
-    """What to say of a run that was cut: the way on."""
+    """The error for a LUN with a run that was cut; the message says how to settle the run."""
     try:
         mark = earlier_run.find_unfinished(device)
     except FormatError:
@@ -78,12 +78,12 @@ def _why_unfinished(device: Device, record: CommitRecord) -> Unfinished:
 
 
 def _inspect_at_rest(device: Device, label: Label, record: Optional[CommitRecord], run: Optional[Run]) -> Inspection:
-    """What is on a LUN without an unfinished run, as far as it reads."""
+    """The state of a LUN without an unfinished run."""
     defects: List[RelvmoiscsiError] = []
     lun = None
 
     def keep(defect: FormatError) -> None:
-        if defect not in defects:  # one object: what does not read may be met again where parts are compared
+        if defect not in defects:  # reading and comparing parts may report the same error object twice
             defects.append(defect)
 
     try:
@@ -99,15 +99,16 @@ def _inspect_at_rest(device: Device, label: Label, record: Optional[CommitRecord
             raise
         defects.append(problem)
     if defects:
-        readable = lun._replace(work=None) if lun is not None else None  # its work is not going to be finished
+        readable = lun._replace(work=None) if lun is not None else None  # a damaged LUN is only shown
         return Inspection(DAMAGED, None, record, None, defects[0], tuple(defects), readable)
     return Inspection(state_of(record), lun, record, run)
 
 
 def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
-    """Whether the LUN that `inspect` has found can be made one with a single VDI. Whatever is on it is an answer.
+    """Whether a resignature can make one VDI of a LUN that `inspect` has found. Writes nothing.
 
-    Nothing is written. Of a chain the block tables are read, and the bitmaps of blocks that are not known to be full.
+    Reads the block tables of the chain, and the bitmaps of blocks that no batmap marks as full. Raises DeviceError when
+    a read fails, and nothing else for any content.
     """
     try:
         cost = collapse.make_one(device, lun, OneVdiRequest()).cost

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Which VDI of a LUN is to stay, the images of its chain, and whether an earlier run leads to the VDIs of a request.
-Pure.
-"""
+"""The VDI of a LUN that stays, the images of its chain, and whether an earlier run kept the requested VDIs. Pure."""
 
 from contextlib import contextmanager
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -12,21 +10,21 @@ from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 
-MAX_LEVELS = 30  #: of a chain, as SM allows them
-_SHOWN = 4  #: VDIs that a message lists
+MAX_LEVELS = 30  #: SM allows no longer chain
+_SHOWN = 4  #: a message lists at most so many VDIs
 
 
 class OneVdiRequest(NamedTuple):
-    """What is asked for."""
+    """A caller's request for a LUN with one VDI."""
 
-    vdi: Optional[str] = None  #: UUID of the leaf, where several are live
-    most_bytes: Optional[int] = None  #: that may be copied and filled; None: as many as it takes
-    note: str = ""  #: who asks, a sentence for a refusal; empty where the caller knows
+    vdi: Optional[str] = None  #: UUID of the leaf; needed when the LUN has several live VDIs
+    most_bytes: Optional[int] = None  #: a merge may copy and fill at most so many bytes; None: any number
+    note: str = ""  #: a sentence for refusals that names the setting which asks for one VDI; may be empty
 
 
 @contextmanager
 def said_who_asks(request: Optional[OneVdiRequest]) -> Iterator[None]:
-    """What is refused for the sake of one VDI says who wants it."""
+    """Add the request's note to a refusal that is raised in the block."""
     try:
         yield
     except Refused as error:
@@ -36,10 +34,10 @@ def said_who_asks(request: Optional[OneVdiRequest]) -> Iterator[None]:
 
 
 class Chain(NamedTuple):
-    """An image and what it reads through."""
+    """An image and its parents."""
 
-    members: Tuple[Volume, ...]  #: the leaf first; one, when the image stands alone
-    dropped: Tuple[Volume, ...]  #: what goes: snapshots, other disks, SM's leftovers
+    members: Tuple[Volume, ...]  #: the leaf first; only the leaf, when it has no parent
+    dropped: Tuple[Volume, ...]  #: volumes that the run removes: snapshots, other disks, leftovers of SM
 
     @property
     def leaf(self) -> Volume:
@@ -47,10 +45,10 @@ class Chain(NamedTuple):
 
 
 def choose_chain(lun: Lun, request: OneVdiRequest) -> Chain:
-    """The chain of the one VDI. `lun` is settled.
+    """The chain of the VDI that stays. `lun` must be `Lun.settled`.
 
-    Raises Refused where there is no such VDI, or one that cannot be made one image; UsageError for a choice that
-    cannot be.
+    Raises Refused when there is no such VDI, or when its chain cannot become one image. Raises UsageError when
+    `request.vdi` is not a disk, or is a hidden parent.
     """
     leaf = _leaf(lun, request)
     members = _members(lun, leaf)
@@ -67,7 +65,7 @@ def choose_chain(lun: Lun, request: OneVdiRequest) -> Chain:
 
 
 def live_vdis(lun: Lun) -> List[Volume]:
-    """The disks that are no snapshot, and that nothing else is made of."""
+    """The leaves that are not snapshots."""
     records = lun.records()
     found = []
     for uuid, volume in leaves(lun).items():
@@ -78,7 +76,7 @@ def live_vdis(lun: Lun) -> List[Volume]:
 
 
 def leaves(lun: Lun) -> Dict[str, Volume]:
-    """The disks that are neither hidden nor another one's parent, by VDI UUID."""
+    """The disks that are neither hidden nor the parent of another disk, by VDI UUID."""
     disks = lun.disks()
     parents = {(disk.parent.kind, disk.parent.uuid) for disk in disks.values() if disk.parent}
     return {uuid: disk for uuid, disk in disks.items() if not disk.hidden and (disk.name.kind, uuid) not in parents}
@@ -88,7 +86,7 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
     if request.vdi is not None:
         found = leaves(lun).get(request.vdi)
         if found is None:
-            raise UsageError(f"{lun.name} has no VDI {request.vdi} that could be the one: no disk, or a hidden parent.")
+            raise UsageError(f"{lun.name} has no VDI {request.vdi} to keep: it is not a disk, or is a hidden parent.")
         return found
     live = live_vdis(lun)
     if not live:
@@ -139,23 +137,26 @@ def _refuse_what_cannot_be(lun: Lun, members: Tuple[Volume, ...]) -> None:
 
 
 def fits(run: Run, request: Optional[OneVdiRequest]) -> bool:
-    """Whether a run that was cut leads to what is asked for: all VDIs, one, or this one."""
+    """Whether a run that was cut leaves the requested VDIs: all VDIs, any one VDI, or the named VDI."""
     if request is None or run.one is None:
         return request is None and run.one is None
     return request.vdi is None or _is_kept(request.vdi, run)
 
 
 def _is_kept(vdi: str, run: Run) -> bool:
-    """Whether a VDI is the one of a run, told by the UUID it has, had, or had before an earlier run that chose none."""
+    """Whether `vdi` is the new or the old UUID of the VDI that a run keeps, or the VDI's UUID before an earlier run.
+
+    The earlier run must have derived all ids: chosen ids cannot be computed again.
+    """
     if run.one is None:
         return False
     return vdi in (run.one, run.ids.uuids[run.one]) or derived_uuid(run.ids.sr, vdi) == run.one
 
 
 def named_now(vdi: str, lun: Lun, run: Optional[Run]) -> str:
-    """The UUID that a VDI has now, told by that or by the one it had before the run that the LUN is the result of.
+    """The present UUID of a VDI. `vdi` is its present UUID, or its UUID before the last run.
 
-    `run` is that of the journal, if that still lies on the LUN.
+    `run` is the last run; None after LVM has overwritten the journal.
     """
     disks = lun.settled().disks()
     before = run.ids.uuids.get(vdi, vdi) if run is not None else vdi
@@ -163,15 +164,15 @@ def named_now(vdi: str, lun: Lun, run: Optional[Run]) -> str:
 
 
 def has_one_row(lun: Lun) -> bool:
-    """Whether SM will find one VDI. It makes a row of a changed-block log as well, if that has no disk."""
+    """Whether SM's scan will find one VDI. SM also makes a VDI of a changed-block log without a disk."""
     logs = {volume.name.uuid for volume in lun.volumes if volume.name.kind == naming.CBT_LOG}
     return len(logs.union(lun.disks())) == 1
 
 
 def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional[OneVdiRequest]) -> None:
-    """Raises Refused where a LUN that is resignatured does not hold the VDIs that are asked for.
+    """Raises Refused when a resignatured LUN does not hold the requested VDIs.
 
-    `run` is that of the journal; None where LVM has reclaimed its space.
+    `run` is the last run; None after LVM has overwritten the journal.
     """
     if request is None:
         if run is not None and run.one is not None:
@@ -182,7 +183,7 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
             )
         return
     settled = lun.settled()
-    was_one = run is not None and run.one is not None  # it may have snapshots by now, and they are its own
+    was_one = run is not None and run.one is not None  # then all snapshots were made since the run
     if not was_one and not has_one_row(settled):
         raise Refused(
             f"{name} was resignatured before, with {len(settled.disks())} VDIs, and one is wanted. Resignature it "
@@ -192,13 +193,13 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
         )
     if request.vdi is not None and (run is None or not fits(run, request)) and not _is_there(request.vdi, settled, run):
         raise Refused(
-            f"{name} was made one VDI before, and it is not {request.vdi} that was kept. Take the clone again.",
+            f"{name} was made one VDI before, of another VDI than {request.vdi}. Take the clone again.",
             sm_key="InvalidArg",
         )
 
 
 def _is_there(vdi: str, lun: Lun, run: Optional[Run]) -> bool:
-    """Whether a VDI is the one; without a journal by what it becomes unless an id was chosen."""
+    """Whether the LUN holds the VDI `vdi`, named by its old or new UUID. Without `run`, the derived UUID is tried."""
     if run is not None and run.one is not None:
         return _is_kept(vdi, run)
     return named_now(vdi, lun, run) in lun.disks()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Millions of small values in little memory: dom0 has some gigabytes for all programs. Pure."""
+"""Millions of small values in little memory. Pure."""
 
 import zlib
 from array import array
@@ -9,21 +9,21 @@ from relvmoiscsi.errors import Refused
 
 T = TypeVar("T")
 
-#: a quarter of the smallest dom0: a dom0 has 2 to 8 GiB for all programs, among them xapi and SM for all SRs
+#: a quarter of the smallest dom0: a dom0 has 2 to 8 GiB for all programs, xapi and SM included
 MOST_MEMORY_BYTES = 512 << 20
 
 _NUMBER_BYTES = 8
 
 
 class Memory:
-    """How much memory a chain takes, roughly; each part is counted before it is taken."""
+    """An estimate of the memory that a chain takes. Callers count each part before they allocate the part."""
 
     def __init__(self, disk: str) -> None:
-        self._disk = disk  #: the name of its volume
+        self._disk = disk  #: the name of the leaf's volume
         self._bytes = 0
 
     def take(self, count: int) -> None:
-        """Counts bytes that are about to be taken. Raises Refused where the sum becomes too large."""
+        """Count bytes before their allocation. Raises Refused when the sum exceeds MOST_MEMORY_BYTES."""
         self._bytes += count
         if self._bytes > MOST_MEMORY_BYTES:
             raise Refused(
@@ -35,9 +35,9 @@ class Memory:
 
 
 class Rows(Generic[T]):
-    """Tuples of numbers, in the order in which they were put in. Each number takes the bytes of its code.
+    """A list of tuples of numbers. `codes` has a type code of Python's module array for each number of a tuple.
 
-    `make` gives a tuple of its numbers. The codes are those of Python's module array.
+    `make` makes a tuple from its numbers.
     """
 
     def __init__(self, make: Callable[..., T], codes: str, rows: Iterable[Sequence[int]] = ()) -> None:
@@ -57,10 +57,10 @@ class Rows(Generic[T]):
 
 
 class Arrays:
-    """Arrays of numbers of 64 bits, by a number for each array, packed.
+    """Compressed arrays of 64-bit numbers, each under a number.
 
-    The numbers of an array mostly count on. Sorted by the place of the byte, high bytes are the same and low bytes a
-    cycle; so they pack a hundredfold.
+    Most numbers of an array are consecutive. Before compression all first bytes of the numbers come first, then all
+    second bytes, and so on: high bytes are equal and low bytes repeat, so an array shrinks a hundredfold.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Arrays:
         return found
 
     def size_bytes(self, number: int) -> int:
-        """Bytes of memory that a packed array takes."""
+        """The bytes of memory of a compressed array."""
         return len(self._packed[number])
 
     def __contains__(self, number: int) -> bool:

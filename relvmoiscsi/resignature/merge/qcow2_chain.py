@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A chain of QCOW2 images as read, and which image owns each cluster of the disk.
+"""A chain of QCOW2 images as read, and the image that owns each cluster of the disk.
 
-    unit        the smallest cluster of the chain: what the new image is made of
-    owner       of a unit: ABSENT, ZEROS, or a number that has the image (its index in the chain, plus one) above bit 56
-                and below it the place of the unit in that image's volume
+    unit        the smallest cluster size of the chain: the cluster size of the new image
+    owner       of a unit: ABSENT, ZEROS, or a number; the bits from 56 on are the index of the owning image in the
+                chain plus one, the bits below are the place of the unit in that image's volume
 
-There are millions of units. So owners come table by table of the new image's second level, as arrays, and are kept
-packed, as the tables of the images are.
+A disk has millions of units. So this module gives owners as arrays, one for each table of the new image's second level.
+The arrays, and the tables of the images, are kept compressed (`compact.Arrays`).
 """
 
 import hashlib
@@ -25,37 +25,36 @@ from relvmoiscsi.resignature.protocol.rebuilt import Expected
 from relvmoiscsi.resignature.reading.lun_contents import Volume
 
 IMAGE_SHIFT = 56
-EXTENT_SHIFT = 22  #: an owner without these bits is the image and the extent
-#: memory, roughly, as measured: for a table, beside four times its packed size, here and in what is made of the table;
-#: for an extent of a volume; and for all else
+EXTENT_SHIFT = 22  #: `owner >> EXTENT_SHIFT` is the image and the extent
+#: memory as measured: for a table 700 bytes and four times its compressed size; for an extent of a volume; for all else
 _BYTES_FOR_TABLE, _TIMES_PACKED, _BYTES_FOR_EXTENT, _BYTES_AT_LEAST = 700, 4, 200, 8 << 20
-#: for a cluster of a volume, in each image, and in the new image, whose volume is about as large as the leaf's
+#: memory for a cluster of an image's volume, and of the new volume, which is about as large as the leaf's volume
 _BYTES_FOR_CLUSTER, _BYTES_FOR_NEW_CLUSTER = 1, 2
-_BATCH_BYTES = 1 << 20  #: of tables that are read at once
+_BATCH_BYTES = 1 << 20  #: bytes of tables in a batch of reads
 
 
 class Member(NamedTuple):
     """An image of a chain."""
 
-    name: str  #: of its volume
+    name: str  #: name of the volume
     lv: LogicalVolume
     virtual_size: int  #: bytes
     head: bytes  #: the header with its extensions; empty for a raw volume
     cluster_bytes: int  #: 0 for a raw volume
-    tables: Arrays  #: of the second level, as `clusters.read_entries` has them
-    taken: bytearray  #: a byte for each cluster of the volume: whether the image uses it
-    built_on: Tuple[Expected, ...]  #: header and tables
+    tables: Arrays  #: the `clusters` of `read_entries` for each table of the second level
+    taken: bytearray  #: a byte for each cluster of the volume: 1 when the image uses the cluster
+    built_on: Tuple[Expected, ...]  #: digests of header and tables
 
     @property
     def is_raw(self) -> bool:
         return not self.cluster_bytes
 
     def without_tables(self) -> "Member":
-        """The image without what nobody needs once all owners are found."""
+        """The image without the fields that only `find_owners` and `unused_extents` need."""
         return self._replace(tables=Arrays(), taken=bytearray())
 
     def unused_extents(self) -> List[int]:
-        """Physical extents of which the image uses no cluster."""
+        """The physical extents of the volume in which the image uses no cluster."""
         if self.is_raw:
             return []
         per_extent = EXTENT_BYTES // self.cluster_bytes
@@ -65,9 +64,9 @@ class Member(NamedTuple):
         ]
 
     def owners(self, table: int, unit: int, image: int) -> Optional[Sequence[int]]:
-        """The units of a table of the new image that this image owns or has as zeros; None if it has none of them.
+        """The owners of the units of a table of the new image, from this image alone; None when all are ABSENT.
 
-        `image` is the mark of this image in an owner. Behind the end of its disk all is zeros.
+        `image` is `image_mark` of this image. Units behind the end of the image's disk are ZEROS.
         """
         count = unit // ENTRY_BYTES
         first, end = table * count, -(-self.virtual_size // unit)
@@ -84,7 +83,7 @@ class Member(NamedTuple):
         return range(image + first * unit, image + (first + count) * unit, unit)
 
     def _own(self, table: int, count: int, unit: int, image: int) -> Optional[Sequence[int]]:
-        times = self.cluster_bytes // unit  # units of a cluster; a table has as many tables of the new image, squared
+        times = self.cluster_bytes // unit  # a table of this image covers times * times tables of the new image
         own = self.tables.get(table // (times * times))
         if own is None:
             return None
@@ -97,17 +96,17 @@ class Member(NamedTuple):
 
 
 def image_mark(index: int) -> int:
-    """The upper bits of an owner, for an image by its index."""
+    """The bits from 56 on of an owner, for the image with this index in the chain."""
     return index + 1 << IMAGE_SHIFT
 
 
 def place_of(owner: int) -> Tuple[int, int]:
-    """The index of the image in the chain, and the place in its volume."""
+    """The index of the owning image in the chain, and the place of the unit in the image's volume."""
     return (owner >> IMAGE_SHIFT) - 1, owner & (1 << IMAGE_SHIFT) - 1
 
 
 def find_owners(members: Sequence[Member], unit: int) -> Iterator[Tuple[int, "array[int]"]]:
-    """The tables of the new image that are not empty: the number of each, and the owners of its units."""
+    """The number of each table of the new image that is not empty, and the owners of the units of the table."""
     count, units = unit // ENTRY_BYTES, -(-members[0].virtual_size // unit)
     for table in range(-(-units // count)):
         found: Optional[Sequence[int]] = None
@@ -123,9 +122,9 @@ def find_owners(members: Sequence[Member], unit: int) -> Iterator[Tuple[int, "ar
 
 
 def cut_short(members: Sequence[Member], unit: int, owners: Arrays) -> Dict[int, int]:
-    """Units in which the disk of a parent ends: by their number, how many bytes of the unit a guest sees.
+    """The units in which the disk of the owning parent ends: by unit, the number of bytes on the parent's disk.
 
-    A guest must not see the bytes of the parent's cluster behind them.
+    The parent's cluster may have bytes behind the end of the disk, which a guest must not see.
     """
     found: Dict[int, int] = {}
     for number in {member.virtual_size // unit for member in members[1:] if member.virtual_size % unit}:
@@ -146,7 +145,7 @@ def cut_short(members: Sequence[Member], unit: int, owners: Arrays) -> Dict[int,
 def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], memory: Memory) -> Tuple[Member, ...]:
     """The images of a chain, the leaf first. Raises FormatError for an image that cannot be merged.
 
-    `memory` counts these images and the new image, and may refuse.
+    `memory` counts the memory for these images and for the new image; raises Refused when the memory is too much.
     """
     found, leaf = [], volumes[0]
     if isinstance(leaf.content, Qcow2):
@@ -179,9 +178,9 @@ def read_member(
     head: bytes,
     memory: Optional[Memory] = None,
 ) -> Member:
-    """An image with all of its tables. Raises FormatError where they lie on each other, or outside of the volume.
+    """An image with all tables. Raises FormatError when tables overlap, or lie outside the volume.
 
-    `memory` is told what it takes, and may refuse.
+    `memory` counts the memory for the tables; raises Refused when the memory is too much.
     """
     if memory is not None:
         memory.take(_BYTES_FOR_CLUSTER * (vg.size_of(lv) >> content.header.cluster_bits))
@@ -211,7 +210,7 @@ def _expected(ranges: Sequence[Range], data: bytes) -> Iterator[Expected]:
 
 
 class _Reading:
-    """An image while it is read: which of its clusters are taken."""
+    """Reads the tables of an image, and marks each cluster that a table or an entry uses."""
 
     def __init__(self, device: Device, vg: VolumeGroup, lv: LogicalVolume, name: str, cluster_bytes: int) -> None:
         self._device, self._vg, self._lv, self._name = device, vg, lv, name
@@ -220,7 +219,7 @@ class _Reading:
         self.expected: List[Expected] = []
 
     def take(self, place: int, what: str) -> None:
-        """Note that a cluster is used. Raises Malformed for one that is used already."""
+        """Mark the cluster at `place` as used. Raises Malformed for a cluster that is marked already."""
         index, within = divmod(place, self.cluster_bytes)
         where = Place(self._name, place)
         if within:
@@ -228,11 +227,11 @@ class _Reading:
         if index >= len(self.taken):
             raise Malformed(what, where, "it lies behind the end of the volume")
         if self.taken[index]:
-            raise Malformed(what, where, "it lies where something else does")
+            raise Malformed(what, where, "its cluster is used twice")
         self.taken[index] = 1
 
     def table(self, offset: int, length: int, what: str) -> List[int]:
-        """A table that names clusters."""
+        """The entries of a first-level table or a count table, which are places of clusters."""
         if offset + length > len(self.taken) * self.cluster_bytes or length > 32 << 20:
             raise Malformed(what, Place(self._name, offset), f"it has {length} bytes there")
         for place in range(offset, offset + length, self.cluster_bytes):
@@ -240,7 +239,7 @@ class _Reading:
         return clusters.read_tables(self._read([Range(offset, length)])[0], what, Place(self._name, offset))
 
     def second_level(self, places: Sequence[int], memory: Optional[Memory] = None) -> Arrays:
-        """The tables of the second level, by their number."""
+        """The tables of the second level, by number. `places` are the places of the tables."""
         what, found = "QCOW2 table of the second level", Arrays()
         there = [(index, place) for index, place in enumerate(places) if place]
         for _index, place in there:
@@ -258,7 +257,7 @@ class _Reading:
         return found
 
     def _take_all(self, places: Sequence[int]) -> None:
-        """As `take`, for millions of clusters."""
+        """`take` for millions of clusters."""
         taken, size = self.taken, self.cluster_bytes
         end = len(taken) * size
         if places and places[0] % size == 0 and places[-1] < end and self._are_in_a_row(places):

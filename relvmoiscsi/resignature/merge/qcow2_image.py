@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The strategies to merge a chain of QCOW2 images, on a raw one perhaps, and the bytes of the new image: its head, and
-what is copied. All of it goes to new extents, before the commit.
+"""The strategies to merge a chain of QCOW2 images, and the bytes of the new image. The last parent may be a raw volume.
+
+The run writes the head of the new image and all copies to new extents, before the commit.
 """
 
 from array import array
@@ -23,17 +24,17 @@ from relvmoiscsi.resignature.protocol.rebuilt import Again, Copy, Rebuilt, Unsee
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
 
-PIECE_BYTES = 1 << 20  #: of the head, in a write
+PIECE_BYTES = 1 << 20  #: bytes of the head in a write
 _WITHIN = EXTENT_BYTES - 1
 
 
 def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[MergeStrategy]:
-    """Every strategy, the better first. `seed` is that of `room_on`.
+    """All strategies, the cheapest first. `seed` goes to `room_on`.
 
     Raises FormatError for an image that cannot be merged.
     """
     if lun.vg.pe_start % torn_bytes(device):
-        raise Refused(f"The extents of {device.name} do not begin where its blocks do.")
+        raise Refused(f"The extents of {device.name} do not begin at blocks of the device.")
     memory = Memory(found.leaf.name.text)
     members = read_members(uncached(device), lun.vg, found.members, memory)
     thick = lun.vg.size_of(members[0].lv) >= clusters.formula_size(members[0].virtual_size)
@@ -45,7 +46,7 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
 
 
 class Qcow2Merge(MergeStrategy):
-    """A layout of a QCOW2, and the room on the LUN."""
+    """The merge strategy of a QCOW2 layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, room: Room) -> None:
         super().__init__(made.counts(), range(made.head_extents), room)
@@ -70,7 +71,7 @@ class Qcow2Merge(MergeStrategy):
         return Image(unseen, Rebuilt(lv_id=lv_id, segments=lv.segments))
 
     def _verify(self, device: Device, places: VolumeRanges, first: Sequence[Chunk], tables: "Tables") -> None:
-        """The planned image is read back in memory."""
+        """Read the planned image back in memory. Raises Refused or FormatError for a wrong image."""
         made, name = self._layout, self._members[0].name
         written = _Planned(ReadCache(device).with_chunks(first), places, made.head_extents, tables)
         (head,) = written.read(places.at(0, HEAD_BYTES))
@@ -85,9 +86,9 @@ def plain_head(made: Layout, leaf: Member) -> bytes:
 
 
 def first_pieces(made: Layout, leaf: Member) -> Iterator[Tuple[int, bytes]]:
-    """The head up to its tables of the second level, without the counts: what a survey reads of it.
+    """The part of the head that a survey reads: the head in front of the second-level tables, without the counts.
 
-    Bytes from the start of the volume, and what is there.
+    Gives offsets, in bytes from the start of the volume, and the bytes at each offset.
     """
     unit = made.unit
     yield 0, plain_head(made, leaf).ljust(unit, b"\0")
@@ -102,9 +103,10 @@ def first_pieces(made: Layout, leaf: Member) -> Iterator[Tuple[int, bytes]]:
 
 
 class Tables:
-    """Counts and tables of the second level: each piece is made up whenever a caller asks for it.
+    """The counts and the tables of the second level, in pieces. A piece is computed each time when a caller reads it.
 
-    A piece is made up to be verified, and again to be written. The digest tells whether both are equal.
+    The plan computes a piece to verify the piece, the run computes the piece again to write the piece. A digest over
+    all pieces tells whether the written bytes are the verified bytes.
     """
 
     def __init__(self, made: Layout) -> None:
@@ -114,7 +116,7 @@ class Tables:
         self._verified: Dict[int, bytes] = {}
 
     def pieces(self) -> Iterator[Tuple[int, bytes]]:
-        """Bytes from the start of the volume, and what is there. Raises Refused for bytes that were not verified."""
+        """The offset of each piece in the volume, and the piece. Raises Refused for bytes that were not verified."""
         for offset in self._starts():
             data = self._piece(offset)
             if self._verified.get(offset) not in (None, sha256(data).digest()):
@@ -122,7 +124,7 @@ class Tables:
             yield offset, data
 
     def read_piece(self, offset: int) -> Tuple[int, bytes]:
-        """Where the piece begins that a byte of the volume lies in, and the piece, to be verified."""
+        """For verification: the piece that holds the byte at `offset`, and the offset of the piece."""
         first, size = self._made.counts_at, PIECE_BYTES
         if offset >= self._made.second_level_at:
             first, size = self._made.second_level_at, self._at_once * self._made.unit
@@ -132,11 +134,11 @@ class Tables:
         return start, data
 
     def counts(self) -> Iterator[bytes]:
-        """The counts, in pieces, to be verified."""
+        """For verification: the counts, in pieces."""
         return (self.read_piece(offset)[1] for offset in self._starts() if offset < self._made.first_level_at)
 
     def has(self, offset: int) -> bool:
-        """Whether a byte of the volume is in any of the pieces."""
+        """Whether a piece holds the byte at `offset` of the volume."""
         made = self._made
         end = made.second_level_at + len(made.tables) * made.unit
         return made.counts_at <= offset < made.first_level_at or made.second_level_at <= offset < end
@@ -164,7 +166,7 @@ class Tables:
 
 
 def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
-    """The tables of the second level by their number, and a byte for each used unit in front of the tail."""
+    """The tables of the second level by number, and a byte for each unit in front of the tail: 1 for a used unit."""
     used = bytearray(made.used_units)
     first_copy = made.first_copy
     used[: first_copy + len(made.copied)] = b"\1" * (first_copy + len(made.copied))
@@ -184,7 +186,7 @@ def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
 
 
 def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
-    """The tables with the clusters that the images have."""
+    """The number and the entries of each table with a cluster of an image."""
     once = qcow2.ENTRY_USED_ONCE
     bases = {extent: once | base for extent, base in made.kept_bases().items()}
     copies = {copy.number: index for index, copy in enumerate(made.copied)}
@@ -205,7 +207,7 @@ def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
 
 
 def _give_away(made: Layout, tables: Arrays, used: bytearray) -> None:
-    """Dead units become units of the disk that no image has: they read as zeros, whatever is there."""
+    """Give dead units to units of the disk that no image has, with entries that read as zeros."""
     mark, dead = qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_ZEROS, used.find(b"\0")
     for number in made.tables:
         if dead < 0:
@@ -222,7 +224,7 @@ def _give_away(made: Layout, tables: Arrays, used: bytearray) -> None:
 
 
 def copies(made: Layout, places: VolumeRanges) -> Iterator[Copy]:
-    """The clusters that get a new place."""
+    """The copies of the clusters that get a new place."""
     for index, copy in enumerate(made.copied):
         target = (made.first_copy + index) * made.unit
         image, source = place_of(copy.owner)
@@ -235,10 +237,10 @@ def copies(made: Layout, places: VolumeRanges) -> Iterator[Copy]:
 def verify_image(
     made: Layout, new: Member, counts: Iterable[bytes], places: VolumeRanges, olds: Sequence[Member]
 ) -> None:
-    """Compare a planned image that was read back with its layout. `counts` are its counts, in pieces.
+    """Compare `new`, the planned image as read back, with its layout. `counts` are its counts, in pieces.
 
-    Every unit that some image has is where its data is, or where its data will be copied to. All other units are zeros.
-    All used clusters have their counts. Raises Refused.
+    Each unit that an image has must be at the place of its data, or at the place to which its data will be copied. All
+    other units must read as zeros. The counts must be those of the used clusters. Raises Refused.
     """
     at = _physical(places, [new, *olds])
     targets = {copy.number: (made.first_copy + index) * made.unit for index, copy in enumerate(made.copied)}
@@ -266,7 +268,7 @@ def verify_image(
 
 
 class _Planned(Device):
-    """The device with the planned image on it, to be read."""
+    """A device for reads, with the bytes of the planned image."""
 
     def __init__(self, device: Device, places: VolumeRanges, head_extents: int, tables: Tables) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
@@ -297,7 +299,7 @@ class _Planned(Device):
 
 
 def _physical(places: VolumeRanges, members: Sequence[Member]) -> Dict[int, int]:
-    """Where on the device all extents are: of the new volume by their number, of old volumes as owners have them."""
+    """The place on the device of each extent: keys are numbers of extents of the new volume, and owners' extents."""
     found: Dict[int, int] = {}
     for mark, member in enumerate(members):
         for extent, pe in enumerate(extents_of(member.lv.segments)):

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Which extents of a QCOW2 chain stay, which clusters are copied, and what the new image is made of. Pure.
+"""The layout of the new QCOW2: the extents of the chain that stay, and the clusters that are copied. Pure.
 
     head      new extents: header, count table, counts, tables of the first and of the second level, copied clusters
-    kept      old extents with data, the extents of each image in a row; dead clusters among them
-    tail      room for what no image has; nothing is written there
+    kept      old extents with data, the extents of each image in a row; they also hold dead clusters
+    tail      extents for the clusters that no image has; the run writes nothing there
 
-SM makes every volume as large as a full image needs, and not larger. QEMU puts new clusters where its counts say that
-a cluster is free, but a write of several clusters only where so many are free in a row, and it does not come back to
-clusters that it has passed by. With free clusters in pieces a disk that fills up runs out of its volume. So dead
-clusters are no room: the tail has a place for each cluster that no image has, and the volume is larger than SM's by
-the dead clusters. SM accepts that, but does not grow the disk by less than the volume has too much. Extents of which
-half or more is dead are copied together, as that takes less than it saves.
+A cluster in a kept extent is alive when it holds data of the disk, and dead otherwise.
 
-Every dead cluster is given to a cluster of the disk that no image has, as zeros with a place that is there already.
-That alone would do in a volume of SM's size, until the guest writes zeros there: tapdisk has QEMU free such a cluster.
-So that is the strategy for a LUN without room for the other strategies, and copies as few clusters as possible: those
-of the extents with the least data. A disk that has grown since has no more than that either.
+SM makes a volume exactly as large as a full image needs. QEMU puts a new cluster at a place with a count of zero. For a
+write of n clusters, QEMU needs n free places in a row. QEMU does not return to free places that QEMU has passed. So a
+disk that fills up between scattered free clusters would run out of volume.
+
+So the first layout (roomy) does not count dead clusters as room. Its tail has a place for each cluster that no image
+has, so the volume is larger than SM's by the dead clusters. SM accepts the larger volume. But SM then does not grow the
+disk by less than the surplus. The clusters of an extent of which half or more is dead are copied: this needs fewer
+clusters than it saves.
+
+In both layouts each dead cluster becomes the place of a cluster of the disk that no image has, and reads as zeros. In a
+volume of SM's size this is enough, until the guest writes zeros there: then tapdisk makes QEMU free the cluster. So
+that layout (second) is only for a LUN without room for the first layout. The second layout copies as few clusters as
+possible: the clusters of the extents with the least data. A disk that SM grew later has the same room as with the
+second layout.
 """
 
 from array import array
@@ -32,7 +37,7 @@ from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Counts
 
 
 class Copied(NamedTuple):
-    """A unit that gets a new place, and how many bytes of it a guest sees."""
+    """A unit that gets a new place, and the number of its bytes that a guest sees."""
 
     number: int
     owner: int
@@ -40,17 +45,17 @@ class Copied(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The new image."""
+    """The parts of the new image and their places."""
 
-    unit: int  #: bytes of its clusters
-    units: int  #: of the disk
-    owners: Arrays  #: of units, by the number of their table
-    block_count: int  #: units of the disk that some image has
-    tables: Tuple[int, ...]  #: the numbers of its tables of the second level: those of `owners`, and empty tables
-    needed: Needs  #: clusters in its head, beside one for the header
-    copied: Tuple[Copied, ...]  #: in the head, behind its tables
+    unit: int  #: bytes of a cluster of the new image
+    units: int  #: number of units of the disk
+    owners: Arrays  #: the owners of units, by the number of the table
+    block_count: int  #: units of the disk that an image has
+    tables: Tuple[int, ...]  #: the numbers of the tables of the second level: the tables in `owners`, and empty tables
+    needed: Needs  #: clusters in the head, beside one cluster for the header
+    copied: Tuple[Copied, ...]  #: units in the head, behind the tables
     head_extents: int
-    kept: Tuple[int, ...]  #: extents, as owners without their last EXTENT_SHIFT bits, in the order of the volume
+    kept: Tuple[int, ...]  #: extents, as `owner >> EXTENT_SHIFT`, in the order of the volume
     size_bytes: int  #: of the new volume, whole extents
 
     @property
@@ -63,15 +68,15 @@ class Layout(NamedTuple):
 
     @property
     def used_units(self) -> int:
-        """Of the volume, in front of its tail."""
+        """The number of units of the volume in front of the tail."""
         return (self.head_extents + len(self.kept)) * self.per_extent
 
     @property
     def first_copy(self) -> int:
-        """The unit of the volume at which copied clusters begin."""
+        """The unit of the volume at which the copied clusters begin."""
         return self.needed.total
 
-    # where the parts of the head begin, in bytes from the start of the volume; the count table is behind the header
+    # the parts of the head, in bytes from the start of the volume; the count table is behind the header
 
     @property
     def counts_at(self) -> int:
@@ -86,11 +91,11 @@ class Layout(NamedTuple):
         return self.first_level_at + self.needed.first_level * self.unit
 
     def kept_bases(self) -> Dict[int, int]:
-        """Where each extent that stays begins in the new volume, in bytes."""
+        """The start of each kept extent in the new volume, in bytes."""
         return {extent: (self.head_extents + index) * EXTENT_BYTES for index, extent in enumerate(self.kept)}
 
     def kept_extents(self, extents: Sequence[List[int]]) -> "array[int]":
-        """The physical extents that stay, as `strategy.place` wants them; `extents` are those of the images."""
+        """The physical extents that stay, in the form of `strategy.place`; `extents` are the extents of each image."""
         found = array("q", [NEW]) * (self.size_bytes // EXTENT_BYTES)
         for index, extent in enumerate(self.kept):
             image, at = divmod(extent, 1 << 56 - EXTENT_SHIFT)
@@ -102,20 +107,21 @@ class Layout(NamedTuple):
         return Counts(self.block_count, self.block_count - copied, 0, copied, copied * self.unit)
 
 
-#: more than this is not copied to save extents
+#: a layout copies at most so many bytes to save extents
 MOST_COPIED_BYTES = 1 << 30
 
-#: of a thin volume: SM grows a disk there without growing the volume, and the tables of the disk take some room
+#: spare extents of a thin volume: SM grows a disk there without growing the volume, and larger tables need room
 SPARE_EXTENTS = 1
 
-#: memory, roughly, as measured: for a cluster that is copied, and for an extent with data
+#: memory as measured: for a cluster that is copied, and for an extent with data
 _BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 300, 300
 
 
 def layouts(members: Sequence[Member], thick: bool, memory: Memory) -> Iterator[Layout]:
-    """The layouts, the better first: with room beside the dead clusters, and as large as SM makes the volume.
+    """The layouts: first with room beside the dead clusters, then as large as SM makes the volume.
 
-    `thick`: the volume is to have room for a full disk. `memory` counts what a layout takes, and may refuse.
+    With `thick` the volume has room for a full disk. `memory` counts the memory for a layout; raises Refused when the
+    memory is too much.
     """
     unit = min(member.cluster_bytes for member in members if member.cluster_bytes)
     owners = Arrays()
@@ -133,7 +139,7 @@ def layouts(members: Sequence[Member], thick: bool, memory: Memory) -> Iterator[
 
 
 class _Choice:
-    """Which extents stay, and how large that becomes."""
+    """Chooses the extents that stay, and computes the size of the new volume."""
 
     def __init__(self, members: Sequence[Member], unit: int, owners: Arrays) -> None:
         self.unit, self.owners, self.disk_bytes = unit, owners, members[0].virtual_size
@@ -160,7 +166,7 @@ class _Choice:
             del self.alive[extent]
 
     def half_alive(self) -> List[int]:
-        """The extents of which more than half is alive, and the extents that would be too much to copy."""
+        """The extents of which more than half is alive, and extents that MOST_COPIED_BYTES forbids to copy."""
         kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
         copied = 0
         while kept and 2 * self.alive[kept[-1]] <= self.per_extent:
@@ -171,7 +177,7 @@ class _Choice:
         return sorted(kept)
 
     def that_fit(self) -> List[int]:
-        """The extents of which most is alive, as many as a volume of SM's size can have beside its head."""
+        """The extents with the most live clusters, as many as fit beside the head into a volume of SM's size."""
         kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
         alive, copied = sum(self.alive.values()), len(self.cut)
         while kept and self._head(len(kept), alive, copied)[0] + len(kept) > self.most_extents:
@@ -205,7 +211,7 @@ class _Choice:
         )
 
     def _tail(self, used: int, absent: int, needed: Needs) -> int:
-        """How many extents clusters, tables and counts that are not there yet take behind the used extents."""
+        """The number of extents of the tail: room for all clusters, tables and counts that the image lacks."""
         wanted, tail = absent + self.table_count - needed.second_level, 0
         while True:
             counts = clusters.counts_for((used + tail) * self.per_extent, self.unit) - needed.counts
@@ -214,8 +220,8 @@ class _Choice:
             tail = -(-(wanted + counts) // self.per_extent)
 
     def _head(self, kept: int, alive: int, copied: int) -> Tuple[int, Needs]:
-        """How many extents the head takes, with tables for all dead units of the image, and what is in it."""
-        dead = kept * self.per_extent - alive + self.per_extent  # and as many in the head, at the most
+        """The number of extents of the head, and the clusters in the head, with tables for all dead units."""
+        dead = kept * self.per_extent - alive + self.per_extent  # the last extent of the head has dead units, too
         in_tables = self.in_tables - alive - copied
         more = -(-max(0, dead - in_tables) // self.per_table)
         tables = min(self.table_count, len(self.owners) + more)
@@ -235,7 +241,7 @@ class _Choice:
         return (*self.owners, *(next(empty) for _ in range(count - len(self.owners))))
 
     def _copied(self, kept: FrozenSet[int]) -> Iterator[Copied]:
-        """In the order of the disk."""
+        """The units that are not in kept extents, in the order of the disk."""
         if len(kept) == len(self.alive) and not self.cut:
             return
         for table in self.owners:
@@ -247,7 +253,7 @@ class _Choice:
 
 
 def _alive(owners: Arrays) -> CounterOf[int]:
-    """How many units of the disk each extent holds."""
+    """The number of live units in each extent."""
     found: CounterOf[int] = Counter()
     for table in owners:
         found.update([owner >> EXTENT_SHIFT for owner in owners[table] if owner > ZEROS])

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the merge strategies of all formats share: what a strategy says of itself, and the extents of the new volume.
+"""The common part of the merge strategies of all formats: costs, and the extents of the new volume.
 
     for strategy in vhd_image.strategies(...)     likely the cheapest first
-        strategy.counts                           what the strategy costs
-        strategy.extents()                        of the new volume; Refused where the LUN has too few
-        strategy.image(device, lv, id)            everything there is to write, once the new ids are known
+        strategy.counts                           the cost
+        strategy.extents()                        the extents of the new volume; Refused when the LUN has too few
+        strategy.image(device, lv, id)            all writes, once the new ids are known
 
-The new volume is made of old extents that stay where they are, of new extents that are written before the commit, and
-of extents that only become part of the volume.
+The new volume has three kinds of extents: old extents that stay at their place, new extents that the run writes before
+the commit, and extents that the run does not write.
 """
 
 from abc import ABC, abstractmethod
@@ -22,43 +22,46 @@ from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
 EXTENT_BYTES = 4 << 20  #: as SM makes them
-PAGE_BYTES = 4096  #: the largest logical block of a device
-NEW = -1  #: in a list of extents that stay: this place gets another extent
+PAGE_BYTES = 4096  #: the largest logical block size of a device
+NEW = -1  #: in a list of extents that stay: another extent comes to this place
 
 
 class Counts(NamedTuple):
-    """What a strategy costs; a block is what the format calls so, and a cluster of a QCOW2."""
+    """The cost of a strategy. A block is a block of a VHD, or a cluster of a QCOW2."""
 
-    blocks: int  #: blocks of the disk that some image has
-    remapped: int  #: blocks among these that stay where they are
-    filled: int  #: blocks among these that get sectors from images further down
+    blocks: int  #: blocks of the disk that an image has
+    remapped: int  #: blocks that stay at their place
+    filled: int  #: blocks that stay and get sectors from parents
     copied: int  #: blocks that get another place
-    data_bytes: int  #: guest data that is written: fills and copies
+    data_bytes: int  #: bytes of guest data that the run writes: fills and copies
     fresh_extents: int = 0  #: free extents that are written before the commit
     free_extents: int = 0  #: free extents of the LUN
 
 
 class Image(NamedTuple):
-    """How the new image is made, in places of the device."""
+    """The writes that make the new image, in places of the device."""
 
     unseen: Unseen
     rebuilt: Rebuilt
 
 
 class Room(NamedTuple):
-    """The physical extents for the new volume, beside the extents that stay."""
+    """Physical extents that the new volume may take, beside the extents that stay."""
 
-    writable: Sequence[int]  #: may be written before the commit, in the order in which they are taken
-    later: Sequence[int]  #: may become part of the volume, and are not written before the commit
+    writable: Sequence[int]  #: free extents, which the run may write before the commit; `place` takes the first ones
+    later: Sequence[int]  #: extents that become free with the commit, and must not be written before the commit
 
 
 def room_on(lun: Lun, chain_: Sequence[Volume], dropped: Sequence[Volume], unused: Sequence[int], seed: int) -> Room:
     """The extents that are free on the LUN, and the extents that become free with the commit.
 
-    The new volume replaces the volumes of the chain; `dropped` are other volumes that go. `unused` are extents of the
-    chain that no image looks at: they are taken behind the free extents, in this order. `seed` is a large random
-    number. It says where in the free extents to begin: a write of an earlier run that had failed may land late, and
-    must not hit what this run writes.
+    The new volume replaces the volumes of the chain; the run removes the volumes `dropped`. `unused` are extents of the
+    chain that no image uses: they follow the free extents in `Room.writable`, in this order. `seed` is a large random
+    number, which chooses the first of the free extents:
+
+        t0    an earlier run with another seed fails; one of its writes is still on the way
+        t1    this run writes a new image
+        t2    the late write arrives, and most likely hits no extent of this run
     """
     vg = lun.vg
     taken = bytearray(vg.pe_count)
@@ -74,10 +77,10 @@ def room_on(lun: Lun, chain_: Sequence[Volume], dropped: Sequence[Volume], unuse
 
 
 def place(kept: "array[int]", fresh: Collection[int], room: Room) -> "array[int]":
-    """The physical extents of a new volume, in its order. Raises Refused where the LUN has too few.
+    """The physical extents of a new volume, in the order of the volume. Raises Refused when the LUN has too few.
 
-    `kept`: by the place in the volume, the physical extent that stays there, or NEW. `fresh`: the places whose extents
-    are written before the commit.
+    `kept` has for each place in the volume the physical extent that stays there, or NEW. `fresh` are the places whose
+    extents the run writes before the commit.
     """
     if len(fresh) > len(room.writable):
         raise Refused(
@@ -104,7 +107,7 @@ def place(kept: "array[int]", fresh: Collection[int], room: Room) -> "array[int]
 
 
 def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
-    """Extents as LVM lists them: extents in a row are one segment."""
+    """The segments of a volume with these physical extents: extents in a row are one segment."""
     found: List[Segment] = []
     for extent, pe in enumerate(pes):
         last = found[-1] if found else None
@@ -116,44 +119,48 @@ def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
 
 
 class MergeStrategy(ABC):
-    """One way to merge a chain into one image: a layout of the format, and the room on the LUN."""
+    """One way to merge a chain into one image."""
 
-    content: Content  #: of the new volume, as it will be read
+    content: Content  #: content of the new volume, as a survey will read it
 
     def __init__(self, counts: Counts, fresh: Collection[int], room: Room) -> None:
         self.counts = counts._replace(fresh_extents=len(fresh), free_extents=len(room.writable))
         self._fresh, self._room = fresh, room
 
     def extents(self) -> Sequence[int]:
-        """The physical extents of the new volume, in its order. Raises Refused where the LUN has too few."""
+        """The physical extents of the new volume, in order. Raises Refused when the LUN has too few."""
         return place(self.kept(), self._fresh, self._room)
 
     @abstractmethod
     def kept(self) -> "array[int]":
-        """The physical extents that stay, by their place in the new volume, as `place` wants them."""
+        """The physical extents that stay, in the form of `place`."""
 
     @abstractmethod
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
-        """Everything there is to write, and what it is built on. `lv` is the new volume, `lv_id` its new id."""
+        """All writes that make the new image, and the bytes on which they depend.
+
+        `lv` is the new volume, `lv_id` the new id of the volume.
+        """
 
 
 class VolumeRanges:
-    """Where bytes of the new volume and of the volumes of the chain lie on the device."""
+    """The places on the device of bytes of the new volume, and of the volumes of the chain."""
 
     def __init__(self, vg: VolumeGroup, lv: LogicalVolume, olds: Iterable[LogicalVolume]) -> None:
         self.vg, self.lv, self._olds = vg, lv, list(olds)
 
     def at(self, offset: int, length: int) -> List[Range]:
-        """Where bytes of the new volume lie."""
+        """The ranges of the device that hold bytes [offset, offset + length) of the new volume."""
         return self.vg.ranges(self.lv, offset, length)
 
     def chunks(self, offset: int, data: bytes) -> Iterator[Chunk]:
-        """Bytes of the new volume, as they are written."""
+        """The writes to the device that put `data` at `offset` of the new volume."""
         return in_pieces(self.at(offset, len(data)), data)
 
     def copy(self, offset: int, member: int, source: int, length: int) -> Iterator[Copy]:
-        """`length` bytes from a volume of the chain, by its index, to the new volume: a copy for each stretch that is
-        in one piece on both sides.
+        """Copy `length` bytes from offset `source` of the chain's volume `member` to `offset` of the new volume.
+
+        Gives a copy for each part that is in one piece in both volumes.
         """
         sources = list(reversed(self.vg.ranges(self._olds[member], source, length)))
         for target in self.at(offset, length):
@@ -167,9 +174,9 @@ class VolumeRanges:
                     sources.append(Range(part.offset + size, part.length - size))
 
     def copy_up_to(self, offset: int, member: int, source: int, seen: int, length: int) -> Iterator[Copy]:
-        """As `copy`, with zeros in the place of what lies behind the first `seen` bytes.
+        """As `copy`, with zeros in place of the bytes behind the first `seen` bytes.
 
-        `offset` and `source` begin pages of 4 KiB, and whole pages are written: a device may have such blocks.
+        `offset` and `source` must be multiples of 4 KiB, and the copies are, too: a device may have blocks of 4 KiB.
         """
         whole = align_down(seen, PAGE_BYTES)
         yield from self.copy(offset, member, source, whole)

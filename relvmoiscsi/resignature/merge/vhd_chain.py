@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A chain of VHDs as read, and which image owns each block of the disk.
+"""A chain of VHDs as read, and the image that owns each block of the disk.
 
-The owner of a block is the topmost image that has any sector of the block. The block's other sectors may lie further
-down. Then the block is filled up in its owner: the bits of those sectors are clear there, so that nobody sees the
-writes. A sector that no image has becomes zeros, so that the block is full. These blocks are copied instead:
+The owner of a block is the topmost image that has a sector of the block. The run fills the block in its owner: parents
+give the missing sectors, and zeros fill the sectors that no image has. Until the run sets the bits of the filled
+sectors, no reader of the owner sees these sectors. The run copies these blocks instead:
 
-    the last block of a disk, which may not become full
+    the last block of a disk, because a block that ends behind the disk may not become full
     a block with sectors behind the end of the disk of its image, or of an image above
     a block in whose padding, in front of its bitmap, another block ends
-    where a cut may tear a page of 4 KiB: a block of which sectors in use share a page with sectors to fill
+    a block with a page of 4 KiB that has both sectors in use and sectors to fill, when a cut may tear a page
 
-There may be a million blocks. So an owned block has no bitmaps: they are put together again for the block in question,
-and owned blocks are kept as rows of numbers.
+A disk may have a million blocks. So owned blocks are kept as rows of numbers, without bitmaps. `sectors_of` computes
+the bitmaps of one block from the images.
 """
 
 import zlib
@@ -30,14 +30,14 @@ from relvmoiscsi.resignature.merge.compact import Memory, Rows
 from relvmoiscsi.resignature.reading.lun_contents import Volume
 from relvmoiscsi.resignature.reading.read_cache import uncached
 
-_BATCH = 2048  #: bitmaps that are read at once
-#: memory for a block of the disk, in each image, and for a bitmap; roughly, as measured
+_BATCH = 2048  #: bitmaps in a batch of reads
+#: memory as measured: for a block of the disk in each image, and for a bitmap
 _BYTES_FOR_BLOCK, _BYTES_FOR_BITMAP = 16, 200
-CREATOR = b"tap\0"  #: of images that blktap's tools make; such an image has a batmap
+CREATOR = b"tap\0"  #: `creator_app` of images that blktap's tools make; these images have a batmap
 
 
 class Bitmaps:
-    """Bitmaps by block, packed one behind the other: there may be a million, and most are a few stretches."""
+    """Bitmaps by block, compressed: an image may have a million bitmaps, most of them with few runs of bits."""
 
     def __init__(self) -> None:
         self._blocks = array("I")
@@ -48,14 +48,14 @@ class Bitmaps:
         return blocks.read_bitmap(self._at(bisect_left(self._blocks, block)))
 
     def items(self) -> Iterator[Tuple[int, bytes]]:
-        """The blocks, and their bitmaps as they were put in."""
+        """Each block and the bytes of its bitmap."""
         return ((block, self._at(index)) for index, block in enumerate(self._blocks))
 
     def _at(self, index: int) -> bytes:
         return zlib.decompress(self._packed[self._ends[index] : self._ends[index + 1]])
 
     def append(self, block: int, data: bytes) -> None:
-        """The bitmap of a block behind all others."""
+        """Add the bitmap of a block; blocks must come in ascending order."""
         self._packed += zlib.compress(data, 1)
         self._blocks.append(block)
         self._ends.append(len(self._packed))
@@ -64,16 +64,16 @@ class Bitmaps:
 class Member(NamedTuple):
     """An image of a chain."""
 
-    name: str  #: of its volume
+    name: str  #: name of the volume
     lv: LogicalVolume
     virtual_size: int  #: bytes
     footer: Footer
     header: DynamicHeader
     batmap_header: BatmapHeader
-    entries: Sequence[int]  #: of the blocks that the disk has; UNUSED where a block is not there
+    entries: Sequence[int]  #: for each block of the disk; UNUSED for a block that the image does not have
     full: Batmap
-    bitmaps: Bitmaps  #: of the blocks that are there and not known to be full
-    #: blocks in whose padding another block ends: no program of SM's makes any
+    bitmaps: Bitmaps  #: of the blocks that the image has and that the batmap does not mark as full
+    #: blocks in whose padding another block ends; no program of SM makes such blocks
     crowded: FrozenSet[int] = frozenset()
 
     @property
@@ -82,7 +82,7 @@ class Member(NamedTuple):
 
     @property
     def first_unit(self) -> int:
-        """Where slot 0 is: behind the headers, and, as some geometries have it, one unit on for the parent locators."""
+        """The unit of slot 0: behind the headers; in some geometries one unit later, behind the parent locators."""
         first = self.geometry.first_slot_unit
         unit = blocks.unit_of(min(self.entries, default=UNUSED))
         return first + 1 if unit is not None and (unit - first) % blocks.SLOT_UNITS == 1 else first
@@ -95,13 +95,13 @@ class Member(NamedTuple):
         return block < len(self.entries) and self.entries[block] != UNUSED
 
     def bits(self, block: int) -> int:
-        """The sectors of a block that are here."""
+        """The bitmap of a block's sectors that this image has."""
         if not self.has(block):
             return 0
         return FULL if self.full[block] else self.bitmaps[block]
 
     def end_of_data(self) -> int:
-        """Bytes from the start of the volume, where headers and blocks end."""
+        """The end of headers and blocks, in bytes from the start of the volume."""
         last = max((entry for entry in self.entries if entry != UNUSED), default=0)
         end = blocks.end_of_headers(self.header, self.batmap_header)
         return max(end, blocks.data_at(last) + blocks.BLOCK_BYTES) if last else end
@@ -110,7 +110,7 @@ class Member(NamedTuple):
 def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[Member, ...]:
     """The images of a chain, the leaf first. Raises FormatError or Refused for an image that tapdisk has not made.
 
-    Tables are read of all images at once, then batmaps, then bitmaps.
+    Reads the tables of all images in one batch, then all batmaps, then bitmaps in batches.
     """
     contents = [_content(volume) for volume in volumes]
     pieces = [piece for volume, content in zip(volumes, contents) for piece in _tables(vg, volume, content)]
@@ -128,12 +128,12 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
 
 
 def _partial(member: Member) -> Iterator[int]:
-    """The blocks that are there and not known to be full."""
+    """The blocks that the image has and that the batmap does not mark as full."""
     return (block for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block])
 
 
 def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
-    """The ranges that tell whether an image was written to: headers, tables, the footer at its end."""
+    """The ranges that change when a program writes to an image: headers, tables, and the footer in the last sector."""
     found: List[Range] = []
     for member in members:
         table = align_up(blocks.ENTRY_BYTES * len(member.entries), SECTOR)
@@ -146,7 +146,7 @@ def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
 
 
 def bitmaps_as_read(vg: VolumeGroup, members: Iterable[Member]) -> Iterator[Chunk]:
-    """The bitmaps: a write to sectors that a block lacked changes nothing else that was read."""
+    """The bitmaps as read. A write to sectors that a block lacked changes its bitmap, and no range of `built_on`."""
     for member in members:
         for block, data in member.bitmaps.items():
             yield from in_pieces(vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR), data)
@@ -154,7 +154,7 @@ def bitmaps_as_read(vg: VolumeGroup, members: Iterable[Member]) -> Iterator[Chun
 
 def _content(volume: Volume) -> Vhd:
     content = volume.content
-    assert isinstance(content, Vhd)  # `choice` refuses what is none
+    assert isinstance(content, Vhd)  # `choice` refuses all other contents
     if content.footer.creator_app != CREATOR:
         raise Refused(f"{volume.name.text} was made by {content.footer.creator_app!r}, not by the storage manager.")
     if content.header.block_size != blocks.BLOCK_BYTES:
@@ -166,7 +166,7 @@ def _content(volume: Volume) -> Vhd:
 
 
 def _tables(vg: VolumeGroup, volume: Volume, content: Vhd) -> List[List[Range]]:
-    """Where the block table of an image and the header of its batmap lie."""
+    """The ranges of the block table of an image, and of the header of its batmap."""
     header = blocks.geometry(content.header).batmap_header
     return [vg.ranges(volume.lv, *content.block_table()), vg.ranges(volume.lv, header, BatmapHeader.SIZE)]
 
@@ -186,14 +186,14 @@ def _member(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader,
 
 
 def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: str) -> None:
-    """Every block lies in the volume, behind the headers, and overlaps no other block."""
+    """Raises Malformed for a block outside the volume, on the headers, or on another block."""
     taken = sorted(entry for entry in entries if entry != UNUSED)
     for entry, following in zip(taken, taken[1:] + [volume_size // SECTOR]):
         where = Place(name, blocks.bitmap_at(entry) if entry else 0)
         if blocks.bitmap_at(entry) < first or blocks.data_at(entry) + blocks.BLOCK_BYTES > volume_size:
             raise Malformed("VHD block", where, "it does not lie between the headers and the end of the volume")
         if entry + 1 + blocks.BLOCK_SECTORS > following:
-            raise Malformed("VHD block", where, "it overlaps another one")
+            raise Malformed("VHD block", where, "it overlaps another block")
 
 
 def _crowded(entries: Sequence[int]) -> FrozenSet[int]:
@@ -220,28 +220,28 @@ def _read_bitmaps(device: Device, vg: VolumeGroup, members: Sequence[Member]) ->
 
 
 class OwnedBlock(NamedTuple):
-    """A block of the disk that some image has."""
+    """A block of the disk that an image has."""
 
     block: int
     owner: int  #: index in the chain
-    filled_sectors: int = 0  #: sectors that the owner lacks, where an image further down has some of them
+    filled_sectors: int = 0  #: number of sectors that the owner lacks; 0 when no parent has any of them
     must_be_copied: bool = False
 
 
 def owned_blocks(found: Iterable[OwnedBlock] = ()) -> "Rows[OwnedBlock]":
-    """Owned blocks in eight bytes each."""
+    """A list of owned blocks that takes eight bytes for a block."""
     return Rows(OwnedBlock, "IBHB", found)
 
 
 class Sectors(NamedTuple):
-    """What images have of a block."""
+    """The sectors of a block in each image."""
 
-    bits: int  #: the sectors in its owner
-    below: Tuple[Tuple[int, int], ...]  #: index in the chain, and the missing sectors that this image has
+    bits: int  #: bitmap of the sectors in the owner
+    below: Tuple[Tuple[int, int], ...]  #: index of a parent in the chain, and bitmap of the sectors from that parent
 
     @property
     def all_bits(self) -> int:
-        """The sectors that any image has."""
+        """The bitmap of the sectors that any image has."""
         found = self.bits
         for _member, bits in self.below:
             found |= bits
@@ -249,13 +249,13 @@ class Sectors(NamedTuple):
 
 
 def find_owners(members: Sequence[Member], tears_pages: bool) -> "Rows[OwnedBlock]":
-    """All blocks that any image has, in the order of the disk. `tears_pages`: a cut tears more than a sector."""
+    """All blocks that any image has, in the order of the disk. `tears_pages`: a cut may tear a page of 4 KiB."""
     found = (_owned(block, members, tears_pages) for block in _blocks_of(members))
     return owned_blocks(owned for owned in found if owned is not None)
 
 
 def _blocks_of(members: Sequence[Member]) -> Iterator[int]:
-    """The blocks of the disk that any image has: most blocks of a large disk often are in no image."""
+    """The blocks of the disk that any image has. This is fast for a large disk with few blocks."""
     there = bytearray(len(members[0].entries))
     for member in members:
         for block, entry in zip(range(len(there)), member.entries):
@@ -265,15 +265,15 @@ def _blocks_of(members: Sequence[Member]) -> Iterator[int]:
 
 
 def sectors_of(members: Sequence[Member], owned: OwnedBlock) -> Sectors:
-    """Which sectors of a block are in its owner, and which further down."""
+    """The sectors of a block in its owner and in the parents."""
     (_owner, bits), *below = _found(owned.block, members)
     return Sectors(bits, tuple(below))
 
 
 def _found(block: int, members: Sequence[Member]) -> Iterator[Tuple[int, int]]:
-    """The images that have sectors of a block which no image above has, and these sectors.
+    """The images from which a guest reads sectors of a block: the index in the chain, and the bitmap of the sectors.
 
-    What lies behind the end of a parent's disk is zero, whatever is below it.
+    A guest reads zeros behind the end of a parent's disk, also when a lower image has sectors there.
     """
     found, seen = 0, FULL
     for index, member in enumerate(members):
@@ -287,7 +287,7 @@ def _found(block: int, members: Sequence[Member]) -> Iterator[Tuple[int, int]]:
 
 
 def _seen(block: int, member: Member, index: int) -> int:
-    """The sectors of a block that an image shows of itself and of the images below: up to the end of its disk."""
+    """The bitmap of the sectors of a block in front of the end of the image's disk."""
     return blocks.first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
 
 
@@ -306,7 +306,7 @@ def _owned(block: int, members: Sequence[Member], tears_pages: bool) -> Optional
 
 
 def _has_hidden_sectors(block: int, members: Sequence[Member], index: int) -> bool:
-    """Whether an image has sectors of a block behind the end of its disk, or of the disk of an image above."""
+    """Whether the image has sectors of a block behind the end of its own disk, or of the disk of an image above."""
     seen = FULL
     for number, member in enumerate(members[: index + 1]):
         seen &= _seen(block, member, number)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The strategies to merge a chain of VHDs, and the bytes of the new image. In each another image stays in place.
+"""The strategies to merge a chain of VHDs, and the bytes of the new image. Each strategy keeps another image in place.
 
-before the mark     head: footer, header, block table, batmap; the end's footer; new bitmaps     into free extents
-                    copies: blocks into free extents, missing sectors into blocks that stay     nobody sees them
-with the contents   bitmaps of the blocks that were filled: all ones                            says the same
-after the commit    bitmaps of holes: all zeros; then their entries in the block table          density
+before the mark     head (footer, header, block table, batmap), footer in the last sector, new bitmaps: to free extents
+                    copies: blocks to free extents, missing sectors to blocks that stay (no bitmap shows them yet)
+with the contents   bitmaps of filled blocks: all ones (old image and new image then have the same content)
+after the commit    bitmaps of holes: all zeros; then the entries of holes in the block table
 """
 
 from array import array
@@ -37,14 +37,14 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
 def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[MergeStrategy]:
-    """Every strategy, likely the cheapest first. `seed` is that of `room_on`.
+    """All strategies, likely the cheapest first. `seed` goes to `room_on`.
 
-    Raises Refused where there is none, FormatError for an image that does not read.
+    Raises Refused when there is no strategy, FormatError for an image that cannot be read.
     """
     if device.block_size != SECTOR:
         raise Refused(f"{device.name} has blocks of {device.block_size} bytes: VHD chains on it are not made one VDI.")
     if lun.vg.pe_start % UNIT:
-        raise Refused(f"The extents of {device.name} are not those that the storage manager makes: 4 MiB each.")
+        raise Refused(f"The extents of {device.name} are not of 4 MiB, as the storage manager makes them.")
     members = read_members(device, lun.vg, found.members)
     for member in members:
         if any(member.batmap_header.keyhash):
@@ -57,7 +57,7 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
 
 
 class VhdMerge(MergeStrategy):
-    """A layout of a VHD, and the room on the LUN."""
+    """The merge strategy of a VHD layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, room: Room) -> None:
         super().__init__(made.counts(), made.fresh, room)
@@ -88,7 +88,7 @@ class VhdMerge(MergeStrategy):
 
 
 def plain_footer(footer: Footer) -> Footer:
-    """The footer of an image that is a leaf without a parent."""
+    """The footer of a leaf without a parent."""
     return sealed(footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
 
 
@@ -105,7 +105,7 @@ def plain_header(header: DynamicHeader) -> DynamicHeader:
 
 
 class _NewImage(VolumeRanges):
-    """The bytes of the new image."""
+    """Computes the bytes of the new image."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, lv: LogicalVolume) -> None:
         super().__init__(vg, lv, [member.lv for member in members])
@@ -121,7 +121,7 @@ class _NewImage(VolumeRanges):
         return self.layout.slots[owned.block]
 
     def _bits(self, owned: OwnedBlock) -> int:
-        """The new bitmap: a block that stays is filled up wholly, a block that is copied has what the images have."""
+        """The new bitmap: all ones for a filled block; for a copied block, the sectors that any image has."""
         if self._copied[owned.block]:
             return self._sectors(owned).all_bits
         return FULL if owned.filled_sectors else self._sectors(owned).bits
@@ -130,23 +130,23 @@ class _NewImage(VolumeRanges):
         return sectors_of(self.members, owned)
 
     def _bitmap_at(self, slot: int) -> int:
-        """Bytes from the start of the new volume."""
+        """The place of the bitmap, in bytes from the start of the new volume."""
         return blocks.bitmap_at(self.layout.entry(slot))
 
     def unit(self, slot: int) -> int:
-        """Where on the device the unit lies that ends in the slot's bitmap: in one extent, so in one piece."""
+        """The place on the device of the unit that ends in the slot's bitmap. A unit lies in one extent."""
         return self.at(align_down(self._bitmap_at(slot), UNIT), UNIT)[0].offset
 
     def _is_fresh(self, slot: int) -> bool:
-        """Whether the bitmap of a slot is in a new extent: then it is written before the commit."""
+        """Whether the bitmap of a slot is in a new extent, which the run writes before the commit."""
         return self._bitmap_at(slot) // EXTENT_BYTES in self.layout.fresh
 
     def later_holes(self) -> Iterator[Hole]:
-        """The holes that the old image may use until the commit."""
+        """The holes in old extents, which the old image may use until the commit."""
         return (hole for hole in self.layout.holes if not self._is_fresh(hole.slot))
 
     def head(self, footer: Footer, header: DynamicHeader) -> bytes:
-        """All bytes of the volume in front of slot 0's bitmap. Holes in old extents are not in its block table."""
+        """The bytes of the volume in front of slot 0's bitmap. Their block table lacks the holes in old extents."""
         made = self.layout
         primary, leaf = self.members[made.primary], self.members[0]
         place, own = primary.geometry, primary.batmap_header
@@ -186,7 +186,7 @@ class _NewImage(VolumeRanges):
         return bytes(found)
 
     def bitmaps(self) -> Iterator[Chunk]:
-        """Bitmaps in free extents, with the padding in front of them; in front of slot 0's are headers."""
+        """The bitmaps in free extents, each with its padding. `head` has the bytes in front of slot 0's bitmap."""
         for owned in self._owned():
             if self._is_fresh(self._slot(owned)):
                 yield from self._bitmap(self._slot(owned), self._bits(owned))
@@ -198,15 +198,15 @@ class _NewImage(VolumeRanges):
         padding = UNIT - SECTOR if slot else 0
         yield from self.chunks(self._bitmap_at(slot) - padding, bytes(padding) + blocks.bitmap_bytes(bits))
 
-    # --- what is copied
+    # --- copies of guest data
 
     def _data_at(self, owned: OwnedBlock) -> int:
         return blocks.data_at(self.layout.entry(self._slot(owned)))
 
     def shadows(self) -> Iterator[Copy]:
-        """The data of blocks that stay, as far as a new extent takes the place of the extent that holds the data.
+        """The copies of blocks that stay, for the part of their data in an extent that a new extent replaces.
 
-        Of a block that is filled up, only the sectors that are there: nothing is written twice.
+        For a filled block only the sectors of the owner: `fills_and_copies` has the other sectors.
         """
         made = self.layout
         for owned in made.staying:
@@ -238,10 +238,10 @@ class _NewImage(VolumeRanges):
                         yield copy._replace(target=copy.target + old)
 
     def _replaced(self) -> Dict[int, int]:
-        """By the first byte of a new extent behind the head: how far from it the old extent is whose place it takes.
+        """For each new extent behind the head, by its first byte: the distance to the old extent that it replaces.
 
-        A block may reach into such an extent while its bitmap stays. The old bitmap will say that the sectors are
-        there, so they are written to the old extent as well.
+        A block may reach into such an extent while its bitmap stays in an old extent. The bitmap will be all ones also
+        for the old image. So the filled sectors are written to the old extent, too.
         """
         made, found = self.layout, {}
         new = extents_of(self.lv.segments)
@@ -253,7 +253,7 @@ class _NewImage(VolumeRanges):
         return found
 
     def _put(self, owned: OwnedBlock, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[Copy]:
-        """The sectors of a block from where they are; zeros where no image has them."""
+        """The copies of a block's sectors from their images, and zeros for the sectors that no image has."""
         start = self._data_at(owned)
         for member, bits in sources:
             there |= bits
@@ -264,17 +264,17 @@ class _NewImage(VolumeRanges):
         for run in blocks.runs(FULL ^ there):
             yield from self.zeros(start + run.offset * SECTOR, run.length * SECTOR)
 
-    # --- what is left until the contents are written, and until the commit
+    # --- writes with the contents, and after the commit
 
     def full_units(self) -> Iterator[int]:
-        """Bitmaps of filled blocks that are where they were."""
+        """The places of the bitmaps of filled blocks, as far as they stay in old extents."""
         for owned in self.layout.staying:
             slot = self._slot(owned)
             if owned.filled_sectors and not self._is_fresh(slot):
                 yield self.unit(slot)
 
     def table_units(self, head: bytes) -> Iterator[TableUnit]:
-        """The parts of the block table in which holes are given away: whole units, which is what a cut may tear."""
+        """The units of the block table with entries of holes. Whole units, because a cut may tear a unit."""
         table = self.members[self.layout.primary].geometry.table
         after = bytearray(head)
         touched = set()

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Where the blocks of the new VHD lie, and which extents it is made of. Pure.
+"""The slots of the blocks in the new VHD, and the extents of its volume. Pure.
 
-SM makes every volume exactly as large as a dense image needs, and tapdisk puts new blocks behind the highest block
-only. So an unused slot below the highest block is lost for ever, and a disk that fills up runs out of space: an image
-that is merely put together from the extents of several images is wrong. Therefore:
+SM makes a volume exactly as large as an image without unused slots needs. tapdisk puts new blocks only behind the
+highest block, and never uses an unused slot below. So a disk that fills up in an image with unused slots runs out of
+volume. That is why the new image must have no unused slot:
 
-    one image of the chain, the primary, stays where it is in the volume
-    other images are moved by whole extents, so that their slots fall on the primary's lattice: 513 and 1024 have no
-    common factor, so there is such a distance, below 513 extents; or their blocks are copied into new slots
-    slots that become free below the highest block, holes, are given to blocks that no image has
+    primary       one image of the chain stays at its place in the volume
+    moved images  blocks of other images move by whole extents, so that their slots fall on the primary's lattice. An
+                  extent is 1024 units and a slot 513. These have no common factor, so such a distance exists, below 513
+                  extents
+    copies        blocks that cannot move are copied to new slots
+    holes         slots that become free below the highest block are given to blocks that no image has
 
-The first extents, up to that of slot 0, and the last one are always new: nobody sees these shadows before the commit.
-Until then nothing else is written but free space, and sectors that no bitmap shows.
+The extents up to slot 0, and the last extent, are always new: no program reads them before the commit. Until the commit
+the run writes only to free extents, and to sectors that no bitmap shows.
 """
 
 from array import array
@@ -31,12 +33,12 @@ from relvmoiscsi.resignature.merge.vhd_chain import Member, OwnedBlock, owned_bl
 
 EXTENT_UNITS = EXTENT_BYTES // UNIT
 
-#: an image with fewer blocks to move than this is copied: moving costs up to 512 extents of slots that are given away
+#: an image with fewer blocks is copied, not moved: moving an image may cost 512 extents of holes
 WORTH_MOVING = 256
 
 _HALF = 257  #: 2 * 257 = 1 (mod 513), and an extent is -2 units (mod 513)
 _MAX_ENTRY = (1 << 32) - 2
-NO_SLOT = 0xFFFFFFFF  #: of a block that no image has
+NO_SLOT = 0xFFFFFFFF  #: slot of a block that no image has
 
 
 class Moved(NamedTuple):
@@ -49,32 +51,32 @@ class Moved(NamedTuple):
 
     @property
     def extents(self) -> range:
-        """Those that they become."""
+        """The extents in the new volume."""
         return range(self.at, self.at + self.end - self.first)
 
 
 class Hole(NamedTuple):
-    """A slot that is given to a block which no image has."""
+    """A free slot, and the block without data that gets the slot."""
 
     block: int
     slot: int
 
 
 class Layout(NamedTuple):
-    """The new image."""
+    """The slots and extents of the new image."""
 
-    primary: int  #: index in the chain of the image whose header, and whose slots, it takes over
-    first_unit: int  #: of slot 0
+    primary: int  #: index in the chain of the image that stays: the new image has its header and its slots
+    first_unit: int  #: the unit of slot 0
     slots: Sequence[int]  #: by block; NO_SLOT for a block that no image has
     copied: "Rows[OwnedBlock]"  #: blocks that get new slots
-    staying: "Rows[OwnedBlock]"  #: blocks whose data is where it was
-    moved: Tuple[Moved, ...]  #: the primary's extents first, if any stay
+    staying: "Rows[OwnedBlock]"  #: blocks whose data stays in its extents
+    moved: Tuple[Moved, ...]  #: the primary's extents first, when any of them stay
     fresh_head: int  #: number of new extents at the start
-    slot_count: int  #: up to the highest in use
+    slot_count: int  #: number of slots up to the highest slot in use
     holes: "Rows[Hole]"
-    lost_slots: int  #: free slots for which there was no block left: then every block of the disk is there
+    lost_slots: int  #: number of free slots for which no block is left: then the image has all blocks of the disk
     size_bytes: int  #: of the new volume, whole extents
-    fresh: FrozenSet[int]  #: its new extents, written before the commit
+    fresh: FrozenSet[int]  #: new extents, which the run writes before the commit
 
     def entry(self, slot: int) -> int:
         return blocks.entry_of(self.first_unit + SLOT_UNITS * slot)
@@ -90,7 +92,7 @@ class Layout(NamedTuple):
         )
 
     def source_of(self, extent: int) -> Tuple[int, int]:
-        """Which extent of an old volume is at this place, or was before a new one took it: (image, its extent)."""
+        """The extent of an old volume at this place, also when a new extent replaces it: index of the image, extent."""
         if extent < self.fresh_head:
             return self.primary, extent
         piece = next(piece for piece in self.moved if extent in piece.extents)
@@ -98,9 +100,9 @@ class Layout(NamedTuple):
 
 
 def layouts(members: Sequence[Member], several: "Rows[OwnedBlock]", thick: bool) -> Iterator[Layout]:
-    """A layout with each image as the primary, likely the cheapest first; each is large. Raises Refused without any.
+    """A layout with each image as the primary, likely the cheapest first. Raises Refused when there is no layout.
 
-    `thick`: the volume is to have room for a full disk.
+    With `thick` the volume has room for a full disk. A layout takes much memory: callers keep one at a time.
     """
     fixed = owned_blocks(owned for owned in several if owned.must_be_copied)
     movable: Dict[int, Rows[OwnedBlock]] = {}
@@ -123,26 +125,26 @@ def layouts(members: Sequence[Member], several: "Rows[OwnedBlock]", thick: bool)
 
 
 def _copied_beside(counts: Dict[int, int], primary: int) -> int:
-    """How many blocks will be copied, without the blocks that turn out to have no room to move to."""
+    """An estimate of the blocks to copy; blocks that find no room to move to are not counted."""
     return sum(count for index, count in counts.items() if index != primary and count < WORTH_MOVING)
 
 
 class _Builder:
-    """A layout while blocks are put into it."""
+    """Puts blocks into a layout."""
 
     def __init__(self, members: Sequence[Member], primary: int) -> None:
         self.members, self.primary = members, primary
         self.first_unit = members[primary].first_unit
         self.head = self.first_unit // EXTENT_UNITS + 1
-        self.extents = self.head  # so many are in use
+        self.extents = self.head  # number of extents in use
         self.slots = array("I", [NO_SLOT]) * len(members[0].entries)
         self.staying = owned_blocks()
         self.copied = owned_blocks()
         self.moved: List[Moved] = []
-        self.slot_count = 0  #: up to the highest in use
+        self.slot_count = 0  #: number of slots up to the highest slot in use
 
     def keep(self, several: "Rows[OwnedBlock]") -> "Rows[OwnedBlock]":
-        """Blocks of the primary stay in their slots. Gives the blocks that cannot."""
+        """Let blocks of the primary stay in their slots; returns the blocks that cannot stay."""
         rest, reached = owned_blocks(), 0
         for owned in several:
             slot = self._slot_of(owned, self.first_unit)
@@ -158,9 +160,9 @@ class _Builder:
         return rest
 
     def move(self, index: int, several: "Rows[OwnedBlock]", spare_blocks: int) -> "Rows[OwnedBlock]":
-        """The blocks of another image move with their extents, if that is worth it. Gives the blocks that do not.
+        """Move blocks of another image with their extents, if the move is worth its cost; returns blocks not moved.
 
-        `spare_blocks`: the number of blocks that no image has.
+        `spare_blocks` is the number of blocks that no image has.
         """
         first_unit = self.members[index].first_unit
         slots = array("I", [self._slot_of(owned, first_unit) or 0 for owned in several])
@@ -185,7 +187,7 @@ class _Builder:
         return rest
 
     def copy(self, several: "Rows[OwnedBlock]") -> None:
-        """Blocks get new slots, in new extents."""
+        """Give the blocks new slots, in new extents."""
         start = EXTENT_UNITS * self.extents if self.moved else self.first_unit
         slot = max(-(-(start - self.first_unit) // SLOT_UNITS), self.slot_count)
         for owned in several:
@@ -196,7 +198,7 @@ class _Builder:
             self.extents = max(self.extents, _extent_behind(self.first_unit + SLOT_UNITS * slot))
 
     def _slot_of(self, owned: OwnedBlock, first_unit: int) -> Optional[int]:
-        """The slot of a block in its owner; None where the block lies beside the lattice."""
+        """The slot of a block in its owner; None for a block that does not lie on the lattice."""
         unit = blocks.unit_of(self.members[owned.owner].entries[owned.block])
         if unit is None or unit < first_unit or (unit - first_unit) % SLOT_UNITS:
             return None
@@ -216,7 +218,7 @@ def _extent_behind(unit: int) -> int:
 
 
 def _shift(first_unit: int, wanted: int) -> int:
-    """By how many extents, modulo 513, slots have to move to fall on another lattice."""
+    """The number of extents, modulo 513, by which slots must move to fall on another lattice."""
     return (first_unit - wanted) * _HALF % SLOT_UNITS
 
 
@@ -255,7 +257,10 @@ def _layout(
 
 
 def _holes(slots: Sequence[int], slot_count: int, block_count: int) -> Tuple["Rows[Hole]", int]:
-    """The free slots, each with a block that has none: neighbours, so that few sectors of the table change."""
+    """The free slots, each with a block without a slot, and the number of slots left over.
+
+    Neighbouring blocks get the slots, so that few sectors of the table change.
+    """
     used = bytearray(slot_count)
     for slot in slots:
         if slot != NO_SLOT:
@@ -267,7 +272,10 @@ def _holes(slots: Sequence[int], slot_count: int, block_count: int) -> Tuple["Ro
 
 
 def _size(builder: _Builder, slot_count: int, virtual_size: int) -> int:
-    """As SM sizes the volume of a dense image: for so many slots, and by its formula; 0 on a thin SR."""
+    """The size of the volume in bytes: room for `slot_count` slots, and on a thick SR at least SM's size.
+
+    `virtual_size` is 0 on a thin SR.
+    """
     needed = (builder.first_unit + SLOT_UNITS * slot_count) * UNIT + Footer.SIZE
     if virtual_size:
         needed = max(needed, blocks.formula_size(virtual_size))
@@ -275,7 +283,7 @@ def _size(builder: _Builder, slot_count: int, virtual_size: int) -> int:
 
 
 def _fresh(builder: _Builder, extent_count: int) -> FrozenSet[int]:
-    """The head, the extents of copied blocks, and the last extent: the last one alone may have an old one's place."""
+    """The new extents: the head, the extents of copied blocks, and the last extent, which may replace an old extent."""
     found = set(range(builder.head))
     for owned in builder.copied:
         first = builder.first_unit + SLOT_UNITS * builder.slots[owned.block]
@@ -285,7 +293,7 @@ def _fresh(builder: _Builder, extent_count: int) -> FrozenSet[int]:
 
 
 def kept_extents(layout: Layout, members: Sequence[Member]) -> "array[int]":
-    """The physical extents that stay, by their place in the new volume, as `strategy.place` wants them."""
+    """The physical extents that stay, in the form of `strategy.place`."""
     found = array("q", [NEW]) * (layout.size_bytes // EXTENT_BYTES)
     for piece in layout.moved:
         old = extents_of(members[piece.member].lv.segments)[piece.first : piece.end]
@@ -294,6 +302,6 @@ def kept_extents(layout: Layout, members: Sequence[Member]) -> "array[int]":
 
 
 def unused_extents(leaf: Member) -> List[int]:
-    """Extents of the leaf behind its end of data, which nobody reads, but not the last extent: it holds the footer."""
+    """The extents of the leaf behind its data, without the last extent, which holds the footer."""
     first = -(-leaf.end_of_data() // EXTENT_BYTES)
     return extents_of(leaf.lv.segments)[first:-1]

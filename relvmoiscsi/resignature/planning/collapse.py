@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""From a LUN with a chain of images to the LUN with one VDI, and what has to be written for it. Nothing is written."""
+"""Choose a merge strategy for a chain, and give the LUN with one VDI after the merge. Reads only."""
 
 from typing import FrozenSet, List, NamedTuple, Optional, Sequence
 
@@ -16,40 +16,40 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
 
 
 class Cost(NamedTuple):
-    """What it takes."""
+    """The cost of making one VDI; from `blocks` on as in `strategy.Counts`."""
 
-    images: int  #: of the chain
-    dropped: int  #: volumes that go, those of SM's unfinished work among them
-    blocks: int  #: of the disk, that some image has
-    remapped: int  #: of them, that stay where they are
-    filled: int  #: of them, that get sectors from further down
-    copied: int  #: blocks that get another place
-    data_bytes: int  #: guest data that is written: fills and copies
-    fresh_extents: int  #: free extents that are written before the commit
-    free_extents: int  #: that there are
+    images: int  #: images of the chain
+    dropped: int  #: volumes that the run removes, volumes of SM's unfinished work included
+    blocks: int
+    remapped: int
+    filled: int
+    copied: int
+    data_bytes: int
+    fresh_extents: int
+    free_extents: int
 
 
 class OneVdi(NamedTuple):
-    """The way to one VDI. Without a `way` the image there is stays as it is."""
+    """How a LUN gets one VDI. Without a `way`, the leaf stays as found."""
 
-    lun: Lun  #: as found; its work leads to the LUN with one VDI
+    lun: Lun  #: as found, with `Lun.work` that gives the LUN with one VDI
     cost: Cost
     leaf: Volume
     way: Optional[MergeStrategy] = None
-    extents: Sequence[int] = ()  #: physical ones, of the new volume
+    extents: Sequence[int] = ()  #: physical extents of the new volume
 
     def image(self, device: Device, ids: IdMap) -> Optional[Image]:
-        """What is written, under the new ids, and what that is built on."""
+        """The writes that make the new image under the new ids; None when the image stays as found."""
         if self.way is None:
             return None
         return self.way.image(device, _new_lv(self), ids.lvm_ids[self.leaf.lv.id])
 
 
 def make_one(device: Device, lun: Lun, request: OneVdiRequest, lot: int = 0) -> OneVdi:
-    """How the LUN becomes one with one VDI. `lot` is the seed of `strategy.room_on`.
+    """How the LUN gets one VDI. `lot` is the seed of `strategy.room_on`.
 
-    Raises Refused or UsageError where it cannot, or costs more than the request allows; FormatError for an image that
-    does not read.
+    Raises Refused or UsageError when this is impossible, or costs more than the request allows. Raises FormatError for
+    an image that cannot be read.
     """
     settled = lun.settled()
     chain = choose_chain(settled, request)
@@ -57,14 +57,14 @@ def make_one(device: Device, lun: Lun, request: OneVdiRequest, lot: int = 0) -> 
         made = OneVdi(lun, _cost(lun, chain, Counts(0, 0, 0, 0, 0)), chain.leaf)
         return made._replace(lun=_with_work(lun, settled, chain, chain.leaf, frozenset()))
     if lun.vg.extent_size != EXTENT_BYTES:
-        raise Refused(f"The extents of {device.name} are not those that the storage manager makes: 4 MiB each.")
+        raise Refused(f"The extents of {device.name} are not of 4 MiB, as the storage manager makes them.")
     made = _best(device, lun, chain, request, lot)
     leaf = _new_leaf(made)
     return made._replace(lun=_with_work(lun, settled, chain, leaf, frozenset([leaf.lv.id])))
 
 
 def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: int) -> OneVdi:
-    """The cheapest way for which there is room."""
+    """The cheapest strategy for which the LUN has room."""
     problem: Optional[Refused] = None
     least: Optional[int] = None
     image = qcow2_image if chain.leaf.name.kind == naming.QCOW2 else vhd_image
@@ -79,7 +79,7 @@ def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: i
             problem = problem or refused
     if problem is not None:
         raise problem
-    assert least is not None  # there is one way at the least
+    assert least is not None  # `strategies` gives at least one strategy, or raises
     raise Refused(
         f"One VDI of {chain.leaf.name.text} takes {least} bytes of copying, and a call may copy "
         f"{request.most_bytes} here (`copy` in /etc/relvmoiscsi.conf). The command `relvmoiscsi resignature "
@@ -93,7 +93,7 @@ def _cost(lun: Lun, chain: Chain, counts: Counts) -> Cost:
     return Cost(len(chain.members), settled + len(chain.dropped) + len(chain.members) - 1, *counts)
 
 
-# --- the LUN that it leads to
+# --- the LUN after the merge
 
 
 def _new_lv(made: OneVdi) -> LogicalVolume:
@@ -101,7 +101,7 @@ def _new_lv(made: OneVdi) -> LogicalVolume:
 
 
 def _new_leaf(made: OneVdi) -> Volume:
-    """The volume of the new image, as it will be read."""
+    """The volume of the new image, as a survey will read the volume."""
     assert made.way is not None
     lv = _new_lv(made)
     return made.leaf._replace(

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Whether a resignature is one: every identity is new, and nothing but identities differs.
+"""Check a resignature: each identity is new, and nothing but identities differs.
 
-Used three times: on the result of a plan, in memory, before the first write; on two LUNs, for `check --original`;
-and in the tests.
+The callers are the plan (its result in memory, before the first write), `check --original` (two LUNs), and the tests.
 """
 
 import re
@@ -19,14 +18,14 @@ from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
-#: what both kinds of identity have in their middle; where they begin and end, seen from there
+#: the middle of a UUID and of a dashed LVM id; the characters of the identity before and behind the start of the middle
 _MIDDLE = re.compile("-(?=(?:[0-9A-Za-z!#]{4}-){3})")
 _AROUND = ((8, 28), (6, 32))  # 8-4-4-4-12, 6-4-4-4-4-4-6
 _NO_HEADER = DynamicHeader.zero()
 
 
 def identities(lun: Lun) -> Dict[str, str]:
-    """Every identity on a LUN, and where it was seen."""
+    """Each identity on a LUN, and a phrase for its place."""
     found = {
         dashed(lun.label.pv_id): "PV id",
         dashed(lun.vg.id): "id of the volume group",
@@ -55,7 +54,7 @@ def _uuids_in(volume: Volume) -> Iterable[str]:
 
 
 def shared_identities(one: Lun, other: Lun) -> List[str]:
-    """A sentence for every identity that is on both LUNs."""
+    """A sentence for each identity that is on both LUNs."""
     others = identities(other)
     return [
         f"{identity} is on both: {where} of {one.name}, {others[identity]} of {other.name}."
@@ -65,9 +64,10 @@ def shared_identities(one: Lun, other: Lun) -> List[str]:
 
 
 def foreign_identities(lun: Lun) -> List[str]:
-    """A sentence for everything on a LUN that might be an identity of another SR, a half-written one for example.
+    """A sentence for each identity on a LUN that may belong to another SR, for example after a half-written run.
 
-    Parents are verified when a LUN is read. A record or a link that leads nowhere may be harmless; it is no proof.
+    A record or a link of a deleted VDI is no proof, and may be harmless. Parents are not judged here: `read_lun`
+    verifies parents.
     """
     found, disks = [], lun.disks()
     if lun.mgt and lun.mgt.sr_uuid != lun.sr_uuid:
@@ -89,10 +89,10 @@ def foreign_identities(lun: Lun) -> List[str]:
 
 
 def is_made_of(original: Lun, clone: Lun, last_run: Optional[IdMap]) -> bool:
-    """Whether ids of a clone follow from those of a LUN, by the rule that every run has: `formats.identity`.
+    """Whether ids of `clone` are ids that a run derives from the ids of `original` (`formats.identity`).
 
-    `last_run` is the map of the clone's last run, where its journal is there. With it a clone that was resignatured
-    twice is known as well. No, of ids that somebody chose in another way.
+    `last_run` is the map of the clone's last run, from its journal. With `last_run` this finds the original of a clone
+    that was resignatured twice. False for a clone whose ids were all chosen with a map.
     """
     uuids, lvm_ids = set(clone.disks()), _lvm_ids(clone)
     if _some_follow(original, clone.sr_uuid, uuids, lvm_ids):
@@ -103,7 +103,7 @@ def is_made_of(original: Lun, clone: Lun, last_run: Optional[IdMap]) -> bool:
 
 
 def _some_follow(original: Lun, new_sr: str, uuids: Container[str], lvm_ids: Container[str]) -> bool:
-    """Whether some of these are what ids of a LUN become on the SR `new_sr`."""
+    """Whether `uuids` or `lvm_ids` have an id that a run derives from an id of `original` for the SR `new_sr`."""
     return any(derived_lvm_id(new_sr, lvm_id) in lvm_ids for lvm_id in _lvm_ids(original)) or any(
         derived_uuid(new_sr, uuid) in uuids for uuid in original.disks()
     )
@@ -114,7 +114,7 @@ def _lvm_ids(lun: Lun) -> Set[str]:
 
 
 def has_same_shape(one: Lun, other: Lun) -> bool:
-    """Whether two LUNs have the same volumes at the same places, with as many identities in each, and in MGT."""
+    """Whether two LUNs have volumes at the same places, and equal numbers of identities in each volume and in MGT."""
     return _shape_of(one) == _shape_of(other)
 
 
@@ -124,7 +124,7 @@ def _shape_of(lun: Lun) -> object:
 
 
 def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
-    """The map from one LUN's identities to the other's, found by where volumes lie; None when they do not match."""
+    """The map from the original's identities to the clone's, by the places of volumes; None for other places."""
     uuids, lvm_ids = {original.sr_uuid: clone.sr_uuid}, {}
     lvm_ids[original.label.pv_id] = clone.label.pv_id
     lvm_ids[original.vg.id] = clone.vg.id
@@ -148,9 +148,9 @@ def _record_pairs(before: Lun, after: Lun) -> List[Tuple[VdiRecord, VdiRecord]]:
 
 
 def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> List[str]:
-    """A sentence for everything in `after` that is not `before` under the new ids.
+    """A sentence for each difference between `after` and `before` under the new ids.
 
-    Each resignature, and each undo, is a generation of LVM's metadata.
+    `generations` is the expected difference of the seqnos: each resignature and each undo raises the seqno by one.
     """
     found = _text_differences(before, after, ids)
     found += _expect("seqno", after.vg.seqno, before.vg.seqno + generations)
@@ -178,7 +178,7 @@ def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
 
 
 def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
-    """Old identities that the new text still holds. Tags are the administrator's; they stay as they are."""
+    """A sentence for each old identity in the new text, without its tags: an administrator's tag may hold a UUID."""
     text = text_without_tags(after.vg)
     old = set(ids.uuids).union(dashed(lvm_id) for lvm_id in ids.lvm_ids)
     places = [match.start() for match in _MIDDLE.finditer(text)]
@@ -217,9 +217,9 @@ def _mapped(content: Content, ids: IdMap) -> Content:
 
 
 def _shape(content: Content, disputed: bool) -> object:
-    """A content without what a new identity changes in it; links are compared apart.
+    """The content of a volume without the parts that a new identity changes. `_volume_differences` compares the parent.
 
-    Where header and locators of a VHD had to be brought to agree, the locators may have other lengths.
+    With `disputed` also without the lengths of locators: the run has made header and locators of the VHD agree.
     """
     if isinstance(content, Vhd):
         changed: List[Field[Any]] = [DynamicHeader.checksum, DynamicHeader.parent_name]
@@ -254,7 +254,7 @@ def _ids_of(record: VdiRecord, uuids: Mapping[str, str]) -> Tuple[str, str]:
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:
-    """Raises Refused when what a plan leads to is not `before`, with SM's work finished, under new ids."""
+    """Raises Refused unless `after`, the result of a plan, is `before` under new ids with SM's work finished."""
     settled = before.settled()
     problems = differences(settled, after, ids) + shared_identities(before, after)
     if after.work is not None:

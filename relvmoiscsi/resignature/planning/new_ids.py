@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The new ids of everything on a LUN: chosen, or derived from the new SR UUID and the old id. Pure."""
+"""The new ids of a LUN: chosen by the caller, or derived from the new SR UUID and the old id. Pure."""
 
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
@@ -20,9 +20,9 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
 def old_uuids(lun: Lun) -> List[str]:
-    """Every SR and VDI UUID on the LUN, links to what is gone included, each once, the SR's first.
+    """Each SR and VDI UUID on the LUN once, the SR UUID first.
 
-    Those that SM's own unfinished work speaks of are among them.
+    UUIDs in links to deleted VDIs, and in the journals of SM's unfinished work, are included.
     """
     found = [lun.sr_uuid]
     for volume in lun.volumes:
@@ -39,14 +39,15 @@ def old_uuids(lun: Lun) -> List[str]:
 
 
 def old_lvm_ids(lun: Lun) -> List[str]:
-    """PV id, VG id, LV ids."""
+    """The PV id, the VG id, and the LV ids."""
     return [lun.label.pv_id, lun.vg.id] + [lv.id for lv in lun.vg.lvs]
 
 
 def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uuid: Optional[str] = None) -> IdMap:
-    """New ids for everything: those of `chosen`; `sr_uuid` or a random one for the SR; the rest derived from that.
+    """New ids for all identities of the LUN: an id of `chosen`, else an id derived from the new SR UUID.
 
-    Raises UsageError for a choice that is no id, that is not on the LUN, or that is not one to one.
+    The new SR UUID is the choice for the SR in `chosen`, else `sr_uuid`, else a random UUID. Raises UsageError for a
+    wrong id, for an id that is not on the LUN, and for a map that is not one to one.
     """
     wanted_uuids = dict(chosen.uuids) if chosen else {}
     wanted_lvm_ids = dict(chosen.lvm_ids) if chosen else {}

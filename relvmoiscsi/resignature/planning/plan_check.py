@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A plan is read back, in memory, before its first write: what it leads to is a LUN, and the one that was meant."""
+"""Read the result of a plan in memory, before the first write: the result must be the LUN that was planned."""
 
 from typing import Iterable, Iterator, Optional, Sequence
 
@@ -18,7 +18,7 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 
 def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
-    """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
+    """Read, in memory, the LUN after the commit and at the end of the run. Raises Refused or FormatError."""
     _check_journal(made, cache)
     _check_whole_blocks(made, cache)
     result = _written(cache, made, (steps.COMMIT,))
@@ -30,7 +30,7 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
 
 
 def _check_whole_blocks(made: Plan, device: Device) -> None:
-    """What goes to the device as it is, without what lies around it, is in whole blocks of it. Raises Refused."""
+    """Raises Refused when a chunk or copy that the run writes without its surroundings is not in whole blocks."""
     for part in _as_they_are(made.unseen, device):
         if part.offset % device.block_size or part.length % device.block_size:
             raise Refused(
@@ -42,19 +42,19 @@ def _check_whole_blocks(made: Plan, device: Device) -> None:
 
 def _as_they_are(unseen: Unseen, device: Device) -> Iterator[Range]:
     yield from (Range(chunk.offset, len(chunk.data)) for chunk in unseen.chunks)
-    if device.block_size > SECTOR:  # all else is told in sectors, and there may be very much of it
+    if device.block_size > SECTOR:  # other pieces are in sectors, and may be millions
         yield from (Range(chunk.offset, len(chunk.data)) for chunk in unseen.more)
         for several in unseen.copies:
             yield from (Range(copy.target, copy.end - copy.target) for copy in several)
 
 
 def _says_the_same(one: Lun, other: Lun) -> bool:
-    """Whether two LUNs differ at the most in where their metadata lies, of which `verify_result` asks nothing."""
+    """Whether two LUNs are equal but for the places of their metadata, which `verify_result` does not read."""
     return one.label.pv_id == other.label.pv_id and one._replace(label=other.label, mdas=other.mdas) == other
 
 
 def check_undo(cache: ReadCache, made: Plan) -> Lun:
-    """Read back, in memory, what the LUN will hold once it has its old identities. Raises Refused or FormatError."""
+    """Read, in memory, the LUN after an undo. Raises Refused or FormatError."""
     _check_journal(made, cache)
     return _lun_after(cache, made, (steps.FINAL, steps.HEADERS))
 
@@ -65,9 +65,9 @@ def _lun_after(cache: ReadCache, made: Plan, last: Sequence[Step], twin: Optiona
 
 
 def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
-    """The device with journal, second area and contents on it, and what the steps in `last` write.
+    """The device after the writes of journal, second area and contents, and after the steps in `last`.
 
-    Of bitmaps and the like only those are put there that would hit what has been read, or another chunk.
+    Of bitmaps, only the bitmaps that overlap bytes in the cache, or another chunk, are put there.
     """
     chunks = made.chunks_of(steps.JOURNAL, bitmaps=False) + made.chunks_of(steps.CONTENTS, bitmaps=False)
     ends = [chunk for step in last for chunk in made.chunks_of(step, bitmaps=False)]
@@ -78,7 +78,7 @@ def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
 
 
 def _bitmaps(made: Plan, step: Step) -> Iterable[Chunk]:
-    """What `Plan.each_write` has beside what it has without bitmaps."""
+    """The chunks that `Plan.each_write` omits with `bitmaps=False`."""
     run = made.run
     if step == steps.JOURNAL:
         return made.unseen.more
@@ -88,7 +88,7 @@ def _bitmaps(made: Plan, step: Step) -> Iterable[Chunk]:
 
 
 def _check_journal(made: Plan, device: Device) -> None:
-    """What is going to be written as the journal will be believed. Raises Refused or FormatError."""
+    """Raises Refused or FormatError when recovery would not accept the planned journal."""
     digest = made.journal.commit_record(IN_PROGRESS).journal_digest
     found = decode(made.journal.data, Place("the planned journal", 0), digest, device.size_bytes)
     if found != made.run:

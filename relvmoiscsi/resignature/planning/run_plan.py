@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""From what is on a LUN and the ids it is to have, to the complete list of writes. Pure: nothing is read or written.
+"""The plan of a run: the complete list of writes that give a LUN its new ids. Pure.
 
-A plan holds every byte of a run before the first one is written, step by step (`each_write`).
+A plan has each byte that the run writes, step by step (`each_write`), before the first write.
 """
 
 from itertools import chain
@@ -23,26 +23,26 @@ from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
-NEW_IMAGE = "new image"  #: what is written of one before the commit
+NEW_IMAGE = "new image"  #: `what` of the writes of a new image before the commit
 
 
 class Planned(NamedTuple):
-    """A range that a step writes."""
+    """One write of a step."""
 
     offset: int
-    old: Optional[bytes]  #: None where free space is written
+    old: Optional[bytes]  #: None for a write to free space
     new: bytes
     what: str
 
 
 class Plan(NamedTuple):
-    """A run, and everything it writes that is not in its journal."""
+    """A run, and the writes of the run that its journal does not hold."""
 
     journal: Journal
     areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
-    unseen: Unseen = Unseen()  #: still to be written
-    written: Written = Written()  #: what was `unseen`
+    unseen: Unseen = Unseen()  #: the part of a new image that the run still has to write
+    written: Written = Written()  #: the part of a new image that the run has written
 
     @property
     def run(self) -> Run:
@@ -52,9 +52,9 @@ class Plan(NamedTuple):
         return Labels.of(self.journal)
 
     def each_write(self, step: Step, bitmaps: bool = True) -> Iterator[Planned]:
-        """What a step of the protocol writes, in this order; of the contents, whole blocks as the journal has them.
+        """The writes of a step of the protocol, in order. Writes to contents are whole blocks, as in the journal.
 
-        `bitmaps`: with what there are very many of in a new image, where nothing is that a survey reads.
+        `bitmaps=False` omits the bitmaps and tables of a new image: there may be millions, and no survey reads them.
         """
         rebuilt = self.run.rebuilt or Rebuilt("", ())
         if step == steps.JOURNAL:
@@ -91,10 +91,10 @@ class Plan(NamedTuple):
 
 
 def block_bytes_of(lun: Lun, device: Device) -> int:
-    """How large the blocks are that a journal of this LUN keeps: what the device writes at once.
+    """The block size of a journal of this LUN, in bytes: the physical block size, which the device writes at once.
 
-    Where extents or metadata areas do not begin at such blocks, a block would reach into what is not ours; then it is
-    the logical block.
+    When extents or metadata areas do not begin at physical blocks, a physical block would also hold bytes of other
+    volumes. Then the block size is the logical block size.
     """
     whole = torn_bytes(device)
     starts = [lun.vg.pe_start, lun.vg.extent_size, *(mda.area.offset for mda in lun.mdas)]
@@ -112,10 +112,10 @@ def plan_resignature(
     rebuilt: Optional[Rebuilt] = None,
     one: Optional[str] = None,
 ) -> Plan:
-    """All writes that give the LUN the new ids. Raises Refused when journal and second area do not fit.
+    """The plan that gives the LUN the new ids. Raises Refused when the ring has no room for journal and second area.
 
-    `block_bytes` is that of `block_bytes_of`; `rebuilt` is what there is to do in a volume that is made anew; `one`
-    is the VDI that stays alone.
+    `block_bytes` comes from `block_bytes_of`. Only for a run to one VDI: `one` is the old UUID of the VDI that stays.
+    `rebuilt` has the late writes to the new image.
     """
     text = _new_text(lun, ids)
     changes = list(volume_changes(lun, ids))
@@ -156,9 +156,10 @@ def _new_text(lun: Lun, ids: IdMap) -> bytes:
 def placed(
     run: Run, name: str, mdas: Sequence[Mda], text: bytes, finals: Optional[Sequence[bytes]], keep: Sequence[Range]
 ) -> Plan:
-    """The plan with its second areas and its journal in free ring space; `keep` must not be written.
+    """The plan with second areas and journal in free ring space, outside the ranges `keep`. Raises Refused.
 
-    `finals` are the headers to end with; None: headers that point to the text in the second area.
+    `finals` are the headers of the original areas at the end of the run. Without `finals` these headers point to the
+    text in the second area.
     """
     journal_bytes = 0
     drawn = int.from_bytes(run.new_pv_id.encode("ascii"), "big")

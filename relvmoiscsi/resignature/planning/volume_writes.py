@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a run changes inside volumes: as writes of whole blocks, and where in them the identities are. Pure."""
+"""The changes of a run inside volumes: writes of whole blocks, and the places of identities in these blocks. Pure."""
 
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -17,12 +17,12 @@ from relvmoiscsi.resignature.protocol.identities import WriteBuffer
 from relvmoiscsi.resignature.protocol.run import Field, Run, Write
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, VolumeChange
 
-#: the bytes of ranges, which a survey has read: `ReadCache.read`
+#: gives the bytes of ranges that a survey has read: `ReadCache.read`
 Known = Callable[[Sequence[Range]], List[bytes]]
 
 
 def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
-    """What changes inside volumes, byte for byte: identities, and what SM's unfinished work leads to."""
+    """The changed bytes inside volumes: identities, and the changes of SM's unfinished work."""
     settled = lun.settled()
     after = {volume.lv.id: volume for volume in settled.volumes}
     rebuilt = lun.work.rebuilt if lun.work else frozenset()
@@ -48,7 +48,7 @@ def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMa
 
 
 class _Part(NamedTuple):
-    """The part of a change that lies in one piece on the device."""
+    """A part of a change, in one piece on the device."""
 
     offset: int
     new: bytes
@@ -58,7 +58,7 @@ class _Part(NamedTuple):
 def content_writes(
     vg: VolumeGroup, changes: Iterable[VolumeChange], fields: Iterable[Field], known: Known, block_bytes: int
 ) -> Tuple[Write, ...]:
-    """Changes of volumes as writes of whole blocks of the device, in its order. `fields`: see `content_fields`."""
+    """The changes of volumes as writes of whole blocks, in the order of the device. `fields` as in `content_fields`."""
     parts = []
     for volume, change in changes:
         pieces = vg.ranges(volume.lv, change.offset, len(change.new))
@@ -67,7 +67,7 @@ def content_writes(
 
 
 def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Field, ...]:
-    """The identities in what changes, and where they lie on the device."""
+    """The identities in the changes, and their places on the device."""
     found: List[Field] = []
     for volume, change in changes:
         if change.old == change.new:
@@ -85,7 +85,7 @@ def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Fi
 
 
 def _checksum_in(change: Change) -> Optional[Range]:
-    """The checksum, counted from the start of the change; it follows from the rest and is no identity."""
+    """The range of the checksum in the change, from the start of the change: a checksum is not an identity."""
     place = structure.checksum_range(change.within.kind) if change.within else None
     if place is None or change.within is None:
         return None
@@ -97,7 +97,7 @@ def _parts(pieces: Iterable[Range], new: bytes, what: str) -> List[_Part]:
 
 
 def _writes(parts: Iterable[_Part], fields: Iterable[Field], known: Known, block_bytes: int) -> Tuple[Write, ...]:
-    """The blocks that change, or hold a part of a field."""
+    """The writes of the blocks that change, or that hold a part of a field."""
     blocks: Dict[int, List[_Part]] = {}
     for part in parts:
         for at in _blocks_of(part.offset, len(part.new), block_bytes):
@@ -117,7 +117,7 @@ def _blocks_of(offset: int, length: int, block_bytes: int) -> Iterable[int]:
 
 
 def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> bytes:
-    """The bytes `old`, which begin at `start`, with all parts in them."""
+    """The bytes `old` from offset `start`, after the changes of all parts."""
     new = bytearray(old)
     for part in parts:
         first, last = max(part.offset, start), min(part.offset + len(part.new), start + len(old))
@@ -126,7 +126,7 @@ def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> bytes:
 
 
 def _groups(changed: Sequence[int], block_bytes: int) -> List[List[int]]:
-    """Blocks that become one write: neighbours."""
+    """Groups of neighbouring blocks: each group becomes one write."""
     groups: List[List[int]] = []
     for at in changed:
         if groups and at == groups[-1][-1] + block_bytes:
@@ -143,13 +143,13 @@ def _write(group: Sequence[int], old: bytes, blocks: Mapping[int, Sequence[_Part
     return Write(group[0], old, new, what)
 
 
-# --- the way back
+# --- undo
 
 
 def undone_contents(run: Run, buffer: WriteBuffer, known: Known) -> Tuple[Write, ...]:
-    """The way back from a finished run: the buffer, filled with what is there, gets the old identities.
+    """The writes to contents that undo a finished run. `buffer` must hold the present bytes of the device.
 
-    What others have written beside them stays.
+    Bytes beside the identities stay, also when a VM or SM has changed these bytes since the run.
     """
     identities.put_back(run, buffer)
     parts: List[_Part] = []

@@ -6,7 +6,7 @@
 
 LVM keeps the record when LVM updates the VG, and erases the record when LVM changes the identity of the PV. A run moves
 the record through the phases IN_PROGRESS, SWITCHED and DONE; docs/protocol.rst says what the LUN holds in each phase. A
-label without a record: no run, or an undo gave the old label back. Messages and docs call the record the mark of a run.
+label has no record before the first run, and after an undo. Messages and docs call the record the mark of a run.
 """
 
 import hashlib
@@ -39,9 +39,9 @@ class CommitRecord(Record, size=96):
     journal_length = le32(12)     #: bytes
     run_id         = raw(16, 16)
     journal_offset = le64(32)     #: bytes from the start of the device
-    scsi_id_digest = raw(40, 16)  #: of the SCSIid the run was made for; zero: it was not known
+    scsi_id_digest = raw(40, 16)  #: digest of the LUN's SCSIid at the time of the run; zeros: the SCSIid was not known
     reserved2      = le64(56)
-    journal_digest = raw(64, 32)  #: SHA-256 of the JournalHeader, which holds that of the rest
+    journal_digest = raw(64, 32)  #: SHA-256 of the JournalHeader, which has the digest of the payload
 
 
 # fmt: on
@@ -50,19 +50,19 @@ COMMIT_RECORD_AT = SECTOR - CommitRecord.SIZE
 
 
 def is_of_another_lun(record: Optional[CommitRecord], scsi_id: str) -> bool:
-    """Was the run that left this mark one on a LUN with another SCSIid? Then the LUN is a copy of that one."""
+    """Whether the run of `record` was made on a LUN with another SCSIid: then this LUN is a copy of that LUN."""
     return record is not None and any(record.scsi_id_digest) and record.scsi_id_digest != scsi_id_digest(scsi_id)
 
 
 def scsi_id_digest(scsi_id: Optional[str]) -> bytes:
-    """What the record keeps of a SCSIid: 16 bytes, zero when it is not known."""
+    """The digest of a SCSIid in a record: 16 bytes; zeros when the SCSIid is not known."""
     return hashlib.sha256(b"SCSIid " + scsi_id.encode("utf-8")).digest()[:16] if scsi_id else bytes(16)
 
 
 def read_commit_record(label: Label, where: Place) -> Optional[CommitRecord]:
-    """The mark of an earlier run in a label; None when there is none.
+    """The record in a label; None when the label has no record.
 
-    Raises Unsupported when the place is taken by bytes nobody here knows, or by a later version of this project.
+    Raises Unsupported when the place of the record holds unknown bytes, or a record of a later version of relvmoiscsi.
     """
     if label.used_end > COMMIT_RECORD_AT:
         raise Unsupported("LVM label", where, "its lists leave no room for the mark of a run")
@@ -79,5 +79,5 @@ def read_commit_record(label: Label, where: Place) -> Optional[CommitRecord]:
 
 
 def with_commit_record(sector: bytes, record: Optional[CommitRecord]) -> bytes:
-    """A label sector with this mark, or with none; checksum made anew."""
+    """A label sector with this record, or without a record, and with the checksum of its content."""
     return sealed_label(sector[:COMMIT_RECORD_AT] + (bytes(record) if record else bytes(CommitRecord.SIZE)))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Take the identities of a run back in what is on the disk now, and leave every other byte as it is.
+"""Give the contents of volumes their old identities back, and leave all other bytes as they are.
 
-While a run is cut, or once it is done, a VM, SM or LVM may use the LUN. Their bytes share blocks with the identities.
-So an identity goes back only where the disk holds exactly the old or the new one, block by block. What differs from
-both stays. A checksum is made anew over what is there.
+After a cut, or after the end of a run, a VM, SM or LVM may write to blocks that hold identities. So an identity goes
+back only when the disk holds exactly the old or the new identity, in each block. A field that differs from both stays.
+Checksums are computed over the present bytes.
 
-A `WriteBuffer` is filled with what was read, and says what has to be written.
+A caller fills a `WriteBuffer` with the bytes of the device; the buffer then gives the blocks to write.
 """
 
 from bisect import bisect_right
@@ -15,12 +15,12 @@ from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_u
 from relvmoiscsi.resignature.protocol import structure
 from relvmoiscsi.resignature.protocol.run import Field, Run
 
-#: a field of fewer bytes may look like ours by chance
+#: other programs may write the bytes of a shorter field by chance
 _TELLING_BYTES = 16
 
 
 class WriteBuffer:
-    """Stretches of the device, as they were found and as they are to be."""
+    """Ranges of the device: the bytes as found, and the bytes to write."""
 
     def __init__(self, found: Iterable[Chunk]) -> None:
         self._found = sorted(found)
@@ -38,14 +38,14 @@ class WriteBuffer:
             done += piece.length
 
     def changes(self, block_size: int) -> List[Chunk]:
-        """What has to be written: blocks that are not as they were found."""
+        """The blocks that differ from the bytes as found."""
         chunks = []
         for chunk, now in zip(self._found, self._now):
             chunks += changed_chunks(chunk, bytes(now), block_size)
         return chunks
 
     def with_chunks(self, chunks: Iterable[Chunk]) -> "WriteBuffer":
-        """The same stretches, as they are to be, with other bytes in them."""
+        """A buffer that was found with the bytes to write of this buffer, and with the bytes of `chunks`."""
         other = WriteBuffer(Chunk(chunk.offset, bytes(now)) for chunk, now in zip(self._found, self._now))
         for chunk in chunks:
             other.put([Range(chunk.offset, len(chunk.data))], chunk.data)
@@ -58,7 +58,7 @@ class WriteBuffer:
 
 
 def changed_chunks(before: Chunk, after: bytes, block_size: int) -> List[Chunk]:
-    """The blocks in which `after` differs from `before`, neighbours as one chunk, and no block between."""
+    """The blocks in which `after` differs from `before`; neighbouring blocks are one chunk."""
     chunks: List[Chunk] = []
     if before.data == after:
         return chunks
@@ -73,7 +73,7 @@ def changed_chunks(before: Chunk, after: bytes, block_size: int) -> List[Chunk]:
 
 
 def spans_of(run: Run, block_size: int) -> List[Range]:
-    """What has to be known of the device to take a run's contents back: whole blocks, in order, joined."""
+    """The ranges that `put_back` needs in a WriteBuffer: whole blocks, in order, neighbours joined."""
     wanted = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
     joined: List[Range] = []
     for start, end in sorted((align_down(w.offset, block_size), align_up(w.end, block_size)) for w in wanted):
@@ -86,13 +86,13 @@ def spans_of(run: Run, block_size: int) -> List[Range]:
 
 
 def read_written(device: Device, run: Run) -> WriteBuffer:
-    """What the device holds where a run writes contents. Raises DeviceError."""
+    """The present bytes of the device in the ranges where a run writes contents. Raises DeviceError."""
     spans = spans_of(run, device.block_size)
     return WriteBuffer(map(Chunk, (span.offset for span in spans), device.read(spans)))
 
 
 class _Sides:
-    """What the disk holds, beside what a run found there and what it writes."""
+    """Compares the present bytes of the device with the old and the new bytes of a run."""
 
     def __init__(self, run: Run, now: WriteBuffer) -> None:
         self._now, self._block_bytes = now, run.block_bytes
@@ -100,7 +100,10 @@ class _Sides:
         self._new = now.with_chunks(Chunk(write.offset, write.new) for write in run.writes)
 
     def is_ours(self, field: Field, careful: bool) -> bool:
-        """Whether a field is the old or the new one. `careful`: a short one counts only with all that is around it."""
+        """Whether the device holds the old or the new bytes of a field, in each block.
+
+        With `careful`, a short field counts only when its whole structure is old or new.
+        """
         if not self._is_either(field.pieces):
             return False
         return not careful or field.length >= _TELLING_BYTES or self._is_either(field.around or self._blocks(field))
@@ -114,7 +117,7 @@ class _Sides:
         ]
 
     def _is_either(self, pieces: Sequence[Range]) -> bool:
-        """A cut leaves each block old or new."""
+        """Whether each block holds old or new bytes in these pieces: a cut leaves each block old or new."""
         for piece in pieces:
             for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
                 start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
@@ -125,9 +128,9 @@ class _Sides:
 
 
 def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[Field]:
-    """Give the contents their old identities; the result: fields that somebody else has changed. These stay.
+    """Give the contents their old identities back. Returns the fields that another program has changed: these stay.
 
-    `careful`: LVM has changed the volume group since, so that the extents may be in other hands.
+    Pass `careful` when LVM has changed the volume group since the run: other volumes may have the extents.
     """
     sides = _Sides(run, buffer)
     strange = [field for field in run.fields if not sides.is_ours(field, careful)]
@@ -143,13 +146,13 @@ def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[Field
 
 
 def _sealed(kind: str, data: bytes, before: bytes) -> bytes:
-    """The structure with a checksum that is right: that from before where nobody else has changed anything."""
+    """The structure with a correct checksum: the old checksum when only the run has changed the structure."""
     as_before = structure.with_checksum_of(kind, data, before)
     return as_before if as_before == before and structure.is_whole(kind, before) else structure.resealed(kind, data)
 
 
 def first_changed(run: Run, buffer: WriteBuffer) -> Optional[Field]:
-    """The first field that is neither as the run left it nor as it was before, or whose structure is damaged."""
+    """The first field that holds neither its old nor its new bytes, or whose structure is damaged."""
     sides = _Sides(run, buffer)
     for field in run.fields:
         is_damaged = bool(field.kind) and not structure.is_whole(field.kind, buffer.get(field.around))
@@ -159,7 +162,7 @@ def first_changed(run: Run, buffer: WriteBuffer) -> Optional[Field]:
 
 
 def part_of(pieces: Sequence[Range], part: Range) -> Tuple[Range, ...]:
-    """Where a part of something lies that itself lies in pieces; `part` counts from its start."""
+    """The ranges of a part of `pieces`; `part` counts from the start of the first piece."""
     found, start = [], 0
     for piece in pieces:
         first, last = max(part.offset, start), min(part.end, start + piece.length)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The journal of a run: what the mark in the label points to.
+"""The journal of a run, to which the mark in the label points.
 
     ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
 
-The journal holds whole blocks, before and after, and says which bytes of them are identities (`run.Field`). The bytes
-between may be written by others while a run is cut.
+The journal holds the old and the new bytes of whole blocks, and the places of the identities in the blocks
+(`run.Field`). While a run is cut, VMs, SM and LVM may write the bytes between the identities.
 """
 
 import hashlib
@@ -41,13 +41,13 @@ from relvmoiscsi.resignature.protocol.run import (
 )
 
 JOURNAL_MAGIC = b"reLVMjnl"
-VERSION = 1  #: of the journal
+VERSION = 1
 
-ALIGNMENT = 4096  #: a journal starts and ends on multiples of it
+ALIGNMENT = 4096  #: a journal starts and ends on multiples of ALIGNMENT
 FAST, DENSE = 3, 6  #: zlib's levels; DENSE takes twice as long for an eighth less
-MAX_JOURNAL_BYTES = 64 << 20  #: compressed or not; a larger one is not believed
+MAX_JOURNAL_BYTES = 64 << 20  #: compressed or not; a larger journal is refused
 
-#: what reading a payload raises that holds no run
+#: the errors that reading a payload raises when the payload holds no run
 _UNREADABLE = (
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, struct.error, zlib.error,
 )  # fmt: skip
@@ -70,7 +70,7 @@ class JournalHeader(Record, size=64):
 
 
 class Journal(NamedTuple):
-    """A run as it lies, or will lie, on the device."""
+    """A run, and the place and bytes of its journal on the device."""
 
     run: Run
     offset: int
@@ -98,9 +98,9 @@ class Journal(NamedTuple):
 
 
 def encode(run: Run, level: int = FAST) -> bytes:
-    """The journal of a run, padded with zeros to ALIGNMENT. The same run gives the same bytes.
+    """The journal of a run, padded with zeros to ALIGNMENT. Equal runs give equal bytes.
 
-    `level` is zlib's; it is no part of the format.
+    `level` is a compression level of zlib.
     """
     facts: Dict[str, Any] = {
         "tool": run.tool,
@@ -142,7 +142,7 @@ def encode(run: Run, level: int = FAST) -> bytes:
 
 
 def journal_range(record: CommitRecord, where: Place, device_size: int) -> Range:
-    """Where the journal lies. Raises Malformed when that cannot be."""
+    """The range of the journal on the device. Raises Malformed for an impossible range."""
     found = Range(record.journal_offset, record.journal_length)
     if not JournalHeader.SIZE <= found.length <= MAX_JOURNAL_BYTES or found.end > device_size:
         problem = f"it says that {found.length} bytes of journal lie at byte {found.offset}"
@@ -151,16 +151,16 @@ def journal_range(record: CommitRecord, where: Place, device_size: int) -> Range
 
 
 def decode(data: bytes, where: Place, digest: bytes, device_size: int) -> Run:
-    """The run in a journal; `digest` is that of the commit record.
+    """The run in a journal; `digest` is `journal_digest` of the commit record. Raises FormatError.
 
-    Raises FormatError; nothing of a journal is used before its digests are verified.
+    The digests are verified before any other part of the journal is read.
     """
     header = JournalHeader.at(data, 0, where)
     expect_magic("Journal", where, header.magic, JOURNAL_MAGIC)
     if header.version != VERSION:
         raise Unsupported("Journal", where, f"its version is {header.version}")
     if hashlib.sha256(bytes(header)).digest() != digest:
-        raise Malformed("Journal", where, "it is not the one that the label speaks of")
+        raise Malformed("Journal", where, "it is not the journal of the mark in the label")
     packed = data[header.SIZE : header.SIZE + header.payload_length]
     if hashlib.sha256(packed).digest() != header.payload_digest:
         stored, computed = (
@@ -176,7 +176,7 @@ def decode(data: bytes, where: Place, digest: bytes, device_size: int) -> Run:
 
 
 def _inflated(packed: bytes, length: int) -> bytes:
-    """No more is inflated than the header says, and no more than a journal can have."""
+    """The payload, inflated to `length` bytes and no further. Raises ValueError for another length."""
     found = zlib.decompressobj().decompress(packed, min(length, MAX_JOURNAL_BYTES) + 1)
     if len(found) != length:
         raise ValueError(f"it does not have {length} bytes")
@@ -235,11 +235,11 @@ def _field(pieces: Sequence[Sequence[int]], what: str, kind: str, around: Sequen
     return Field(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
 
 
-# --- the label sector in every state of a run
+# --- the label sector in each phase of a run
 
 
 class Labels(NamedTuple):
-    """The label sector in every state of a run."""
+    """The label sector in each phase of a run."""
 
     offset: int  #: bytes from the start of the device
     before: bytes
@@ -263,13 +263,13 @@ class Labels(NamedTuple):
 
 
 def switched_label(label: Label, run: Run, record: CommitRecord) -> bytes:
-    """The commit: new PV id, the second areas, the mark."""
+    """The label of the commit: new PV id, second areas, and the mark."""
     label = label.as_of_today(Place("the label", 0))
     return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), record)
 
 
 def final_label(label: Label, run: Run, record: CommitRecord) -> bytes:
-    """New PV id, the original areas, the mark."""
+    """The label at the end: new PV id, original areas, and the mark."""
     label = label.as_of_today(Place("the label", 0))
     return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), record)
 

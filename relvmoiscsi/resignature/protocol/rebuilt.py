@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a run that makes one VDI does beside exchanging identities, as the journal keeps it. Pure.
+"""The writes to a new image that a run to one VDI keeps in its journal. Pure.
 
-Most of the new image is written where nobody looks before the commit, and needs no journal. These do:
+No program reads the other parts of the new image before the commit, so these parts need no journal. These writes do:
 
-    full     bitmaps of blocks that were filled up: all ones. Old and new image mean the same by it, so it is done
-             with the contents of volumes, forward and on the way back
-    empty    bitmaps of slots that are free: all zeros. The old image may use them, so this comes after the commit,
-             and only as long as the block table does not name them
-    table    the block table that gives those slots to blocks no image has; after those are durable
+    full     bitmaps of filled blocks: all ones. Both the old and the new image have the same content with these
+             bitmaps. So the run writes them with the contents of volumes, and a take-back writes them, too
+    empty    bitmaps of free slots: all zeros. The old image may use the slots, so the run writes them after the commit,
+             and only as long as the block table does not name the slots
+    table    the block table that gives the free slots to blocks that no image has, after the empty bitmaps are durable
 """
 
 from array import array
@@ -19,7 +19,7 @@ from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, extents_of
 from relvmoiscsi.formats.vhd import UNUSED_ENTRY
 from relvmoiscsi.formats.vhd_blocks import ENTRY_BYTES, UNIT
 
-#: of a slot, the unit that holds its bitmap; the rest of it is padding
+#: the unit with the bitmap of a slot: padding and bitmap
 FULL_UNIT = bytes(UNIT - SECTOR) + b"\xff" * SECTOR
 EMPTY_UNIT = bytes(UNIT)
 
@@ -27,21 +27,21 @@ T = TypeVar("T")
 
 
 class Copy(NamedTuple):
-    """Bytes of the device that are copied to where nobody sees them yet."""
+    """A copy within the device, to a place that no program reads before the commit."""
 
     target: int  #: bytes from the start of the device
-    source: Optional[int]  #: the same; None: zeros
+    source: Optional[int]  #: bytes from the start of the device; None: write zeros
     length: int
-    zeros: int = 0  #: bytes behind them that are written as zeros
+    zeros: int = 0  #: number of zeros to write behind the copy
 
     @property
     def end(self) -> int:
-        """Of what is written."""
+        """The end of the written bytes, zeros included."""
         return self.target + self.length + self.zeros
 
 
 class Again(Generic[T]):
-    """What is made up whenever it is asked for: there may be millions."""
+    """An iterable that computes its items again for each loop: there may be millions of items."""
 
     def __init__(self, made: Callable[[], Iterator[T]]) -> None:
         self._made = made
@@ -51,20 +51,20 @@ class Again(Generic[T]):
 
 
 class Expected(NamedTuple):
-    """Bytes of the device that must be as they were read."""
+    """A range of the device that must not change between plan and run."""
 
     range: Range
     digest: bytes  #: SHA-256
 
 
 class Unseen(NamedTuple):
-    """What is written before the mark where nobody sees it: free extents, and sectors that no bitmap shows."""
+    """The writes of a new image before the mark. They go to free extents, and to sectors that no bitmap shows."""
 
-    expected: Tuple[Expected, ...] = ()  #: what it is built on, and is not written
-    unchanged: Iterable[Chunk] = ()  #: the same, as it was read: small pieces, of which there may be very many
+    expected: Tuple[Expected, ...] = ()  #: ranges that the new image depends on
+    unchanged: Iterable[Chunk] = ()  #: small ranges that the new image depends on, with their bytes; maybe millions
     chunks: Tuple[Chunk, ...] = ()
-    copies: Tuple[Iterable[Copy], ...] = ()  #: one after the other, behind the chunks
-    more: Iterable[Chunk] = ()  #: behind `chunks`: where nothing is that a survey reads
+    copies: Tuple[Iterable[Copy], ...] = ()  #: to make after all chunks, in this order
+    more: Iterable[Chunk] = ()  #: to write after `chunks`; a survey does not read these places
 
     @property
     def copied_bytes(self) -> int:
@@ -72,20 +72,21 @@ class Unseen(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What of a new image is on the device already, and nobody sees; no byte of it is written twice."""
+    """The part of a new image that the run has written before the mark. The run writes no byte of this part twice."""
 
     unseen: Unseen = Unseen()
-    digests: bytes = b""  #: SHA-256 of what was written, one behind the other: of each batch as it is made up again
+    digests: bytes = b""  #: SHA-256 of each written batch, in order
 
     @property
     def head(self) -> Tuple[Chunk, ...]:
-        """The first sector of it: an array that puts the LUN back to what it was takes it away."""
+        """The first written sector: an array that restores an older snapshot of the LUN also restores this sector."""
         return tuple(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in self.unseen.chunks[:1])
 
 
 class TableUnit(NamedTuple):
-    """What is written when holes in it are given away, before and after: a unit of the volume, or its part in front of
-    the first slot. Bytes [first, end) of it are the block table; around it are headers.
+    """A unit of the volume with entries of holes, before and after; a last unit ends at the first slot.
+
+    Bytes [first, end) of the unit are block table, the other bytes are headers.
     """
 
     offset: int  #: bytes from the start of the device
@@ -96,21 +97,21 @@ class TableUnit(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """The volume that holds the new image, and what is left to do in it."""
+    """The volume of the new image, and the writes to the volume that are journalled."""
 
-    lv_id: str  #: the new one
+    lv_id: str  #: new id of the volume
     segments: Tuple[Segment, ...]  #: of the volume
-    full: Sequence[int] = array("q")  #: units, in bytes from the start of the device; always arrays, there are many
-    empty: Sequence[int] = array("q")  #: the same, one for each hole
+    full: Sequence[int] = array("q")  #: places of units, in bytes from the start of the device; always an array
+    empty: Sequence[int] = array("q")  #: places of units, one for each hole, in bytes from the start of the device
     table: Tuple[TableUnit, ...] = ()  #: whole units of the block table
 
     def is_still_on(self, vg: VolumeGroup) -> bool:
-        """Whether the volume is there and lies where it was put: LVM may have gone on, and only made it larger."""
+        """Whether the volume exists and begins with the run's segments. LVM may have enlarged the volume since."""
         mine = extents_of(self.segments)
         return any(lv.id == self.lv_id and extents_of(lv.segments)[: len(mine)] == mine for lv in vg.lvs)
 
     def hulls(self) -> List[Range]:
-        """Stretches of the device with all that is still to be written: of the bitmaps, from the first to the last."""
+        """Ranges of the device that contain all these writes; for bitmaps, from the first bitmap to the last."""
         found = [Range(min(units), max(units) + UNIT - min(units)) for units in (self.full, self.empty) if units]
         return found + [Range(unit.offset, len(unit.old)) for unit in self.table]
 
@@ -119,7 +120,7 @@ class Rebuilt(NamedTuple):
 
 
 def encode_rebuilt(rebuilt: Rebuilt) -> Dict[str, object]:
-    """Facts for the journal; the table's bytes are not among them."""
+    """The facts for the journal, without the bytes of the block table."""
     return {
         "lv_id": rebuilt.lv_id,
         "segments": rebuilt.segments,
@@ -130,12 +131,12 @@ def encode_rebuilt(rebuilt: Rebuilt) -> Dict[str, object]:
 
 
 def _steps(units: Sequence[int]) -> List[int]:
-    """Numbers as differences, which pack well."""
+    """The differences of ascending numbers, which compress well."""
     return [unit - before for before, unit in zip(chain([0], units), units)]
 
 
 def decode_units(steps: Iterable[int]) -> "array[int]":
-    """Raises OverflowError for a number that is no place."""
+    """The numbers with these differences. Raises OverflowError for a number beyond 64 bits."""
     return array("q", accumulate(map(int, steps)))
 
 
@@ -143,12 +144,12 @@ def decode_units(steps: Iterable[int]) -> "array[int]":
 
 
 def full_units(rebuilt: Optional[Rebuilt]) -> Iterable[Chunk]:
-    """The bitmaps of blocks that were filled up."""
+    """The bitmaps of filled blocks."""
     return all_the_same(rebuilt.full if rebuilt else (), FULL_UNIT)
 
 
 def all_empty_units(rebuilt: Optional[Rebuilt]) -> Iterable[Chunk]:
-    """The bitmaps of slots that are given away."""
+    """The bitmaps of all holes."""
     return all_the_same(rebuilt.empty if rebuilt else (), EMPTY_UNIT)
 
 
@@ -160,16 +161,16 @@ def all_the_same(units: Sequence[int], data: bytes) -> "Again[Chunk]":
 
 
 def given_away(unit: TableUnit) -> Iterator[int]:
-    """Where in a unit the entries are that give a hole away."""
+    """The offsets, in a unit, of the entries that name a hole."""
     for at in range(unit.first, unit.end, ENTRY_BYTES):
         if unit.old[at : at + ENTRY_BYTES] != unit.new[at : at + ENTRY_BYTES]:
             yield at
 
 
 def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> "array[int]":
-    """The holes that the table, as it was found, does not name; their bitmaps may be emptied.
+    """The holes that the present block table, `found`, does not name: the run may empty the bitmaps of these holes.
 
-    A guest may have written to one that is named: then its bitmap must stay.
+    A guest may have written to a slot that the table names, so the bitmap of such a slot must stay.
     """
     holes, left = iter(rebuilt.empty), array("q")
     for unit, data in zip(rebuilt.table, found):
@@ -181,7 +182,7 @@ def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> "array[int]":
 
 
 def merged_table(unit: TableUnit, data: bytes) -> bytes:
-    """A unit with its holes given away. What tapdisk has put into the table meanwhile stays."""
+    """The bytes `data` of a unit, with the entries of its holes. Entries that tapdisk has written since stay."""
     found = bytearray(data)
     for at in given_away(unit):
         if bytes(found[at : at + ENTRY_BYTES]) == UNUSED_ENTRY:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Everything that is needed to finish a run or to take it back, as values; and whether it may be believed. Pure."""
+"""The content of a journal: all values that are needed to finish a run or to take a run back; their checks. Pure."""
 
 from typing import NamedTuple, Optional, Tuple
 
@@ -11,7 +11,7 @@ from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt
 
 
 class Write(NamedTuple):
-    """One range of the device in whole blocks, before and after."""
+    """A range of whole blocks of the device, before and after."""
 
     offset: int
     old: bytes
@@ -24,15 +24,15 @@ class Write(NamedTuple):
 
 
 class Field(NamedTuple):
-    """Bytes of the device that are an identity, or a flag that a run changes; they lie in the run's writes.
+    """The place of an identity, or of a flag that a run changes. The run's writes cover the place.
 
-    A volume is not always in one piece, so neither is a field.
+    A field of a volume with several segments may be in several pieces.
     """
 
     pieces: Tuple[Range, ...]
     what: str
-    kind: str = ""  #: of the structure with a checksum that it is part of (`resignature.protocol.structure`)
-    around: Tuple[Range, ...] = ()  #: that structure
+    kind: str = ""  #: kind of the structure around the field, when the structure has a checksum (`protocol.structure`)
+    around: Tuple[Range, ...] = ()  #: place of that structure
 
     @property
     def length(self) -> int:
@@ -40,10 +40,10 @@ class Field(NamedTuple):
 
 
 class MdaMove(NamedTuple):
-    """A metadata area on its way: while SWITCHED the label lists `second` in its place.
+    """A metadata area and its second area, which the label lists in the phase SWITCHED.
 
-    An area that LVM ignores does not move, and nothing is written to it: `second` is `original`. The label lists it all
-    the time, so LVM would see a header that a cut has torn.
+    An area that LVM ignores does not move, and the run writes nothing there: `second` equals `original`. The label
+    lists this area in all phases, so LVM would read a header that a cut has torn.
     """
 
     original: Area
@@ -58,30 +58,30 @@ class MdaMove(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Everything that is needed to finish a run or to take it back, on any host."""
+    """All values that are needed to finish a run or to take the run back, on any host."""
 
     kind: int
     run_id: bytes
     scsi_id: Optional[str]
-    tool: str  #: version that made it
+    tool: str  #: version of relvmoiscsi that made the run
     ids: IdMap
     label_number: int  #: sector of the label
     old_label: bytes  #: 512 bytes, before
     new_pv_id: str
-    final_label: bytes  #: 512 bytes for an UNDO: exactly what was there before; empty for a RESIGNATURE
+    final_label: bytes  #: for an UNDO, the 512 bytes of the label before the resignature; empty for a RESIGNATURE
     mdas: Tuple[MdaMove, ...]
     writes: Tuple[Write, ...]  #: to the contents of volumes
     fields: Tuple[Field, ...] = ()  #: the identities in `writes`
-    block_bytes: int = SECTOR  #: `writes` are made of blocks of this size
-    rebuilt: Optional[Rebuilt] = None  #: of a run that made several images one VDI
-    one: Optional[str] = None  #: the old UUID of the only VDI that stays; None: all stay
+    block_bytes: int = SECTOR  #: block size of `writes`
+    rebuilt: Optional[Rebuilt] = None  #: for a run that merges images
+    one: Optional[str] = None  #: the old UUID of the only VDI that stays; None when all VDIs stay
 
 
 def verify_run(run: Run, device_size: int, where: Place) -> None:
-    """The ids of a run are ids, and nothing of it lies behind the end of the device or in LVM's sectors.
+    """Raises FormatError for a wrong id, and for a write behind the end of the device or into LVM's sectors.
 
-    The digests say that this project wrote the journal, so the values in it agree with each other. But ids are shown to
-    people, and the device may have become smaller. Raises FormatError.
+    The digests prove that relvmoiscsi wrote the journal, so its values agree with each other. But messages print the
+    ids, and the device may have become smaller.
     """
     for uuid in [run.ids.sr, *run.ids.uuids, *run.ids.uuids.values()]:
         if not is_uuid(uuid):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The protocol as a table: what each step of a run writes, and what the LUN holds once it is flushed. Pure data.
+"""The protocol as a table: the writes of each step of a run, and the content of the LUN after the step's flush. Pure.
 
-`resignature.writing.step`, recovery, the report of a dry run and every message that names a step read
-it; the documentation is built from it.
+The run, recovery, the report of a dry run, all messages that name a step, and docs/protocol.rst use this table.
 """
 
 from typing import NamedTuple
@@ -12,9 +11,9 @@ class Step(NamedTuple):
     """A part of a run that ends in one flush."""
 
     number: int  #: from 1
-    name: str  #: as the log has it
+    name: str  #: for the log
     writes: str
-    leaves: str  #: what the LUN holds after the flush
+    leaves: str  #: content of the LUN after the flush
 
 
 JOURNAL = Step(
@@ -41,7 +40,7 @@ COMMIT = Step(
     writes='label: new PV id, second metadata area, mark "switched"',
     leaves="the new identity: this is the commit",
 )
-#: the first part of step 5, with a flush of its own, where there is anything to do
+#: the first part of step 5, with a flush of its own; only for a run with holes
 HOLES = Step(
     5,
     "bitmaps of free slots",
@@ -66,7 +65,7 @@ ALL_PARTS = (JOURNAL, MARK, CONTENTS, COMMIT, HOLES, HEADERS, FINAL)  #: in thei
 
 
 class WayBack(NamedTuple):
-    """What takes back a run that was cut before its commit; each ends in one flush, and may be done again."""
+    """The steps that take back a run that was cut before its commit. Each ends in one flush, and may be repeated."""
 
     contents: Step
     label: Step

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""VHD headers and footers, which hold changed bytes under a checksum: whoever changes a byte makes it anew. Pure."""
+"""The checksums of VHD headers and footers, the structures in which a run changes bytes. Pure."""
 
 import re
 from typing import List, Optional
@@ -9,12 +9,12 @@ from relvmoiscsi.formats import vhd
 from relvmoiscsi.formats.checksum import vhd_checksum
 from relvmoiscsi.formats.vhd import DynamicHeader, Footer
 
-#: bytes that differ and lie this close are one field
+#: differing bytes with at most so many bytes between them are one field
 _FIELD_GAP_BYTES = 64
 _DIFFERENT = re.compile(rb"[^\0](?:\0{0,%d}[^\0])*" % _FIELD_GAP_BYTES)
 
 
-#: by kind: what the structure begins with, and where its checksum is
+#: by kind: the magic of the structure, and the place of its checksum
 _CHECKED = {
     vhd.HEADER_KIND: (vhd.HEADER_COOKIE, Range(DynamicHeader.checksum.offset, DynamicHeader.checksum.size)),
     vhd.FOOTER_KIND: (vhd.FOOTER_COOKIE, Range(Footer.checksum.offset, Footer.checksum.size)),
@@ -22,26 +22,26 @@ _CHECKED = {
 
 
 def checksum_range(kind: str) -> Optional[Range]:
-    """Where in the structure its checksum is; None for one that has none."""
+    """The range of the checksum in a structure; None for a structure without a checksum."""
     return _CHECKED[kind][1] if kind in _CHECKED else None
 
 
 def is_whole(kind: str, data: bytes) -> bool:
-    """Whether these are the bytes of such a structure, under a checksum that is right."""
+    """Whether `data` is a structure of this kind with a correct checksum."""
     if not data.startswith(_CHECKED[kind][0]):
         return False
     return data == resealed(kind, data) or _old_creator_agrees(kind, data)
 
 
 def resealed(kind: str, data: bytes) -> bytes:
-    """The structure with its checksum made anew."""
+    """The structure with the checksum of its content."""
     place = _CHECKED[kind][1]
     checksum = vhd_checksum(data, place.offset).to_bytes(place.length, "big")
     return data[: place.offset] + checksum + data[place.end :]
 
 
 def _old_creator_agrees(kind: str, data: bytes) -> bool:
-    """Footers of libvhd before 1.2: their checksum does not follow the hidden byte."""
+    """Whether `data` is a footer of libvhd before 1.2, which did not update the checksum with the hidden byte."""
     if kind != vhd.FOOTER_KIND:
         return False
     footer = Footer.at(data)
@@ -50,13 +50,13 @@ def _old_creator_agrees(kind: str, data: bytes) -> bool:
 
 
 def with_checksum_of(kind: str, data: bytes, other: bytes) -> bytes:
-    """`data` with the checksum that `other` has."""
+    """`data` with the checksum of `other`."""
     place = _CHECKED[kind][1]
     return data[: place.offset] + other[place.offset : place.end] + data[place.end :]
 
 
 def differing(old: bytes, new: bytes, without: Optional[Range] = None) -> List[Range]:
-    """The stretches in which two versions differ, neighbours joined; `without` is not looked at."""
+    """The ranges in which two versions differ, near ranges joined; the range `without` is not compared."""
     both = bytearray((int.from_bytes(old, "big") ^ int.from_bytes(new, "big")).to_bytes(len(old), "big"))
     if without is not None:
         first, last = max(0, without.offset), min(without.end, len(both))

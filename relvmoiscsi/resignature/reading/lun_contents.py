@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What is on a LUN, as values; and whether its parts agree with each other.
+"""The content of a LUN as values, and checks that the parts of a LUN agree with each other.
 
 Lun
- +-- label, mdas          LVM's view of the disk
+ +-- label, mdas          the label and the headers of the metadata areas
  +-- vg                   the committed metadata text
- +-- volumes              one per LV: its name taken apart, what is inside
+ +-- volumes              for each LV: the parts of its name, and its content
  +-- mgt                  SM's records, None when the SR has no MGT volume
- +-- work                 what SM had begun, and the LUN that it leads to; None when SM was at rest
+ +-- work                 SM's unfinished work, and the LUN after this work; None when SM has no unfinished work
 
-Only what nobody could read is refused. What real programs tolerate is a note (`resignature.reading.lun_notes`).
+A defect that SM, LVM and tapdisk tolerate is a note (`resignature.reading.lun_notes`), not an error.
 """
 
 from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
@@ -28,13 +28,13 @@ from relvmoiscsi.formats.vhd import Vhd
 
 
 class Unreadable(NamedTuple):
-    """A volume whose content is not what its name says: SM was about to fill it, or it is damaged."""
+    """The content of a volume that does not fit its name: SM has not filled the volume yet, or it is damaged."""
 
     problem: FormatError
 
 
 class JournalText(NamedTuple):
-    """What an SM journal says; None when the text does not read."""
+    """The text of an SM journal; None when the text cannot be read."""
 
     value: Optional[str]
 
@@ -43,31 +43,34 @@ Content = Union[Vhd, Qcow2, CbtLog, Unreadable, JournalText, None]
 
 
 class Volume(NamedTuple):
-    """A logical volume and what is inside. `texts` are the parent's names as stored outside the header."""
+    """A logical volume and its content. `texts` are the parent's names outside the header, as stored."""
 
     lv: LogicalVolume
     name: LvName
     size: int  #: bytes
     content: Content
-    parent: Optional[ParentName]  #: the one that header and locators will name; see `agreed_parent`
+    parent: Optional[ParentName]  #: the parent that header and locators name after the run; see `agreed_parent`
     texts: Tuple[bytes, ...]
-    disputed: bool = False  #: header and locators do not name the same parent yet
-    empty: Optional[bool] = None  #: a VHD or QCOW2 without a block of its own; None: nobody has looked
+    disputed: bool = False  #: on the LUN, header and locators name different parents
+    empty: Optional[bool] = None  #: whether a VHD or QCOW2 has no block; None: the block table was not read
 
     @property
     def is_disk(self) -> bool:
-        """It holds the blocks of a VDI that counts; `OLD_` leaves wait for deletion and do not."""
+        """Whether the volume holds the blocks of a VDI. False for an `OLD_` leaf, which SM still has to delete."""
         return self.name.kind in naming.DISK_KINDS and not self.name.is_old
 
     @property
     def hidden(self) -> bool:
-        """Kept only as a parent."""
+        """Whether SM keeps the volume only as a parent."""
         if isinstance(self.content, (Vhd, Qcow2)):
             return self.content.hidden
         return "hidden" in self.lv.tags
 
     def is_made_of(self, parent: "Volume") -> bool:
-        """Whether a VHD says so: it keeps the footer UUID of its parent, zero for a raw one. QCOW2 keeps nothing."""
+        """Whether the volume was made of `parent`: a VHD holds the footer UUID of its parent, zeros for a raw parent.
+
+        A QCOW2 has no such UUID: always true.
+        """
         if not isinstance(self.content, Vhd):
             return True
         footer_uuid = parent.content.footer.uuid if isinstance(parent.content, Vhd) else bytes(16)
@@ -82,7 +85,7 @@ class Volume(NamedTuple):
 class Lun(NamedTuple):
     """An SR on a LUN."""
 
-    name: str  #: how messages call the device
+    name: str  #: name of the device, for messages
     size_bytes: int
     label: Label
     mdas: Tuple[Mda, ...]
@@ -94,7 +97,7 @@ class Lun(NamedTuple):
     work: "Optional[Work]" = None
 
     def settled(self) -> "Lun":
-        """The LUN with SM's unfinished work finished: the one whose identities a resignature changes."""
+        """The LUN after SM's unfinished work. A resignature changes the identities of this LUN."""
         return self.work.lun if self.work else self
 
     def disks(self) -> Dict[str, Volume]:
@@ -110,11 +113,11 @@ class Lun(NamedTuple):
 
 
 class Work:
-    """What SM had begun on a LUN, and what its own recovery makes of it.
+    """The result of SM's unfinished work, as SM's recovery would finish or undo the work.
 
-    `lun` is the LUN afterwards, under the old identities; its volumes are those of the LUN before, told by their LV
-    ids: some have another name, status, tag or hidden flag, some are gone. `sentences` say what was done. What is in
-    volumes of the LV ids `rebuilt` is made anew (`resignature.merge`), elsewhere on the LUN.
+    `lun` is the LUN after the work, under the old identities. Its volumes keep their LV ids. A volume may have another
+    name, status, tag or hidden flag, or may be gone. `sentences` are messages about the work. The volumes with the LV
+    ids `rebuilt` get a new image (`resignature.merge`) and other extents.
     """
 
     def __init__(self, lun: Lun, sentences: Sequence[str], rebuilt: FrozenSet[str] = frozenset()) -> None:
@@ -135,7 +138,7 @@ def refuse_unknown_volumes(
     where: Place,
     on_defect: OnDefect = raise_defect,
 ) -> None:
-    """Refuse volumes that SM takes for its own and that are not understood here. Raises Unsupported."""
+    """Raises Unsupported for a volume that SM would use, and that relvmoiscsi does not know."""
     known = {sr_uuid, *(str(name.uuid) for name in names if name.kind in naming.DISK_KINDS)}
     for lv, name in zip(lvs, names):
         problem = _unknown(lv, name, sr_uuid, known)
@@ -164,13 +167,13 @@ def _unknown(lv: LogicalVolume, name: LvName, sr_uuid: str, known: Set[str]) -> 
 
 
 def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
-    """Every part agrees with the others, as far as a new identity depends on it. Raises FormatError."""
+    """Raises FormatError when parts of the LUN on which a new identity depends contradict each other."""
     for volume in lun.volumes:
         if isinstance(volume.content, Unreadable):
             on_defect(volume.content.problem)
         if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
             where = Place(volume.name.text, volume.size - SECTOR)
-            on_defect(Malformed("VHD footer", where, "it is the footer of another VHD, and no journal tells why"))
+            on_defect(Malformed("VHD footer", where, "it is the footer of another VHD, and no journal explains this"))
     _verify_unique_disks(lun, on_defect)
     disks = lun.disks()
     for volume in lun.volumes:
@@ -181,12 +184,10 @@ def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
 
 
 def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[str, Volume]) -> Optional[ParentName]:
-    """The parent of a volume whose header names one and whose locators may name others.
+    """The parent of a volume whose header and locators may name different parents.
 
-    They differ where a reparenting was cut: then the right one is the VHD that this one says it was made of. SM goes
-    by the header, so it comes first.
-
-    Raises Malformed when none of them is.
+    Header and locators differ when a reparenting was cut. Then the right parent is the VHD of which the volume was
+    made. SM follows the header, so the header's parent is tried first. Raises Malformed when no named parent fits.
     """
     named = list(dict.fromkeys([*([volume.parent] if volume.parent else []), *located]))
     if len(named) < 2:

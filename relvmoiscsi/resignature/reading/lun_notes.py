@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What should be known of a LUN and is no reason to refuse it: a sentence each, for `show`, the log and the result."""
+"""Notes on a LUN: sentences about defects that are no reason for a refusal, for `show`, the log and the result."""
 
 from typing import List, Mapping
 
@@ -10,7 +10,7 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 
 
 def notes(lun: Lun) -> List[str]:
-    """Sentences about what was found, is carried over, and should be known to whoever uses the SR."""
+    """A sentence for each defect or leftover that the resignature carries over to the new SR."""
     found = list(lun.work.sentences) if lun.work else []
     found += _lvm_notes(lun)
     after = lun.settled()
@@ -32,7 +32,7 @@ def _lvm_notes(lun: Lun) -> List[str]:
 def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
     name = volume.name.text
     if volume.name.kind == naming.JOURNAL:
-        if volume.name.journal not in naming.HARMLESS_JOURNALS:  # of a LUN that is damaged: its work is not finished
+        if volume.name.journal not in naming.HARMLESS_JOURNALS:  # on a damaged LUN, SM's work is not settled
             return [f"Journal {name} says that the storage manager was at work on the VDI."]
         effect = naming.HARMLESS_JOURNALS[volume.name.journal]
         return [f"Journal {name} is carried over: {effect}."]
@@ -50,7 +50,7 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
 
 
 def _footer_notes(vhd: Vhd, name: str) -> List[str]:
-    """A footer that is killed is nothing to speak of: every running VM has one."""
+    """Notes on different footers. A killed footer is no note: each disk of a running VM has a killed footer."""
     if vhd.end_footer is None or bytes(vhd.end_footer) == bytes(vhd.footer):
         return []
     sizes = vhd.end_footer.current_size, vhd.footer.current_size
@@ -77,7 +77,7 @@ def _parent_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
 
 def _mgt_notes(lun: Lun) -> List[str]:
     if lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes):
-        return []  # it is damaged, which is more than a note
+        return []  # a defect is reported for MGT, so no note
     if lun.mgt is None:
         return ["The SR has no MGT volume: its VDIs have no labels."]
     found, disks = [], lun.disks()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Reads that are made once: a device that remembers, and can tell what would be read after a write."""
+"""A cache of reads from a device. The cache can also give the bytes that reads would return after planned writes."""
 
 from bisect import bisect_left, bisect_right
 from typing import Iterable, List, Optional, Sequence, Tuple, Union
@@ -9,15 +9,15 @@ from relvmoiscsi.errors import Place, Truncated
 
 
 class ReadCache(Device):
-    """A device that remembers what was read of it, in whole blocks; a block is read once."""
+    """A device that reads each block of another device once, and keeps the blocks."""
 
     def __init__(self, device: Device) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
         self.physical_block_size = device.physical_block_size
         self._whole = torn_bytes(device)
         self._device = device
-        self._starts: List[int] = []  # offsets of what is known, ascending
-        # the bytes there, whole blocks; no two stretches overlap. Those that were overwritten are our own, to change
+        self._starts: List[int] = []  # offsets of the kept stretches, ascending
+        # the bytes of each stretch: whole blocks, no overlap. `overwrite` turns a stretch into a bytearray of its own
         self._known: List[Union[bytes, bytearray]] = []
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
@@ -35,7 +35,7 @@ class ReadCache(Device):
         raise TypeError("a survey does not write")
 
     def with_chunks(self, chunks: Sequence[Chunk]) -> "ReadCache":
-        """What would be read if the chunks (whole blocks) were on the device."""
+        """A cache of the device after writes of `chunks`, which must be whole blocks."""
         changed = ReadCache(self._device)
         changed._starts, changed._known = list(self._starts), [bytes(known) for known in self._known]
         for chunk in chunks:
@@ -43,7 +43,7 @@ class ReadCache(Device):
         return changed
 
     def overwrite(self, chunks: Iterable[Chunk]) -> None:
-        """As if chunks were on the device as well, as far as something there is known; all else stays unknown."""
+        """Put the chunks into the kept stretches. Parts of chunks outside the kept stretches are ignored."""
         for chunk in chunks:
             for index in range(self._first(chunk.offset), bisect_left(self._starts, chunk.end)):
                 start = self._starts[index]
@@ -52,11 +52,11 @@ class ReadCache(Device):
 
     @property
     def device(self) -> Device:
-        """What it reads from."""
+        """The device behind the cache."""
         return self._device
 
     def _whole_part(self, wanted: Range) -> Optional[bytes]:
-        """The bytes of a range that lies in one stretch, as most do; None for any other."""
+        """The bytes of a range in one kept stretch; None for any other range."""
         offset, length = wanted
         index = bisect_right(self._starts, offset) - 1
         if index < 0 or length < 0:
@@ -72,7 +72,7 @@ class ReadCache(Device):
         return index
 
     def _missing(self, wanted: Range) -> List[Range]:
-        """The blocks of a range that are not known. Raises Truncated."""
+        """The blocks of a range that are not kept yet. Raises Truncated."""
         if wanted.offset < 0 or wanted.length < 0 or wanted.end > self.size_bytes:
             left = self.size_bytes - wanted.offset
             raise Truncated("A structure", Place(self.name, wanted.offset), wanted.length, left)
@@ -91,7 +91,7 @@ class ReadCache(Device):
         return found
 
     def _keep(self, offset: int, data: bytes) -> None:
-        """Know these bytes from now on, in place of what was known there."""
+        """Keep these bytes, in place of the kept bytes of the same range."""
         end = offset + len(data)
         first, last = self._first(offset), bisect_left(self._starts, end)
         if last == first + 1 and self._put_within(first, offset, data):
@@ -106,7 +106,10 @@ class ReadCache(Device):
         self._known[first:last] = [known for _start, known in stretches]
 
     def _put_within(self, index: int, offset: int, data: bytes) -> bool:
-        """Put bytes into a stretch that holds all of them; False where it does not. It is copied but once."""
+        """Put bytes into the stretch `index`; False when the stretch does not contain the whole range.
+
+        The first call copies the stretch, later calls do not.
+        """
         at, known = offset - self._starts[index], self._known[index]
         if at < 0 or at + len(data) > len(known):
             return False
@@ -116,7 +119,7 @@ class ReadCache(Device):
         return True
 
     def _part(self, wanted: Range) -> bytes:
-        """The bytes of a range, all of which are known."""
+        """The bytes of a range that is kept as a whole."""
         part = self._whole_part(wanted)
         if part is not None:
             return part
@@ -128,5 +131,5 @@ class ReadCache(Device):
 
 
 def uncached(device: Device) -> Device:
-    """For what is read once, and would only be kept: the device behind a cache, which is as it was."""
+    """The device behind a cache, for bytes that are read only once. The cache must not hold planned writes there."""
     return device.device if isinstance(device, ReadCache) else device

@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The storage manager's own unfinished work: what its recovery would make of it. Pure.
+"""Settle SM's unfinished work on a clone, by the rules of SM's recovery. Pure.
 
-An array snapshot waits for nobody, so a clone may hold a snapshot, an inflation or a leaf coalesce that is half done.
-SM marks each with a journal volume and settles it at the next operation on the SR. On a clone that was introduced
-under new UUIDs it cannot: its recovery looks the VDIs up in a database that does not know them. So it is done here, by
-SM's own rules and in SM's own order, as part of the one plan that changes the identities.
+An array snapshot may catch SM in the middle of a VDI snapshot, an inflation or a leaf coalesce. SM marks such work with
+a journal volume, and settles the work at the next operation on the SR. SM cannot do so on a clone under new UUIDs: SM's
+recovery looks the VDIs up in xapi's database, which does not have the new UUIDs. So the plan of a resignature settles
+the work, by SM's rules and in SM's order.
 
     inflate_<VDI>_<bytes>   a VHD's volume was being enlarged          keep the larger volume
     clone_<VDI>_1           text: <base>_<clone>, or <base>_
-        no base                                                        nothing had happened
+        no base                                                        drop the journal
         a leaf missing, or not a valid VHD                             take back: drop the leaves, base becomes the VDI
-        all there                                                      complete: base hidden and read-only, MGT records
+        all volumes there                                              complete: base hidden and read-only, MGT records
     leaf_<VDI>_1            text: <parent>
         parent, or OLD_<VDI>, there                                    take back: both get their names, parent hidden
         neither                                                        complete: drop the journal
 
-A leaf that holds blocks is never dropped: a journal may outlive its snapshot, and the VM ran on. But LVM does not wipe:
-until vhd-util has written to a new leaf it may look like the VHD of a disk that was deleted. What names the base is a
-leaf, for the base's UUID is a new one. What names the base's own parent is one if the base is empty, and hidden or the
-leaf empty too; otherwise nobody can tell. Nor does LVM wipe journals: one that speaks of a base that MGT knows, or that
-has other children, holds the text of an older one, and its own work had not begun.
+A leaf that holds blocks is never dropped: the journal may be older than the VM's last writes to the leaf.
 
-A leaf coalesce of which both volumes have their new names is complete but for its journal. SM takes it back all the
-same, while the VM is paused; where tapdisk has the new leaf open, the VM is not, and it is finished.
+LVM does not wipe new volumes. Until vhd-util writes to a new leaf, the leaf may hold the VHD of a deleted disk:
+
+    names the base                  a leaf of this snapshot: the UUID of the base is new, so no older VHD names the base
+    names the base's parent         a leaf, when the base is empty and (the base is hidden or the leaf is empty)
+    names the base's parent else    nobody can tell: refused
+
+LVM does not wipe journal volumes either. When MGT knows the base in the text, or the base has other children, the text
+is of an older journal. Then the work of the new journal had not begun.
+
+A leaf coalesce is complete but for its journal when both volumes have their new names. SM still takes the coalesce
+back, because SM keeps the VM paused until then. When tapdisk has the new leaf open, the VM is not paused: then the
+coalesce is finished here.
 
 Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
 (_handleInterruptedCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py.
@@ -53,14 +59,14 @@ BASE_LABEL = "base copy"
 
 
 class CloneJournal(NamedTuple):
-    """What the journal of a snapshot or clone says."""
+    """The text of the journal of a snapshot or clone."""
 
     base: str  #: VDI UUID that the original volume gets
     clone: Optional[str]  #: VDI UUID of the second leaf; None when there is one leaf only
 
 
 def journal_text(block: bytes) -> JournalText:
-    """The text in the first block of a journal volume: its length in decimal, a blank, the text."""
+    """The text in the first block of a journal volume: the length of the text in decimal, a blank, the text."""
     length, _blank, rest = block.partition(b" ")
     if not length.isdigit() or len(length) > 3 or int(length) > len(rest):
         return JournalText(None)
@@ -71,7 +77,7 @@ def journal_text(block: bytes) -> JournalText:
 
 
 def parse_clone(text: JournalText) -> Optional[CloneJournal]:
-    """None when the text is no clone journal's."""
+    """The parts of a clone journal's text; None for any other text."""
     match = _CLONE.match(text.value) if text.value else None
     if match is None or match.end() != len(text.value or ""):
         return None
@@ -79,14 +85,14 @@ def parse_clone(text: JournalText) -> Optional[CloneJournal]:
 
 
 class UnderWay(NamedTuple):
-    """The VDIs of snapshots that were under way."""
+    """The VDIs of unfinished snapshots."""
 
-    half_made: Set[str]  #: a journal excuses their volumes from holding a disk image yet
-    to_look_into: Set[str]  #: of whose volumes it has to be known whether they hold a block: those, and the base copies
+    half_made: Set[str]  #: VDIs whose volumes may not hold a disk image yet
+    to_look_into: Set[str]  #: `half_made` and the base copies: VDIs whose block tables must be read
 
 
 def under_way(texts: Iterable[Tuple[LvName, JournalText]]) -> UnderWay:
-    """What the journals of snapshots say before anything else of the volumes is known."""
+    """The VDIs in the journals of snapshots. The survey asks before the content of the volumes is read."""
     half_made: Set[str] = set()
     bases: Set[str] = set()
     for name, text in texts:
@@ -98,7 +104,7 @@ def under_way(texts: Iterable[Tuple[LvName, JournalText]]) -> UnderWay:
 
 
 def old_uuids(lun: Lun) -> List[str]:
-    """VDI UUIDs that only the journals' texts speak of, as far as they read."""
+    """The VDI UUIDs in the texts of the journals, as far as the texts can be read."""
     found: List[str] = []
     for volume in lun.volumes:
         if isinstance(volume.content, JournalText):
@@ -107,9 +113,9 @@ def old_uuids(lun: Lun) -> List[str]:
 
 
 def unfinished_work(lun: Lun) -> Optional[Work]:
-    """What SM's recovery makes of a LUN; None when SM was at rest.
+    """SM's unfinished work on a LUN, settled; None when the LUN has no journal of such work.
 
-    Raises Unsupported, naming the journal, for work that nobody could finish.
+    Raises Unsupported, naming the journal, for work that cannot be settled safely.
     """
     bench = Bench(lun)
     if not bench.journals:
@@ -123,7 +129,10 @@ def unfinished_work(lun: Lun) -> Optional[Work]:
 
 
 def _refuse(journal: Volume, problem: str) -> Unsupported:
-    """Not with the advice to scan the original SR: SM's recovery would drop what a VM has written since."""
+    """The error for work that cannot be settled.
+
+    The message must not advise a scan of the original SR: SM's recovery might drop the writes of a VM.
+    """
     text = f"{problem}. Clone again once the storage manager is done with it"
     return Unsupported(f"Logical volume {journal.name.text}", Place(journal.name.text, 0), text)
 
@@ -161,7 +170,7 @@ def _clone(bench: Bench, journal: Volume) -> None:
     clone = bench.disk(text.clone) if text.clone else None
     others = [child for child in bench.children(base) if child not in (leaf, clone) and not child.name.is_old]
     if text.base in bench.lun.records() or others:
-        # MGT learns of the base after the journal is gone: it has ended, or the text is what an older journal left
+        # SM adds the base to MGT after it drops the journal: the snapshot has ended, or the text is of an older journal
         if leaf is None:
             raise _refuse(journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
         bench.say(f"A snapshot of VDI {uuid} was about to begin, or has ended: the journal is dropped.")
@@ -173,18 +182,18 @@ def _clone(bench: Bench, journal: Volume) -> None:
         _take_back(bench, uuid, base, present)
     elif leaf is not None and not isinstance(leaf.content, Unreadable):
         if clone is not None and isinstance(clone.content, Unreadable):
-            bench.drop(clone)  # it never was a disk
+            bench.drop(clone)  # no VM has used the clone
             clone = None
-        _complete(bench, journal, base, clone)  # the VM has run on: nothing of it may go
+        _complete(bench, journal, base, clone)  # the VM has written to the leaf since: no leaf may go
     else:
         problem = f"a snapshot of VDI {uuid} was under way, and its volumes hold both data and damage"
         raise _refuse(journal, problem)
 
 
 def _clone_without_text(bench: Bench, journal: Volume) -> None:
-    """The text is written after the volume is made, and before anything else is done.
+    """Settle a clone journal without text: SM makes the volume of the journal, then writes the text, then begins work.
 
-    Whether something was done shows: the base copy would be a visible disk that MGT does not know.
+    Raises Unsupported when work has begun: then the base copy is a visible disk without a record in MGT.
     """
     uuid = str(journal.name.uuid)
     leaf, known = bench.disk(uuid), bench.lun.records()
@@ -199,19 +208,22 @@ def _text_of(journal: Volume) -> JournalText:
 
 
 def _is_leaf(bench: Bench, leaf: Volume, base: Volume) -> bool:
-    """A leaf of this very snapshot, complete: as `vhd-util check` sees it, which SM asks, and no deleted disk's."""
+    """Whether `leaf` is a complete leaf of this snapshot, and not the VHD of a deleted disk.
+
+    SM asks `vhd-util check`; complete means complete for `vhd-util check`.
+    """
     if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None:
         return False
     parent = bench.disk(leaf.parent.uuid) if leaf.parent else None
     if parent is None or not leaf.is_made_of(parent) or parent.lv.id not in _ancestry(bench, base):
         return False
     if parent.lv.id == base.lv.id:
-        return True  # the base's UUID was new: no VHD from before names it
+        return True  # the UUID of the base is new: no older VHD names the base
     return bool(base.empty) and (base.hidden or bool(leaf.empty))
 
 
 def _ancestry(bench: Bench, base: Volume) -> Set[str]:
-    """The LV ids of the base and of what is above it. Stops where a chain comes back to itself."""
+    """The LV ids of the base and its parents. Stops when the chain has a loop."""
     found: Set[str] = set()
     volume: Optional[Volume] = base
     while volume is not None and volume.lv.id not in found:
@@ -221,10 +233,10 @@ def _ancestry(bench: Bench, base: Volume) -> Set[str]:
 
 
 def _may_go(bench: Bench, leaf: Volume, base: Volume) -> bool:
-    """Whether no guest has written to it. Raises Unsupported where that cannot be told.
+    """Whether no guest has written to `leaf`. Raises Unsupported when this cannot be decided.
 
-    That the base is not hidden proves nothing: SM shows it when it begins to take a snapshot back, which then fails
-    where a VM has the leaf open.
+    A base that is not hidden proves nothing: SM unhides the base at the start of a take-back, and the take-back fails
+    when a VM has the leaf open.
     """
     if isinstance(leaf.content, Unreadable) or leaf.empty:
         return True
@@ -250,7 +262,7 @@ def _complete(bench: Bench, journal: Volume, base: Volume, clone: Optional[Volum
 
 
 def _record(volume: Volume, label: str, kind: str) -> NewRecord:
-    """SM gives the same to a VDI whose snapshot it completes: it does not know the label any more."""
+    """The record that SM writes when SM completes a snapshot: the VDI's label is lost."""
     is_base = label == BASE_LABEL
     return NewRecord(
         uuid=str(volume.name.uuid),
@@ -304,7 +316,7 @@ def _leaf(bench: Bench, journal: Volume) -> None:
 
 
 def _parent_uuid(journal: Volume, leaf: Optional[Volume], old: Optional[Volume]) -> str:
-    """From the journal's text; without it, before anything was renamed, from the leaf itself."""
+    """The UUID of the parent: from the journal's text, else, before SM has renamed a volume, from the leaf."""
     value = _text_of(journal).value
     if value is not None and _LEAF.match(value) and len(value) == len(str(journal.name.uuid)):
         return value
@@ -315,9 +327,9 @@ def _parent_uuid(journal: Volume, leaf: Optional[Volume], old: Optional[Volume])
 
 
 def _has_been_open(bench: Bench, leaf: Volume) -> bool:
-    """Whether tapdisk has a VHD open for a VM, or had when its host died: then it has overwritten the end footer.
+    """Whether tapdisk had a VHD open at the time of the array snapshot: tapdisk kills the footer in the last sector.
 
-    The end of a volume that is being inflated may hold what somebody else's tapdisk left there.
+    False while SM inflates the volume: then the last sector may hold a killed footer of a deleted volume.
     """
     inflated = {journal.name.uuid for journal in bench.journals if journal.name.journal == naming.INFLATE}
     return isinstance(leaf.content, Vhd) and leaf.content.killed and leaf.name.uuid not in inflated

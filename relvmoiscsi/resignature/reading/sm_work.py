@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The volumes and records of a LUN while SM's unfinished work is settled on them, one change at a time. Pure."""
+"""The volumes and records of a LUN, while `sm_journals` settles SM's unfinished work change by change. Pure."""
 
 from typing import Dict, List, Optional
 
@@ -11,7 +11,7 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
 
 
 class Bench:
-    """The volumes of a LUN while they are worked on, by LV id."""
+    """The volumes of a LUN by LV id, and the changes to them."""
 
     def __init__(self, lun: Lun) -> None:
         self.lun = lun
@@ -29,7 +29,7 @@ class Bench:
         self.sentences.append(sentence)
 
     def disk(self, uuid: Optional[str], is_old: bool = False) -> Optional[Volume]:
-        """The volume that is named for a VDI, or for the leaf of one that waits for deletion."""
+        """The volume of a VDI; with `is_old`, the `OLD_` leaf of the VDI."""
         for volume in self._volumes.values():
             name = volume.name
             if name.uuid == uuid and name.kind in naming.DISK_KINDS and name.is_old == is_old:
@@ -47,7 +47,7 @@ class Bench:
         del self._volumes[volume.lv.id]
 
     def rename(self, volume: Volume, uuid: str) -> Volume:
-        """A volume under the plain name of a VDI; the kind stays."""
+        """Give a volume the name of a VDI; the kind stays."""
         name = naming.disk_name(volume.name.kind, uuid)
         return self._put(volume._replace(name=name, lv=volume.lv._replace(name=name.text)))
 
@@ -56,7 +56,7 @@ class Bench:
         return self._put(volume._replace(lv=volume.lv._replace(status=status)))
 
     def set_hidden(self, volume: Volume, hidden: bool) -> Volume:
-        """In the image; for a raw volume, which has no place for it, in a tag of the LV. Raises Unsupported."""
+        """Set the hidden flag: in the image, for a raw volume in a tag of the LV. Raises Unsupported."""
         if volume.hidden == hidden and not isinstance(volume.content, Vhd):
             return volume
         if isinstance(volume.content, Vhd):
@@ -67,7 +67,7 @@ class Bench:
         return self._put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
 
     def heal_end_footer(self, volume: Volume) -> None:
-        """Where the enlarged volume ends in the footer of another VHD, the VHD's own takes its place."""
+        """Replace the footer of another VHD in the last sector of an enlarged volume with the VHD's own footer."""
         if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
             self._put(volume._replace(content=volume.content.with_own_end_footer()))
 
@@ -96,21 +96,21 @@ class Bench:
 
 # --- databases of pools
 
-# MGT has the reference of the pool, and a clone has the MGT of its original. When a shared SR with such a VDI of its
-# own pool is plugged on the master, xapi begins to write its database into the VDI, which is into the clone. So the
-# reference is taken out where the caller asks for that. The VDI stays, with its data.
+# MGT has the reference of the pool whose database a VDI holds. The MGT of a clone has the same reference. When a shared
+# SR with such a VDI is plugged on the master of that pool, xapi writes its database into the VDI: into the clone. So a
+# caller can ask to clear the reference. The VDI and its data stay.
 # Source: xen-api ocaml/xapi/xapi_dr.ml (handle_metadata_vdis), message_forwarding.ml (PBD.plug); SM drivers/LVHDSR.py.
 
 
 def databases(lun: Lun) -> Dict[str, str]:
-    """The reference of the pool, by the UUID of the VDI that is to hold its database."""
+    """The references of pools, by the UUID of the VDI into which the pool writes its database."""
     disks = lun.disks()
     records = lun.records().items()
     return {uuid: record.metadata_of_pool for uuid, record in records if uuid in disks and record.metadata_of_pool}
 
 
 def without_databases(lun: Lun) -> Lun:
-    """The LUN, whose work is now also that no VDI on it is to hold a database; as it is where none does."""
+    """The LUN, with `Lun.work` that also clears the references of pools; `lun` itself when MGT has no reference."""
     settled = lun.settled()
     found = databases(settled)
     if not found or settled.mgt is None:

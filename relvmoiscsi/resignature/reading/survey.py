@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Read a LUN in as few dependent steps as the formats allow; nothing is written and nothing is trusted.
+"""Read and verify a LUN, in as few dependent batches of reads as the formats allow. Never writes.
 
-1  the first 64 KiB        label; nearly always the metadata area header, often the text
-2  metadata text(s)
-3  all volumes at once     VHD header and footers, QCOW2 header, CBT header, SM journals, MGT
-4  what those point to     VHD parent locators, the rest of a large MGT, block tables that a cut snapshot made
+1  the first 64 KiB      label; nearly always the header of the metadata area, often the text
+2  metadata texts
+3  heads of all volumes  VHD header and footers, QCOW2 header, CBT header, SM journals, MGT
+4  second reads          VHD parent locators, the rest of a large MGT, block tables of unfinished snapshots
 """
 
 from typing import List, Optional, Sequence, Tuple
@@ -39,7 +39,7 @@ MAX_MDAS = 2
 def read_label(device: Device) -> Label:
     """The label of the LUN.
 
-    Raises NotFound for an empty device, Refused for one that holds something else, FormatError for a bad label.
+    Raises NotFound for an empty device, Refused for a device without an LVM label, FormatError for a bad label.
     """
     if device.size_bytes == 0:
         raise NotFound(f"{device.name} is empty: it has 0 bytes.")
@@ -64,7 +64,7 @@ def _refuse_lvm1(start: bytes, name: str) -> None:
 
 
 def _partition_count(start: bytes) -> int:
-    """Used entries of an MBR partition table in sector 0."""
+    """The number of used entries of an MBR partition table in sector 0."""
     if start[510:512] != b"\x55\xaa":
         return 0
     return sum(1 for at in range(446, 510, 16) if start[at + 4])
@@ -80,8 +80,8 @@ def _what_else(start: bytes) -> str:
     if start[:4] == b"XFSB":
         return "it looks like an XFS file system"
     if start[:8] == b"conectix" or start[:4] == b"QFI\xfb":
-        return "it is a disk image itself"
-    return "what it holds is unknown"
+        return "it holds a disk image, not an SR"
+    return "its content is unknown"
 
 
 def read_lun(
@@ -91,15 +91,15 @@ def read_lun(
     like: Sequence[Volume] = (),
     on_defect: OnDefect = raise_defect,
 ) -> Lun:
-    """Everything on the LUN, verified. Raises FormatError, or Refused for a volume group that is no SR's.
+    """The content of the LUN, verified. Raises FormatError, or Refused for a volume group without an SR.
 
-    What SM had begun is in `Lun.work`; then it is the LUN that this leads to whose parts agree with each other.
+    `Lun.work` has SM's unfinished work. The parts of the LUN after this work must agree with each other.
 
-    `twin` was read from a device that holds the same bytes but for label and metadata areas: what the text and the
-    volumes say is taken from it, if the text is the same. `like`: see `read_all_volumes`.
+    `twin` was read from a device that differs at most in label and metadata areas: when the texts are equal, VG and
+    volumes of `twin` are not read again. `like` as for `read_all_volumes`.
 
-    `on_defect` may keep the defects, in the order in which they would be raised. Then what comes back is what can be
-    read of the LUN, for telling and never for a plan. An error is raised only where nothing more can be read.
+    An `on_defect` that returns keeps the defects, in order. Then the result is the readable part of the LUN: show the
+    result, never plan with it. An error means that nothing more can be read.
     """
     mdas = read_mdas(device, label, on_defect)
     text, where, stale = _committed_text(device, mdas, on_defect)
@@ -121,7 +121,7 @@ def read_lun(
 
 
 def _lv_name(text: str, where: Place, on_defect: OnDefect) -> LvName:
-    """The name of a volume, taken apart; that of nobody's volume where it does not read."""
+    """The parts of a volume's name. When `on_defect` returns, a wrong name counts as a name that SM does not give."""
     try:
         return naming.parse_lv_name(text, where)
     except FormatError as problem:
@@ -137,15 +137,15 @@ def _sr_uuid(device: Device, vg_name: str) -> str:
 
 
 def read_sr_uuid(device: Device, label: Label) -> str:
-    """The SR that the committed metadata names; what is in its volumes is not looked at. Raises as `read_lun` does."""
+    """The SR UUID in the committed metadata; reads no volume. Raises as `read_lun`."""
     text, where, _stale = _committed_text(device, read_mdas(device, label))
     return _sr_uuid(device, read_vg(text, where).name)
 
 
 def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) -> List[Mda]:
-    """The headers of the metadata areas that the label lists, verified; of those that read, where `on_defect` returns.
+    """The verified headers of the metadata areas in the label's list. Raises FormatError.
 
-    Raises FormatError.
+    When `on_defect` returns, headers that cannot be read are left out.
     """
     place = Place(device.name, label.offset + label.mdas_at)
     if not 1 <= len(label.mdas) <= MAX_MDAS:
@@ -171,7 +171,7 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
 
 
 def vg_in(device: Device, area: Area) -> Optional[VolumeGroup]:
-    """The volume group that a metadata area speaks of, whatever the label lists; None where it does not read."""
+    """The volume group in a metadata area, also when the label does not list the area; None when it cannot be read."""
     place = Place(device.name, area.offset)
     try:
         mda = pv.parse_mda(device.read([Range(area.offset, pv.MDA_HEADER_SIZE)])[0], area, place)
@@ -185,9 +185,9 @@ def vg_in(device: Device, area: Area) -> Optional[VolumeGroup]:
 
 
 def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = raise_defect) -> Tuple[str, Place, bool]:
-    """The text that counts, without its NUL, the place of its first byte, and whether another area holds an older one.
+    """The committed text without its NUL, the place of its first byte, and whether another area has an older text.
 
-    LVM goes by the highest seqno. Source: LVM2 lib/metadata/metadata.c, _vg_read.
+    The text with the highest seqno counts, for LVM and here. Source: LVM2 lib/metadata/metadata.c, _vg_read.
     """
     used = [mda for mda in mdas if mda.has_text]
     if mdas and not used:
@@ -214,7 +214,7 @@ def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = r
 
 
 def _texts(device: Device, mdas: Sequence[Mda], on_defect: OnDefect) -> List[Tuple[str, Place]]:
-    """The committed text of each area and the place of its first byte, verified, without its NUL."""
+    """The verified text of each area without its NUL, and the place of its first byte."""
     located = []
     for mda in mdas:
         with reading(on_defect):

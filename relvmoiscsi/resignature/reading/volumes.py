@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Read what is inside the volumes of an SR: heads of all of them at once, then what those point to."""
+"""Read the contents of the volumes of an SR: the heads of all volumes in one batch, then the rest in a second batch."""
 
 from operator import attrgetter
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -14,19 +14,19 @@ from relvmoiscsi.formats.saved_vms import SavedHeader, SavedVms
 from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Unreadable, Volume, agreed_parent
 
-_SPARE_MGT_RECORDS = 64  #: read along with the records of the volumes; deleted slots live there
+_SPARE_MGT_RECORDS = 64  #: records to read beyond the number of volumes: slots of deleted VDIs
 
-#: that a snapshot gets when it is completed, and how many snapshots are expected to be under way at the most
+#: two records for each completed snapshot, for at most 16 unfinished snapshots
 _NEW_MGT_RECORDS = 2 * 16
 
-#: a volume whose first bytes are read; of MGT, those bytes
+#: the content of a volume after the first batch of reads; for MGT, the bytes that were read
 Opened = Union[Content, bytes]
 
 
 class _Known:
-    """VHDs that are verified, so that their bytes need not be verified again where they turn up once more.
+    """Verified VHDs, for the `like` of `read_vhd`: equal bytes need not be verified again.
 
-    Two VHDs of volumes of one size often have their locators at the same places.
+    Two VHDs in volumes of one size often have their locators at the same places.
     """
 
     def __init__(self, volumes: Sequence[Volume]) -> None:
@@ -46,7 +46,7 @@ class _Known:
 
 
 class Wanted(NamedTuple):
-    """Bytes of a volume that are to be read."""
+    """A range of a volume to read."""
 
     lv: LogicalVolume
     offset: int
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
 
 
 def read_volumes(device: Device, vg: VolumeGroup, wanted: Sequence[Wanted]) -> List[bytes]:
-    """One batch of reads from volumes, wherever their segments lie. Raises Truncated."""
+    """The bytes of ranges of volumes, in one batch of reads. Raises Truncated."""
     return read_pieces(device, [vg.ranges(*item) for item in wanted])
 
 
@@ -65,11 +65,13 @@ def read_all_volumes(
     like: Sequence[Volume] = (),
     on_defect: OnDefect = raise_defect,
 ) -> Tuple[Tuple[Volume, ...], Optional[Mgt]]:
-    """The volumes, in the order of the metadata text, and SM's records. `names` are those of the volumes, taken apart.
+    """The volumes, in the order of the metadata text, and SM's records. Always two batches of reads.
 
-    `like` are volumes that were read before: where bytes are the same as in the one at the same place, they are not
-    verified again. Two batches of reads however many volumes there are. Raises FormatError, but for volumes that a
-    journal excuses. Where `on_defect` returns, a volume that does not read is Unreadable, MGT as well.
+    `names` are the parts of the volumes' names, in the same order. `like` are volumes that were read before: bytes
+    equal to those of a volume at the same place are not verified again.
+
+    Raises FormatError. A volume that SM has not filled yet, according to a journal, is Unreadable without an error.
+    When `on_defect` returns, each volume that cannot be read is Unreadable, also MGT.
     """
     known = _Known(like)
     lost = [_lost(device, vg, lv) for lv in vg.lvs]
@@ -120,7 +122,7 @@ def read_all_volumes(
 
 
 def _lost(device: Device, vg: VolumeGroup, lv: LogicalVolume) -> Optional[FormatError]:
-    """What to say of a volume that the device is too short for; None of any other."""
+    """The error for a volume that ends behind the end of the device; None for any other volume."""
     needed = max(part.end for part in vg.ranges(lv, 0, vg.size_of(lv)))
     if needed <= device.size_bytes:
         return None
@@ -128,7 +130,7 @@ def _lost(device: Device, vg: VolumeGroup, lv: LogicalVolume) -> Optional[Format
 
 
 def _agreed(volume: Volume, disks: Mapping[str, Volume], excused: bool, on_defect: OnDefect) -> Volume:
-    """The volume with the parent that header and locators agree on. Raises FormatError as `_open` does."""
+    """The volume with the parent of `agreed_parent`. Raises FormatError as `_open`."""
     if not isinstance(volume.content, vhd.Vhd):
         return volume
     try:
@@ -142,9 +144,9 @@ def _agreed(volume: Volume, disks: Mapping[str, Volume], excused: bool, on_defec
 
 
 def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) -> List[Wanted]:
-    """What to read of a volume first."""
+    """The ranges of a volume for the first batch of reads."""
     if name.kind == naming.VHD:
-        # in three pieces: the records are then the very bytes that the cache keeps, and not copies
+        # three pieces: then the records share their bytes with the cache, without a copy
         header_bytes = vhd.HEAD_BYTES - SECTOR
         return [Wanted(lv, 0, SECTOR), Wanted(lv, SECTOR, header_bytes), Wanted(lv, vg.size_of(lv) - SECTOR, SECTOR)]
     if name.kind == naming.QCOW2:
@@ -169,9 +171,9 @@ def _open(
     known: "_Known",
     on_defect: OnDefect,
 ) -> Opened:
-    """The content of a volume; of MGT, the bytes in use as far as they are read.
+    """The content of a volume; for MGT, the bytes in use that were read.
 
-    Raises FormatError, unless a journal excuses the volume: SM makes it before it fills it.
+    Raises FormatError. With `excused` a volume that cannot be read is Unreadable: SM makes a volume before SM fills it.
     """
     size = vg.size_of(lv)
     if name.kind == naming.CBT_LOG:
@@ -194,7 +196,7 @@ def _open(
 
 
 def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[Wanted]:
-    """What to read of a volume once its head is known."""
+    """The ranges of a volume for the second batch of reads."""
     if isinstance(content, vhd.Vhd):
         return [Wanted(lv, locator.offset, locator.length) for locator in content.locators]
     if isinstance(content, qcow2.Qcow2) and content.backing:
@@ -207,7 +209,7 @@ def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[Wanted]:
 
 
 def _table(lv: LogicalVolume, content: Opened) -> List[Wanted]:
-    """The table that tells whether an image holds a block."""
+    """The range of an image's block table, which shows whether the image has a block."""
     if isinstance(content, (vhd.Vhd, qcow2.Qcow2)):
         table = content.block_table()
         return [Wanted(lv, table.offset, table.length)]
@@ -233,17 +235,18 @@ def _parent(content: Content, texts: Sequence[bytes], volume: str) -> Optional[P
     return None
 
 
-# --- the VM records that somebody has saved on the SR
+# --- VM records that `relvmoiscsi pool save-vms` has saved on the SR
 
 
 def saved(device: Device, lun: Lun) -> Optional[SavedVms]:
-    """The last ones that can be read; None where there are none. Raises DeviceError."""
-    found = (_read_saved(device, lun, volume) for volume in _saved_candidates(lun))  # one at a time: each may be large
+    """The last save of VM records that can be read; None without such a save. Raises DeviceError."""
+    # one save in memory at a time: a save may be large
+    found = (_read_saved(device, lun, volume) for volume in _saved_candidates(lun))
     return max((one for one in found if one is not None), key=attrgetter("order"), default=None)
 
 
 def _saved_candidates(lun: Lun) -> List[Volume]:
-    """Raw disks of that name; their name is in MGT, so other disks are not even looked at."""
+    """The raw disks with the label NAME_LABEL in MGT."""
     records = lun.records()
     return [
         volume
@@ -253,7 +256,7 @@ def _saved_candidates(lun: Lun) -> List[Volume]:
 
 
 def _read_saved(device: Device, lun: Lun, volume: Volume) -> Optional[SavedVms]:
-    """None for one that was being written, or that is something else."""
+    """The save on a volume; None when the save is not complete, or when the volume holds other data."""
     try:
         (head,) = read_volumes(device, lun.vg, [Wanted(volume.lv, 0, SavedHeader.SIZE)])
         header = saved_vms.read_header(head, volume.name.text)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Settle a run that was cut: before its commit it is taken back, behind it finished, what fits neither is refused.
+"""Settle a run that was cut. The mark in the label says whether the run was cut before or after its commit.
 
-The mark in the label says where the run was cut. LVM, SM or a VM may have used the LUN since, under the identity that
-it had then; what they have written stays.
+    cut before the commit    take the run back
+    cut after the commit     finish the run
+    the LUN contradicts      refuse
+
+LVM, SM or a VM may have written to the LUN since the cut. Their writes stay.
 """
 
 import logging
@@ -29,9 +32,9 @@ log = logging.getLogger(__name__)
 
 
 def finish(device: Device, mark: Mark) -> None:
-    """Steps 5 and 6 of a run that was cut behind its commit. Doing it twice equals doing it once.
+    """Take steps 5 and 6 of a run that was cut after its commit. A second call changes nothing.
 
-    Raises Refused where the LUN is not as such a run leaves it, DeviceError when an operation fails.
+    Raises Refused for a LUN that contradicts the mark, DeviceError when an operation fails.
     """
     run = mark.journal.run
     still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
@@ -43,9 +46,14 @@ def finish(device: Device, mark: Mark) -> None:
 def take_back(device: Device, mark: Mark) -> None:
     """Give the old contents and the old label back to a LUN whose run was cut before its commit.
 
-    What others have written since stays, in the label too. Where LVM has changed the volume group since, volumes may be
-    gone and their extents in other hands: then only what is surely ours is touched. The second areas lose their
-    headers, so that a commit that another host still has on its way leads nowhere. Raises as `finish` does.
+    Writes of other programs since the cut stay, in the label too. When LVM has changed the volume group since the cut,
+    other volumes may have the extents: then `put_back` is careful. Zeros replace the headers of the second areas:
+
+        t0    host A sends the commit, and stalls
+        t1    host B takes the run back
+        t2    host A's commit arrives: the label lists second areas without headers, so LVM sees no half-written SR
+
+    Raises Refused for a LUN that contradicts the mark, DeviceError when an operation fails.
     """
     run = mark.journal.run
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
@@ -54,7 +62,7 @@ def take_back(device: Device, mark: Mark) -> None:
         buffer = read_written(device, run)
         for field in identities.put_back(run, buffer, careful):
             place = field.pieces[0].offset
-            log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, place)
+            log.warning("%s: %s at byte %d was changed by another program; it stays", device.name, field.what, place)
         chunks = [*buffer.changes(device.block_size), *_second_headers(device, run)]
         units = () if careful else full_units(run.rebuilt)
         step(device, steps.WAY_BACK.contents, chunks, units=units)
@@ -70,7 +78,7 @@ def _headers_now(device: Device, run: Run) -> List[bytes]:
 
 
 def _second_headers(device: Device, run: Run) -> List[Chunk]:
-    """Zeros for the headers that the commit of a run would lead to, where they are headers still."""
+    """Zeros for the headers of the second areas, as far as these headers are still on the device."""
     moving = [move for move in run.mdas if move.moves]
     found = []
     for move, data in zip(moving, device.read([Range(move.second.offset, SECTOR) for move in moving])):
@@ -81,14 +89,14 @@ def _second_headers(device: Device, run: Run) -> List[Chunk]:
 
 
 def label_before(mark: Mark) -> bytes:
-    """The label as it was before the run, but for what LVM has changed in it since: a `pvresize`, for example."""
+    """The label from before the run, with the changes that LVM has made since: by `pvresize`, for example."""
     run = mark.journal.run
     if mark.label.sector == Labels.of(mark.journal).in_progress:
         return run.old_label
     return pv.sealed_label(mark.label.sector[:COMMIT_RECORD_AT] + run.old_label[COMMIT_RECORD_AT:])
 
 
-# --- whether a mark and the metadata areas go together
+# --- whether the metadata areas contradict the mark
 
 
 def _verify_fits(device: Device, mark: Mark) -> None:
@@ -98,9 +106,7 @@ def _verify_fits(device: Device, mark: Mark) -> None:
 
 
 def misfit(device: Device, mark: Mark) -> Optional[str]:
-    """What contradicts the mark, in sentences; None where the LUN is as a cut run leaves it, or as LVM has changed it
-    since.
-    """
+    """A message about metadata areas that contradict the mark; None when a cut run, or LVM since, left these areas."""
     run = mark.journal.run
     headers = _headers_now(device, run)
     for move, header in zip(run.mdas, headers):
@@ -114,21 +120,21 @@ def misfit(device: Device, mark: Mark) -> Optional[str]:
             when = "before" if mark.commit_record.phase == IN_PROGRESS else "behind"
             return (
                 f"The label of {device.name} says that a {KINDS[run.kind]} was cut {when} its commit, and {wrong}. A "
-                "write of another host may have landed late. Nobody can tell what the LUN is to hold: take the clone "
+                "write of another host may have arrived late. The right content of the LUN is unknown: take the clone "
                 "again."
             )
     return None
 
 
 def _wrong_before(mark: Mark, move: MdaMove, header: bytes, first: Optional[VolumeGroup]) -> str:
-    """The metadata area where LVM put it is as the run found it, or LVM has gone on there under the old identity."""
+    """A phrase when the original area has neither the header from before the run nor the old identity; else ""."""
     if header == move.old_header or first is not None and first.pv_id == mark.label.pv_id:
         return ""
     return _holds(move.original, first, mark.label.pv_id)
 
 
 def _wrong_behind(run: Run, move: MdaMove, first: Optional[VolumeGroup], second: Optional[VolumeGroup]) -> str:
-    """The second area has the new identity, and no other one, nor a newer text, is where LVM put the first."""
+    """A phrase when the second area lacks the new identity, or the original area has another or a newer VG; else ""."""
     if second is None or second.pv_id != run.new_pv_id:
         return _holds(move.second, second, run.new_pv_id)
     if first is not None and first.pv_id != run.new_pv_id:
@@ -144,11 +150,11 @@ def _holds(area: Area, vg: Optional[VolumeGroup], wanted: str) -> str:
     return f"the metadata area at byte {area.offset} holds {found}, not that of PV {dashed(wanted)}"
 
 
-# --- what is said of it
+# --- the error of a command that does not settle the run
 
 
 def cut(device: Device, mark: Mark) -> Unfinished:
-    """The error of whoever meets an unfinished run and its journal: the way out that is open."""
+    """The error for an unfinished run with its journal; the message says how to settle the run."""
     wrong = misfit(device, mark)
     if wrong is not None:
         return Unfinished(wrong)

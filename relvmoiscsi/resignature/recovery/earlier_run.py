@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What an earlier run has left on a LUN: one that was cut, one that is done, one that has lost its journal."""
+"""Find an earlier run on a LUN: a run that was cut, a run that is done, or a run whose journal LVM has overwritten."""
 
 import logging
 from typing import Optional
@@ -33,7 +33,10 @@ log = logging.getLogger(__name__)
 
 
 def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) -> Optional[Run]:
-    """A finished run's journal may be overwritten by LVM at any time; then there is nothing to tell."""
+    """The run of a mark; None without a mark, and when the journal cannot be read.
+
+    LVM may overwrite the journal of a finished run at any time.
+    """
     if record is None:
         return None
     try:
@@ -44,7 +47,7 @@ def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) ->
 
 
 def find_unfinished(device: Device) -> Optional[Mark]:
-    """The run that was cut; None when none was. Raises what `read_label` does, and FormatError for a lost journal."""
+    """The run that was cut; None when no run was cut. Raises as `read_label`, and FormatError for a lost journal."""
     label = survey.read_label(device)
     record = read_commit_record(label, Place(device.name, label.offset))
     if record is None or record.phase == DONE:
@@ -64,9 +67,9 @@ def find_unfinished(device: Device) -> Optional[Mark]:
 
 
 def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool:
-    """Whether a finished resignature was made for this very LUN; False for a copy taken after it.
+    """Whether a finished resignature was made on this LUN; False for a copy that was taken after the resignature.
 
-    Raises Refused when that cannot be told, because one of the two SCSIids is not known.
+    Raises Refused when the SCSIid of this LUN, or of the LUN of the run, is not known.
     """
     digest = scsi_id_digest(scsi_id)
     if digest == record.scsi_id_digest:
@@ -81,9 +84,7 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
 
 
 def has_kept_all(device: Device, lun: Lun, run: Run) -> bool:
-    """Whether a LUN has everything that was there before the run that led to it; False where the text from before does
-    not read any more.
-    """
+    """Whether a LUN has all volumes from before its last run. False when LVM has overwritten the text from before."""
     where = Place(device.name, 0)
     try:
         text, _live = old_text(device, run)
@@ -96,7 +97,7 @@ def has_kept_all(device: Device, lun: Lun, run: Run) -> bool:
 
 
 def finished_mark(device: Device) -> Mark:
-    """The run that is done. Raises Refused where there is none that can be undone."""
+    """The run that is done. Raises Refused when there is no run that can be undone."""
     label = survey.read_label(device)
     record = read_commit_record(label, Place(device.name, label.offset))
     if record is None or record.kind == UNDO:
@@ -107,13 +108,13 @@ def finished_mark(device: Device) -> Mark:
         raise Refused(f"{device.name} cannot be undone: LVM has reclaimed the space of the journal.") from error
 
 
-# --- a mark whose journal is gone
+# --- a mark whose journal LVM has overwritten
 
 
 def _forgotten_mark(device: Device, label: Label, record: CommitRecord) -> Optional[Mark]:
-    """A mark "in progress" whose journal LVM has overwritten, where nothing of its run is on the LUN; else None.
+    """A mark "in progress" whose journal LVM has overwritten, when the LUN has no identity of the run; else None.
 
-    A run stands in its place that has nothing to give back but the label.
+    The `run` of the result is a substitute, which gives back only the label.
     """
     if record.phase != IN_PROGRESS:
         return None
@@ -129,7 +130,7 @@ def _forgotten_mark(device: Device, label: Label, record: CommitRecord) -> Optio
 
 
 def _nothing_but_the_label(lun: Lun, record: CommitRecord) -> Run:
-    """A run that was begun on the LUN as it is now; with what can be known of the mark that it had."""
+    """A run without writes, for the LUN as read, with the run id of the mark."""
     done = record.replace(phase=DONE, kind=RESIGNATURE) if record.kind == UNDO else None
     return Run(
         kind=record.kind,

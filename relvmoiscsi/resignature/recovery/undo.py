@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The undo of a run that is done: a run like any other, whose target is what was there before."""
+"""The undo of a run that is done: a run by the same protocol, which gives the old identities back."""
 
 from typing import List, Sequence, Tuple
 
@@ -24,7 +24,7 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 
 def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lun]:
-    """The plan that reverses a finished run, and the LUN it leads to. Raises Refused when it is too late."""
+    """The plan that reverses a finished run, and the LUN after the undo. Raises Refused after a change of the LUN."""
     run = mark.journal.run
     cache = ReadCache(device)
     mdas = survey.read_mdas(cache, mark.label)
@@ -37,7 +37,7 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
 
 
 def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
-    """What an undo writes to volumes. Raises Refused naming the first identity that somebody has changed."""
+    """The writes of an undo to volumes. Raises Refused, naming the first identity that another program has changed."""
     buffer = read_written(cache, run)
     changed = identities.first_changed(run, buffer)
     if changed is not None:
@@ -49,7 +49,10 @@ def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
 
 
 def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
-    """The metadata text from before a run, the newest where the areas differ, and all the places texts lie in."""
+    """The metadata text from before a run, and the ranges of the texts of all areas.
+
+    When the areas have different texts, the text with the highest seqno counts.
+    """
     text, newest, live = b"", -1, []  # type: bytes, int, List[Range]
     for move in run.mdas:
         where = Place(device.name, move.original.offset)
@@ -74,9 +77,9 @@ def plan_undo(
     run_id: bytes,
     tool: str,
 ) -> Plan:
-    """All writes that give the old ids back: a run like any other, whose target is what was there before.
+    """The plan of an undo. `live` are the ranges of the old text.
 
-    `live` is where the old text lies; it and the finished run's journal stay until the undo has committed.
+    The ranges `live`, and the journal of the finished run, stay until the commit of the undo.
     """
     before = done.run
     old = pv.parse_label(before.old_label, before.label_number, Place("the journal", 0))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Carry a plan out: the protocol, in the steps of the table `resignature.protocol.steps`.
+"""Carry out a plan: take the steps of the table `resignature.protocol.steps`. Each step ends in one flush.
 
-`resignature.recovery.cut_run` takes back what was cut before the commit, and finishes what was cut behind it.
+    before step 1            compare the device with the bytes that the plan was made of
+    after steps 1 and 3      read back the writes of the step
+    before and after step 2  read back the new image
+    after step 6             read back all writes
 
-Each step ends in one flush. Before step 1 the device is compared with what was read; after step 1 and after step 3
-what was written is read back; after step 6 all of it. What nobody sees is read back before the mark and behind it.
-
-Where an operation fails, the run ends there: nothing is taken back by itself, and no journal is erased. The label says
-what `recover` does (docs/protocol.rst, "Recover").
+When an operation fails, the run ends. The run takes nothing back by itself, and erases no journal. `recover` settles
+the run by the label (docs/protocol.rst, "Recover"; `resignature.recovery.cut_run`).
 """
 
 import logging
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 
 
 def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None) -> Plan:
-    """What nobody sees before the commit, on a device that is as it was when the plan was made; gives what is left.
+    """Write the new image, as far as no program reads it before the commit. Returns the plan without these writes.
 
-    It is durable with the first flush of `carry_out`. Raises as that does.
+    The first flush of `carry_out` makes the writes durable. Raises as `carry_out`.
     """
     with in_state(NOTHING_WRITTEN, DeviceError, Refused):
         _compare_with_plan(device, plan)
@@ -50,16 +50,17 @@ def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None
 
 
 def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[Progress] = None) -> None:
-    """All steps, on a device that is as it was when the plan was made.
+    """Take all steps of a plan, after `write_unseen`.
 
-    Raises Refused when it is not (nothing is written), DeviceError when an operation fails; the error says what state
-    the device is in. `before` begins that sentence, where something has been done to it already. What nobody sees is
-    written already (`write_unseen`). `progress` is told how much of it is read back before the mark, and what it raises
-    goes through.
+    Raises Refused, without a write, when the device has changed since the plan. Raises DeviceError when an operation
+    fails. The error says in what state the device is; `before` is a sentence about earlier writes, for this error.
+    `progress` gets the number of bytes of the new image that are read back before the mark; its errors go through.
 
-    It is read back twice. Before the mark, as from there on the bitmaps of filled blocks are made all ones, on the way
-    back too. Behind the mark, as another host that writes where this one has written looks at the label before each
-    batch, and stops at a mark.
+    The new image is read back twice:
+
+        before the mark    from the mark on, a run or its take-back may write the bitmaps of filled blocks
+        after the mark     another host that writes a new image, too, reads the label before each batch and stops at a
+                           mark: so no batch of that host comes after the second reading
     """
     run, labels = plan.run, plan.labels()
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
@@ -90,7 +91,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
 
 
 def content_chunks(run: Run, block_size: int) -> List[Chunk]:
-    """What the contents step writes: of the journalled blocks those that change."""
+    """The writes of step 3: the journalled blocks that change."""
     chunks: List[Chunk] = []
     for write in run.writes:
         chunks += changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
@@ -98,7 +99,7 @@ def content_chunks(run: Run, block_size: int) -> List[Chunk]:
 
 
 def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
-    """Everything the plan builds on is as it was read; the result: the physical blocks of the label and the headers."""
+    """Raises Refused when a range on which the plan depends has changed. Returns the blocks of label and headers."""
     deciding = _deciding(plan)
     others = [*plan.written.head, *(Chunk(write.offset, write.old) for write in plan.run.writes)]
     spans = [_block_of(device, chunk) for chunk in deciding]
@@ -123,16 +124,16 @@ def _block_of(device: Device, chunk: Chunk) -> Range:
 
 
 def _verify_ours(device: Device, plan: Plan, written: Written) -> None:
-    """Nobody has marked, committed or changed the volume group, and nobody has put the LUN back to what it was.
+    """Raises Refused when another host has changed label or metadata, or when an array has restored an older snapshot.
 
-    Read afresh: no more than a few sectors, as it is done before each batch that is written.
+    Reads a few sectors from the device, because the caller asks before each batch of writes.
     """
     with in_state(overtaken(device.name), Refused):
         copying.verify_unchanged(device, [*_deciding(plan), *written.head], lambda offset: _changed(device, offset))
 
 
 def _deciding(plan: Plan) -> List[Chunk]:
-    """The label, and the headers of the metadata areas, as they were read."""
+    """The label and the headers of the metadata areas, as read for the plan."""
     labels = plan.labels()
     return [Chunk(labels.offset, labels.before), *_old_headers(plan.journal)]
 

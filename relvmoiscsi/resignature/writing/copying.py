@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Write what nobody sees before the commit: parts of a new image, and copies of guest data; and read it back.
+"""Write, and read back, the parts of a new image and the copies of guest data that no program reads before the commit.
 
-A batch is what is in memory: 16 MiB, or 1024 pieces. That is also how far a run goes on after the LUN has changed
-under it.
+A batch is 16 MiB or 1024 pieces, and is in memory as a whole. When another host changes the LUN, this run writes at
+most one more batch.
 """
 
 import logging
@@ -17,10 +17,10 @@ from relvmoiscsi.resignature.writing.step import batches, not_held, range_of
 
 log = logging.getLogger(__name__)
 
-#: told how many bytes are copied, or read back, and how many will be
+#: gets the number of bytes copied or read back so far, and the number of all bytes
 Progress = Callable[[int, int], None]
 
-#: a copy is made in pieces of at most so many bytes
+#: a long copy is made in pieces of so many bytes
 PIECE_BYTES = 1 << 20
 
 _DIGEST_BYTES = sha256().digest_size
@@ -29,10 +29,10 @@ _DIGEST_BYTES = sha256().digest_size
 def write_unseen(
     device: Device, unseen: Unseen, verify: Callable[[Written], None], progress: Optional[Progress] = None
 ) -> Written:
-    """Write; it is durable with the next flush, and `read_back_written` tells whether it is there.
+    """Write a new image. The caller must flush, and then call `read_back_written` with the result.
 
-    `verify` is called before each batch with what is written until then, and raises where nothing more may be.
-    Raises DeviceError, and what `verify` and `progress` raise.
+    `verify` gets the writes so far before each batch, and raises when the run must not write any more. Raises
+    DeviceError, and the errors of `verify` and `progress`.
     """
     digests, there = bytearray(), Written()
 
@@ -56,7 +56,7 @@ def write_unseen(
 
 
 def read_back_written(device: Device, written: Written, progress: Optional[Progress] = None) -> None:
-    """Raises Refused when the device does not hold what `write_unseen` has written; `progress` as there."""
+    """Raises Refused when the device does not hold the writes of `write_unseen`. `progress` as for `write_unseen`."""
     unseen = written.unseen
     starts = iter(range(0, len(written.digests), _DIGEST_BYTES))
 
@@ -76,7 +76,7 @@ def read_back_written(device: Device, written: Written, progress: Optional[Progr
 
 
 def verify_unchanged(device: Device, chunks: Iterable[Chunk], changed: Callable[[int], Refused]) -> None:
-    """Raises what `changed` makes of the offset of the first chunk that is not on the device as it was read."""
+    """Raises `changed(offset)` for the first chunk whose bytes on the device have changed."""
     for part in batches(chunks, lambda chunk: len(chunk.data)):
         for chunk, data in zip(part, device.read([range_of(chunk) for chunk in part])):
             if data != chunk.data:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The end of a run: headers and label go back to where LVM put them, with the text that is committed then.
+"""Steps 5 and 6: the original metadata areas get headers with the committed text, and the label lists these areas.
 
-LVM may have gone on in the second areas, so the text need not be the one that the run wrote.
+After a cut, LVM may have committed newer texts in the second areas. The headers then point to the newest text.
 
-A volume that was made anew has free slots, which are given away here: first their bitmaps are emptied, then the block
-table names them. Where somebody has used the SR since the commit, what tapdisk has written stays. Where LVM has given
-the extents to another volume, nothing is written.
+Step 5 also gives the free slots of a new image away: first empty bitmaps, then the entries in the block table. Writes
+of tapdisk since the commit stay. When LVM has given the extents to another volume, step 5 writes nothing to them.
 """
 
 import logging
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def finalize(device: Device, label: Label, journal: Journal) -> None:
-    """Steps 5 and 6, from a label that lists the second areas."""
+    """Take steps 5 and 6 on a device whose label lists the second areas."""
     run = journal.run
     planned = [move.final_header for move in run.mdas if move.moves]
     headers, copies = _landed_headers(device, label, journal)
@@ -44,7 +43,7 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
 
 
 def _free_slots(device: Device, label: Label, run: Run) -> List[Chunk]:
-    """Empty the bitmaps of slots that are given away; what is to be written behind them."""
+    """Empty the bitmaps of the holes. Returns the writes to the block table, for the next flush."""
     if run.rebuilt is None:
         return []
     vg = _newest_vg(device, label, run)
@@ -55,18 +54,18 @@ def _free_slots(device: Device, label: Label, run: Run) -> List[Chunk]:
 
 
 def _newest_vg(device: Device, label: Label, run: Run) -> Optional[VolumeGroup]:
-    """The volume group under its new identity, as LVM has it now."""
+    """The volume group under its new identity, from the newest committed text."""
     areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
     found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
     return max(found, key=lambda vg: vg.seqno) if found else None
 
 
 def _landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[List[Chunk], List[Chunk]]:
-    """What step 5 writes: headers for the original areas that point to the texts committed now.
+    """The writes of step 5: headers for the original areas that point to the committed texts, and copies of texts.
 
-    A text that wraps inside its second area cannot be pointed to from the original one; it is copied as well. The
-    copies are the second result. They go to free space only, so the same comes out however often this is asked. They
-    need no flush of their own: until the label lists the original areas again, nobody reads there.
+    A header of the original area cannot point to a text that wraps inside the second area. So such a text is copied to
+    free space: the second result. A second call gives the same writes. The copies need no flush of their own: LVM does
+    not read the original areas before the label lists these areas again.
     """
     moving = [(move, area) for move, area in zip(journal.run.mdas, label.mdas) if move.moves]
     current = device.read([Range(area.offset, SECTOR) for _move, area in moving])
@@ -88,7 +87,7 @@ def _landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[Lis
 
 
 def _landing(mda: Mda, move: MdaMove, text: bytes, journal: Journal) -> Tuple[int, List[Chunk]]:
-    """Where the text is, or will be, in one piece; and the chunk that brings it there, if one is needed."""
+    """The place of a text in one piece, and the chunk that copies the text to this place, when a copy is needed."""
     place = Place("the second metadata area", mda.area.offset)
     live = pv.text_ranges(mda.area, mda.committed, place)
     if len(live) == 1:
@@ -102,7 +101,7 @@ def _landing(mda: Mda, move: MdaMove, text: bytes, journal: Journal) -> Tuple[in
 
 
 def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> Iterable[Chunk]:
-    """The bitmaps of slots that the block table does not give away yet; none where the volume is not ours any more."""
+    """The empty bitmaps of holes that the block table does not name yet; none when other volumes have the extents."""
     if vg is None or not rebuilt.is_still_on(vg):
         log.warning("%s: the volume group was changed; free slots of the new image stay unused", device.name)
         return ()
@@ -110,7 +109,7 @@ def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> 
 
 
 def table_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
-    """The block table with those slots given away, where it does not do so yet."""
+    """The units of the block table that do not name all their holes yet, with all holes."""
     if vg is None or not rebuilt.is_still_on(vg):
         return []
     found = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Take a step of the protocol, and read back what it wrote; and how much is read or written at once."""
+"""Take a step of the protocol, read back the writes of a step, and split reads and writes into batches."""
 
 import logging
 from typing import Callable, Iterable, Iterator, List, Sequence, TypeVar
@@ -10,14 +10,14 @@ from relvmoiscsi.resignature.protocol.steps import STEPS, Step
 
 log = logging.getLogger(__name__)
 
-BATCH_BYTES = 16 << 20  #: which is what is in memory
+BATCH_BYTES = 16 << 20  #: bytes in memory at a time
 _BATCH_PIECES = 1024
 
 T = TypeVar("T")
 
 
 def batches(pieces: Iterable[T], length_of: Callable[[T], int]) -> Iterator[List[T]]:
-    """Pieces, in lists of so many at a time as may be in memory."""
+    """The pieces, in lists that may be in memory at a time."""
     batch: List[T] = []
     length = 0
     for piece in pieces:
@@ -33,10 +33,9 @@ def batches(pieces: Iterable[T], length_of: Callable[[T], int]) -> Iterator[List
 def step(
     device: Device, taken: Step, chunks: Sequence[Chunk], around: Sequence[Chunk] = (), units: Iterable[Chunk] = ()
 ) -> None:
-    """Write and flush, in whole physical blocks: a cut leaves each of them as it was, or as it is to be.
+    """Write whole physical blocks, and flush. A cut leaves each block old or new.
 
-    `around`: see `whole_blocks`. `units` are whole blocks, and may be very many: so many at a time are written as may
-    be in memory.
+    `around` as for `whole_blocks`. `units` are whole blocks, maybe millions, and are written in batches.
     """
     count = len(chunks) + sum(1 for _unit in units)
     log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), taken.name, count, device.name)
@@ -48,25 +47,25 @@ def step(
 
 
 def range_of(chunk: Chunk) -> Range:
-    """Where a chunk is written."""
+    """The range of the device to which a chunk is written."""
     return Range(chunk.offset, len(chunk.data))
 
 
 def read_back_all(device: Device, chunks: Iterable[Chunk]) -> None:
-    """As `read_back`, so many at a time as may be in memory."""
+    """`read_back` in batches."""
     for part in batches(chunks, lambda chunk: len(chunk.data)):
         read_back(device, part)
 
 
 def read_back(device: Device, chunks: Sequence[Chunk]) -> None:
-    """Raises Refused when the device does not hold what was written."""
+    """Raises Refused when the device does not hold the chunks."""
     for chunk, data in zip(chunks, device.read([range_of(chunk) for chunk in chunks])):
         if data != chunk.data:
             raise not_held(device, chunk.offset)
 
 
 def not_held(device: Device, offset: int) -> Refused:
-    """The error of whoever reads back something else than was written at, or behind, a byte."""
+    """The error for a read-back that differs from the writes at `offset`, or behind `offset`."""
     return Refused(
         f"{device.name} does not hold what was written at byte {offset}: something else writes to it, or it loses "
         "writes.",

@@ -146,11 +146,11 @@ def test_without_a_live_disk_there_is_none(volumes):
 def test_a_hidden_parent_cannot_be_named(key):
     built = built_of(*TREE)
 
-    assert "that could be the one" in refusal(built, built.truth.uuids[key], UsageError)
+    assert "to keep" in refusal(built, built.truth.uuids[key], UsageError)
 
 
 def test_a_vdi_that_is_not_there_cannot_be_named():
-    assert f"has no VDI {MISSING} that could be the one" in refusal(built_of(*TREE), MISSING, UsageError)
+    assert f"has no VDI {MISSING} to keep" in refusal(built_of(*TREE), MISSING, UsageError)
 
 
 def test_a_chain_that_is_longer_than_the_storage_manager_makes_it():

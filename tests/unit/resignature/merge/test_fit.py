@@ -156,7 +156,7 @@ def test_where_another_vdi_is_named_than_was_kept_it_is_no_success(chain):
     snapshot = chain.snapshots[0][len("VHD-") :]
     call(disk, ONE)
 
-    with pytest.raises(Refused, match=f"it is not {snapshot} that was kept"):
+    with pytest.raises(Refused, match=f"of another VDI than {snapshot}"):
         call(disk, OneVdiRequest(snapshot))
 
 

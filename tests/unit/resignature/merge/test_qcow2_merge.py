@@ -296,7 +296,7 @@ REFUSED = {
     "version 2": (4, struct.pack(">I", 2), "byte 4 of {}: its version is 2"),
     "tiny clusters": (20, struct.pack(">I", 9), "byte 20 of {}: its clusters have 512 bytes"),
     "counts behind the end": (48, struct.pack(">Q", 1 << 40), "QCOW2 table of counts at byte 1099511627776 of {}"),
-    "a table on the header": (40, struct.pack(">Q", 0), "at byte 0 of {}: it lies where something else does"),
+    "a table on the header": (40, struct.pack(">Q", 0), "at byte 0 of {}: its cluster is used twice"),
     "a table that is too small": (36, struct.pack(">I", 0), "its table is too small for its virtual disk"),
     "a table of 4 GiB": (36, struct.pack(">I", 1 << 29), "first level at byte 196608 of {}: it has 4294967296 bytes"),
     "compressed": (
@@ -310,7 +310,7 @@ REFUSED = {
     "two in one place": (
         -1,
         struct.pack(">Q", 1 << 63 | 2 << 16),
-        "131072 of {}: it lies where something else does",
+        "131072 of {}: its cluster is used twice",
     ),
 }
 

@@ -180,7 +180,7 @@ def test_the_journal_of_another_run_is_not_the_one_that_the_label_speaks_of():
     other = encode(RUN._replace(run_id=bytes(16)))
     digest = Journal(RUN, 65536, encode(RUN)).commit_record(IN_PROGRESS).journal_digest
 
-    with pytest.raises(Malformed, match="it is not the one that the label speaks of"):
+    with pytest.raises(Malformed, match="it is not the journal of the mark in the label"):
         decode(other, WHERE, digest, SIZE)
 
 

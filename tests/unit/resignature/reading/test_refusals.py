@@ -369,8 +369,8 @@ UNUSABLE = {
     ),
     "ext4": foreign(lambda: blank(at1080=b"\x53\xef"), "ext2, ext3 or ext4"),
     "XFS": foreign(lambda: blank(at0=b"XFSB"), "XFS"),
-    "VHD on the bare device": foreign(lambda: blank(at0=b"conectix"), "disk image itself"),
-    "QCOW2 on the bare device": foreign(lambda: blank(at0=b"QFI\xfb"), "disk image itself"),
+    "VHD on the bare device": foreign(lambda: blank(at0=b"conectix"), "a disk image, not an SR"),
+    "QCOW2 on the bare device": foreign(lambda: blank(at0=b"QFI\xfb"), "a disk image, not an SR"),
     "unknown bytes": foreign(lambda: blank(at0=b"whatever"), "no LVM physical volume", "unknown"),
     "LVM1": foreign(lambda: one_raw().poke(0, b"HM"), "LVM1"),
     "PV without VG": foreign(
