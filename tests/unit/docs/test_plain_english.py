@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What people read is plain English: no word of the list, and few sentences of more than 25 words, fewer each time.
 
-Counted are the pages of docs/, and the messages in relvmoiscsi: what errors, say(), ask() and help= are given, and the
-long texts of --help.
+Counted are the pages of docs/, and in relvmoiscsi the messages and the docstrings. Messages are what errors, say(),
+ask() and help= are given, and the long texts of --help. After a change, this prints each finding, and then LEFT:
+
+    PYTHONPATH=tests python tests/unit/docs/test_plain_english.py
 """
 
 import ast
+import functools
 import re
 import sys
 
@@ -33,11 +36,19 @@ RIDDLES = {
     r"\bin spite of\b": "despite",
     r"\b[Rr]un the same again\b": "repeat the command",
 }
-#: too long sentences and riddles that a file still has: a number may fall, and a file may leave, and no other change
+ANY_RIDDLE = re.compile("|".join(RIDDLES), re.IGNORECASE)
+#: long sentences and riddles in a page, or in a room of the package. A number may fall, a name may leave: nothing else
 LEFT = {
     "docs/costs.rst": 10,
+    "relvmoiscsi": 13,
+    "relvmoiscsi/cli": 15,
+    "relvmoiscsi/direct": 2,
+    "relvmoiscsi/host": 48,
+    "relvmoiscsi/iscsi": 3,
+    "relvmoiscsi/pool": 14,
+    "relvmoiscsi/report": 1,
+    "relvmoiscsi/sr_driver": 8,
 }
-ROOMS = ("cli", "pool", "direct", "doctor", "report", "iscsi", "sr_driver")
 CALLS = {"say", "ask", "ask_for", "tell", "in_state", "PoolAnswer", "Finding"}
 
 
@@ -51,10 +62,14 @@ def prose(page):
         yield " ".join(block.split())
 
 
+@functools.lru_cache(maxsize=1)
+def nodes(source):
+    return list(ast.walk(ast.parse(source)))
+
+
 def messages(source):
     """The texts in a module that a person reads; what is known only when it runs is one word."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             if name in CALLS or name[:1].isupper():
@@ -63,6 +78,15 @@ def messages(source):
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id[:1] == "_":
             whole = text_of(node.value)
             yield from re.split(r"\n\s*\n|\n(?=-)", whole.partition("\nexample:")[0]) if "\n" in whole else ()
+
+
+def docstrings(source):
+    """The paragraphs of the docstrings in a module, without drawings and sources."""
+    for node in nodes(source):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            text = re.sub(r"(?m)^(?:    | \+|.*\S {3}).*$", "", ast.get_docstring(node) or "")
+            for block in re.split(r"\n\s*\n|(?m:^(?:[-*] |\d+[.:]? ))", text):
+                yield re.sub(r"`[^`]*`", "X", " ".join(block.partition("Source")[0].split()))
 
 
 def text_of(node):
@@ -83,32 +107,48 @@ def findings(texts):
         for sentence in re.split(r"(?<=[.:?!])\*{0,2}\s+", text):
             if len(re.findall(r"[\w'/-]+", sentence)) > MOST_WORDS:
                 yield "more than 25 words", sentence
-            for riddle, better in RIDDLES.items():
-                if re.search(riddle, sentence, re.IGNORECASE):
-                    yield better, sentence
+            if ANY_RIDDLE.search(sentence):
+                yield from (
+                    (better, sentence) for riddle, better in RIDDLES.items() if re.search(riddle, sentence, re.I)
+                )
 
 
 def texts_of(path):
     text = path.read_text(encoding="utf-8")
-    return prose(text) if path.suffix == ".rst" else messages(text)
+    if path.suffix == ".rst":
+        yield from prose(text)
+    else:
+        yield from messages(text)
+        yield from docstrings(text)
 
 
-PAGES = sorted((TOP / "docs").rglob("*.rst")) + [TOP / "README.rst"]
-MODULES = sorted(path for room in ROOMS for path in (TOP / "relvmoiscsi" / room).rglob("*.py"))
-FILES = {path.relative_to(TOP).as_posix(): path for path in [*PAGES, *MODULES]}
+def by_name():
+    """The files of each name: a page, or the modules of a room; `relvmoiscsi` has the modules beside the rooms."""
+    found = {}
+    for path in sorted((TOP / "docs").rglob("*.rst")) + [TOP / "README.rst"]:
+        found[path.relative_to(TOP).as_posix()] = [path]
+    for path in sorted((TOP / "relvmoiscsi").rglob("*.py")):
+        found.setdefault("/".join(path.relative_to(TOP).parts[:-1][:2]), []).append(path)
+    return found
+
+
+FILES = by_name()
+
+
+def found_in(name):
+    return [(path.name, *finding) for path in FILES[name] for finding in findings(texts_of(path))]
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_people_read_is_plain(name):
-    found = list(findings(texts_of(FILES[name])))
+    found = found_in(name)
 
     assert len(found) <= LEFT.get(name, 0), found
+    assert len(found) >= LEFT.get(name, 0), "write the lower number into LEFT"
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_the_list_of_exceptions_only_shrinks(name):
-    assert name in FILES, "a file that is gone leaves the list"
-    assert len(list(findings(texts_of(FILES[name])))) == LEFT[name], "write the lower number"
+def test_the_list_of_exceptions_has_no_name_that_is_gone():
+    assert set(LEFT) <= set(FILES)
 
 
 LONG = " ".join(["word"] * 26) + "."
@@ -130,8 +170,28 @@ def test_a_message_that_is_not_plain_is_found(source, count):
     assert len(list(findings(messages(source)))) == count
 
 
+@pytest.mark.parametrize(
+    "source, count",
+    [
+        (f"'Short. {LONG}'", 1),
+        (f"def name():\n    'Whoever comes.'\nclass Name:\n    {LONG!r}", 2),
+        (f"'Short.\\n\\n    {LONG}\\n\\nEnd.'", 0),
+        (f"'Source: {LONG}'", 0),
+        ("'`whoever` is a name.'", 0),
+    ],
+)
+def test_a_docstring_that_is_not_plain_is_found(source, count):
+    assert len(list(findings(docstrings(source)))) == count
+
+
 def test_prose_of_a_page_has_no_code_in_it():
     page = f"One.\n\nTwo::\n\n    {LONG}\n    whoever\n\n- ``whoever`` three\n- four\n"
 
     assert list(findings(prose(page))) == []
     assert len(list(findings(prose(f"{LONG}\n\nWhoever.")))) == 2
+
+
+if __name__ == "__main__":
+    every = {name: found_in(name) for name in FILES}
+    print("\n".join(": ".join((name, *finding)) for name, found in every.items() for finding in found))
+    print("LEFT =", {name: len(found) for name, found in every.items() if found})
