@@ -34,7 +34,7 @@ INCOMPATIBLE_DATA_FILE   = 1 << 2
 INCOMPATIBLE_NAMES       = {2: "an external data file", 3: "compression type", 4: "extended L2 entries"}
 KNOWN_INCOMPATIBLE       = 0b11111     #: dirty, corrupt, external data file, compression type, extended L2
 
-MAX_L1_BYTES             = 32 << 20    #: of the first-level table; QEMU refuses a larger table
+MAX_L1_BYTES             = 32 << 20    #: of the first-level table; QEMU makes no larger table
 EXTENSION_END            = 0
 EXTENSION_BACKING_FORMAT = 0xE2792ACA
 EXTENSION_BITMAPS        = 0x23852875

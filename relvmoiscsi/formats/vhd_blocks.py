@@ -199,6 +199,6 @@ def batmap_checksum(version: int, data: bytes, virtual_size: int) -> int:
 def checked_bytes(virtual_size: int) -> int:
     """The number of bytes of a batmap that libvhd reads, and that the checksum covers.
 
-    libvhd reads the bitmaps of the blocks behind these bytes.
+    The batmap says nothing about the blocks behind these bytes.
     """
     return align_up(max(1, virtual_size >> 24), SECTOR)

@@ -120,7 +120,7 @@ class Tables:
         for offset in self._starts():
             data = self._piece(offset)
             if self._verified.get(offset) not in (None, sha256(data).digest()):
-                _refuse(f"what is to be written at byte {offset} is not what was verified")
+                _refuse(f"the bytes to write at byte {offset} differ from the verified bytes")
             yield offset, data
 
     def read_piece(self, offset: int) -> Tuple[int, bytes]:

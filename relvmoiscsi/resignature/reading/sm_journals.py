@@ -21,14 +21,13 @@ LVM does not wipe new volumes. Until vhd-util writes to a new leaf, the leaf may
 
     names the base                  a leaf of this snapshot: the UUID of the base is new, so no older VHD names the base
     names the base's parent         a leaf, when the base is empty and (the base is hidden or the leaf is empty)
-    names the base's parent else    nobody can tell: refused
+    names the base's parent         in other cases unknown, so refused
 
 LVM does not wipe journal volumes either. When MGT knows the base in the text, or the base has other children, the text
 is of an older journal. Then the work of the new journal had not begun.
 
-A leaf coalesce is complete but for its journal when both volumes have their new names. SM still takes the coalesce
-back, because SM keeps the VM paused until then. When tapdisk has the new leaf open, the VM is not paused: then the
-coalesce is finished here.
+A leaf coalesce is complete but for its journal when both volumes have their new names. SM still takes such a coalesce
+back while the VM is paused. When tapdisk has the new leaf open, the VM is not paused: then the coalesce is finished.
 
 Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
 (_handleInterruptedCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py.

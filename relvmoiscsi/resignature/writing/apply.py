@@ -59,8 +59,8 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     The new image is read back twice:
 
         before the mark    from the mark on, a run or its take-back may write the bitmaps of filled blocks
-        after the mark     another host that writes a new image, too, reads the label before each batch and stops at a
-                           mark: so no batch of that host comes after the second reading
+        after the mark     another host may write a new image to the same places; that host reads the label before each
+                           batch and stops at a mark, so the second reading finds the batches from before the mark
     """
     run, labels = plan.run, plan.labels()
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)

@@ -201,7 +201,9 @@ def test_what_is_written_is_what_was_verified(part, monkeypatch):
     right = getattr(image.Tables, "_" + part)
     monkeypatch.setattr(image.Tables, "_" + part, lambda *arguments: b"\1" + right(*arguments)[1:])
 
-    with pytest.raises(Refused, match="planned image does not check: what is to be written at byte .* was verified"):
+    with pytest.raises(
+        Refused, match="planned image does not check: the bytes to write at byte .* differ from the verified bytes"
+    ):
         engine.resignature(disk, prepared)
 
     assert engine.inspect(disk).state == "clean"
