@@ -40,14 +40,6 @@ ANY_RIDDLE = re.compile("|".join(RIDDLES), re.IGNORECASE)
 #: long sentences and riddles in a page, or in a room of the package. A number may fall, a name may leave: nothing else
 LEFT = {
     "docs/costs.rst": 10,
-    "relvmoiscsi": 13,
-    "relvmoiscsi/cli": 15,
-    "relvmoiscsi/direct": 2,
-    "relvmoiscsi/host": 48,
-    "relvmoiscsi/iscsi": 3,
-    "relvmoiscsi/pool": 14,
-    "relvmoiscsi/report": 1,
-    "relvmoiscsi/sr_driver": 8,
 }
 CALLS = {"say", "ask", "ask_for", "tell", "in_state", "PoolAnswer", "Finding"}
 
