@@ -174,12 +174,12 @@ class LunDevice(Device):
             link, writes = self._connected(), self._action == WRITE or bool(self._to_repeat)
             if not self._is_known:
                 self._look(link)
-            elif writes and self._reset_on is not link:
-                self._reset(link)
-            elif writes and not self._has_read_names:
+            elif writes and not self._has_read_names:  # first: a reset aborts the tasks of all hosts
                 self._has_read_names = True
                 asked = looking.asking_names(self.info.lun)
                 self._compare(link, looking.read(link, asked, f"the name of {self.name}"))
+            elif writes and self._reset_on is not link:
+                self._reset(link)
             elif self._to_repeat:
                 batch = self._to_repeat[0]
                 self._attempt(link, batch)

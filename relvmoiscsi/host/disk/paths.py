@@ -14,7 +14,7 @@ import logging
 import mmap
 import os
 from functools import partial
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, TypeVar
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Device, Range
@@ -25,8 +25,6 @@ from relvmoiscsi.host.own_process import run_parallel, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 ANSWER_SECONDS = 8.0  #: a path without an answer after that counts as dead
 _BLKFLSBUF = 0x1261  #: linux/fs.h
@@ -42,36 +40,40 @@ class Face(NamedTuple):
     label: str  #: digest of the LUN's first sectors
 
 
-class Failover(Device):
-    """A LUN with all its paths open. An operation that fails on one path is repeated on the next, as in multipath.
+class NamedPath(Device):
+    """A LUN through one path. The LUN says its name before and after each batch of writes.
 
-    A write that failed halfway may be repeated: the next path writes the same bytes to the same place.
+        t0  the array maps another LUN at the number of this path; the kernel notices nothing
+        t1  a write lands on the other LUN, which may be the original
+
+    Only a change between the answer and the write remains undetected. A path that fails is not replaced by another
+    path within a run: a write of the failed path may land late, and only the next call ends such writes.
     """
 
-    def __init__(self, opened: Sequence[Device]) -> None:
-        self._left = list(opened)
-        first = opened[0]
-        self.name, self.size_bytes, self.block_size = first.name, first.size_bytes, first.block_size
-        self.physical_block_size = first.physical_block_size
+    def __init__(self, path: Device, name: Tuple[str, str]) -> None:
+        self.name, self.size_bytes, self.block_size = path.name, path.size_bytes, path.block_size
+        self.physical_block_size = path.physical_block_size
+        self._path, self._name = path, name
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        return self._on_a_path(lambda path: path.read(ranges))
+        return self._path.read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        self._on_a_path(lambda path: path.write(chunks))
+        self._verify_name()
+        self._path.write(chunks)
 
     def flush(self) -> None:
-        self._on_a_path(lambda path: path.flush())
+        self._path.flush()
+        self._verify_name()
 
-    def _on_a_path(self, operation: Callable[[Device], Result]) -> Result:
-        while True:
-            try:
-                return operation(self._left[0])
-            except DeviceError as error:
-                if len(self._left) == 1:
-                    raise
-                del self._left[0]
-                log.warning("%s The call goes on through %s.", error, self._left[0].name)
+    def _verify_name(self) -> None:
+        now = scsi.live_scsi_id(self.name), scsi.live_serial(self.name)
+        if now != self._name:
+            raise Refused(
+                f"{self.name} was the LUN {self._name[0]} (serial number {self._name[1]}) and is {now[0]} (serial "
+                f"number {now[1]}) now: the array has mapped another LUN in its place. Check the mapping at the array.",
+                "ISCSIDevice",
+            )
 
 
 def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, Face]:

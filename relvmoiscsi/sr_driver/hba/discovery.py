@@ -17,10 +17,10 @@ import logging
 import time
 from contextlib import ExitStack
 from functools import partial
-from typing import Callable, Dict, Iterable, List, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
@@ -112,6 +112,12 @@ class Discovery:
         """Raise Refused if any of these disks leads to another LUN now."""
         faces = {disk: face for disk, face in self._faces.items() if disk in disks}
         paths.verify_same(self.scsi_id, faces)
+
+    @property
+    def name(self) -> Tuple[str, str]:
+        """SCSIid and serial number, as the verified disks showed them."""
+        face = self._faces[self._live[0]]
+        return face.scsi_id, face.serial
 
     def verify_free(self, disks: Sequence[str]) -> None:
         """Before a write: raise Refused for a user of the LUN that an exclusive open does not detect."""
@@ -241,8 +247,15 @@ class Discovery:
     def _state(self, _begin: Begin) -> str:
         from relvmoiscsi import engine  # noqa: PLC0415 - most calls do not need the engine here
 
-        with open_device(THIS_HOST.node(self._live[0]), writable=False) as device:
-            return _NEW if engine.has_new_identities(device, self.scsi_id) else "old"
+        problem: Optional[RelvmoiscsiError] = None
+        for disk in self._live:
+            try:
+                with open_device(THIS_HOST.node(disk), writable=False) as device:
+                    return _NEW if engine.has_new_identities(device, self.scsi_id) else "old"
+            except (NotFound, DeviceError) as error:  # a path that has died meanwhile
+                problem = problem or error
+        assert problem is not None  # the caller has looked whether any disk answers
+        raise problem
 
     # --- messages about a missing LUN
 

@@ -7,7 +7,7 @@
     find      list the disks with the SCSIid; all must be one LUN that no program uses
     open      open the LUN's multipath map, if there is one, and each disk outside the map, all exclusively
 
-The call makes no multipath map. The call writes to one path; if that path fails, to the next (paths.Failover).
+The call makes no multipath map. The call reads and writes through one path (paths.NamedPath).
 
 The call undoes its own steps in the reverse order. A failed undo is logged, and does not hide the error of the call. No
 step starts after the deadline; the undo has some seconds of its own.
@@ -18,7 +18,7 @@ import os
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Callable, ContextManager, Iterator, List, Optional, Sequence
+from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Device
@@ -82,7 +82,8 @@ class HbaLun(Lun):
                 return run_in_child(read, self.deadline, "the LUN had been read", only_reads=True)
             from relvmoiscsi.sr_driver.rewrite import take_locks  # noqa: PLC0415 - see _load_engine
 
-            write, lock = partial(_written, nodes, work, self.deadline), partial(take_locks, self.deadline)
+            write = partial(_written, nodes, work, self.discovery.name, self.deadline)
+            lock = partial(take_locks, self.deadline)
             answer = run_in_child(write, self.deadline, "the LUN had been read", lock=lock)
             self.discovery.is_new = True
         return answer
@@ -168,19 +169,19 @@ def _read(nodes: Sequence[str], work: Work, _begin: Begin) -> str:
         return work(device)
 
 
-def _written(nodes: Sequence[str], work: Work, deadline: Deadline, begin: Begin) -> str:
+def _written(nodes: Sequence[str], work: Work, name: Tuple[str, str], deadline: Deadline, begin: Begin) -> str:
     from relvmoiscsi.sr_driver.rewrite import LOCK_SECONDS, waiting  # noqa: PLC0415 - see _load_engine
 
     def open_one(node: str) -> ContextManager[Device]:
         return open_device(node, writable=True, lock_timeout=waiting(deadline, LOCK_SECONDS))
 
     with _opened(nodes, open_one) as device:
-        return work(AskingDevice(device, begin))
+        return work(AskingDevice(paths.NamedPath(device, name), begin))
 
 
 @contextmanager
 def _opened(nodes: Sequence[str], open_one: Callable[[str], ContextManager[Device]]) -> Iterator[Device]:
-    """Open the LUN through these nodes, without nodes that have gone. Raises NotFound if all have gone."""
+    """Open all these nodes, without nodes that have gone, and give the first. Raises NotFound if all have gone."""
     opened: List[Device] = []
     gone: List[NotFound] = []
     with ExitStack() as stack:
@@ -191,4 +192,4 @@ def _opened(nodes: Sequence[str], open_one: Callable[[str], ContextManager[Devic
                 gone.append(problem)
         if not opened:
             raise gone[0]
-        yield paths.Failover(opened)
+        yield opened[0]

@@ -11,7 +11,7 @@ from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, Refused
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.disk.paths import Face, Failover, drop_caches, look, verify_same
+from relvmoiscsi.host.disk.paths import Face, NamedPath, drop_caches, look, verify_same
 from relvmoiscsi.host.this_host import Host
 
 SCSI_ID = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -99,44 +99,32 @@ def test_the_page_cache_of_a_path_that_has_gone_is_nothing_to_drop(disks, caplog
     assert "sdb may be read from the page cache as it was before" in caplog.text
 
 
-class Path(SparseDisk):
-    """A path of a LUN, which breaks at an operation and stays broken."""
-
-    def __init__(self, lun, name, breaks_at=0):
-        super().__init__(lun.size_bytes, name=name)
-        self._lun, self._left = lun, breaks_at
-
-    def _counted(self, operation, *arguments):
-        self._left -= 1
-        if not self._left:
-            raise DeviceError(self.name, "write", 0, 512, "Input/output error", 5)
-        return operation(*arguments)
-
-    def read(self, ranges):
-        return self._counted(self._lun.read, ranges)
-
-    def write(self, chunks):
-        self._counted(self._lun.write, chunks)
-
-    def flush(self):
-        self._counted(self._lun.flush)
+@pytest.fixture
+def named(monkeypatch):
+    """(a LUN through one path, the names that the LUN says: one can be changed)"""
+    says = {"live_scsi_id": SCSI_ID, "live_serial": "serial"}
+    monkeypatch.setattr(scsi, "live_scsi_id", lambda _path: says["live_scsi_id"])
+    monkeypatch.setattr(scsi, "live_serial", lambda _path: says["live_serial"])
+    return NamedPath(SparseDisk(1 << 20, name="/dev/sdb"), (SCSI_ID, "serial")), says
 
 
-@pytest.mark.parametrize("breaks_at", [1, 2, 3])
-def test_an_operation_that_fails_on_a_path_is_done_again_on_the_next(breaks_at, caplog):
-    lun = SparseDisk(1 << 20)
-    device = Failover([Path(lun, "/dev/sdb", breaks_at), Path(lun, "/dev/sdc")])
-
+@pytest.mark.parametrize("what", ["live_scsi_id", "live_serial"])
+def test_another_lun_at_the_number_of_the_path_is_not_written(named, what):
+    device, says = named
     device.write([Chunk(512, b"x" * 512)])
     device.flush()
+    says[what] = "another"
+
+    with pytest.raises(Refused, match="/dev/sdb was the LUN .* another.* now: the array has mapped another LUN"):
+        device.write([Chunk(512, b"y" * 512)])
 
     assert device.read([Range(512, 512)]) == [b"x" * 512]
-    assert "/dev/sdb" in caplog.text and "The call goes on through /dev/sdc." in caplog.text
 
 
-def test_the_failure_of_the_last_path_is_the_failure_of_the_lun():
-    lun = SparseDisk(1 << 20)
-    device = Failover([Path(lun, "/dev/sdb", 1), Path(lun, "/dev/sdc", 1)])
+def test_a_batch_ends_with_the_name(named):
+    device, says = named
+    device.write([Chunk(512, b"x" * 512)])
+    says["live_scsi_id"] = None
 
-    with pytest.raises(DeviceError, match="/dev/sdc"):
+    with pytest.raises(Refused, match="mapped another LUN in its place"):
         device.flush()

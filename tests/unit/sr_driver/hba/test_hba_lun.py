@@ -240,7 +240,7 @@ class Opened:
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
-    said = []
+    said, name = [], ("3600a", "serial")
 
     def open_device(node, writable, **_):
         assert writable is writes
@@ -255,7 +255,7 @@ def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
     monkeypatch.setattr(lun_module, "open_device", open_device)
     nodes, begin = ["/dev/sdb", "/dev/sdc", "/dev/sdd"], lambda: None
     if writes:
-        assert lun_module._written(nodes, work, Deadline(50, Clock()), begin) == "answer"
+        assert lun_module._written(nodes, work, name, Deadline(50, Clock()), begin) == "answer"
     else:
         assert lun_module._read(nodes, work, begin) == "answer"
     opened = ["open /dev/sdc", "open /dev/sdd"]

@@ -581,6 +581,7 @@ def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(drive
         clone.write = write
         target.listen_again()
         target.new_call()
+        monkeypatch.setattr(lun_module, "LOST_SECONDS", 120.0)
         again = driver.create(target)
 
     assert failed.result.code == 47 and "Call SR.create again" not in failed.result.text
