@@ -85,6 +85,14 @@ def test_vms_of_others_keep_a_copy_with_my_mark(day):
     assert not day.now("vm_clone", sr=mine, all=True, state="absent", mark="mine")["changed"]
 
 
+def test_halted_vms_with_my_mark_do_not_stop_a_detach(day):
+    mine = copy_of(day, mark="mine")["luns"][0]["sr"]["new"]
+    vms_on(day, mine, state="present", mark="mine")
+    found = day.now("lun", state="detached", srs=[mine], mark="mine")
+    assert found["changed"] and not found["failed"]
+    assert len(day.lab.pool.db.records("VM")) == 3
+
+
 def test_nothing_is_turned_off_before_it_is_known_that_all_of_it_may_go(day):
     sr = copy_of(day)["luns"][0]["sr"]["new"]
     vms_on(day, sr)
