@@ -28,9 +28,19 @@ RUN, ORIGINAL_SR, SCSI_ID, OLD_VDI = (
 )
 
 
-def run_id() -> str:
-    """Return the id of this run for its marks: start time and process id."""
-    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}"
+def run_id(mark: str = "") -> str:
+    """Return the id of this run for its marks: start time, process id, and a mark, if any, between colons."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}" + (f":{mark}:" if mark else "")
+
+
+def mark_of(run: str) -> str:
+    """Return the mark in the id of a run; "" without a mark."""
+    return "".join(run.split(":")[1:2])
+
+
+def is_marked(record: Record, mark: str) -> bool:
+    """Did a run with this mark make the SR or VM? True for any record if the mark is ""."""
+    return mark in ("", mark_of(str(record["other_config"].get(RUN, ""))))
 
 
 def today() -> str:

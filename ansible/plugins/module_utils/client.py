@@ -10,38 +10,13 @@ import traceback
 from ansible.module_utils.basic import env_fallback
 
 try:
-    from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-    from relvmoiscsi.pool import attach, attach_plan, jobs, luns, records
+    from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+    from relvmoiscsi.pool import luns, records
     from relvmoiscsi.pool.connection import Where, connect
-    from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, restore_journal, save_vms
-    from relvmoiscsi.pool.vms import discard as made_vms
-    from relvmoiscsi.pool.vms import forget as discard
 
     IMPORT_ERROR = None
 except ImportError:
     IMPORT_ERROR = traceback.format_exc()
-
-__all__ = [
-    "NotFound",
-    "Refused",
-    "RelvmoiscsiError",
-    "UsageError",
-    "attach",
-    "attach_plan",
-    "choice",
-    "clone",
-    "discard",
-    "inventory",
-    "jobs",
-    "luns",
-    "made_vms",
-    "move_home",
-    "records",
-    "rescue",
-    "restore",
-    "restore_journal",
-    "save_vms",
-]
 
 CONNECTION = {
     "hostname": {
@@ -158,19 +133,9 @@ def verify(params):
         raise UsageError(f"mark {params['mark']!r}: give at most 60 letters, digits, and the characters -_.")
 
 
-def run_of(params):
-    """Return the id of this run, with the mark, if any, between colons. New objects carry this id.
-
-    The id starts with the time, so that ids sort by age.
-    """
-    return records.run_id() + (f":{params['mark']}:" if params.get("mark") else "")
-
-
-def is_marked(params, record):
-    """Does the SR or VM have the mark of the options? True for any object without the option."""
-    if not params.get("mark"):
-        return True
-    return record["other_config"].get(records.RUN, "").split(":")[1:2] == [params["mark"]]
+def mark_of(params):
+    """Return the mark of the options; "" without a mark."""
+    return params["mark"] or ""
 
 
 def where(params):
@@ -195,18 +160,20 @@ def seen(module, calls, pool):
     return luns.seen(calls, pool, source(module.params), module.warn)
 
 
-def as_if_off(vms):
-    """Return the records of VMs with the power state Halted."""
-    return {ref: {**vm, "power_state": "Halted"} for ref, vm in vms.items()}
-
-
-def turn_off(calls, vm):
-    """Shut a VM down hard, unless the VM is halted. Raises PoolFailure."""
-    if calls.call("VM.get_power_state", vm) != "Halted":
-        calls.run("VM.hard_shutdown", vm)
-
-
 def summary(what, outcomes):
     """Return a sentence on the (name, error text) pairs with an error; "" without an error."""
     bad = [f"{name}: {error}" for name, error in outcomes if error]
     return f"{len(bad)} of {len(outcomes)} {what} failed. " + " ".join(bad) if bad else ""
+
+
+def ended(rows, key, what, named, text_of=str):
+    """Return the dict for exit_json, or for fail_json with `failed`, from rows.
+
+    Each row has `changed`, `error`, `before` and `after`. `named` returns the name of a row's object. `text_of` returns
+    the lines for --diff from `before` or `after`.
+    """
+    told = [{name: value for name, value in row.items() if name not in ("before", "after")} for row in rows]
+    diff = {side: "".join(text_of(row[side]) for row in rows) for side in ("before", "after")}
+    msg = summary(what, [(named(row), row["error"]) for row in rows])
+    result = {"changed": any(row["changed"] for row in rows), key: told, "diff": diff}
+    return {**result, "failed": True, "msg": msg} if msg else result

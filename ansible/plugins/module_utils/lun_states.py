@@ -9,6 +9,13 @@ from __future__ import annotations
 
 from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 
+try:
+    from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+    from relvmoiscsi.pool import attach, attach_plan, jobs, luns, records
+    from relvmoiscsi.pool.vms import discard, forget
+except ImportError:
+    pass  # client.play says so
+
 ABSENT = "absent"
 
 
@@ -19,95 +26,82 @@ def forward(module, calls, pool):
     """Bring the selected LUNs to the state; return the dict for exit_json."""
     params = module.params
     with client.seen(module, calls, pool) as seen:
-        of = [client.records.original_uuid(pool, text) for text in params["clones_of"]]
-        found = vouched(seen, of) if params["again"] else seen
+        of = [records.original_uuid(pool, text) for text in params["clones_of"]]
+        found = [lun._replace(is_ours=True) if _was_ours(lun, of) else lun for lun in seen] if params["again"] else seen
         names = params["scsi_ids"], of, params["all"]
-        mine = [lun for lun in found if not _copy_of_others(pool, params, lun)]
-        _verify_mine(pool, params, found)
+        others = _copies_of_others(pool, client.mark_of(params), found)
+        for scsi_id in params["scsi_ids"]:
+            if scsi_id in others:
+                raise Refused(others[scsi_id])
+        mine = [lun for lun in found if lun.scsi_id not in others]
         try:
-            chosen = client.attach.choose(mine, *names, params["foreign"])
-        except client.NotFound as error:
-            raise client.NotFound(" ".join([str(error), *why_none(pool, params, found, of)])) from error
-        passed = client.attach.unseen(mine, *names)
-        _tell_doubtful(module, mine, chosen, names)
+            chosen = attach.choose(mine, *names, params["foreign"])
+        except NotFound as error:
+            raise NotFound(" ".join([str(error), *_why_none(found, of, others)])) from error
+        for lun in attach.doubtful(mine, chosen) if of or params["all"] else []:
+            module.warn(f"The LUN {lun.scsi_id} is skipped: its state is {lun.kind}, and another pool may use the LUN.")
         if not params["leave_others"] and params["state"] == "attached":
-            client.attach.verify_none_left(found, chosen)
+            attach.verify_none_left(found, chosen)
         rows = _forward_rows(module, calls, pool, chosen, found)
-    for lun in passed:
+    for lun in attach.unseen(mine, *names):
         side = {"scsi_id": lun.scsi_id}
-        told = client.attach.passed_over(lun).facts()
-        rows.append({**told, "changed": False, "before": side, "after": side})
+        rows.append({**attach.passed_over(lun).facts(), "changed": False, "before": side, "after": side})
     return ended(rows)
 
 
-def vouched(found, of):
-    """Return the LUNs, with `is_ours` for resignatured copies of these SRs without an SR in the pool."""
-    return [lun._replace(is_ours=True) if _was_ours(lun, of) else lun for lun in found]
-
-
 def _was_ours(lun, of):
-    return lun.kind == client.luns.RESIGNATURED and lun.of_sr in of and not lun.is_ours
+    """Is the LUN a resignatured copy of one of these SRs without an SR in the pool?"""
+    return lun.kind == luns.RESIGNATURED and lun.of_sr in of and not lun.is_ours
 
 
-def _copy_of_others(pool, params, lun):
-    """Return the copy (reference) that is or was on a LUN and lacks the mark of the options; None without a copy."""
-    ref = pool.sr_on(lun.scsi_id) or (pool.sr_by_uuid(lun.sr_uuid) if lun.kind == client.luns.RESIGNATURED else None)
-    if ref is None or not client.records.is_copy(pool.srs[ref]) or client.is_marked(params, pool.srs[ref]):
-        return None
-    return ref
-
-
-def _verify_mine(pool, params, found):
-    """Raises Refused for a selected LUN that was attached without the mark."""
+def _copies_of_others(pool, mark, found):
+    """Return a sentence, by SCSIid, for each LUN that holds or held a copy without the mark."""
+    told = {}
     for lun in found:
-        ref = _copy_of_others(pool, params, lun) if lun.scsi_id in params["scsi_ids"] else None
-        if ref is not None:
-            raise client.Refused(_of_others(pool, params, lun.scsi_id, ref))
-
-
-def _of_others(pool, params, scsi_id, ref):
-    return (
-        f"The LUN {scsi_id} holds the copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}), which was "
-        f"attached without the mark {params['mark']}. The copy was not changed."
-    )
-
-
-def why_none(pool, params, found, of):
-    """Return a sentence for each copy of these SRs that is not selected."""
-    told = []
-    for lun in found:
-        ref = _copy_of_others(pool, params, lun)
-        if ref is not None and lun.of_sr in of:
-            told.append(_of_others(pool, params, lun.scsi_id, ref))
-        elif _was_ours(lun, of):
-            told.append(
-                f"The LUN {lun.scsi_id} is a resignatured copy of the SR. The LUN was attached and forgotten, or "
-                "another pool uses the LUN. If no pool uses the LUN, say again: true, or name the LUN in scsi_ids."
-            )
+        ref = pool.sr_on(lun.scsi_id) or (pool.sr_by_uuid(lun.sr_uuid) if lun.kind == luns.RESIGNATURED else None)
+        if lun.scsi_id and ref is not None and _is_of_others(pool.srs[ref], mark):
+            told[lun.scsi_id] = f"The LUN {lun.scsi_id} was skipped. " + _of_others(pool.srs[ref], mark)
     return told
 
 
-def _tell_doubtful(module, found, chosen, names):
-    scsi_ids, of, everything = names
-    for lun in client.attach.doubtful(found, chosen) if of or everything else []:
-        module.warn(f"The LUN {lun.scsi_id} is skipped: its state is {lun.kind}, and another pool may use the LUN.")
+def _is_of_others(sr, mark):
+    return records.is_copy(sr) and not records.is_marked(sr, mark)
+
+
+def _of_others(sr, mark):
+    return (
+        f"The copy {sr['name_label']!r} ({sr['uuid']}) was attached without the mark {mark}. The copy was not changed."
+    )
+
+
+def _why_none(found, of, others):
+    """Return a sentence for each copy of these SRs that is not selected."""
+    again = (
+        "The LUN {} is a resignatured copy of the SR. The LUN was attached and forgotten, or another pool uses the "
+        "LUN. If no pool uses the LUN, say again: true, or name the LUN in scsi_ids."
+    )
+    return [
+        others.get(lun.scsi_id) or again.format(lun.scsi_id)
+        for lun in found
+        if lun.of_sr in of and lun.scsi_id in others or _was_ours(lun, of)
+    ]
 
 
 def _forward_rows(module, calls, pool, chosen, found):
     params = module.params
-    names = params["name"], client.records.today(), client.run_of(params)
+    names = params["name"], records.today(), records.run_id(client.mark_of(params))
     is_attach = params["state"] == "attached"
-    wanted = client.attach_plan.Wanted(*names, params["jobs"], params["leave_others"], is_attach)
-    planned = client.attach_plan.plan(calls, pool, chosen, wanted, found)
+    wanted = attach_plan.Wanted(*names, params["jobs"], params["leave_others"], is_attach)
+    planned = attach_plan.plan(calls, pool, chosen, wanted, found)
     if module.check_mode:
         return [_would(pool, row) for row in planned]
     written = set()
 
     def tell(scsi_id, step, how):
-        if (step, how) == (client.attach.RESIGNATURING, client.attach.OVER):
+        if (step, how) == (attach.RESIGNATURING, attach.OVER):
             written.add(scsi_id)
 
-    results = client.attach.carry_out(calls, pool, planned, wanted, tell)
+    results = attach.carry_out(calls, pool, planned, wanted, tell)
     now = _read_again(calls)
     return [_became(pool, now, row.lun, each, row.lun.scsi_id in written) for row, each in zip(planned, results)]
 
@@ -115,8 +109,8 @@ def _forward_rows(module, calls, pool, chosen, found):
 def _read_again(calls):
     """Return the pool's records now; None where the pool does not answer."""
     try:
-        return client.records.read(calls)
-    except client.RelvmoiscsiError:
+        return records.read(calls)
+    except RelvmoiscsiError:
         return None
 
 
@@ -140,46 +134,48 @@ def on_hosts(pool, ref):
 
 
 def _before(pool, lun):
-    return _side(pool, lun, client.attach_plan.sr_of(pool, lun))
+    return _side(pool, lun, attach_plan.sr_of(pool, lun))
 
 
 def _would(pool, row):
     """Return the row of check mode, from the plan that a run would execute."""
     lun, old, steps = row.lun, _before(pool, row.lun), bool(row.steps)
+    told = {"error": str(row.error) if row.error is not None else None}
     if row.refusal is not None:
-        return _row(lun, client.attach.FAILED, False, old, old, {"error": str(row.refusal)})
-    new = {**old, "kind": client.luns.RESIGNATURED} if row.resignatures or not old["sr"] else old
-    if not row.attaches:
-        status = f"would be {client.attach.NEW_IDS}" if steps else client.attach.HAD_IDS
-        return _row(lun, status, steps, old, new if steps else old, {})
-    new = {**new, "sr": old["sr"] or "(new)", "name": row.name}
+        return _row(lun, attach.FAILED, False, old, old, told)
+    new = {**old, "kind": luns.RESIGNATURED} if row.resignatures or not old["sr"] else old
+    done, idle = attach.NEW_IDS, attach.HAD_IDS
+    if row.attaches:
+        told["name"] = row.name
+        new = {**new, "sr": old["sr"] or "(new)", "name": row.name}
+        done, idle = attach.DONE, attach.PARTIAL if row.down else attach.ALREADY
     if row.unplugged is not None:
-        return _row(lun, client.attach.FAILED, steps, old, new, {"name": row.name, "error": str(row.unplugged)})
-    hosts = {host.name: "down" if host.is_down else "plugged" for host in row.hosts}
-    new = {**new, "kind": client.luns.ATTACHED, "hosts": hosts}
-    idle = client.attach.PARTIAL if row.down else client.attach.ALREADY
-    told = {"name": row.name, "hosts": hosts, "error": _away(hosts)}
-    return _row(lun, f"would be {client.attach.DONE}" if steps else idle, steps, old, new, told)
+        return _row(lun, attach.FAILED, steps, old, new, told)
+    if row.attaches:
+        told["hosts"] = {host.name: "down" if host.is_down else "plugged" for host in row.hosts}
+        told["error"] = _away(told["hosts"])
+        new = {**new, "kind": luns.ATTACHED, "hosts": told["hosts"]}
+    return _row(lun, f"would be {done}" if steps else idle, steps, old, new if steps else old, told)
 
 
 def _became(pool, now, lun, result, is_written):
     """Return the result for a LUN. A partly plugged SR is an error. `now`: None where the pool does not answer."""
     old, told = _before(pool, lun), result.facts()
     after = _after(pool, now, lun, old, is_written)
-    changed = after != old or result.status in (client.attach.DONE, client.attach.NEW_IDS)
-    if result.status == client.attach.PARTIAL:
+    changed = after != old or result.status in (attach.DONE, attach.NEW_IDS)
+    if result.status == attach.PARTIAL:
         told["error"] = _away(told["hosts"])
     return _row(lun, result.status, changed, old, after, told)
 
 
 def _after(pool, now, lun, old, is_written):
-    kind = client.luns.RESIGNATURED if is_written else old["kind"]
+    kind = luns.RESIGNATURED if is_written else old["kind"]
     ref = now.sr_on(lun.scsi_id) if now is not None else None
-    was_overwritten = lun.kind in client.luns.UNTOUCHED and pool.sr_on(lun.scsi_id) == ref
-    if ref is None or was_overwritten or not client.records.is_copy(now.srs[ref]):
+    was_overwritten = lun.kind in luns.UNTOUCHED and pool.sr_on(lun.scsi_id) == ref
+    if ref is None or was_overwritten or not records.is_copy(now.srs[ref]):
         return {**old, "kind": kind}
     after = _side(now, lun, ref)
-    kind = client.luns.RESIGNATURED if set(after["hosts"].values()) == {ABSENT} else client.luns.ATTACHED
+    kind = luns.RESIGNATURED if set(after["hosts"].values()) == {ABSENT} else luns.ATTACHED
     return {**after, "kind": kind}
 
 
@@ -201,123 +197,46 @@ def _row(lun, status, changed, old, after, told):
 
 def backward(module, calls, pool):
     """Detach the selected copies, and forget them for the state forgotten; return the dict for exit_json."""
-    params = module.params
+    params, forgets = module.params, module.params["state"] == "forgotten"
     refs, gone = _copies(pool, params)
     for ref in refs:
-        client.records.verify_copy(pool, ref)
-    work = [ref for ref in refs if params["state"] == "forgotten" or pool.pbds_of(ref)]
-    made, others, errors = _verified(calls, pool, work, params)
-    touched = set()
-    if not module.check_mode:
-        late = _take(calls, pool, [ref for ref in work if ref not in errors], made, others, params)
-        touched = _touched(calls, pool, late, made)
-        errors.update(late)
-    rows = [_gone_row(text) for text in gone]
-    for ref in refs:
-        row = _back_row(module, pool, ref, ref in work, errors.get(ref), made.get(ref, ()))
-        rows.append({**row, "changed": row["changed"] or ref in touched})
-    return ended(rows)
-
-
-def _touched(calls, pool, refs, made):
-    """Return the SRs that a failed run has changed: PBDs, or VMs that were destroyed."""
-    now = _read_again(calls) if refs else None
-    if now is None:
-        return set(refs)
-    vms = calls.records("VM")
-    return {
-        ref
-        for ref in refs
-        if ref not in now.srs
-        or on_hosts(now, ref) != on_hosts(pool, ref)
-        or any(each.ref not in vms for each in made[ref])
-    }
-
-
-def _verified(calls, pool, refs, params):
-    """Return three dicts by SR: the VMs to destroy, the other VMs with disks on the SR, the errors.
-
-    Nothing is changed.
-    """
-    made, others, errors = {}, {}, {}
-    found = client.inventory.read(calls) if refs else None
-    for ref in refs:
-        if ref not in pool.srs:  # forgotten by another client
-            continue
-        try:
-            client.discard.verify_hosts_up(pool, ref)
-            made[ref] = _made(found, pool, ref, params)
-            others[ref] = _verify_unused(found, pool, ref, made[ref], params)
-        except client.RelvmoiscsiError as error:
-            errors[ref] = error
-    return made, others, errors
-
-
-def _made(found, pool, ref, params):
-    """Return the VMs that are destroyed with an SR."""
-    if not params["with_vms"] or params["state"] != "forgotten":
-        return []
-    vms = {each: vm for each, vm in found.vms.items() if client.is_marked(params, vm)}
-    vms = client.as_if_off(vms) if params["force"] else vms
-    return client.made_vms.made_on(found._replace(vms=vms), pool, ref)
-
-
-def _verify_unused(found, pool, ref, made, params):
-    """Return the halted VMs that stay and have disks on the SR.
-
-    Raises Refused where such a VM runs, or would lose its disks without leave_vms. With a mark, raises Refused for any
-    halted VM.
-    """
-    going = {each.ref for each in made}
-    vms = {each: vm for each, vm in found.vms.items() if each not in going and vm["snapshot_of"] not in going}
-    vbds = {each: vbd for each, vbd in found.vbds.items() if vbd["VM"] in vms or vbd["VM"] not in found.vms}
-    uses = client.discard.uses_of(found.vdis_of(ref), vbds, vms, pool.srs[ref]["uuid"])
-    client.discard.verify_unused(pool, {ref: uses})
-    if params["mark"] and uses.halted:
-        raise client.Refused(
-            f"VMs that were made without the mark {params['mark']} have disks on the SR "
-            f"{pool.srs[ref]['name_label']!r}: {client.discard.named(uses.halted)}. The SR was not changed."
-        )
-    if uses.halted and params["state"] == "forgotten" and not params["leave_vms"]:
-        raise client.Refused(
-            f"These halted VMs would lose their disks on the SR {pool.srs[ref]['name_label']!r}: "
-            f"{client.discard.named(uses.halted)}. Nothing was changed. Say with_vms: true to destroy the VMs that "
-            "vm_clone has made, or leave_vms: true to leave the VMs without these disks."
-        )
-    return list(uses.halted)
-
-
-def _take(calls, pool, work, made, others, params):
-    """Detach or forget the SRs; return the errors by SR."""
+        records.verify_copy(pool, ref)
+    work = [ref for ref in refs if forgets or pool.pbds_of(ref)]
+    plans, destroyed = {}, {ref: [] for ref in work}
     uuids = [pool.srs[ref]["uuid"] for ref in work]
 
     def one(calls, ref):
-        now = client.records.read(calls)
-        _, _, errors = _verified(calls, now, [ref], params)
-        if errors:
-            raise errors[ref]
-        if ref not in now.srs:
+        with_vms = forgets and params["with_vms"]
+        plan = plans[ref] = discard.plan(calls, [ref], with_vms, client.mark_of(params), params["force"])
+        if forgets and not params["leave_vms"]:
+            discard.verify_nobody_left(plan)
+        if module.check_mode or ref not in plan.pool.srs:
             return
-        if params["force"]:
-            for each in made[ref]:
-                client.turn_off(calls, each.ref)
-        if params["with_vms"] and params["state"] == "forgotten":
-            client.made_vms.destroy_made(calls, now, ref, made[ref])
-            client.made_vms.clean_networks(calls, uuids)
-        work_on = client.discard.discard if params["state"] == "forgotten" else client.discard.detach
-        work_on(calls, now, ref, others[ref])
+        if forgets:
+            discard.carry_out(calls, plan, ref, destroyed[ref], uuids)
+        else:
+            forget.detach(calls, plan.pool, ref, plan.known(ref))
 
-    outcomes = client.jobs.at_once(calls, work, one, params["jobs"])
-    return {ref: each for ref, each in zip(work, outcomes) if isinstance(each, client.RelvmoiscsiError)}
+    outcomes = jobs.at_once(calls, work, one, params["jobs"])
+    errors = {ref: each for ref, each in zip(work, outcomes) if isinstance(each, RelvmoiscsiError)}
+    now = _read_again(calls) if errors else pool
+    rows = [_gone_row(text) for text in gone]
+    for ref in refs:
+        made = plans[ref].made.get(ref, ()) if ref in plans else ()
+        row = _back_row(module, pool, ref, ref in work, errors.get(ref), [vm.name for vm in made])
+        if ref in errors and not module.check_mode:  # a part may have been done
+            row["changed"] = bool(destroyed[ref]) or now is None or on_hosts(now, ref) != on_hosts(pool, ref)
+        rows.append(row)
+    return ended(rows)
 
 
 def _copies(pool, params):
     """Return (references of the selected copies, the names of copies that the pool does not have)."""
-    of = {client.records.original_uuid(pool, text) for text in params["clones_of"]}
-    refs, gone = [], []
+    of = {records.original_uuid(pool, text) for text in params["clones_of"]}
+    refs, gone, mark = [], [], client.mark_of(params)
     for text in params["srs"]:
-        if client.records.has_sr(pool, text):
-            refs.append(client.records.find_sr(pool, text))
+        if records.has_sr(pool, text):
+            refs.append(records.find_sr(pool, text))
         else:
             gone.append(text)
     for scsi_id in params["scsi_ids"]:
@@ -327,23 +246,20 @@ def _copies(pool, params):
         else:
             gone.append(scsi_id)
     for ref in refs:
-        if client.records.is_copy(pool.srs[ref]) and not client.is_marked(params, pool.srs[ref]):
-            raise client.Refused(
-                f"The copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}) was attached without the mark "
-                f"{params['mark']}. The copy was not changed."
-            )
+        if _is_of_others(pool.srs[ref], mark):
+            raise Refused(_of_others(pool.srs[ref], mark))
     for ref, sr in pool.copies():
-        if (params["all"] or sr["other_config"].get(client.records.ORIGINAL_SR) in of) and client.is_marked(params, sr):
+        if (params["all"] or sr["other_config"].get(records.ORIGINAL_SR) in of) and records.is_marked(sr, mark):
             refs.append(ref)
     return list(dict.fromkeys(refs)), gone
 
 
 def _copy_on(pool, scsi_id):
     """Return the copy on a LUN; None without a copy. Raises Refused for a LUN of another SR."""
-    on = {sr["other_config"].get(client.records.SCSI_ID): ref for ref, sr in pool.copies()}
+    on = {sr["other_config"].get(records.SCSI_ID): ref for ref, sr in pool.copies()}
     other = pool.sr_on(scsi_id)
     if scsi_id not in on and other is not None:
-        raise client.Refused(
+        raise Refused(
             f"The LUN {scsi_id} holds the SR {pool.srs[other]['name_label']!r} ({pool.srs[other]['uuid']}), "
             "which is not an attached copy."
         )
@@ -357,16 +273,16 @@ def _gone_row(text):
 
 def _back_row(module, pool, ref, has_work, error, made):
     sr, state = pool.srs[ref], module.params["state"]
-    old = {"sr": sr["uuid"], "name": sr["name_label"], "hosts": on_hosts(pool, ref), "vms": [vm.name for vm in made]}
+    old = {"sr": sr["uuid"], "name": sr["name_label"], "hosts": on_hosts(pool, ref), "vms": made}
     new = None if state == "forgotten" else {**old, "hosts": dict.fromkeys(old["hosts"], ABSENT)}
     status = f"would be {state}" if module.check_mode else state
     if not has_work:
         status, new = f"already {state}", old
     if error is not None:
-        status, new = client.attach.FAILED, old
+        status, new = attach.FAILED, old
     return {
-        "scsi_id": sr["other_config"].get(client.records.SCSI_ID),
-        "sr": {"old": sr["other_config"].get(client.records.ORIGINAL_SR) or None, "new": sr["uuid"]},
+        "scsi_id": sr["other_config"].get(records.SCSI_ID),
+        "sr": {"old": sr["other_config"].get(records.ORIGINAL_SR) or None, "new": sr["uuid"]},
         "name": sr["name_label"],
         "status": status,
         "hosts": new["hosts"] if new else {},
@@ -384,13 +300,8 @@ def _back_row(module, pool, ref, has_work, error, made):
 
 def ended(rows):
     """Return the dict for exit_json, or for fail_json with `failed`, from the rows."""
-    told = [{key: value for key, value in row.items() if key not in ("before", "after")} for row in rows]
-    changed = any(row["changed"] for row in rows)
-    result = {"changed": changed, "luns": told, "map": id_map(rows), "diff": diff(rows)}
-    msg = client.summary("LUNs", [(row["scsi_id"] or row["name"] or "a target", row["error"]) for row in rows])
-    if msg:
-        result.update(failed=True, msg=msg)
-    return result
+    named = client.ended(rows, "luns", "LUNs", lambda row: row["scsi_id"] or row["name"] or "a target", _lines)
+    return {**named, "map": id_map(rows)}
 
 
 def id_map(rows):
@@ -403,16 +314,9 @@ def id_map(rows):
     return found
 
 
-def diff(rows):
-    """Return the value for --diff: the SRs and their PBDs before and after."""
-
-    def text(side):
-        return "".join(_lines(row[side]) for row in rows if row[side])
-
-    return {"before": text("before"), "after": text("after")}
-
-
 def _lines(side):
+    """Return the lines for --diff of an SR and its PBDs; no line for a forgotten SR."""
+    side = side or {}
     head = [f"{key}: {value}" for key, value in side.items() if key not in ("hosts", "vms") and value is not None]
     head += [f"  {host}: {state}" for host, state in side.get("hosts", {}).items()]
     head += [f"  VM {name}" for name in side.get("vms", [])]

@@ -88,8 +88,7 @@ def main():
         required_if=[("state", "restored", ("sr",))],
         supports_check_mode=True,
     )
-    works = {"restored": vm_states.restored, "undone": vm_states.back, "home": vm_states.back, "kept": vm_states.back}
-    client.play(module, works[module.params["state"]])
+    client.play(module, vm_states.restored)
 
 
 if __name__ == "__main__":

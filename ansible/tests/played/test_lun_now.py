@@ -80,9 +80,17 @@ def test_vms_of_others_keep_a_copy_with_my_mark(day):
     again = day.now("vm_clone", sr=mine, all=True, isolated="lab", state="started", mark="mine")
     assert again["failed"] and "without the mark mine" in again["msg"]
     kept = day.now("lun", state="forgotten", all=True, mark="mine", with_vms=True, force=True)
-    assert kept["failed"] and not kept["changed"] and "The SR was not changed" in kept["msg"]
+    assert kept["failed"] and not kept["changed"] and "without the mark mine" in kept["msg"]
     assert day.lab.sr(mine) and len(day.lab.pool.db.records("VM")) == 3
     assert not day.now("vm_clone", sr=mine, all=True, state="absent", mark="mine")["changed"]
+
+
+def test_halted_vms_with_my_mark_do_not_stop_a_detach(day):
+    mine = copy_of(day, mark="mine")["luns"][0]["sr"]["new"]
+    vms_on(day, mine, state="present", mark="mine")
+    found = day.now("lun", state="detached", srs=[mine], mark="mine")
+    assert found["changed"] and not found["failed"]
+    assert len(day.lab.pool.db.records("VM")) == 3
 
 
 def test_nothing_is_turned_off_before_it_is_known_that_all_of_it_may_go(day):
@@ -120,7 +128,7 @@ def test_halted_vms_stay_without_disks_only_where_that_is_said(day):
     before = day.lab.summary()
     for check in (True, False):
         refused = day.now("lun", state="forgotten", srs=[sr], check=check)
-        assert refused["failed"] and not refused["changed"] and "leave_vms: true" in refused["msg"]
+        assert refused["failed"] and not refused["changed"] and "leave_vms leaves" in refused["msg"]
     assert day.lab.summary() == before and len(day.lab.pool.db.records("VM")) == 3
     assert day.now("lun", state="detached", srs=[sr])["changed"], "the pool keeps the SR, and the VMs their disks"
     assert day.now("lun", state="forgotten", srs=[sr], leave_vms=True)["changed"]

@@ -305,6 +305,34 @@ def verify_macs(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str =
                 )
 
 
+def verify_as_wanted(found: Inventory, copy: str, wanted: Wanted) -> None:
+    """Raises Refused for a finished clone (a reference) without the wanted mark, or on an unwanted network. Pure."""
+    vm, mark = found.vms[copy], records.mark_of(wanted.run)
+    if not records.is_marked(vm, mark):
+        raise Refused(
+            f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and was made without the mark "
+            f"{mark}. The VM was not changed."
+        )
+    networks = {vif["device"]: vif["network"] for vif in found.vifs_of(copy).values()}
+    original = next((ref for ref, each in found.vms.items() if each["uuid"] == vm["other_config"].get(COPY_OF)), "")
+    before = {vif["device"]: vif["network"] for vif in found.vifs_of(original).values()}
+    if wanted.isolated:
+        wrong = set(networks.values()) - {wanted.isolated}
+    else:
+        wrong = {
+            ref
+            for device, ref in networks.items()
+            if found.networks[ref]["uuid"] in wanted.networks
+            and (ref not in wanted.networks.values() or before.get(device) == ref)
+        }
+    if wrong:
+        words = ", ".join(sorted(str(found.networks[ref]["name_label"]) for ref in wrong))
+        raise Refused(
+            f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM already, and is on the network {words}. "
+            "The VM was not changed. Move its VIFs to the wanted network, or destroy the VM, then repeat the command."
+        )
+
+
 def used_networks(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> Set[str]:
     """Return the names of the networks that would hold both an original and its copy."""
     names = set()

@@ -222,9 +222,10 @@ class _Clone:
         return notes
 
     def _there(self) -> Optional[Cloned]:
-        """Return the result for a finished clone; None without a finished clone."""
-        for _, vm in choice.whole(self.found, self.copy):
+        """Return the result for a finished clone; None without a finished clone. Raises Refused for a wrong clone."""
+        for ref, vm in choice.whole(self.found, self.copy):
             if vm["other_config"][COPY_OF] == self.source.uuid:
+                choice.verify_as_wanted(self.found, ref, self.wanted)
                 unfinished = [self.found.vms[ref] for ref in self._begun()]
                 notes = [
                     f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}): "

@@ -30,8 +30,10 @@ class Plan(NamedTuple):
     """The objects that are discarded with some SRs, by reference of the SR."""
 
     pool: Pool
-    uses: Dict[str, Uses]
+    uses: Dict[str, Uses]  #: with `force`, as if the VMs in `made` were halted
     made: Dict[str, List[Made]]
+    mark: str = ""  #: only VMs with this mark are in `made`
+    force: bool = False  #: the VMs in `made` are shut down first, hard
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
@@ -39,8 +41,8 @@ class Plan(NamedTuple):
         return {ref: name for ref, name in self.uses[sr].halted.items() if ref not in going}
 
     def all_losers(self) -> Dict[str, str]:
-        """Return the losers of every SR that the pool still has."""
-        return {ref: name for sr in self.uses if sr in self.pool.srs for ref, name in self.losers(sr).items()}
+        """Return the losers of every SR."""
+        return {ref: name for sr in self.uses for ref, name in self.losers(sr).items()}
 
     def known(self, sr: str) -> List[str]:
         """Return all VMs (references) with a disk on this SR that the plan names."""
@@ -50,22 +52,55 @@ class Plan(NamedTuple):
 # --- plan
 
 
-def plan(calls: Calls, srs: Sequence[str], with_vms: bool) -> Plan:
-    """Return what `carry_out` would discard with these SRs. Raises PoolFailure; Refused for a refused part."""
-    pool, uses = records.read(calls), forget.read_uses(calls, srs)
+def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force: bool = False) -> Plan:
+    """Return what `carry_out` would discard with those of these SRs that the pool has.
+
+    Raises PoolFailure; Refused for a refused part.
+    """
+    pool, found = records.read(calls), inventory.read(calls)
     there = [sr for sr in srs if sr in pool.srs]
+    if with_vms and force:
+        found = turned_off(found, {str(pool.srs[sr]["uuid"]) for sr in there}, mark)
+    uses = {}
     for sr in there:
         records.verify_copy(pool, sr)
         forget.verify_hosts_up(pool, sr)
-    forget.verify_unused(pool, {sr: uses[sr] for sr in there})
-    found = inventory.read(calls) if with_vms else None
-    return Plan(pool, uses, {sr: made_on(found, pool, sr) for sr in there} if found is not None else {})
+        uses[sr] = forget.uses_of(found.vdis_of(sr), found.vbds, found.vms, str(pool.srs[sr]["uuid"]))
+    forget.verify_unused(pool, uses)
+    _verify_marked(found, pool, uses, mark)
+    return Plan(pool, uses, {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}, mark, force)
+
+
+def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
+    """Return the inventory as if the clones on these SRs with this mark were halted. Pure."""
+    off = {
+        ref: {**vm, "power_state": "Halted", "suspend_VDI": inventory.NULL}
+        for ref, vm in found.vms.items()
+        if vm["other_config"].get(inventory.ON_SR) in sr_uuids and inventory.is_own(vm) and records.is_marked(vm, mark)
+    }
+    vbds = {ref: {**vbd, "currently_attached": False} if vbd["VM"] in off else vbd for ref, vbd in found.vbds.items()}
+    return found._replace(vms={**found.vms, **off}, vbds=vbds)
+
+
+def _verify_marked(found: Inventory, pool: Pool, uses: Dict[str, Uses], mark: str) -> None:
+    """Raises Refused where a VM without the mark has a disk on one of the SRs."""
+    for sr, used in uses.items():
+        others = {
+            ref: name
+            for ref, name in used.halted.items()
+            if ref not in found.vms or not records.is_marked(found.vms[ref], mark)
+        }
+        if mark and others:
+            raise Refused(
+                f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
+                f"{forget.named(others)}. Nothing was changed. Move these disks, or destroy these VMs."
+            )
 
 
 def verify_free(calls: Calls, plan: Plan) -> None:
     """Raises Refused where another client works on one of the SRs; PoolFailure."""
     srs = plan.pool.srs
-    lock.verify_free(calls, [lock.name_of(srs[sr]) for sr in plan.uses if sr in srs])
+    lock.verify_free(calls, [lock.name_of(srs[sr]) for sr in plan.uses])
 
 
 def verify_nobody_left(plan: Plan) -> None:
@@ -82,19 +117,18 @@ def verify_nobody_left(plan: Plan) -> None:
 def verify_as_told(told: Plan, now: Plan) -> None:
     """Raises Refused where a VM would be destroyed or lose a disk, and the plan in `told` does not name the VM."""
     for sr in now.uses:
-        if sr in now.pool.srs:
-            forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
+        forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
 
 
-def made_on(found: Inventory, pool: Pool, sr: str) -> List[Made]:
-    """Return the VMs that are destroyed with an SR (a reference). Pure.
+def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> List[Made]:
+    """Return the VMs with this mark that are destroyed with an SR (a reference). Pure.
 
     Raises Refused for a VM that has a disk on another SR, runs, or is protected.
     """
     made = []
     for ref, vm in found.copies_on(str(pool.srs[sr]["uuid"])):
         homes = {disk["SR"] for disk in found.disks_of(ref).values()}
-        if vm["is_a_snapshot"] or (homes and sr not in homes):
+        if vm["is_a_snapshot"] or (homes and sr not in homes) or not records.is_marked(vm, mark):
             continue
         name = vm["name_label"]
         if not inventory.is_own(vm):
@@ -152,24 +186,30 @@ def carry_out(calls: Calls, told: Plan, sr: str, gone: List[str], networks_of: C
     run. Raises PoolFailure; Refused, also where another client works on the SR.
     """
     with lock.held(calls, [lock.name_of(told.pool.srs[sr])], "discard") as held:
-        now = plan(calls, [sr], bool(told.made))
+        now = plan(calls, [sr], bool(told.made), told.mark, told.force)
         if sr not in now.pool.srs:
             return
         verify_as_told(told, now)
         held.verify(calls)
         if told.made:
-            destroy_made(calls, now.pool, sr, now.made[sr], gone)
+            destroy_made(calls, now.pool, sr, now.made[sr], gone, told.force)
             clean_networks(calls, [str(now.pool.srs[sr]["uuid"]), *networks_of])
         forget.forget(calls, held, now.pool, sr, now.losers(sr))
 
 
-def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: Optional[List[str]] = None) -> None:
-    """Destroy these VMs with their snapshots, if the VMs are unchanged. Skip a VM that is gone.
+def destroy_made(
+    calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: Optional[List[str]] = None, force: bool = False
+) -> None:
+    """Destroy these VMs with their snapshots, if the VMs are unchanged; with `force`, after a hard shutdown.
 
-    Raises PoolFailure, Refused.
+    Skip a VM that is gone. Raises PoolFailure, Refused.
     """
     if not made:
         return
+    for each in made if force else ():
+        with passing("HANDLE_INVALID"):
+            if calls.call("VM.get_power_state", each.ref) != "Halted":
+                calls.run("VM.hard_shutdown", each.ref)
     found, known = inventory.read(calls), {each.ref for each in made}
     meant = {ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in known}
     for each in made_on(found._replace(vms=meant), pool, sr):

@@ -166,8 +166,10 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     ran = pool_command("clone", "copy", "--all")
     assert ran.status == 9 and "Clone 1 VM? [y/N]" in ran.err
     type_in("")
-    ran = pool_command("clone", "copy", "web", "db", "--isolated", "lab")
+    ran = pool_command("clone", "copy", "web", "db")
     assert ran.status == 0 and "[y/N]" not in ran.err and ran.out.count(": already there") == 2
+    ran = pool_command("clone", "copy", "web", "db", "--isolated", "lab")
+    assert ran.status == 9 and "[y/N]" not in ran.err and ran.out.count("is on the network office") == 2
     assert not office.pool.db.refs("network", name_label="lab")
     assert pool_command("clone", "copy", "mixed", "--yes").status == 4
 

@@ -29,8 +29,8 @@ def test_the_map_is_by_sr_and_passes_over_what_is_new():
 
 
 def test_the_diff_has_hosts_and_nothing_of_what_is_gone():
-    assert lun_states.diff([row(after=None)])["after"] == ""
-    assert "  xs1: plugged\n" in lun_states.diff([row()])["after"]
+    assert lun_states.ended([row(after=None)])["diff"]["after"] == ""
+    assert "  xs1: plugged\n" in lun_states.ended([row()])["diff"]["after"]
 
 
 def test_errors_are_counted():
