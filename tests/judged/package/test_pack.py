@@ -369,7 +369,7 @@ def poor_keys():
         ("elliptic", "is no RSA key of 2048 bits or more"),
         ("short", "is no RSA key of 2048 bits or more"),
         ("expired", "is revoked, expired, disabled or invalid"),
-        ("certifies", "may not sign itself, only its subkeys may"),
+        ("certifies", "can sign only by its subkeys"),
         ("twin", "stands for 2 secret keys"),
     ],
 )
