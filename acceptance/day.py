@@ -181,7 +181,7 @@ def _probe_untouched(day: Day) -> str:
 
 
 def _resignature(day: Day) -> str:
-    wanted = attach_plan.Wanted(run=made.NOTE[len(records.AT_WORK) :] + day.run, attaches=False)
+    wanted = attach_plan.AttachRequest(run=made.NOTE[len(records.AT_WORK) :] + day.run, attaches=False)
     (result,) = attach.attach(day.calls, records.read(day.calls), [day.clone], wanted)
     if result.error is not None:
         raise result.error

@@ -47,7 +47,7 @@ with connect(Where(url, "root", password)) as calls:
     pool = records.read(calls)
     found = luns.find(calls, pool, pool.portals(), jobs)
     chosen = attach.choose(found, [], [], everything=True)
-    done = attach.attach(calls, pool, chosen, attach.Wanted(date="2026-11-22", run="bench", jobs=jobs))
+    done = attach.attach(calls, pool, chosen, attach.AttachRequest(date="2026-11-22", run="bench", jobs=jobs))
 seconds = time.monotonic() - began
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 states = [each.status for each in done]

@@ -16,7 +16,7 @@ from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.errors import Partial, UsageError
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
 from relvmoiscsi.pool.attach import Attached
-from relvmoiscsi.pool.attach_plan import LunPlan, Wanted
+from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
@@ -203,7 +203,9 @@ def _attached(
         say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. Another pool may use this LUN."))
     if not arguments.leave_others:
         attach.verify_none_left(seen, chosen)
-    wanted = Wanted(_template(arguments), records.today(), records.run_id(), arguments.jobs, arguments.leave_others)
+    wanted = AttachRequest(
+        _template(arguments), records.today(), records.run_id(), arguments.jobs, arguments.leave_others
+    )
     planned = attach_plan.plan(calls, pool, chosen, wanted, seen)
     for row in planned if arguments.name is not None else []:
         if row.sr:

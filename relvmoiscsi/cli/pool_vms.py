@@ -176,13 +176,13 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
 
 def _wanted(
     arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[Source], dry_run: bool
-) -> Tuple[choice.Wanted, Inventory]:
+) -> Tuple[choice.CloneRequest, Inventory]:
     """Return the options for `clone`, and the inventory with the isolated network.
 
     Raises NotFound, Refused, UsageError.
     """
     without = [cls for cls, is_out in (("VTPM", arguments.no_vtpm), ("VGPU", arguments.no_vgpu)) if is_out]
-    wanted = choice.Wanted(
+    wanted = choice.CloneRequest(
         arguments.name,
         records.today(),
         records.run_id(),
@@ -243,7 +243,7 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
 
 
 def _to_know(
-    found: Inventory, sources: Sequence[Source], wanted: choice.Wanted, results: Sequence[Cloned]
+    found: Inventory, sources: Sequence[Source], wanted: choice.CloneRequest, results: Sequence[Cloned]
 ) -> Sequence[str]:
     """Return what a person must know before the first start of a clone."""
     if not any(each.status == clone.MADE for each in results):

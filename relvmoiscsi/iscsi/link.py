@@ -16,7 +16,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.iscsi.chap import Entropy
 from relvmoiscsi.iscsi.crc32c import fastest_crc32c
 from relvmoiscsi.iscsi.faults import Lost
-from relvmoiscsi.iscsi.login import Handshake, Wanted
+from relvmoiscsi.iscsi.login import Handshake, LoginRequest
 from relvmoiscsi.iscsi.pdu import Pdu, Wire
 from relvmoiscsi.iscsi.session import Session
 from relvmoiscsi.portal import Portal
@@ -51,7 +51,7 @@ class Link:
         self._steps = 0
         self._handle: Callable[[Pdu], None]
 
-    def log_in(self, wanted: Wanted, isid: bytes, entropy: Entropy) -> None:
+    def log_in(self, wanted: LoginRequest, isid: bytes, entropy: Entropy) -> None:
         """Log in. Raises Closed, Lost, Redirected, OutOfTime, and the errors of `login.login`."""
         handshake = Handshake(self.wire, wanted, isid, entropy)
 

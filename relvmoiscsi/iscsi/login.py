@@ -60,7 +60,7 @@ _DECLARED_AT_ONCE = ("TargetPortalGroupTag",)  #: with the first answer; lengths
 _ANSWERS = {"IFMarker": "No", "OFMarker": "No", **{name: "Irrelevant" for name, _ in _OF_A_NORMAL_SESSION}}
 
 
-class Wanted(NamedTuple):
+class LoginRequest(NamedTuple):
     """The parameters of a login request."""
 
     where: str  #: the target's name in messages
@@ -84,7 +84,7 @@ class Parameters(NamedTuple):
 Exchange = Generator[Request, Answer, Parameters]
 
 
-def login(wanted: Wanted, entropy: Entropy) -> Exchange:
+def login(wanted: LoginRequest, entropy: Entropy) -> Exchange:
     """Negotiate and return the parameters. Raises Violation, LoginRefused, NoCommonAlgorithm, Unproven."""
     told: Dict[str, str] = {}
     answer = yield from _security(wanted, entropy, told)
@@ -101,7 +101,7 @@ def login(wanted: Wanted, entropy: Entropy) -> Exchange:
             return _agreed(told)
 
 
-def _security(wanted: Wanted, entropy: Entropy, told: Dict[str, str]) -> Generator[Request, Answer, Answer]:
+def _security(wanted: LoginRequest, entropy: Entropy, told: Dict[str, str]) -> Generator[Request, Answer, Answer]:
     credentials = wanted.credentials
     methods = "None"
     if credentials.user:  # with None in the offer, the target could skip its own proof
@@ -163,7 +163,7 @@ def _choice(name: str, answers: Dict[str, str], default: str, other: str) -> str
 class Handshake:
     """The PDUs of a login."""
 
-    def __init__(self, wire: Wire, wanted: Wanted, isid: bytes, entropy: Entropy) -> None:
+    def __init__(self, wire: Wire, wanted: LoginRequest, isid: bytes, entropy: Entropy) -> None:
         self.parameters: Optional[Parameters] = None  #: set at the end of the login
         self.last = Header(pdu.LOGIN_RESPONSE)  #: the last response: StatSN and the command window
         self._wire, self._wanted, self._isid = wire, wanted, isid

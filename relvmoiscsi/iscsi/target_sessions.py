@@ -31,7 +31,7 @@ from relvmoiscsi.iscsi.faults import (
     Violation,
 )
 from relvmoiscsi.iscsi.link import Link
-from relvmoiscsi.iscsi.login import Wanted
+from relvmoiscsi.iscsi.login import LoginRequest
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, Target
 from relvmoiscsi.iscsi.text_keys import pack, unpack
 from relvmoiscsi.portal import Portal, parse_address
@@ -196,7 +196,7 @@ class TargetSessions:
 
     def _at_any_address(self, portal: Portal, deadline: Deadline) -> Link:
         """Log in, and follow redirections of the target."""
-        wanted = Wanted("", self.initiator.name, self.iqn, self.credentials, self._algorithms)
+        wanted = LoginRequest("", self.initiator.name, self.iqn, self.credentials, self._algorithms)
         place = portal
         for _ in range(MAX_REDIRECTIONS + 1):
             try:
@@ -211,7 +211,7 @@ class TargetSessions:
         )
 
 
-def _log_in_at(portal: Portal, wanted: Wanted, initiator: Initiator, isid: bytes, deadline: Deadline) -> Link:
+def _log_in_at(portal: Portal, wanted: LoginRequest, initiator: Initiator, isid: bytes, deadline: Deadline) -> Link:
     link = Link(connect(portal, initiator.interface, deadline), portal, deadline)
     try:
         link.log_in(wanted._replace(where=str(portal)), isid, os.urandom)

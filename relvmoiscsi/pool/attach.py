@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
-from relvmoiscsi.pool.attach_plan import LunPlan, Originals, Wanted
+from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan, Originals
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
@@ -187,7 +187,7 @@ def attach(
     calls: Calls,
     pool: Pool,
     chosen: Sequence[PoolLun],
-    wanted: Wanted,
+    wanted: AttachRequest,
     tell: Progress = lambda *_: None,
     found: Sequence[PoolLun] = (),
 ) -> List[Attached]:
@@ -196,7 +196,7 @@ def attach(
 
 
 def carry_out(
-    calls: Calls, pool: Pool, planned: Sequence[LunPlan], wanted: Wanted, tell: Progress = lambda *_: None
+    calls: Calls, pool: Pool, planned: Sequence[LunPlan], wanted: AttachRequest, tell: Progress = lambda *_: None
 ) -> List[Attached]:
     """Execute these plans and nothing else; return one result per plan, in the order of the plans.
 
@@ -225,7 +225,7 @@ def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> Non
 
 
 def _carry_out(
-    calls: Calls, held: lock.Held, pool: Pool, planned: Sequence[LunPlan], wanted: Wanted, tell: Progress
+    calls: Calls, held: lock.Held, pool: Pool, planned: Sequence[LunPlan], wanted: AttachRequest, tell: Progress
 ) -> List[Attached]:
     """Execute the plans under the lock.
 

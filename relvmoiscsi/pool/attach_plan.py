@@ -37,7 +37,7 @@ class Step(NamedTuple):
 NAME = "{sr} {date}"
 
 
-class Wanted(NamedTuple):
+class AttachRequest(NamedTuple):
     """What the caller wants `attach` to do with the LUNs."""
 
     name: str = NAME  #: template for the names of the new SRs: {sr}, {date}, {scsi_id}
@@ -130,7 +130,7 @@ class LunPlan(NamedTuple):
 _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
 
 
-def names(pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> Dict[str, str]:
+def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
     """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template."""
     verify_template(wanted.name)
     taken = {str(sr["name_label"]) for sr in pool.srs.values()}
@@ -158,7 +158,7 @@ def verify_template(template: str) -> None:
 
 
 def plan(
-    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, found: Sequence[PoolLun] = ()
+    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest, found: Sequence[PoolLun] = ()
 ) -> List[LunPlan]:
     """Return the plans for the chosen LUNs, in order; `found` holds all LUNs that the pool sees.
 

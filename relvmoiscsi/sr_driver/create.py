@@ -16,7 +16,7 @@ from relvmoiscsi.host.xapi.lun_users import Pool, read_pool, verify_unused
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments, way_out
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import Lun, Transport, Wanted
+from relvmoiscsi.sr_driver.transport import CallRequest, Lun, Transport
 
 if TYPE_CHECKING:
     from relvmoiscsi.device import Device
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def sr_create(
-    call: Call, config: Wanted, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline, transport: Transport
+    call: Call, config: CallRequest, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline, transport: Transport
 ) -> str:
     """Give the LUN new identities. Return the new SR UUID. Raises RelvmoiscsiError.
 
@@ -120,7 +120,7 @@ def _held_there(device: "Device") -> str:
 
 
 def _resignatured(
-    lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], verify: Callable[[], None], device: "Device"
+    lun: Lun, config: CallRequest, asked: Optional[OneVdiSetting], verify: Callable[[], None], device: "Device"
 ) -> str:
     """Give the LUN new identities and return the new SR UUID, which is not the UUID of this call's SR.
 

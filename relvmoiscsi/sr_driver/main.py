@@ -18,7 +18,7 @@ from relvmoiscsi.sr_driver.codes import (
     unmistakable,
 )
 from relvmoiscsi.sr_driver.iscsi import ISCSI
-from relvmoiscsi.sr_driver.transport import Transport, Wanted
+from relvmoiscsi.sr_driver.transport import CallRequest, Transport
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler, transport: Transport) -> T
     return _worked_on(call, config, smlog, transport)
 
 
-def _worked_on(call: protocol.Call, config: Wanted, smlog: SmLogHandler, transport: Transport) -> Tuple[str, str]:
+def _worked_on(call: protocol.Call, config: CallRequest, smlog: SmLogHandler, transport: Transport) -> Tuple[str, str]:
     """Return the answer to a call with a valid device-config. A call that is refused earlier imports none of this."""
     from relvmoiscsi.deadline import Deadline  # noqa: PLC0415
     from relvmoiscsi.host.settings import deadline_seconds  # noqa: PLC0415

@@ -20,14 +20,14 @@ from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.sr_driver.protocol import Call, escaped
-from relvmoiscsi.sr_driver.transport import Transport, Wanted
+from relvmoiscsi.sr_driver.transport import CallRequest, Transport
 
 MOST_VDIS = 1500  #: xapi stores an answer in its database, with a limit of 64 KiB
 BUSY = "busy"  #: the state if another call works on the LUN: this probe has not read the LUN
 
 
 def sr_probe(
-    call: Call, config: Wanted, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline, transport: Transport
+    call: Call, config: CallRequest, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline, transport: Transport
 ) -> str:
     """Return the content of the LUN. Write nothing. Raises RelvmoiscsiError."""
     deadline = deadline.part(transport.probe_seconds)

@@ -32,7 +32,7 @@ class Listed(UsageError):
         self.xml = xml
 
 
-class Wanted:
+class CallRequest:
     """The keys of a device-config that all transports have. Subclasses are tuples with further keys."""
 
     __slots__ = ()
@@ -148,6 +148,6 @@ class Transport(NamedTuple):
 
     sr_type: str  #: the product's SR type: "relvmoiscsi"
     stock_type: str  #: the SR type that attaches the result: "lvmoiscsi"
-    parse_config: Callable[[Mapping[str, str]], Wanted]  #: raises UsageError
+    parse_config: Callable[[Mapping[str, str]], CallRequest]  #: raises UsageError
     open_lun: OpenLun  #: raises Listed if a key is missing, or another RelvmoiscsiError
     probe_seconds: float = 12.0  #: limit of a probe; a dead path alone takes 8. The clean-up has its own limit

@@ -129,7 +129,7 @@ class Lab:
             sources = choice.choose(found, copy, names, everything)
             if isolated:
                 wanted["isolated"], found = choice.isolated_network(calls, found, isolated, sr_uuid=sr_uuid)
-            wish = choice.Wanted(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
+            wish = choice.CloneRequest(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
             return clone.clone(calls, pool, found, copy, sources, wish)
 
     def later(self, minutes=31):
@@ -148,7 +148,7 @@ class Lab:
             found = luns.find(calls, pool, pool.portals(), jobs_at_once)
             of = [pool.srs[records.find_sr(pool, name)]["uuid"] for name in clones_of]
             chosen = attach.choose(found, scsi_ids, of, everything, are_clones)
-            wanted = attach.Wanted(date="2026-11-22", run="a run", jobs=jobs_at_once, leave_others=leave_others)
+            wanted = attach.AttachRequest(date="2026-11-22", run="a run", jobs=jobs_at_once, leave_others=leave_others)
             return attach.attach(calls, pool, chosen, wanted, tell, found)
 
     def drop(self, scsi_id):

@@ -91,7 +91,7 @@ def _forward_rows(module, calls, pool, chosen, found):
     params = module.params
     names = params["name"], records.today(), records.run_id(client.mark_of(params))
     is_attach = params["state"] == "attached"
-    wanted = attach_plan.Wanted(*names, params["jobs"], params["leave_others"], is_attach)
+    wanted = attach_plan.AttachRequest(*names, params["jobs"], params["leave_others"], is_attach)
     planned = attach_plan.plan(calls, pool, chosen, wanted, found)
     if module.check_mode:
         return [_would(pool, row) for row in planned]

@@ -59,7 +59,7 @@ def _sources(module, calls, found, copy):
 def _wanted(params, calls, found, sr_uuid, sources, is_dry):
     """Return the options for `clone`, and the inventory with the isolated network."""
     without = [kind for kind, is_in in (("VTPM", params["vtpm"]), ("VGPU", params["vgpu"])) if not is_in]
-    wanted = choice.Wanted(
+    wanted = choice.CloneRequest(
         params["name"],
         records.today(),
         records.run_id(client.mark_of(params)),

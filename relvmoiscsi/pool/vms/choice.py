@@ -24,7 +24,7 @@ TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
 PATIENCE_SECONDS = 30.0
 
 
-class Wanted(NamedTuple):
+class CloneRequest(NamedTuple):
     """What the caller wants `clone` to make."""
 
     name: str = NAME  #: {vm}, {date}, {sr}
@@ -119,7 +119,7 @@ def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None
                 raise Refused(f"The copy of the disk {disk.userdevice} is a disk of the VM {name!r} already.")
 
 
-def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> Dict[str, str]:
+def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest) -> Dict[str, str]:
     """Return the name of each copy, by UUID of the original; all names differ. Raises UsageError."""
     there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for _, vm in whole(found, copy)}
     unfinished = {ref for ref, _ in half(found, copy)}
@@ -177,7 +177,7 @@ def _is_on(found: Inventory, copy: Copy, vm: str) -> bool:
     return any(disk["SR"] == copy.ref for disk in found.disks_of(vm).values())
 
 
-def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted) -> ova.Edit:
+def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: CloneRequest) -> ova.Edit:
     """Return the edit that makes the records of a VM records of its copy."""
 
     def new_disk(old_uuid: str) -> Optional[ova.NewDisk]:
@@ -203,7 +203,7 @@ def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wan
 
 
 def networks(found: Inventory, sources: Sequence[Source], pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
-    """Return `Wanted.networks` from pairs of old and new networks, each a UUID or name.
+    """Return `CloneRequest.networks` from pairs of old and new networks, each a UUID or name.
 
     An old network may exist only in saved records. Raises NotFound, Refused, UsageError.
     """
@@ -240,7 +240,7 @@ def _old_network(found: Inventory, used: Mapping[str, str], text: str) -> str:
         return str(found.networks[inventory.find(found.networks, text, "network")]["uuid"])
 
 
-def network_of(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
+def network_of(found: Inventory, wanted: CloneRequest, uuid: str) -> Optional[str]:
     """Return the reference of the network that replaces the network with this UUID."""
     if wanted.isolated:
         return wanted.isolated
@@ -305,7 +305,7 @@ def verify_macs(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str =
                 )
 
 
-def verify_as_wanted(found: Inventory, copy: str, wanted: Wanted) -> None:
+def verify_as_wanted(found: Inventory, copy: str, wanted: CloneRequest) -> None:
     """Raises Refused for a finished clone (a reference) without the wanted mark, or on an unwanted network. Pure."""
     vm, mark = found.vms[copy], records.mark_of(wanted.run)
     if not records.is_marked(vm, mark):
@@ -333,7 +333,7 @@ def verify_as_wanted(found: Inventory, copy: str, wanted: Wanted) -> None:
         )
 
 
-def used_networks(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> Set[str]:
+def used_networks(found: Inventory, sources: Sequence[Source], wanted: CloneRequest) -> Set[str]:
     """Return the names of the networks that would hold both an original and its copy."""
     names = set()
     for source in sources:

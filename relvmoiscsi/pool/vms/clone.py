@@ -23,7 +23,7 @@ from relvmoiscsi.pool import jobs, lock
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import choice, inventory, left_behind, ova, transfer
-from relvmoiscsi.pool.vms.choice import Source, Wanted
+from relvmoiscsi.pool.vms.choice import CloneRequest, Source
 from relvmoiscsi.pool.vms.discard import destroy
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 
@@ -73,7 +73,7 @@ class Cloned(NamedTuple):
 
 
 def clone(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted,
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest,
     tell: Callable[[Source, str], None] = lambda *_: None,
 ) -> List[Cloned]:  # fmt: skip
     """Clone each VM; return the results in the order of `sources`.
@@ -113,7 +113,7 @@ def clone(
 
 
 def would(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest
 ) -> List[Cloned]:
     """Return the results that `clone` would give: export and edit the records, and change nothing.
 
@@ -126,7 +126,7 @@ def would(
 
 
 def _each(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted,
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest,
     work: Callable[["_Clone"], Cloned],
 ) -> List[Cloned]:  # fmt: skip
     """Call `work` for several VMs in parallel; an error becomes a result."""
@@ -149,7 +149,7 @@ class _Clone:
     """The clone of one VM."""
 
     def __init__(
-        self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted
+        self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: Source, name: str, wanted: CloneRequest
     ) -> None:
         self.calls, self.pool, self.found, self.copy = calls, pool, found, copy
         self.source, self.name, self.wanted = source, name, wanted

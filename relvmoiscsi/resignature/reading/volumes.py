@@ -45,7 +45,7 @@ class _Known:
         return found
 
 
-class Wanted(NamedTuple):
+class VolumeRange(NamedTuple):
     """A range of a volume to read."""
 
     lv: LogicalVolume
@@ -53,7 +53,7 @@ class Wanted(NamedTuple):
     length: int
 
 
-def read_volumes(device: Device, vg: VolumeGroup, wanted: Sequence[Wanted]) -> List[bytes]:
+def read_volumes(device: Device, vg: VolumeGroup, wanted: Sequence[VolumeRange]) -> List[bytes]:
     """The bytes of ranges of volumes, in one batch of reads. Raises Truncated."""
     return read_pieces(device, [vg.ranges(*item) for item in wanted])
 
@@ -89,7 +89,7 @@ def read_all_volumes(
             on_defect(gone)
         is_excused = name.uuid in excused
         opened.append(Unreadable(gone) if gone else _open(vg, lv, name, head, is_excused, known, on_defect))
-    tails: List[List[Wanted]] = []
+    tails: List[List[VolumeRange]] = []
     for index, lv in enumerate(vg.lvs):
         try:
             tails.append(_tails(vg, lv, opened[index]))
@@ -143,22 +143,26 @@ def _agreed(volume: Volume, disks: Mapping[str, Volume], excused: bool, on_defec
     return volume._replace(parent=parent, disputed=any(one != volume.parent for one in located))
 
 
-def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) -> List[Wanted]:
+def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) -> List[VolumeRange]:
     """The ranges of a volume for the first batch of reads."""
     if name.kind == naming.VHD:
         # three pieces: then the records share their bytes with the cache, without a copy
         header_bytes = vhd.HEAD_BYTES - SECTOR
-        return [Wanted(lv, 0, SECTOR), Wanted(lv, SECTOR, header_bytes), Wanted(lv, vg.size_of(lv) - SECTOR, SECTOR)]
+        return [
+            VolumeRange(lv, 0, SECTOR),
+            VolumeRange(lv, SECTOR, header_bytes),
+            VolumeRange(lv, vg.size_of(lv) - SECTOR, SECTOR),
+        ]
     if name.kind == naming.QCOW2:
-        return [Wanted(lv, 0, qcow2.HEAD_BYTES)]
+        return [VolumeRange(lv, 0, qcow2.HEAD_BYTES)]
     if name.kind == naming.CBT_LOG:
-        return [Wanted(lv, 0, cbt.CbtHeader.SIZE)]
+        return [VolumeRange(lv, 0, cbt.CbtHeader.SIZE)]
     if name.kind == naming.JOURNAL and name.journal in (naming.CLONE, naming.LEAF):
-        return [Wanted(lv, 0, SECTOR)]
+        return [VolumeRange(lv, 0, SECTOR)]
     if name.kind == naming.MGT:
         records = volume_count + _SPARE_MGT_RECORDS
         guess = SR_END + records * RECORD_BYTES
-        return [Wanted(lv, 0, min(guess, vg.size_of(lv)))]
+        return [VolumeRange(lv, 0, min(guess, vg.size_of(lv)))]
     return []
 
 
@@ -195,24 +199,24 @@ def _open(
     return None
 
 
-def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[Wanted]:
+def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[VolumeRange]:
     """The ranges of a volume for the second batch of reads."""
     if isinstance(content, vhd.Vhd):
-        return [Wanted(lv, locator.offset, locator.length) for locator in content.locators]
+        return [VolumeRange(lv, locator.offset, locator.length) for locator in content.locators]
     if isinstance(content, qcow2.Qcow2) and content.backing:
-        return [Wanted(lv, content.backing.offset, content.backing.length)]
+        return [VolumeRange(lv, content.backing.offset, content.backing.length)]
     if isinstance(content, bytes):
         length = read_length(content, vg.size_of(lv), lv.name)
         end = min(length + _NEW_MGT_RECORDS * RECORD_BYTES, vg.size_of(lv))
-        return [Wanted(lv, len(content), end - len(content))] if end > len(content) else []
+        return [VolumeRange(lv, len(content), end - len(content))] if end > len(content) else []
     return []
 
 
-def _table(lv: LogicalVolume, content: Opened) -> List[Wanted]:
+def _table(lv: LogicalVolume, content: Opened) -> List[VolumeRange]:
     """The range of an image's block table, which shows whether the image has a block."""
     if isinstance(content, (vhd.Vhd, qcow2.Qcow2)):
         table = content.block_table()
-        return [Wanted(lv, table.offset, table.length)]
+        return [VolumeRange(lv, table.offset, table.length)]
     return []
 
 
@@ -258,9 +262,9 @@ def _saved_candidates(lun: Lun) -> List[Volume]:
 def _read_saved(device: Device, lun: Lun, volume: Volume) -> Optional[SavedVms]:
     """The save on a volume; None when the save is not complete, or when the volume holds other data."""
     try:
-        (head,) = read_volumes(device, lun.vg, [Wanted(volume.lv, 0, SavedHeader.SIZE)])
+        (head,) = read_volumes(device, lun.vg, [VolumeRange(volume.lv, 0, SavedHeader.SIZE)])
         header = saved_vms.read_header(head, volume.name.text)
-        wanted = Wanted(volume.lv, SavedHeader.SIZE, min(header.length, volume.size - SavedHeader.SIZE))
+        wanted = VolumeRange(volume.lv, SavedHeader.SIZE, min(header.length, volume.size - SavedHeader.SIZE))
         (content,) = read_volumes(device, lun.vg, [wanted])
         return saved_vms.unpack(header, content, volume.name.text)
     except FormatError:

@@ -15,7 +15,7 @@ import re
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.sr_driver.transport import Wanted, clear_databases_in, scsi_id_in, vdi_in, vdis_in
+from relvmoiscsi.sr_driver.transport import CallRequest, clear_databases_in, scsi_id_in, vdi_in, vdis_in
 
 ANY_DRIVER = "any"
 _LUN = re.compile(r"[0-9]{1,9}\Z")
@@ -35,7 +35,7 @@ class _Keys(NamedTuple):
     clear_databases: bool = False  #: no VDI keeps the database of a pool
 
 
-class Config(_Keys, Wanted):
+class Config(_Keys, CallRequest):
     """The device-config of a call."""
 
     __slots__ = ()

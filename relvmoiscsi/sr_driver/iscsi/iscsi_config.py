@@ -14,7 +14,7 @@ from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
-from relvmoiscsi.sr_driver.transport import Wanted, clear_databases_in, scsi_id_in, vdi_in, vdis_in
+from relvmoiscsi.sr_driver.transport import CallRequest, clear_databases_in, scsi_id_in, vdi_in, vdis_in
 
 ANY_IQN = "*"
 _IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: the IQN is a part of paths
@@ -49,7 +49,7 @@ class _Keys(NamedTuple):
     clear_databases: bool = False  #: no VDI keeps the database of a pool
 
 
-class Config(_Keys, Wanted):
+class Config(_Keys, CallRequest):
     """The device-config of a call."""
 
     __slots__ = ()

@@ -15,7 +15,7 @@ from kit.examples import SEED, WHOLE
 from kit.iscsi.wire import Pdu, text_of
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import scsi
-from relvmoiscsi.iscsi.login import Handshake, Wanted
+from relvmoiscsi.iscsi.login import Handshake, LoginRequest
 from relvmoiscsi.iscsi.names import Credentials
 from relvmoiscsi.iscsi.pdu import Wire
 from relvmoiscsi.iscsi.session import Command
@@ -102,7 +102,7 @@ def run(dice, data, wire, handle):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_login_ends_in_an_error_of_ours_or_goes_on(seed):
     dice = random.Random(f"login {seed}")
-    wanted = Wanted("memory", "iqn.me", "iqn.it", Credentials("user", "secret"))
+    wanted = LoginRequest("memory", "iqn.me", "iqn.it", Credentials("user", "secret"))
     for _ in range(PER_SEED):
         wire = Wire()
         handshake = Handshake(wire, wanted, b"\x80" + bytes(5), bytes)
@@ -142,7 +142,9 @@ def test_a_session_ends_in_an_error_of_ours_or_goes_on_and_fills_only_what_it_ma
 def test_without_a_mutation_the_streams_are_taken_to_their_end(streams):
     wire = Wire()
     if streams is login_stream:
-        handshake = Handshake(wire, Wanted("m", "i", "t", Credentials("user", "secret")), b"\x80" + bytes(5), bytes)
+        handshake = Handshake(
+            wire, LoginRequest("m", "i", "t", Credentials("user", "secret")), b"\x80" + bytes(5), bytes
+        )
         put(wire, b"".join(pdu.encoded(False, False) for pdu in streams()), 7, handshake.handle)
         assert handshake.parameters is not None
         return

@@ -10,12 +10,12 @@ from kit.iscsi.wire import Pdu, text_of
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi.chap import FALLBACK, available
 from relvmoiscsi.iscsi.faults import Closed, LoginRefused, NoCommonAlgorithm, Redirected, Unproven, Violation
-from relvmoiscsi.iscsi.login import Handshake, Parameters, Wanted
+from relvmoiscsi.iscsi.login import Handshake, LoginRequest, Parameters
 from relvmoiscsi.iscsi.names import Credentials
 from relvmoiscsi.iscsi.pdu import Wire
 
 ISID = bytes.fromhex("80 01 02 03 04 05".replace(" ", ""))
-WANTED = Wanted("10.0.0.1:3260", "iqn.2026-01.test:me", "iqn.2026-01.test:array")
+WANTED = LoginRequest("10.0.0.1:3260", "iqn.2026-01.test:me", "iqn.2026-01.test:array")
 ONE_WAY = WANTED._replace(credentials=Credentials("user", "secret"))
 MUTUAL = WANTED._replace(credentials=Credentials("user", "secret", "target", "its secret"))
 TO_OPERATIONAL, TO_FULL = 0x81, 0x87

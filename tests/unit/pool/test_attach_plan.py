@@ -80,7 +80,7 @@ def planned(lab, *scsi_ids, is_run, everything=False):
     with connect(lab.where()) as calls:
         pool = records.read(calls)
         chosen = attach.choose(luns.find(calls, pool, pool.portals()), scsi_ids, [], everything)
-        wanted = attach.Wanted(date="2026-11-22", run="a later run", jobs=1)
+        wanted = attach.AttachRequest(date="2026-11-22", run="a later run", jobs=1)
         watch = Watch(lab)
         rows = attach_plan.plan(calls, pool, chosen, wanted)
         assert watch.found == [] and not watch.listed, "nothing is done for a plan"

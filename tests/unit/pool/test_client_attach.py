@@ -440,7 +440,7 @@ def test_a_lun_that_another_client_has_attached_meanwhile_is_left_and_the_same_a
         lab.attach(clone)
         before = lab.summary()
         with pytest.raises(Refused, match="Another client has just attached or discarded the LUN"):
-            attach.attach(calls, pool, chosen, attach.Wanted(run="the slower one"))
+            attach.attach(calls, pool, chosen, attach.AttachRequest(run="the slower one"))
 
     assert lab.summary() == before
     assert [each.status for each in lab.attach(clone)] == [ALREADY]
@@ -652,7 +652,7 @@ def test_a_host_that_comes_later_has_the_device_config_of_the_others(lab, world)
     with connect(lab.where()) as calls:
         pool = records.read(calls)
         found = luns.find(calls, pool, [records.Portal("10.0.0.99")], 1)
-        attach.attach(calls, pool, attach.choose(found, [clone], []), attach.Wanted())
+        attach.attach(calls, pool, attach.choose(found, [clone], []), attach.AttachRequest())
 
     assert {pbd["device_config"]["target"] for pbd in lab.pool.db.records("PBD", SR=sr).values()} == {TARGET}
 
@@ -663,7 +663,7 @@ def test_a_template_that_cannot_be_a_name(lab, template):
     found, pool = chosen(lab)
 
     with pytest.raises(UsageError, match="--name"):
-        attach_plan.names(pool, attach.choose(found, [], [], True), attach.Wanted(template))
+        attach_plan.names(pool, attach.choose(found, [], [], True), attach.AttachRequest(template))
 
 
 def test_several_jobs_give_their_results_in_order(lab):
@@ -748,7 +748,7 @@ def resignature(lab, **more):
         pool = records.read(calls)
         found = luns.find(calls, pool, pool.portals())
         chosen = attach.choose(found, **{"scsi_ids": [], "of": [], **more})
-        return attach.attach(calls, pool, chosen, attach.Wanted(run="a run", attaches=False))
+        return attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run", attaches=False))
 
 
 def test_clones_are_resignatured_and_no_more(lab, world):

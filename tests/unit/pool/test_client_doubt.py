@@ -72,7 +72,7 @@ def test_a_copy_that_another_pool_has_attached_is_left_to_it(lab, world):
             pool = records.read(calls)
             found = luns.find(calls, pool, [Portal(TARGET, IQN)], 1)
             chosen = attach.choose(found, [clone], [], are_clones=True)
-            assert [each.status for each in attach.attach(calls, pool, chosen, attach.Wanted(run="x"))] == [DONE]
+            assert [each.status for each in attach.attach(calls, pool, chosen, attach.AttachRequest(run="x"))] == [DONE]
         world._pool = lab.pool
 
         for asked in ({"everything": True}, {"clones_of": ["Production"]}):

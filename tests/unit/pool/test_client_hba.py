@@ -23,7 +23,7 @@ def attach_all(lab, *scsi_ids):
         found = luns.find_on_master(calls, pool)
         chosen = attach.choose(found, scsi_ids, [], not scsi_ids)
         attach.verify_none_left(found, chosen)
-        return attach.attach(calls, pool, chosen, attach.Wanted(date="2026-11-22", run="a run", jobs=2))
+        return attach.attach(calls, pool, chosen, attach.AttachRequest(date="2026-11-22", run="a run", jobs=2))
 
 
 def test_a_clone_becomes_an_sr_of_type_lvmohba_on_every_host(fabric, world):

@@ -97,7 +97,7 @@ def test_one_that_was_detached_and_overwritten_since_we_looked_is_not_plugged_ei
         forget.detach(calls, now, now.sr_by_uuid(done.sr_uuid))
         overwrite(lab, world, clone)
         with pytest.raises(Refused, match="Another client has just attached or discarded the LUN"):
-            attach.attach(calls, pool, chosen, attach.Wanted(run="the slower one"))
+            attach.attach(calls, pool, chosen, attach.AttachRequest(run="the slower one"))
 
     assert lab.sr(done.sr_uuid)[1]["PBDs"] == [] and world.state(clone) == "clean"
 
@@ -112,7 +112,7 @@ def test_a_clone_that_is_resignatured_and_not_attached(lab, world):
     clone = lab.clone("Production")
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        attach.attach(calls, pool, [find(lab)[clone]], attach.Wanted(run="a run", attaches=False))
+        attach.attach(calls, pool, [find(lab)[clone]], attach.AttachRequest(run="a run", attaches=False))
     lun = find(lab)[clone]
 
     assert (lun.kind, lun.name) == ("resignatured", "Production")

@@ -257,7 +257,7 @@ def test_what_adapters_see_is_one_target(lab, world, shown, at_once):
         with connect(lab.where()) as calls:
             pool = records.read(calls)
             chosen = attach.choose(luns.find_on_master(calls, pool), [bad, good], [])
-            results = attach.attach(calls, pool, chosen, attach.Wanted(run="a run", jobs=at_once))
+            results = attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run", jobs=at_once))
         return {result.scsi_id: result.status for result in results}
 
     fails(world, bad)

@@ -72,7 +72,9 @@ def test_a_target_that_proves_itself_to_the_original_does_so_to_the_copy(lab, gu
     with connect(lab.where()) as calls:
         pool = records.read(calls)
         found = luns.find(calls, pool, [one for one in pool.portals() if one.target == "10.0.0.6"], 1)
-        (done,) = attach.attach(calls, pool, [lun for lun in found if lun.kind == "clone"], attach.Wanted(run="a run"))
+        (done,) = attach.attach(
+            calls, pool, [lun for lun in found if lun.kind == "clone"], attach.AttachRequest(run="a run")
+        )
 
     for ref in lab.sr(done.sr_uuid)[1]["PBDs"]:
         config = db.get("PBD", ref, "device_config")

@@ -78,7 +78,7 @@ class Office:
         with connect(self.lab.where()) as calls:
             pool, found = records.read(calls), inventory.read(calls)
             copy = inventory.copy_of(pool, found, self.sr)
-            wish = choice.Wanted(date="then", run="r", jobs=1, patience=0.01)
+            wish = choice.CloneRequest(date="then", run="r", jobs=1, patience=0.01)
             return clone.clone(calls, pool, found, copy, sources, wish)
 
     def then(self, *names, everything=False, **wanted):
@@ -87,7 +87,7 @@ class Office:
             pool, found = records.read(calls), inventory.read(calls)
             copy = inventory.copy_of(pool, found, self.sr)
             sources = save_vms.choose(found, save_vms.read(calls, copy), names, everything)
-            wish = choice.Wanted(**{"date": "then", "run": "r", "jobs": 1, "patience": 0.01, **wanted})
+            wish = choice.CloneRequest(**{"date": "then", "run": "r", "jobs": 1, "patience": 0.01, **wanted})
             planned = clone.would(calls, pool, found, copy, sources, wish)
             return planned, clone.clone(calls, pool, found, copy, sources, wish)
 
