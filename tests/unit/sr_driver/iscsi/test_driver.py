@@ -566,19 +566,21 @@ def test_a_connection_that_is_lost_after_the_deadline_is_made_anew(driver, clone
 
 def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(driver, clone, clock, monkeypatch):
     monkeypatch.setattr(lun_module, "LOST_SECONDS", 0.5)
-    write, written = clone.write, []
+    write, written, stopping = clone.write, [], []
 
     def write_some(offset, data):
         write(offset, data)
         written.append(offset)
         if len(written) == 12:
-            threading.Thread(target=target.stop_listening).start()
+            stopping.append(threading.Thread(target=target.stop_listening))
+            stopping[0].start()
             target.drop()
 
     clone.write = write_some
     with HostileTarget([clone], ignore=("isid kept",)) as target:
         failed = driver.create(target)
         clone.write = write
+        stopping[0].join()
         target.listen_again()
         target.new_call()
         monkeypatch.setattr(lun_module, "LOST_SECONDS", 120.0)
