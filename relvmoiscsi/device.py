@@ -210,30 +210,46 @@ def pieces_of(length: int) -> List[Range]:
     return [Range(start, min(PIECE, length - start)) for start in range(0, length, PIECE)]
 
 
-class CountingDevice(Device):
-    """Forwards all operations and counts them, before the device merges or splits an operation."""
+class ForwardingDevice(Device):
+    """A device that forwards all operations to another device; the base of devices that add a step to an operation."""
 
     def __init__(self, device: Device) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
         self.physical_block_size = device.physical_block_size
         self._device = device
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        return self._device.read(ranges)
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        self._device.write(chunks)
+
+    def flush(self) -> None:
+        self._device.flush()
+
+
+class CountingDevice(ForwardingDevice):
+    """Forwards all operations and counts them, before the device merges or splits an operation."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
         self.reads = self.read_batches = self.bytes_read = 0
         self.writes = self.write_batches = self.bytes_written = 0
         self.flushes = 0
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        found = self._device.read(ranges)
+        found = super().read(ranges)
         self.reads += len(ranges)
         self.read_batches += bool(ranges)
         self.bytes_read += sum(part.length for part in ranges)
         return found
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        self._device.write(chunks)
+        super().write(chunks)
         self.writes += len(chunks)
         self.write_batches += bool(chunks)
         self.bytes_written += sum(len(chunk.data) for chunk in chunks)
 
     def flush(self) -> None:
-        self._device.flush()
+        super().flush()
         self.flushes += 1

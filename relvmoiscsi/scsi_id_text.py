@@ -2,7 +2,7 @@
 """Texts with SCSIids: the forms that SM and udev make of a SCSIid. `host.disk.scsi_id` reads SCSIids from devices."""
 
 import re
-from typing import List, Sequence
+from typing import List
 
 #: printable, without a slash: a SCSIid becomes part of paths
 _SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")
@@ -24,11 +24,6 @@ def in_udev(scsi_id: str) -> str:
     Source: systemd src/shared/udev-util.c, udev_replace_chars (behaviour only).
     """
     return re.sub(r"(\\x)|[^A-Za-z0-9#+.:=@_-]", lambda match: match.group(1) or "_", scsi_id)
-
-
-def is_among(scsi_id: str, names: Sequence[str]) -> bool:
-    """Do the names contain the SCSIid, or udev's form of the SCSIid?"""
-    return bool({scsi_id, in_udev(scsi_id)} & set(names))
 
 
 def names_lun(text: str, scsi_id: str) -> bool:

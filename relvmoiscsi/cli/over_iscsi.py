@@ -26,7 +26,7 @@ from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, O
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.device import Chunk, ForwardingDevice, Range
 from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
@@ -140,27 +140,26 @@ class Patience(Deadline):
         self._end = self._clock() + self.seconds
 
 
-class UrlDevice(Device):
+class UrlDevice(ForwardingDevice):
     """The LUN of a URL. A batch that exceeds its time fails with DeviceError."""
 
     def __init__(self, url: str, device: LunDevice, patience: Patience) -> None:
-        self.name = device.name = url
-        self.size_bytes, self.block_size = device.size_bytes, device.block_size
-        self.physical_block_size = device.physical_block_size
+        device.name = url
+        super().__init__(device)
         self.info, self.copy_limit_bytes = device.info, device.copy_limit_bytes
-        self._device, self._patience = device, patience
+        self._patience = patience
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         self._patience.renew()
-        return self._device.read(ranges)
+        return super().read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         self._patience.renew()
-        self._device.write(chunks)
+        super().write(chunks)
 
     def flush(self) -> None:
         self._patience.renew()
-        self._device.flush()
+        super().flush()
 
 
 class _Login(NamedTuple):

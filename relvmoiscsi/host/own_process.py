@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline
-from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.device import Chunk, Device, ForwardingDevice
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import inherited_lock_fds, terminated
 
@@ -62,25 +62,21 @@ class _Stop(BaseException):
     """Ends the work without a write. No code in between may handle this exception as a failure of the device."""
 
 
-class AskingDevice(Device):
+class AskingDevice(ForwardingDevice):
     """Calls `begin` before the first write or flush of a device; a flush may take as long as a write."""
 
     def __init__(self, device: Device, begin: Begin) -> None:
-        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
-        self.physical_block_size = device.physical_block_size
-        self._device, self._begin = device, begin
+        super().__init__(device)
+        self._begin = begin
         self._has_begun = False
-
-    def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        return self._device.read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         self._ask()
-        self._device.write(chunks)
+        super().write(chunks)
 
     def flush(self) -> None:
         self._ask()
-        self._device.flush()
+        super().flush()
 
     def _ask(self) -> None:
         if not self._has_begun:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.device import Chunk, Device, ForwardingDevice
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
@@ -40,7 +40,7 @@ class Face(NamedTuple):
     label: str  #: digest of the LUN's first sectors
 
 
-class NamedPath(Device):
+class NamedPath(ForwardingDevice):
     """A LUN through one path. The LUN says its name before and after each batch of writes.
 
         t0  the array maps another LUN at the number of this path; the kernel notices nothing
@@ -51,19 +51,15 @@ class NamedPath(Device):
     """
 
     def __init__(self, path: Device, name: Tuple[str, str]) -> None:
-        self.name, self.size_bytes, self.block_size = path.name, path.size_bytes, path.block_size
-        self.physical_block_size = path.physical_block_size
-        self._path, self._name = path, name
-
-    def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        return self._path.read(ranges)
+        super().__init__(path)
+        self._name = name
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         self._verify_name()
-        self._path.write(chunks)
+        super().write(chunks)
 
     def flush(self) -> None:
-        self._path.flush()
+        super().flush()
         self._verify_name()
 
     def _verify_name(self) -> None:

@@ -4,18 +4,16 @@
 from bisect import bisect_left, bisect_right
 from typing import Iterable, List, Optional, Sequence, Tuple, Union
 
-from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, torn_bytes
+from relvmoiscsi.device import Chunk, Device, ForwardingDevice, Range, align_down, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Truncated
 
 
-class ReadCache(Device):
+class ReadCache(ForwardingDevice):
     """A device that reads each block of another device once, and keeps the blocks."""
 
     def __init__(self, device: Device) -> None:
-        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
-        self.physical_block_size = device.physical_block_size
+        super().__init__(device)
         self._whole = torn_bytes(device)
-        self._device = device
         self._starts: List[int] = []  # offsets of the kept stretches, ascending
         # the bytes of each stretch: whole blocks, no overlap. `overwrite` turns a stretch into a bytearray of its own
         self._known: List[Union[bytes, bytearray]] = []

@@ -18,7 +18,7 @@ from functools import partial
 from typing import ContextManager, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.device import Chunk, ForwardingDevice, Range
 from relvmoiscsi.errors import DeviceError, in_state
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
@@ -111,32 +111,32 @@ class BatchDeadline(Deadline):
         return OutOfTime(f"The target did not answer for {self.seconds:g} seconds, before {what}.")
 
 
-class CallDevice(Device):
+class CallDevice(ForwardingDevice):
     """The LUN of a call. No first write starts after the deadline; after the first write, the work goes on to its end.
 
     A flush counts as a write, because a flush may take as long.
     """
 
     def __init__(self, device: LunDevice, deadline: Deadline, batch_deadline: BatchDeadline) -> None:
-        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
-        self.physical_block_size, self.copy_limit_bytes = device.physical_block_size, device.copy_limit_bytes
-        self._device, self._deadline, self._batch_deadline = device, deadline, batch_deadline
+        super().__init__(device)
+        self.copy_limit_bytes = device.copy_limit_bytes
+        self._deadline, self._batch_deadline = deadline, batch_deadline
         self._has_begun = False
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         if self._has_begun:
             self._batch_deadline.renew()
-            return self._device.read(ranges)
+            return super().read(ranges)
         with terminated.waiting(), self._in_time():
-            return self._device.read(ranges)
+            return super().read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         with self._begun():
-            self._device.write(chunks)
+            super().write(chunks)
 
     def flush(self) -> None:
         with self._begun():
-            self._device.flush()
+            super().flush()
 
     @contextmanager
     def _begun(self) -> Iterator[None]:
