@@ -85,6 +85,7 @@ compile() {
         [ -x "$python" ] || continue
         pythons+=("$python")
         "$python" -m compileall -q relvmoiscsi tests drivers bench
+        "$python" -c 'import XenAPI, pytest; pytest.main(["--version"])' >/dev/null 2>&1 || true
     done
 }
 
