@@ -46,6 +46,10 @@ NEEDED_E2E=(
     pkill:procps
 )
 
+# Several stages may call at the same time.
+exec 9<"$0"
+flock 9
+
 missing=()
 if [ "${1:-}" = e2e ]; then
     NEEDED+=("${NEEDED_E2E[@]}")
@@ -74,7 +78,8 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 apt() {
-    apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@" </dev/null >"$log" 2>&1 || {
+    # A service that a package starts must not keep the lock (9).
+    apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@" </dev/null >"$log" 2>&1 9<&- || {
         cat "$log" >&2
         return 1
     }

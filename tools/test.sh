@@ -277,10 +277,7 @@ if in_ci; then seed=1; else seed=$RANDOM; fi
 export RELVMOISCSI_SEED=${RELVMOISCSI_SEED:-$seed}
 rm -f build/{e2e,e2e-fc}/junit.xml # of before
 behind=() # the longest first
-if asked_for vm "$@"; then
-    tools/need-packages.sh e2e
-    behind+=(fc vm)
-fi
+! asked_for vm "$@" || behind+=(fc vm)
 ! asked_for judges "$@" || behind+=(judges packages)
 ! asked_for collection "$@" || behind+=(collection)
 ! { asked_for unit "$@" && asked_for unit36 "$@"; } || behind+=(unit36)
