@@ -16,13 +16,13 @@ detach() {
 }
 trap 'stop_target; detach; rm -rf "$work"' EXIT
 
-# The command as anyone would type it; the directory of the demo is left out of what is shown.
+# The command as anyone would type it, in the directory of the demo.
 as_user=()
 python=python3
+project=$PWD
 relvmoiscsi() {
-    printf '\n$ relvmoiscsi %s\n' "${*//$work\//}"
-    PYTHONPATH=$PWD PYTHONIOENCODING=utf-8 "${as_user[@]}" "$python" -m relvmoiscsi "$@" 2>&1 | sed "s|$work/||g"
-    return "${PIPESTATUS[0]}"
+    printf '\n$ relvmoiscsi %s\n' "$*"
+    (cd "$work" && PYTHONPATH=$project PYTHONIOENCODING=utf-8 exec "${as_user[@]}" "$python" -m relvmoiscsi "$@" 2>&1)
 }
 
 # An iSCSI target on loopback with both images, tgt of the distribution: an ordinary process, and no kernel in it.
@@ -96,37 +96,37 @@ lvm_sees_both() {
 heading "1. A LUN with an SR on it, and the copy an array makes of it"
 tar -xSJf tests/data/images/golden/chain.tar.xz -C "$work" chain.img
 mv "$work/chain.img" "$work/original.img"
-relvmoiscsi show "$work/original.img"
+relvmoiscsi show original.img
 copy original.img clone.img
 
 heading "2. Why the copy cannot be used: it says that it is the original"
-relvmoiscsi check "$work/clone.img" --original "$work/original.img" | head -n 4 || true
+relvmoiscsi check clone.img --original original.img | head -n 4 || true
 echo "..."
 lvm_sees_both
 
 heading "3. New identities"
-relvmoiscsi resignature "$work/clone.img" --yes
-relvmoiscsi show "$work/clone.img"
+relvmoiscsi resignature clone.img --yes
+relvmoiscsi show clone.img
 
 heading "4. They share nothing, and nothing else changed"
-relvmoiscsi check "$work/clone.img" --original "$work/original.img"
+relvmoiscsi check clone.img --original original.img
 lvm_sees_both
 
-heading "5. The power goes: before the commit the run is taken back, behind it finished"
+heading "5. The power goes: before the commit, recover rolls the run back; after the commit, recover finishes it"
 for writes in 9 23; do
     copy original.img second.img
-    printf '\n$ python3 tools/cut_power.py second.img %d     # kill -9 behind so many writes\n' "$writes"
+    printf '\n$ python3 tools/cut_power.py second.img %d     # kill -9 after so many writes\n' "$writes"
     status=0
     { python3 tools/cut_power.py "$work/second.img" "$writes" || status=$?; } 2>/dev/null
     printf 'killed: exit status %d\n' "$status"
-    relvmoiscsi show "$work/second.img" || true
-    relvmoiscsi recover "$work/second.img" --yes
+    relvmoiscsi show second.img || true
+    relvmoiscsi recover second.img --yes
 done
-relvmoiscsi check "$work/second.img" --original "$work/original.img"
+relvmoiscsi check second.img --original original.img
 
 heading "6. And back again"
-relvmoiscsi undo "$work/second.img" --yes
-relvmoiscsi show "$work/second.img" | sed -n 1,4p
+relvmoiscsi undo second.img --yes
+relvmoiscsi show second.img | sed -n 1,4p
 
 heading "7. The same over iSCSI, as an ordinary user: no disk of the clone on this machine, no open-iscsi, no root"
 copy original.img third.img
