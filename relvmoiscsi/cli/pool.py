@@ -37,7 +37,7 @@ def add_pool(make: Maker) -> None:
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 
     def command(name: str, run: Any, what: str, more: str) -> argparse.ArgumentParser:
-        text = what + ".\n\n" + more
+        text = what[:1].upper() + what[1:] + ".\n\n" + more
         sub = commands.add_parser(name, description=text, formatter_class=group.formatter_class, help=what)
         sub.set_defaults(run=lambda arguments: _tells_how_far(run, arguments))
         sub.add_argument(
