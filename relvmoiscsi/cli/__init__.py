@@ -58,41 +58,50 @@ def _run(arguments: "Namespace") -> int:
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     logging.basicConfig(level=level, format="relvmoiscsi: %(message)s", stream=sys.stderr)
-    try:
-        with contextmanager(_end_signals_as_ctrl_c)():
+    with contextmanager(_one_ctrl_c)():
+        try:
             answer: Answer = arguments.run(arguments)
-    except RelvmoiscsiError as error:
-        return _say_failure(arguments, error)
-    except KeyboardInterrupt as stop:
-        return _say_interrupted(arguments, str(stop), getattr(stop, "facts", {}))
-    except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
-        import traceback  # noqa: PLC0415
+            is_printed = print_result(_json(answer.facts)) if arguments.json else print_text(answer.text)
+            return answer.status if is_printed else EXIT_NOT_PRINTED
+        except RelvmoiscsiError as error:
+            return _say_failure(arguments, error)
+        except KeyboardInterrupt as stop:
+            return _say_interrupted(arguments, str(stop), getattr(stop, "facts", {}))
+        except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
+            import traceback  # noqa: PLC0415
 
-        say(traceback.format_exc().rstrip())
-        say("This is a bug." + _how_to_tell(arguments), RED)
-        return EXIT_BUG
-    is_printed = print_result(_json(answer.facts)) if arguments.json else print_text(answer.text)
-    return answer.status if is_printed else EXIT_NOT_PRINTED
+            say(traceback.format_exc().rstrip())
+            say("This is a bug." + _how_to_tell(arguments), RED)
+            return EXIT_BUG
 
 
-def _end_signals_as_ctrl_c() -> "Iterator[None]":
+def _one_ctrl_c() -> "Iterator[None]":
     """Treat SIGTERM and SIGHUP as Ctrl-C: from kill, timeout, systemd, a closed terminal, a lost SSH connection.
 
-    Only the main thread may set signal handlers. A signal that is ignored or has a handler stays unchanged.
+    After the first signal, the block ignores the others. Otherwise a second Ctrl-C would end the clean-up and the
+    message on the state of the LUN. Only the main thread may set signal handlers. A signal that is ignored or has a
+    handler stays unchanged.
     """
     import signal  # noqa: PLC0415
     import threading  # noqa: PLC0415
 
-    ours = []
-    if threading.current_thread() is threading.main_thread():
-        ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    for number in ours:
-        signal.signal(number, signal.default_int_handler)
+    usual: List[Any] = [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)]
+    usual.append((signal.SIGINT, signal.default_int_handler))
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = [(number, before) for number, before in usual if is_main and signal.getsignal(number) == before]
+
+    def stop(*_signal: object) -> None:
+        for number, _before in ours:
+            signal.signal(number, lambda *_signal: None)  # a child process would inherit SIG_IGN
+        raise KeyboardInterrupt
+
+    for number, _before in ours:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        for number, before in ours:
+            signal.signal(number, before)
 
 
 def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:

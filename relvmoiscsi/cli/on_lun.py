@@ -27,6 +27,7 @@ from relvmoiscsi.cli.over_iscsi import may_open, say_where_seen
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import Lun, Result, Run
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
+from relvmoiscsi.formats import naming
 from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
@@ -42,7 +43,7 @@ FINISHED = "{}: the {} was finished."
 #: between the two reads of a LUN about which no pool has answered
 LOOK_SECONDS = 1.0
 #: the label, and the header of the first metadata area where LVM puts both: each change of the VG changes the header
-_COMPARED_RANGE = Range(0, 8192)
+_LABEL_AND_HEADER = Range(0, 8192)
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -65,7 +66,8 @@ class Target:
     def __init__(self, arguments: argparse.Namespace, device: "Opened", ids: ScsiIds) -> None:
         self.path, self.device, self.ids = arguments.device, device, ids
         self._arguments = arguments
-        self._looked, self._seen = 0.0, b""
+        self._compared: List[Range] = []  #: read twice where no pool was asked
+        self._looked, self._seen = 0.0, [b""]
         self.identification: Optional[Identification] = None
 
     def identify(self, lun: Optional[Lun], sr_uuid: Optional[str] = None, new_sr: str = "") -> Identification:
@@ -80,7 +82,8 @@ class Target:
         arguments = self._arguments
         with in_state(NOTHING_WRITTEN):
             must_be_able_to_ask(arguments)
-            self._looked, self._seen = time.monotonic(), self._look()
+            self._compared = self._ranges_of_lvm_and_sm(lun)
+            self._looked, self._seen = time.monotonic(), self.device.read(self._compared)
             pool = guard.verify_not_in_use(arguments, guard.ask_pool(self.path, self.ids, new_sr), self.ids)
             found = self.identification = identify(self.device, self.ids.own, pool, lun, sr_uuid)
         if not arguments.yes and not getattr(arguments, "dry_run", False):
@@ -114,19 +117,23 @@ class Target:
         assert self.identification is not None
         return not self._arguments.not_in_use and guard.is_nobody_asked(self.path, self.identification.pool)
 
-    def _look(self) -> bytes:
-        return self.device.read([Range(0, min(_COMPARED_RANGE.length, self.device.size_bytes))])[0]
+    def _ranges_of_lvm_and_sm(self, lun: Optional[Lun]) -> List[Range]:
+        """Return the ranges that change when LVM changes the VG, or the storage manager a record of the SR."""
+        found = [Range(0, min(_LABEL_AND_HEADER.length, self.device.size_bytes))]
+        if lun is None or lun.mgt is None:
+            return found
+        return found + lun.vg.ranges(lun.volume(naming.MGT).lv, 0, lun.mgt.length)
 
     def _look_again(self) -> None:
-        """Raises Refused when LVM, on any host, has changed the VG since `identify`."""
+        """Raises Refused when LVM or the storage manager, on any host, has changed the LUN since `identify`."""
         time.sleep(max(0.0, self._looked + LOOK_SECONDS - time.monotonic()))
-        now = self._look()
-        if now != self._seen:
-            offset = next(at for at, pair in enumerate(zip(now, self._seen)) if pair[0] != pair[1])
-            raise Refused(
-                f"{self.path} changed at byte {offset} since the first read. "
-                "Another program or host writes to this device: the LUN is in use."
-            )
+        for part, seen, now in zip(self._compared, self._seen, self.device.read(self._compared)):
+            if now != seen:
+                offset = part.offset + next(at for at, pair in enumerate(zip(now, seen)) if pair[0] != pair[1])
+                raise Refused(
+                    f"{self.path} changed at byte {offset} since the first read. "
+                    "Another program or host writes to this device: the LUN is in use."
+                )
 
 
 @contextmanager

@@ -252,6 +252,25 @@ def test_a_volume_group_that_changes_meanwhile_is_in_use(lun, command, monkeypat
     assert content(lun) == seen[1]
 
 
+def test_an_mgt_volume_that_changes_meanwhile_is_in_use(lun, command, monkeypatch):
+    """A new name of the SR changes no sector with an identity, and nothing of LVM."""
+    seen = []
+
+    def sleep(_seconds):
+        with open(str(lun), "rb") as file:
+            at = file.read().index(b"<name_label>test SR<") + 12
+        patched(lun, at, b"best")
+        seen.extend([at, content(lun)])
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(on_lun, "LOOK_SECONDS", 1.0)
+    ran = command("resignature", lun, "--yes", "--scsi-id", SCSI_ID)
+
+    assert ran.status == 4
+    assert f"{lun} changed at byte {seen[0]} since the first read." in ran.err
+    assert content(lun) == seen[1]
+
+
 def test_where_a_pool_was_asked_nobody_waits(lun, command, monkeypatch, pool):
     monkeypatch.setattr(on_lun, "LOOK_SECONDS", 1000.0)
 

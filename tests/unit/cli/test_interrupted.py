@@ -160,6 +160,29 @@ def test_sigterm_is_a_ctrl_c_while_the_lun_is_open(image, command, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("where", [(HostDevice, "close"), (output, "write_text")], ids=["clean-up", "message"])
+def test_who_presses_it_again_and_again_is_told_the_same(image, command, monkeypatch, where, again):
+    """A person in a hurry, and a terminal that goes away, send more than one signal."""
+    real_write, real = HostDevice.write, getattr(*where)
+
+    def write(device, chunks):
+        real_write(device, chunks)
+        monkeypatch.setattr(*where, once_more)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def once_more(*what):
+        os.kill(os.getpid(), again)
+        return real(*what)
+
+    monkeypatch.setattr(HostDevice, "write", write)
+    ran = command("resignature", image, "--yes")
+
+    assert ran.status == cli.EXIT_INTERRUPTED
+    assert ran.err == SAYS + FREE_SPACE.format(image) + "\n"
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
 def test_who_has_a_handler_of_his_own_keeps_it(image, command, monkeypatch):
     heard = []
     real = HostDevice.write
