@@ -211,6 +211,14 @@ def garbage(offset: int, length: int) -> bytes:
 # -- failures -------------------------------------------------------------------------------------------------------
 
 
+class Operation(NamedTuple):
+    """What a `FailingDisk` was asked to do."""
+
+    action: str
+    offset: int
+    batch: int  #: the number of the call that asked for it
+
+
 class FailingDisk(Device):
     """A disk whose operation number `fail_at` (from 1) fails with DeviceError.
 
@@ -222,7 +230,7 @@ class FailingDisk(Device):
     all       all is written and the failure is a lie; a flush that fails has then flushed
     late      nothing yet; `land` writes it, whenever that may be
 
-    `operations` counts what was tried; a run with `fail_at=0` never fails and tells how many there are.
+    `tried` has what was tried, `operations` its count; a run with `fail_at=0` never fails and tells how many there are.
     """
 
     def __init__(self, base: Device, fail_at: int = 0, for_good: bool = False, leaves: str = "nothing") -> None:
@@ -233,21 +241,24 @@ class FailingDisk(Device):
         self.fail_at = fail_at
         self.for_good = for_good
         self.leaves = leaves
-        self.operations = 0
+        self.tried: List[Operation] = []
+        self.batches = 0
         self.failed = False
         self.pending: List[Chunk] = []
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        self.batches += 1
         for wanted in ranges:
-            if self._fails():
+            if self._fails("read", wanted.offset):
                 raise DeviceError(self.name, "read", wanted.offset, wanted.length, "Input/output error", 5)
         return self.base.read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         check_chunks(self, chunks)
+        self.batches += 1
         done: List[Chunk] = []
         for chunk in chunks:
-            if self._fails():
+            if self._fails("write", chunk.offset):
                 done.extend(self._part_of(chunk))
                 self.pending += [chunk] if self.leaves == "late" else []
                 if done:
@@ -257,7 +268,8 @@ class FailingDisk(Device):
         self.base.write(done)
 
     def flush(self) -> None:
-        fails = self._fails()
+        self.batches += 1
+        fails = self._fails("flush", 0)
         if not fails or self.leaves == "all":
             self.base.flush()
         if fails:
@@ -267,8 +279,12 @@ class FailingDisk(Device):
         """What was reported as failed reaches the disk."""
         self.base.write(self.pending)
 
-    def _fails(self) -> bool:
-        self.operations += 1
+    @property
+    def operations(self) -> int:
+        return len(self.tried)
+
+    def _fails(self, action: str, offset: int) -> bool:
+        self.tried.append(Operation(action, offset, self.batches))
         fails = self.fail_at > 0 and (
             self.operations == self.fail_at or (self.for_good and self.operations > self.fail_at)
         )
