@@ -87,12 +87,14 @@ class CrashDisk(Device):
         if self.flushes != self.dropped_flush and self.groups[-1]:
             self.groups.append([])
 
-    def crash_images(self, limit: int = 2**10, seed: int = 0, samples: int = 64) -> Iterator[Tuple[str, SparseDisk]]:
+    def crash_images(
+        self, limit: int = 2**10, seed: int = 0, samples: int = 64, every: int = 1
+    ) -> Iterator[Tuple[str, SparseDisk]]:
         """Every disk that a power cut could leave, as (description, disk); the first is the untouched base.
 
         Groups with at most `limit` subsets are enumerated. For larger ones: every prefix in the order of issue, each
-        block missing alone, each block alone and `samples` random subsets. Blocks rewritten with what they held are
-        left out: they change nothing.
+        block missing alone, each block alone and `samples` random subsets; of prefixes and single blocks each
+        `every`'th. Blocks rewritten with what they held are left out: they change nothing.
 
         `self.report` says how many states were given and whether it was all of them.
         """
@@ -103,7 +105,7 @@ class CrashDisk(Device):
             changes = _changes(solid, group)
             self._count_group(len(changes), 2 ** len(changes) > limit)
             picker = random.Random(f"{seed} {number}")
-            for present in _subsets(len(changes), limit, samples, picker):
+            for present in _subsets(len(changes), limit, samples, picker, every):
                 image = _with_blocks(solid, changes, present)
                 yield self._counted(_describe(number, len(self.groups), changes, present), image)
             solid = _with_blocks(solid, group, range(len(group)))
@@ -156,16 +158,17 @@ def _changes(solid: SparseDisk, group: Sequence[Block]) -> List[Block]:
     return [b for b in group if writes[b.offset] > 1 or solid.peek(b.offset, len(b.data)) != b.data]
 
 
-def _subsets(count: int, limit: int, samples: int, picker: random.Random) -> Iterator[Tuple[int, ...]]:
+def _subsets(count: int, limit: int, samples: int, picker: random.Random, every: int) -> Iterator[Tuple[int, ...]]:
     """Non-empty subsets of range(count): all if there are at most `limit`, otherwise the telling ones."""
     if 2**count <= limit:
         for size in range(1, count + 1):
             yield from itertools.combinations(range(count), size)
         return
     everything = tuple(range(count))
-    for length in range(1, count + 1):
+    chosen = range(picker.randrange(every), count, every)
+    for length in sorted({count, *(index + 1 for index in chosen)}):
         yield everything[:length]
-    for index in range(count):
+    for index in chosen:
         yield everything[:index] + everything[index + 1 :]
         yield (index,)
     for _ in range(samples):
