@@ -87,12 +87,14 @@ class CrashDisk(Device):
         if self.flushes != self.dropped_flush and self.groups[-1]:
             self.groups.append([])
 
-    def crash_images(self, limit: int = 2**10, seed: int = 0, samples: int = 64) -> Iterator[Tuple[str, SparseDisk]]:
+    def crash_images(
+        self, limit: int = 2**10, seed: int = 0, samples: int = 64, every: int = 1
+    ) -> Iterator[Tuple[str, SparseDisk]]:
         """Every disk that a power cut could leave, as (description, disk); the first is the untouched base.
 
         Groups with at most `limit` subsets are enumerated. For larger ones: every prefix in the order of issue, each
-        block missing alone, each block alone and `samples` random subsets. Blocks rewritten with what they held are
-        left out: they change nothing.
+        block missing alone, each block alone and `samples` random subsets; of prefixes and single blocks each
+        `every`'th. Blocks rewritten with what they held are left out: they change nothing.
 
         `self.report` says how many states were given and whether it was all of them.
         """
@@ -103,7 +105,7 @@ class CrashDisk(Device):
             changes = _changes(solid, group)
             self._count_group(len(changes), 2 ** len(changes) > limit)
             picker = random.Random(f"{seed} {number}")
-            for present in _subsets(len(changes), limit, samples, picker):
+            for present in _subsets(len(changes), limit, samples, picker, every):
                 image = _with_blocks(solid, changes, present)
                 yield self._counted(_describe(number, len(self.groups), changes, present), image)
             solid = _with_blocks(solid, group, range(len(group)))
@@ -156,16 +158,17 @@ def _changes(solid: SparseDisk, group: Sequence[Block]) -> List[Block]:
     return [b for b in group if writes[b.offset] > 1 or solid.peek(b.offset, len(b.data)) != b.data]
 
 
-def _subsets(count: int, limit: int, samples: int, picker: random.Random) -> Iterator[Tuple[int, ...]]:
+def _subsets(count: int, limit: int, samples: int, picker: random.Random, every: int) -> Iterator[Tuple[int, ...]]:
     """Non-empty subsets of range(count): all if there are at most `limit`, otherwise the telling ones."""
     if 2**count <= limit:
         for size in range(1, count + 1):
             yield from itertools.combinations(range(count), size)
         return
     everything = tuple(range(count))
-    for length in range(1, count + 1):
+    chosen = range(picker.randrange(every), count, every)
+    for length in sorted({count, *(index + 1 for index in chosen)}):
         yield everything[:length]
-    for index in range(count):
+    for index in chosen:
         yield everything[:index] + everything[index + 1 :]
         yield (index,)
     for _ in range(samples):
@@ -211,6 +214,14 @@ def garbage(offset: int, length: int) -> bytes:
 # -- failures -------------------------------------------------------------------------------------------------------
 
 
+class Operation(NamedTuple):
+    """What a `FailingDisk` was asked to do."""
+
+    action: str
+    offset: int
+    batch: int  #: the number of the call that asked for it
+
+
 class FailingDisk(Device):
     """A disk whose operation number `fail_at` (from 1) fails with DeviceError.
 
@@ -222,7 +233,7 @@ class FailingDisk(Device):
     all       all is written and the failure is a lie; a flush that fails has then flushed
     late      nothing yet; `land` writes it, whenever that may be
 
-    `operations` counts what was tried; a run with `fail_at=0` never fails and tells how many there are.
+    `tried` has what was tried, `operations` its count; a run with `fail_at=0` never fails and tells how many there are.
     """
 
     def __init__(self, base: Device, fail_at: int = 0, for_good: bool = False, leaves: str = "nothing") -> None:
@@ -233,21 +244,24 @@ class FailingDisk(Device):
         self.fail_at = fail_at
         self.for_good = for_good
         self.leaves = leaves
-        self.operations = 0
+        self.tried: List[Operation] = []
+        self.batches = 0
         self.failed = False
         self.pending: List[Chunk] = []
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        self.batches += 1
         for wanted in ranges:
-            if self._fails():
+            if self._fails("read", wanted.offset):
                 raise DeviceError(self.name, "read", wanted.offset, wanted.length, "Input/output error", 5)
         return self.base.read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         check_chunks(self, chunks)
+        self.batches += 1
         done: List[Chunk] = []
         for chunk in chunks:
-            if self._fails():
+            if self._fails("write", chunk.offset):
                 done.extend(self._part_of(chunk))
                 self.pending += [chunk] if self.leaves == "late" else []
                 if done:
@@ -257,7 +271,8 @@ class FailingDisk(Device):
         self.base.write(done)
 
     def flush(self) -> None:
-        fails = self._fails()
+        self.batches += 1
+        fails = self._fails("flush", 0)
         if not fails or self.leaves == "all":
             self.base.flush()
         if fails:
@@ -267,8 +282,12 @@ class FailingDisk(Device):
         """What was reported as failed reaches the disk."""
         self.base.write(self.pending)
 
-    def _fails(self) -> bool:
-        self.operations += 1
+    @property
+    def operations(self) -> int:
+        return len(self.tried)
+
+    def _fails(self, action: str, offset: int) -> bool:
+        self.tried.append(Operation(action, offset, self.batches))
         fails = self.fail_at > 0 and (
             self.operations == self.fail_at or (self.for_good and self.operations > self.fail_at)
         )

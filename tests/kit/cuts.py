@@ -13,8 +13,9 @@ reader. `Judge.faults` says what is wrong with a disk that a power cut left; non
 
 import functools
 import hashlib
-import itertools
 from typing import NamedTuple
+
+import pytest
 
 from kit import (
     build_lvm,
@@ -440,15 +441,14 @@ def each_fault(judge, crash, undo_every=1, **how):
 # --- writes that land late
 
 
-def late_writes(base, run=resignature):
-    """(n, failing disk) for each write of a run that fails and is on its way still."""
-    for n in itertools.count(1):
-        failing = FailingDisk(base.copy(), n, leaves="late")
-        try:
-            run(failing)
-        except DeviceError as error:
-            if error.action == "write":
-                yield n, failing
-            continue
-        assert not failing.failed
-        return
+def late_writes(base, end=None):
+    """(n, failing disk) for each write of a resignature, or each before `end`, that fails and is on its way still."""
+    whole = FailingDisk(base.copy())
+    resignature(whole)
+    for n, tried in enumerate(whole.tried, 1):
+        if tried.action == "write" and (end is None or tried.offset < end):
+            failing = FailingDisk(base.copy(), n, leaves="late")
+            with pytest.raises(DeviceError):
+                resignature(failing)
+            assert failing.pending
+            yield n, failing

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The n-th read, write or flush fails, once or for good, for n = 1, 2, ... until the run succeeds.
+"""The n-th read, write or flush fails, once or for good: for each n, or for some in each batch of a run.
 
 The error is one of ours and says what state the LUN is in; that sentence is true. A person acts on it, so it is
 checked word for word against the disk, as a healthy host would find it afterwards.
 """
-
-import itertools
 
 import pytest
 
@@ -24,7 +22,7 @@ from kit.cuts import (
     same_but_for,
     undo,
 )
-from kit.examples import some
+from kit.examples import of_each_kind, some
 from relvmoiscsi import engine
 from relvmoiscsi.errors import DeviceError, Refused
 
@@ -49,21 +47,23 @@ FINISHED_AND_FREE_SPACE = "The {1} was finished; beyond that only free space of 
 TAKEN_BACK = "The {1} was taken back."
 
 
-def failures(base, run, for_good, leaves, skipped=()):
-    """(n, error, disk) for every operation of a run that can fail; the disk is what is left."""
-    for n in itertools.count(1):
-        if n in skipped:
-            continue
-        disk = base.copy()
-        failing = FailingDisk(disk, n, for_good, leaves)
-        try:
-            run(failing)
-        except DeviceError as error:
+def failures(base, run, for_good, leaves, tried, skipped=()):
+    """(n, error, disk) for operations of a run that can fail; the disk is what is left."""
+    for n in tried:
+        if n not in skipped:
+            disk = base.copy()
+            failing = FailingDisk(disk, n, for_good, leaves)
+            with pytest.raises(DeviceError) as raised:
+                run(failing)
             assert failing.failed
-            yield n, error, disk
-            continue
-        assert not failing.failed, f"operation {n} failed and the run went on as if it had not"
-        return
+            yield n, raised.value, disk
+
+
+def operations(base, run):
+    """The numbers of the operations of a run, or of some in each of its batches."""
+    whole = FailingDisk(base.copy())
+    run(whole)
+    return of_each_kind([str(tried.batch) for tried in whole.tried], 6, base.name)
 
 
 class Outcome:
@@ -126,11 +126,11 @@ class Outcome:
 
 
 def check(outcome, run, modes, name):
-    problems, count = [], 0
+    problems, count, tried = [], 0, operations(outcome.base, run)
     reads = {False: set(), True: set()}  # what a failing write leaves makes no difference to them
     for for_good, leaves in modes:
         skipped = frozenset(reads[for_good])
-        for n, error, disk in failures(outcome.base, run, for_good, leaves, skipped):
+        for n, error, disk in failures(outcome.base, run, for_good, leaves, tried, skipped):
             count += 1
             problems += outcome.faults(n, error, disk)
             if error.action == "read":
@@ -228,11 +228,11 @@ def test_a_device_that_loses_writes_is_noticed(name):
     original = image(name)
 
     class Forgetful(FailingDisk):
-        batches = lost = 0
+        written = lost = 0
 
         def write(self, chunks):
-            self.batches += 1
-            super().write(chunks[:-1] if self.batches == self.lost else chunks)
+            self.written += 1
+            super().write(chunks[:-1] if self.written == self.lost else chunks)
 
     for lost in (1, 3):
         disk = original.copy()
@@ -255,11 +255,11 @@ def test_lvm_that_works_beside_a_run_is_noticed_and_keeps_its_change(moment):
     batch = {"before": 0, "journal": 1, "contents": 3}[moment]
 
     class Shared(FailingDisk):
-        batches = 0
+        flushed = 0
 
         def flush(self):
-            Shared.batches += 1
-            if Shared.batches == batch:
+            Shared.flushed += 1
+            if Shared.flushed == batch:
                 lvm_commit(disk)
             super().flush()
 

@@ -15,7 +15,7 @@ from kit.chains.random_chain import random_chain
 from kit.chains.random_qcow2 import random_qcow2
 from kit.chains.tapdisk import Tapdisk
 from kit.cuts import SCSI_ID, entropy
-from kit.examples import seeds
+from kit.examples import WHOLE, of_each_kind, seeds
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import OneVdiRequest
@@ -50,26 +50,26 @@ def is_old(chain, disk, read):
 
 
 class Watched(Device):
-    """Calls `then` at one of the moments of a run: before a read, or behind a write."""
+    """Calls `then` at one of the moments of a run, by number from 1 on: before a read, or behind a write."""
 
-    def __init__(self, disk, moment=-1, then=None):
+    def __init__(self, disk, moment=0, then=None):
         self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
         self.physical_block_size = disk.physical_block_size
-        self.disk, self.moment, self.then, self.moments, self.writes = disk, moment, then, 0, []
+        self.disk, self.moment, self.then, self.moments, self.writes = disk, moment, then, [], []
 
-    def _pass(self):
-        self.moments += 1
-        if self.moments - 1 == self.moment:
+    def _pass(self, moment):
+        self.moments.append(moment)
+        if len(self.moments) == self.moment:
             self.then()
 
     def read(self, ranges):
-        self._pass()
+        self._pass("before a read")
         return self.disk.read(ranges)
 
     def write(self, chunks):
         self.writes.append(len(chunks))
         self.disk.write(chunks)
-        self._pass()
+        self._pass("behind a write")
 
     def flush(self):
         self.disk.flush()
@@ -120,11 +120,11 @@ def moments_of_copying(chain):
 
 @pytest.mark.parametrize("seed", seeds((2, 34), 2))
 def test_whoever_is_overtaken_while_it_copies_stops_and_what_a_guest_wrote_since_stays(seed):
-    """At every moment but between the last look and the write that it was for, which docs/protocol.rst says."""
+    """At any moment but between the last look and the write that it was for, which docs/protocol.rst says."""
     chain, read = vhds(seed, 20, thick=True, odd=False)
-    count = moments_of_copying(chain)
-    assert count > 8
-    for moment in range(count):
+    moments = moments_of_copying(chain)
+    assert len(moments) > 8
+    for moment in of_each_kind(moments, 4, "overtaken"):
         disk, found = chain.disk.copy(), {}
         first, second = copied(disk, 1), prepared(disk, 2)
 
@@ -184,10 +184,10 @@ def test_one_that_is_put_back_while_it_is_copied_gets_no_further_batch(make):
     made = prepared(chain.disk.copy())
 
     class Refreshed(Watched):
-        def _pass(self):
+        def _pass(self, moment):
             if len(self.writes) == 1:
                 self.disk = chain.disk.copy()
-            super()._pass()
+            super()._pass(moment)
 
     device = Refreshed(chain.disk.copy())
     with pytest.raises(Refused, match=r"changed at byte \d+ since it was read"):
@@ -215,8 +215,8 @@ def written_to_a_partial_block(chain, disk):
 @pytest.mark.parametrize("when", ["before the copies", "behind them"])
 def test_bitmaps_are_among_what_must_not_change(when):
     """The end footer is killed, as of a running VM, so that bitmap and data are all that changes."""
-    tried = 0
-    for seed in range(6):
+    tried, enough = 0, 6 if WHOLE else 1
+    for seed in range(12):
         chain, _ = vhds(seed, 40, thick=True, odd=False, killed=True)
         disk = chain.disk.copy()
         made = prepared(disk) if when == "before the copies" else copied(disk)
@@ -225,7 +225,9 @@ def test_bitmaps_are_among_what_must_not_change(when):
             with pytest.raises(Refused, match=r"changed at byte \d+ since it was read"):
                 engine.resignature(disk, made)
             assert flatten(disk, chain.leaf) == wanted
-    assert tried > 2
+        if tried == enough:
+            return
+    raise AssertionError("chance has changed: look for other seeds")
 
 
 @pytest.mark.parametrize("seed", seeds(range(10), 5))
