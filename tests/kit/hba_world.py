@@ -5,7 +5,8 @@ import base64
 import json
 import os
 import shutil
-from pathlib import Path
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
 
 from relvmoiscsi.host.this_host import Host
 
@@ -15,16 +16,32 @@ SERIAL = "4d1bc9bf-6ad9-49ca-9b5b-f9dc7321050e"
 WWPNS = ("2000020000000b00", "2000020000000b01")
 
 
+@lru_cache(maxsize=None)
+def recorded():
+    """The files, the links and the directories of a real host's sysfs, read once: every test makes a host of its own."""
+    captured = json.loads(DATA.read_text(encoding="utf-8"))
+    files = [
+        (path, content.encode("utf-8") if isinstance(content, str) else base64.b64decode(content["base64"]))
+        for path, content in captured["files"].items()
+    ]
+    links = list(captured["links"].items())
+    parents = {str(parent) for path, _ in files + links for parent in PurePosixPath(path).parents}
+    leaves = {path for path in parents if not any(other.startswith(path + "/") for other in parents)}
+    return files, links, sorted(leaves - {"."})
+
+
 class HbaWorld:
     """`host` is what is read; host1 and host3 see the LUN as sda and sdb; host0 and host2 are the target's ports."""
 
     def __init__(self, root):
         self.root = str(root)
-        captured = json.loads(DATA.read_text(encoding="utf-8"))
-        for path, content in captured["files"].items():
-            self.put(path, content if isinstance(content, str) else base64.b64decode(content["base64"]))
-        for path, target in captured["links"].items():
-            os.makedirs(os.path.dirname(self.at(path)), exist_ok=True)
+        files, links, directories = recorded()
+        for path in directories:
+            os.makedirs(self.at(path), exist_ok=True)
+        for path, content in files:
+            with open(self.at(path), "wb") as file:
+                file.write(content)
+        for path, target in links:
             os.symlink(target, self.at(path))
         for disk in ("sda", "sdb"):
             self.node(disk)
