@@ -44,8 +44,6 @@ FIRST_SECONDS = 5.0
 class IscsiLun(Lun):
     """A LUN that comes and goes with a session of this process. The kernel's sessions are not changed."""
 
-    asks_pool_again = True
-
     def __init__(self, access: Access, deadline: Deadline, lock_seconds: float) -> None:
         super().__init__(access.config.scsi_id, deadline, lock_seconds)
         self._access = access
