@@ -17,6 +17,9 @@ from relvmoiscsi.errors import Refused
 
 DEFAULT_SECONDS = 50.0  #: CloudStack waits 60 seconds for an answer
 CLEANUP_SECONDS = 8.0
+#: the limit for each batch of reads or writes after the first write, with lost sessions and retries included.
+#: open-iscsi has the same limit (node.session.timeo.replacement_timeout); array controllers take over in half that time
+BATCH_SECONDS = 120.0
 _LEAST_CLEANUP_SECONDS = 3.0
 
 #: The state of a LUN to which this call has not written; an earlier call may have written to the LUN.

@@ -81,7 +81,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "Lun", "Unreadable", "Volume", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_vdis",
     "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
-    "read_undoable", "vg_names",
+    "read_undoable", "refuse_databases", "vg_names",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -158,6 +158,7 @@ def prepare(
             found = survey.read_lun(cache, label)
             with said_who_asks(one):
                 refuse_other_vdis(cache, found, done.run, one)
+            refuse_databases(device.name, found, request.clear_databases)
             return done
         lun = survey.read_lun(cache, label)
         lun = without_databases(lun) if request.clear_databases else lun
@@ -185,6 +186,13 @@ def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optiona
     if one is None and run is not None and run.one is not None and earlier_run.has_kept_all(device, lun, run):
         return
     choice.refuse_other_vdis(device.name, lun, run, one)
+
+
+def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> None:
+    """Raises Refused where a resignatured LUN holds databases of a pool that were to be cleared."""
+    if clear_databases and lun is not None and databases(lun):
+        problem = f"{name} was resignatured before, without --clear-metadata-vdi."
+        raise Refused(problem + " Use --again to resignature the LUN once more.")
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:

@@ -20,7 +20,7 @@ from typing import Any, ContextManager, Iterator, NamedTuple, Union
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import UNDO, AlreadyDone, Mark, Prepared, ResignatureRequest, Result, Run, fits
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, in_state
 from relvmoiscsi.formats.identity import Entropy
 from relvmoiscsi.wording import human_size
 
@@ -162,6 +162,8 @@ def _settle(
         return "The resignature that was cut was taken back"
     if why:  # one VDI cannot be undone after the commit; `prepare` checks the VDIs for the new run
         return "The resignature that was cut was finished"
+    with in_state("The resignature that was cut was finished."):
+        engine.refuse_databases(device.name, result.lun, request.clear_databases)
     return Outcome(result, was_cut=True)
 
 

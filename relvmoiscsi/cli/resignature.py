@@ -103,11 +103,8 @@ def _already_done(
 
     Raises Refused where the options choose other ids than the ids on the LUN.
     """
-    if arguments.clear_metadata_vdi and lun is not None and engine.databases(lun):
-        raise Refused(
-            f"{arguments.device} was resignatured before, without --clear-metadata-vdi. "
-            "Use --again to resignature the LUN once more."
-        ).in_state(NOTHING_WRITTEN)
+    with in_state(NOTHING_WRITTEN):
+        engine.refuse_databases(arguments.device, lun, arguments.clear_metadata_vdi)
     path, new_ids = arguments.device, done.run.ids if done.run else None
     known = new_ids or IdMap("", {"": done.sr_uuid}, {})
     _refuse_contradictions(arguments, chosen, known, "Use --again to resignature the LUN once more.")

@@ -12,6 +12,7 @@ not wait for a disk that does not answer.
 """
 
 import os
+import stat
 from contextlib import contextmanager
 from typing import Dict, Iterator
 
@@ -48,6 +49,22 @@ def close_all_but_lun() -> None:
     """In a forked child: close the child's copies of all locks except the locks and switches of LUNs."""
     for descriptor in [descriptor for descriptor, guards_lun in _noted.items() if not guards_lun]:
         _close(descriptor)
+
+
+def leave_to_child() -> None:
+    """Give up this process's copies of the locks and switches of LUNs: a child that still writes alone keeps them.
+
+    The descriptors lead to /dev/null afterwards, so closing them releases nothing.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in [descriptor for descriptor, guards_lun in _noted.items() if guards_lun]:
+        os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+
+
+def is_left(descriptor: int) -> bool:
+    """Return whether `leave_to_child` has given up the lock: then the lock file must stay."""
+    return stat.S_ISCHR(os.fstat(descriptor).st_mode)
 
 
 def _close(descriptor: int) -> None:

@@ -7,13 +7,18 @@ A read of a disk that does not answer ends for no signal. A process with a threa
     waits until the deadline          opens the device, reads, plans
     "may I write?"         <--------- before the first write
     yes, if time is left   --------->
-    waits for the end                 writes to the end, even after the deadline
+    waits BATCH_SECONDS               writes to the end, even after the deadline
+                           <--------- before each further batch, from when the parent waits anew
 
 The parent waits for a child that has begun to write, because a write cannot be taken back. The parent kills a child
 that has not begun at the deadline. That child has written nothing, and ends as soon as its read returns. A child also
 dies with the parent, unless the child hangs in the kernel. A child that hangs keeps its locks. So the parent takes the
 locks that the work asks for (`in_call`), and a child has at most the locks of its LUN. Only the parent heeds a SIGTERM
 (terminated.py).
+
+The parent also kills a child whose batch hangs: SM and LVM must not wait for a LUN that may never answer, such as a
+map that queues without paths. The hanging write may land later. So the locks of the LUN stay with that child until it
+has ended, as after the end of the parent.
 """
 
 import ctypes
@@ -26,8 +31,8 @@ import signal
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
-from relvmoiscsi.deadline import NOT_BEGUN, Deadline
-from relvmoiscsi.device import Chunk, Device, ForwardingDevice
+from relvmoiscsi.deadline import BATCH_SECONDS, NOT_BEGUN, Deadline, OutOfTime
+from relvmoiscsi.device import Chunk, Device, ForwardingDevice, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import inherited_lock_fds, terminated
 
@@ -49,7 +54,6 @@ _AT_ONCE = 64  #: processes; a host may have thousands of disks
 
 _parent: Optional["_Parent"] = None  # set in a child only
 _given_up: List[int] = []  # children that had not ended when this process gave them up
-_kept: List[ExitStack] = []  # locks of children that still write: the locks end with this process
 
 
 def still_there() -> List[int]:
@@ -63,12 +67,20 @@ class _Stop(BaseException):
 
 
 class AskingDevice(ForwardingDevice):
-    """Calls `begin` before the first write or flush of a device; a flush may take as long as a write."""
+    """Calls `begin` before the first write or flush of a device, and before each batch after that.
+
+    A flush may take as long as a write.
+    """
 
     def __init__(self, device: Device, begin: Begin) -> None:
         super().__init__(device)
         self._begin = begin
         self._has_begun = False
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        if self._has_begun:
+            self._begin()
+        return super().read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         self._ask()
@@ -79,9 +91,8 @@ class AskingDevice(ForwardingDevice):
         super().flush()
 
     def _ask(self) -> None:
-        if not self._has_begun:
-            self._begin()
-            self._has_begun = True
+        self._begin()
+        self._has_begun = True
 
 
 @contextmanager
@@ -134,11 +145,14 @@ def run_in_child(
 ) -> str:
     """Run `work` in a child process and return its result. `work` calls its argument before its first write.
 
+    From then on `work` calls the argument at least each BATCH_SECONDS, or is given up.
+
     `what` is the step that did not happen by the deadline, such as "the LUN was read". A child with `only_reads` keeps
     no locks of this process. Any other child keeps the locks of LUNs: its hanging write may complete after this process
     has ended. `lock` is the function that the work passes to `in_call`.
 
     - OutOfTime: the deadline passed before the first write.
+    - Refused: after the first write, `work` was silent for BATCH_SECONDS.
     - RelvmoiscsiError: `work` raised a RelvmoiscsiError; message, key and state are the same.
     - RuntimeError: `work` raised another exception, which the child has logged.
     """
@@ -148,17 +162,17 @@ def run_in_child(
     try:
         child = _fork(work, guards_lun=not only_reads)
         while True:
-            line = _line(child.answers, None if begun else deadline)
+            line = _line(child.answers, Deadline(BATCH_SECONDS) if begun else deadline)
             if line is None:
                 _kill(child.pid)
-                raise deadline.over(what)
+                raise _silent() if begun else deadline.over(what)
             if line.startswith(_LOCK) and lock is not None:
                 _answer(child, _locked(locks, lock, line[len(_LOCK) :].decode("ascii")))
             elif line == _UNLOCK:
                 locks.close()
                 _answer(child, {})
             elif line == _MAY_I_WRITE:
-                if not deadline.has_passed:
+                if not (begun or deadline.has_passed):
                     terminated.heed_no_longer()
                     begun = True
                 _answer(child, {"yes": begun})
@@ -174,10 +188,14 @@ def run_in_child(
         if child is not None:
             _close(child)
             _reap([child.pid])
-            if begun and child.pid in _given_up:
-                _kept.append(locks)  # the child still writes, and this process will end soon
-            else:
-                locks.close()
+            if begun and child.pid in _given_up:  # the child still writes
+                inherited_lock_fds.leave_to_child()
+            locks.close()
+
+
+def _silent() -> Refused:
+    problem = f"The LUN did not answer for {BATCH_SECONDS:g} seconds in the middle of the work."
+    return Refused(problem, OutOfTime.sm_key).in_state(_MAYBE_BEGUN)
 
 
 def _answer(child: _Child, answer: Dict[str, Any]) -> None:

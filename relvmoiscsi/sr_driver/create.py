@@ -5,7 +5,7 @@ import logging
 import math
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Iterator, Optional
+from typing import TYPE_CHECKING, Iterator, Optional
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
@@ -43,15 +43,15 @@ def sr_create(
 
     def verify_again() -> None:
         """Check the pool again: a user may have attached the LUN while the call waited for locks and logins."""
-        if lun.asks_pool_again:
-            verify_unused(lun.scsi_id, read_pool(xapi), call.sr_ref, here=call.host_ref)
+        verify_unused(lun.scsi_id, read_pool(xapi), call.sr_ref, here=call.host_ref)
 
+    lun.verify_again = verify_again
     log.info("sr_create: LUN %s", lun.scsi_id)
     with _naming_the_way_out(lun, call, xapi):
         if not config.is_meant:
             with in_state(NOTHING_WRITTEN):
                 raise _not_meant(lun, pool)
-        return lun.with_device(partial(_resignatured, lun, config, asked, verify_again), writable=True)
+        return lun.with_device(partial(_resignatured, lun, config, asked), writable=True)
 
 
 @contextmanager
@@ -119,9 +119,7 @@ def _held_there(device: "Device") -> str:
     return f"{found.lun.sr_uuid} the SR {found.lun.sr_uuid} ({label!r})"
 
 
-def _resignatured(
-    lun: Lun, config: CallRequest, asked: Optional[OneVdiSetting], verify: Callable[[], None], device: "Device"
-) -> str:
+def _resignatured(lun: Lun, config: CallRequest, asked: Optional[OneVdiSetting], device: "Device") -> str:
     """Give the LUN new identities and return the new SR UUID, which is not the UUID of this call's SR.
 
     xapi has a row for the call's SR. If xapi dies during the call, that row stays, and no other SR of the same UUID
@@ -133,4 +131,4 @@ def _resignatured(
     one = OneVdiRequest(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
     request = ResignatureRequest(lun.scsi_id, one=one, clear_databases=config.clear_databases)
     locks = Locks(of_lvm=lun.is_seen, of_sm=lun.is_seen and not lun.has_sm_lock)
-    return resignatured(device, request, lun.deadline, locks, verify)
+    return resignatured(device, request, lun.deadline, locks, lun.verify_again)

@@ -39,14 +39,19 @@ class Locks(NamedTuple):
 
 
 @contextmanager
-def take_locks(deadline: Deadline, wanted: str) -> Iterator[None]:
-    """Hold the locks that a `_SmLog` asks for: JSON of `of_sm` and the names of the volume groups (null: no locks)."""
+def take_locks(deadline: Deadline, verify: Callable[[], None], wanted: str) -> Iterator[None]:
+    """Hold the locks that a `_SmLog` asks for: JSON of `of_sm` and the names of the volume groups (null: no locks).
+
+    `verify` is called under the locks. Errors of `verify` go through, and nothing is written.
+    """
     of_sm, vg_names = json.loads(wanted)
     with ExitStack() as held:
         if of_sm:
             held.enter_context(sm_locks.lvm_lock(timeout=waiting(deadline, VG_LOCK_SECONDS)))
         if vg_names is not None:
             held.enter_context(lvm_locks(vg_names, timeout=waiting(deadline, VG_LOCK_SECONDS)))
+        with in_state(NOTHING_WRITTEN):
+            verify()
         yield
 
 
@@ -59,7 +64,7 @@ def resignatured(
 ) -> str:
     """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID.
 
-    `verify` is the last call before the first write. Errors of `verify` go through, and nothing is written.
+    `verify` is as for `take_locks`. A child process does not call `verify`: its parent does.
     """
     done = procedure.resignature(device, os.urandom, _SmLog(device, deadline, locks, verify), request)
     if isinstance(done, AlreadyDone):
@@ -126,9 +131,7 @@ class _SmLog(procedure.Voice):
     def locks(self, run: Run) -> Iterator[None]:
         """Hold SM's LVM lock and LVM's locks on both names of the volume group, if LVM sees the LUN."""
         wanted = json.dumps([self._locks.of_sm, list(engine.vg_names(run)) if self._locks.of_lvm else None])
-        with in_call(partial(take_locks, self._deadline), wanted):
-            with in_state(NOTHING_WRITTEN):
-                self._verify()
+        with in_call(partial(take_locks, self._deadline, self._verify), wanted):
             yield
 
     def has_settled(self, mark: Mark, result: Result) -> None:

@@ -115,12 +115,13 @@ class Lun:
     """The LUN that a call names."""
 
     is_seen = True  #: LVM on this host sees the LUN, so writes need LVM's locks. Known after the LUN is open
-    asks_pool_again = False  #: the call reads the pool's records again before the first write
     has_sm_lock = False  #: SM's LVM lock has been held since before the LUN came
 
     def __init__(self, scsi_id: str, deadline: "Deadline", lock_seconds: float = math.inf) -> None:
         """`lock_seconds` limits the wait for a lock, together with the deadline."""
         self.scsi_id, self.deadline, self.lock_seconds = scsi_id, deadline, lock_seconds
+        #: the last check of the pool, under the locks against LVM; its errors refuse the call
+        self.verify_again: Callable[[], None] = lambda: None
 
     def with_device(self, work: Work, writable: bool) -> str:
         """Open the LUN, run `work` on it and return its result. No other relvmoiscsi of this host works on the LUN.

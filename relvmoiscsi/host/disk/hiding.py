@@ -129,9 +129,11 @@ def hidden(scsi_id: str, host: Host = THIS_HOST) -> Iterator[None]:
     try:
         yield
     finally:
-        _switch_off(names, descriptor, host)
+        is_left = inherited_lock_fds.is_left(descriptor)  # the LUN stays hidden as long as the child may write
+        _switch_off(() if is_left else names, descriptor, host)
         try:
-            _show(scsi_id, host)
+            if not is_left:
+                _show(scsi_id, host)
         except RelvmoiscsiError as error:  # must not hide an error of the block
             log.warning("udev was not asked to look at LUN %s again: %s", scsi_id, error)
         log.debug("LUN %s is hidden no longer by this call", scsi_id)

@@ -68,19 +68,28 @@ def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> s
 
     Raises Refused for several usable disks, NotFound for none.
     """
-    states = {disk: _text(os.path.join(host.sysfs, "block", disk, "device/state")) for disk in disks}
-    usable = [disk for disk in disks if states[disk] and states[disk] not in _DEAD_STATES]
-    if len(usable) == 1:
-        return usable[0]
-    if not usable:
-        listed = ", ".join("{} is {}".format(disk, states[disk] or "gone") for disk in disks) or "no disk has its id"
+    alive = usable(disks, host)
+    if len(alive) == 1:
+        return alive[0]
+    if not alive:
+        states = ["{} is {}".format(disk, _state(disk, host) or "gone") for disk in disks]
+        listed = ", ".join(states) or "no disk has its id"
         raise NotFound(f"LUN {scsi_id} cannot be reached: {listed}.", sm_key="ISCSIDevice")
     raise Refused(
-        f"LUN {scsi_id} has {len(usable)} paths ({_named_paths(usable, host)}) and multipathing is off on this host. "
+        f"LUN {scsi_id} has {len(alive)} paths ({_named_paths(alive, host)}) and multipathing is off on this host. "
         "Turn multipathing on, or leave one path: log out of all portals but one, or map the LUN in one fabric. Then "
         "try again.",
         sm_key="MultipathGenericFailure",
     )
+
+
+def usable(disks: Sequence[str], host: Host = THIS_HOST) -> List[str]:
+    """Return the disks that the kernel still sends requests to."""
+    return [disk for disk in disks if _state(disk, host) not in ("", *_DEAD_STATES)]
+
+
+def _state(disk: str, host: Host) -> str:
+    return _text(os.path.join(host.sysfs, "block", disk, "device/state"))
 
 
 def find_map(scsi_id: str, host: Host = THIS_HOST) -> Optional[Map]:

@@ -19,7 +19,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Device, ForwardingDevice
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
-from relvmoiscsi.host.disk import holders
+from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -41,18 +41,21 @@ class Face(NamedTuple):
 
 
 class NamedPath(ForwardingDevice):
-    """A LUN through one path. The LUN says its name before and after each batch of writes.
+    """A LUN through one path, or through its map. The LUN says its name before and after each batch of writes.
 
         t0  the array maps another LUN at the number of this path; the kernel notices nothing
         t1  a write lands on the other LUN, which may be the original
+
+    A write to a map may take any path of the map that is not dead, also a path that was dead when the call looked. So
+    the LUN says its name through each of these paths. A path that does not answer ends the run.
 
     Only a change between the answer and the write remains undetected. A path that fails is not replaced by another
     path within a run: a write of the failed path may land late, and only the next call ends such writes.
     """
 
-    def __init__(self, path: Device, name: Tuple[str, str]) -> None:
+    def __init__(self, path: Device, name: Tuple[str, str], host: Host = THIS_HOST) -> None:
         super().__init__(path)
-        self._name = name
+        self._name, self._host = name, host
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         self._verify_name()
@@ -63,13 +66,22 @@ class NamedPath(ForwardingDevice):
         self._verify_name()
 
     def _verify_name(self) -> None:
-        now = scsi.live_scsi_id(self.name), scsi.live_serial(self.name)
-        if now != self._name:
-            raise Refused(
-                f"{self.name} was the LUN {self._name[0]} (serial number {self._name[1]}) and is {now[0]} (serial "
-                f"number {now[1]}) now: the array has mapped another LUN in its place. Check the mapping at the array.",
-                "ISCSIDevice",
-            )
+        for path in self._paths() or [self.name]:
+            now = scsi.live_scsi_id(path), scsi.live_serial(path)
+            if now != self._name:
+                raise Refused(
+                    f"{path} was the LUN {self._name[0]} (serial number {self._name[1]}) and is {now[0]} (serial "
+                    f"number {now[1]}) now: the array has mapped another LUN in its place. Check the mapping at the "
+                    "array.",
+                    "ISCSIDevice",
+                )
+
+    def _paths(self) -> List[str]:
+        """Return the nodes of the map's paths that are not dead; [] if the device is no map."""
+        if os.path.dirname(self.name) != os.path.join(self._host.dev, "mapper"):
+            return []
+        the_map = multipath.find_map(self._name[0], self._host)  # multipathd may add paths at any time
+        return [self._host.node(disk) for disk in multipath.usable(the_map.paths, self._host)] if the_map else []
 
 
 def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, Face]:

@@ -90,7 +90,8 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
             try:
                 yield
             finally:
-                _remove(path)
+                if not inherited_lock_fds.is_left(descriptor):
+                    _remove(path)
             return
 
 

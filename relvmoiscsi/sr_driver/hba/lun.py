@@ -83,7 +83,7 @@ class HbaLun(Lun):
             from relvmoiscsi.sr_driver.rewrite import take_locks  # noqa: PLC0415 - see _load_engine
 
             write = partial(_written, nodes, work, self.discovery.name, self.deadline)
-            lock = partial(take_locks, self.deadline)
+            lock = partial(take_locks, self.deadline, self.verify_again)
             answer = run_in_child(write, self.deadline, "the LUN had been read", lock=lock)
             self.discovery.is_new = True
         return answer

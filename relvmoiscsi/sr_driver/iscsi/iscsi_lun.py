@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import ContextManager, Iterator, List, Sequence, Tuple
 
-from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.deadline import BATCH_SECONDS, Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, ForwardingDevice, Range
 from relvmoiscsi.errors import DeviceError, in_state
 from relvmoiscsi.host import terminated
@@ -33,9 +33,6 @@ from relvmoiscsi.sr_driver.transport import Lun, Work
 
 log = logging.getLogger(__name__)
 
-#: the limit for each batch of reads or writes after the first write, with lost sessions included. open-iscsi has the
-#: same limit (node.session.timeo.replacement_timeout); array controllers take over in half of that time
-LOST_SECONDS = 120.0
 #: after the deadline, for the answer to the first write. If a lost session delays that write for longer, the write
 #: fails: the caller may have taken the LUN away
 FIRST_SECONDS = 5.0
@@ -43,8 +40,6 @@ FIRST_SECONDS = 5.0
 
 class IscsiLun(Lun):
     """A LUN that comes and goes with a session of this process. The kernel's sessions are not changed."""
-
-    asks_pool_again = True
 
     def __init__(self, access: Access, deadline: Deadline, lock_seconds: float) -> None:
         super().__init__(access.config.scsi_id, deadline, lock_seconds)
@@ -91,7 +86,7 @@ class IscsiLun(Lun):
 
 
 class BatchDeadline(Deadline):
-    """The deadline of the call, until `renew` starts a limit of LOST_SECONDS for one batch."""
+    """The deadline of the call, until `renew` starts a limit of BATCH_SECONDS for one batch."""
 
     _is_of_a_batch = False
 
@@ -100,7 +95,7 @@ class BatchDeadline(Deadline):
         self.seconds = call.seconds
 
     def renew(self) -> None:
-        self._end, self.seconds, self._is_of_a_batch = self._clock() + LOST_SECONDS, LOST_SECONDS, True
+        self._end, self.seconds, self._is_of_a_batch = self._clock() + BATCH_SECONDS, BATCH_SECONDS, True
 
     def extend(self, seconds: float) -> None:
         self._end += seconds

@@ -150,7 +150,7 @@ def test_work_that_is_killed_says_what_may_be(begins, state):
         run_in_child(work, NO_DEADLINE, "it was done")
 
 
-def test_a_device_asks_once_and_before_its_first_write():
+def test_a_device_asks_before_its_first_write_and_each_batch_after_that():
     asked = []
     disk = SparseDisk(4096)
     device = AskingDevice(disk, lambda: asked.append(disk.read([Range(0, 4)])[0]))
@@ -161,7 +161,9 @@ def test_a_device_asks_once_and_before_its_first_write():
         device.write([Chunk(0, bytes([number]) * 512)])
         device.flush()
 
-    assert asked == [bytes(4)]
+    assert asked == [bytes(4), b"\1" * 4, b"\1" * 4, b"\2" * 4]
+    device.read([Range(0, 4)])
+    assert asked[4:] == [b"\2" * 4]
     assert disk.read([Range(0, 4)]) == [b"\2" * 4]
     assert (device.name, device.size_bytes, device.block_size) == (disk.name, disk.size_bytes, disk.block_size)
 
@@ -523,6 +525,39 @@ def test_what_has_begun_to_write_is_waited_for_by_a_call_that_is_terminated():
 
     with heeded():
         assert run_in_child(work, NO_DEADLINE, "it was done") == "written"
+
+
+def test_a_write_that_hangs_is_given_up_and_keeps_what_guards_the_lun_alone(tmp_path, fairlock, stuck, monkeypatch):
+    """SM waited for a map that queues without paths, for as long as that had none."""
+    monkeypatch.setattr(child_module, "BATCH_SECONDS", 0.05)
+    host, clock = Host(str(tmp_path)), Clock()
+    files = [("lockf", tmp_path / LVM_LOCK), ("flock", tmp_path / "lvm/V_VG_XenStorage-old")]
+    (tmp_path / "lvm").mkdir()
+
+    def work(begin):
+        begin()
+        with in_call(both_locks, str(tmp_path)):
+            clock.now += 60  # the deadline is over, and the batch has its own limit
+            begin()
+            for_ever()
+        return "never"
+
+    silent = pytest.raises(Refused, match="did not answer for 0.05 seconds.*" + MAYBE_BEGUN)
+    with silent, lun_lock(CLONE, host, 1), hidden(CLONE, host=host):
+        run_in_child(work, Deadline(50, clock), "the LUN was read", lock=both_locks)
+
+    assert all(is_free(how, path) for how, path in files)
+    assert fairlock.readline() == b"free\n"
+    assert is_switch_on(CLONE, host) and not is_free("lockf", tmp_path / LUN_LOCKS / CLONE)
+    with pytest.raises(Refused, match="is held by"), lun_lock(CLONE, host, 0):
+        pytest.fail("taken twice")
+
+    os.kill(stuck[0], signal.SIGKILL)
+    os.waitid(os.P_PID, stuck[0], os.WEXITED | os.WNOWAIT)
+    assert not is_switch_on(CLONE, host)
+    with lun_lock(CLONE, host, 1), hidden(CLONE, host=host):
+        pass
+    assert not (tmp_path / LUN_LOCKS / CLONE).exists() and not (tmp_path / "run/relvmoiscsi/hide").exists()
 
 
 def test_a_signal_to_the_work_alone_does_not_end_it():

@@ -99,6 +99,32 @@ def test_the_page_cache_of_a_path_that_has_gone_is_nothing_to_drop(disks, caplog
     assert "sdb may be read from the page cache as it was before" in caplog.text
 
 
+@pytest.mark.parametrize("is_dead, asked", [(False, ["sdb", "sdc"]), (True, ["sdb"])])
+def test_a_map_writes_to_no_path_that_is_another_lun(tmp_path, monkeypatch, is_dead, asked):
+    """t0 the call looks and sdc is dead, t1 the original is mapped at its number, t2 multipathd takes sdc back."""
+    host, said, disk = Host(str(tmp_path)), [], SparseDisk(1 << 20, name=str(tmp_path / "dev/mapper/m"))
+    files = {"dm-0/dm/uuid": "mpath-" + SCSI_ID, "dm-0/dm/name": "m", "dm-0/slaves/sdb/x": "", "dm-0/slaves/sdc/x": ""}
+    files.update({"sdb/device/state": "running", "sdc/device/state": "offline" if is_dead else "running"})
+    for name, text in files.items():
+        (tmp_path / "sys/block" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys/block" / name).write_text(text + "\n")
+
+    def live_scsi_id(path):
+        said.append(os.path.basename(path))
+        return "3600of_the_original" if path == host.node("sdc") else SCSI_ID
+
+    monkeypatch.setattr(scsi, "live_scsi_id", live_scsi_id)
+    monkeypatch.setattr(scsi, "live_serial", lambda _path: "serial")
+    device = NamedPath(disk, (SCSI_ID, "serial"), host)
+
+    if is_dead:
+        device.write([Chunk(0, b"1" * 512)])
+    else:
+        with pytest.raises(Refused, match="sdc was the LUN .* is 3600of_the_original"):
+            device.write([Chunk(0, b"1" * 512)])
+    assert (said, disk.read([Range(0, 1)])) == (asked, [b"1" if is_dead else b"\0"])
+
+
 @pytest.fixture
 def named(monkeypatch):
     """(a LUN through one path, the names that the LUN says: one can be changed)"""

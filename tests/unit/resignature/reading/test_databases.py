@@ -1,18 +1,36 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A VDI that is to hold the database of a pool: seen, kept unless somebody asks, taken out in the same atomic step."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from kit import reader
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
-from kit.cuts import SCSI_ID, CrashDisk, Judge, done, entropy, every_fault, recover, resignature, undo
+from kit.cuts import SCSI_ID, CrashDisk, Judge, cut_before, done, entropy, every_fault, recover, resignature, undo
 from kit.sparse import join
-from relvmoiscsi import engine
-from relvmoiscsi.engine import OneVdiRequest
+from relvmoiscsi import engine, procedure
+from relvmoiscsi.engine import AlreadyDone, OneVdiRequest
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.sm_work import databases
 
+SWITCHED = 5  #: the flush behind which the commit is durable, and the run not finished
 POOL = "OpaqueRef:5b5c2d3e-7ff0-4a3c-8f5b-1f3b0a7c9d11"
+
+
+class Agrees(procedure.Voice):
+    agrees_to_settle = has_settled = copying = reading_back = lambda *_: None
+
+    def agrees_to(self, prepared):
+        return True
+
+    def locks(self, run):
+        return ExitStack()
+
+
+def asks(clear, **more):
+    return engine.ResignatureRequest(scsi_id=SCSI_ID, clear_databases=clear, **more)
 
 
 def of_pool(volume, pool=POOL):
@@ -117,3 +135,17 @@ def test_with_one_vdi_it_is_gone_as_well():
     after = done(built.disk, run=cleared, one=OneVdiRequest())
 
     assert pools(after) == {"disk": ""} and not recover(after)
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["done", "cut behind its commit"])
+def test_a_run_without_it_is_no_answer_to_who_asks_for_it(is_cut):
+    """The driver answered success, and the pool would have written its database into the copy."""
+    built = build_sr([vhd("disk", bat_entries=SMALL_BAT), of_pool(raw("database", vdi_type="metadata"))])
+    disk = cut_before(built.disk, SWITCHED) if is_cut else done(built.disk).copy()
+
+    with pytest.raises(Refused, match="without --clear-metadata-vdi") as caught:
+        procedure.resignature(disk, entropy(1), Agrees(), asks(True))
+    assert caught.value.disk_state == ("The resignature that was cut was finished." if is_cut else NOTHING_WRITTEN)
+    assert isinstance(procedure.resignature(disk, entropy(1), Agrees(), asks(False)), AlreadyDone)
+    procedure.resignature(disk, entropy(1), Agrees(), asks(True, again=True))
+    assert isinstance(procedure.resignature(disk, entropy(1), Agrees(), asks(True)), AlreadyDone)

@@ -565,7 +565,7 @@ def test_a_connection_that_is_lost_after_the_deadline_is_made_anew(driver, clone
 
 
 def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(driver, clone, clock, monkeypatch):
-    monkeypatch.setattr(lun_module, "LOST_SECONDS", 0.5)
+    monkeypatch.setattr(lun_module, "BATCH_SECONDS", 0.5)
     write, written, stopping = clone.write, [], []
 
     def write_some(offset, data):
@@ -583,7 +583,7 @@ def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(drive
         stopping[0].join()
         target.listen_again()
         target.new_call()
-        monkeypatch.setattr(lun_module, "LOST_SECONDS", 120.0)
+        monkeypatch.setattr(lun_module, "BATCH_SECONDS", 120.0)
         again = driver.create(target)
 
     assert failed.result.code == 47 and "Call SR.create again" not in failed.result.text

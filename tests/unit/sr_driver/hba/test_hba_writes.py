@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A whole call on a golden LUN: its disk is a file, and the process that writes is a real one."""
+
+import os
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from kit import golden
+from kit.clock import Clock
+from kit.driver_calls import SCSI_ID
+from relvmoiscsi import engine
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host.disk import paths
+from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.locks.lvm_locks import LvmLocks
+from relvmoiscsi.host.xapi.lun_users import Pool
+from relvmoiscsi.sr_driver import create, rewrite
+from relvmoiscsi.sr_driver.hba.config import parse_config
+from relvmoiscsi.sr_driver.hba.lun import HbaLun
+from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.transport import Transport
+
+pytestmark = pytest.mark.processes
+
+NAME = (SCSI_ID, "serial")
+NOBODY = Pool({}, {}, {})
+USED = Pool(
+    {"p": {"SR": "s", "host": "other", "device_config": {"SCSIid": SCSI_ID}, "currently_attached": True}},
+    {"s": {"uuid": "u", "type": "lvmohba", "name_label": "in use", "sm_config": {}}},
+    {},
+)
+
+
+class World:
+    """`events` are called in order, each when the call reads the pool."""
+
+    def __init__(self, monkeypatch, path):
+        self.path, self.held, self.pools = path, [], [NOBODY]
+        golden.load("one").disk.to_file(path)
+        self.before = self.content()
+
+        @contextmanager
+        def lock(name):
+            self.held.append(name)
+            try:
+                yield LvmLocks()
+            finally:
+                self.held.remove(name)
+
+        @contextmanager
+        def session(_lun, _meanwhile, to_write):
+            assert to_write
+            yield [self.path]
+
+        monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", lambda **_: lock("SM"))
+        monkeypatch.setattr(rewrite, "lvm_locks", lambda *_, **__: lock("LVM"))
+        monkeypatch.setattr(HbaLun, "device_session", session)
+        monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: NAME[0])
+        monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: NAME[1])
+        monkeypatch.setattr(create, "read_pool", lambda _xapi: self.pool())
+        monkeypatch.setattr(create, "use_of_lun", lambda _scsi_id: SimpleNamespace(srs=()))
+
+    def content(self):
+        with open(self.path, "rb") as file:
+            return file.read(1 << 20)
+
+    def pool(self):
+        """The records at one reading; the last stay."""
+        self.asked_under = list(self.held)
+        return self.pools.pop(0) if len(self.pools) > 1 else self.pools[0]
+
+    def call(self, **more):
+        config = parse_config({"SCSIid": SCSI_ID, "resign": "true", "SRmaster": "true", **more})
+        deadline = Deadline(50, Clock())
+        found = SimpleNamespace(scsi_id=SCSI_ID, deadline=deadline, is_new=False, name=NAME)
+        transport = Transport("relvmohba", "lvmohba", parse_config, lambda *_: HbaLun(found, False, 0.0, None))
+        return create.sr_create(Call("sr_create", {}), config, None, None, deadline, transport)
+
+    def state(self):
+        with open_device(self.path, writable=False) as device:
+            return engine.inspect(device).state
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    return World(monkeypatch, os.path.join(str(tmp_path), "sdb"))
+
+
+def test_the_pool_is_asked_again_under_the_locks_of_lvm(world):
+    world.call()
+
+    assert (world.state(), world.asked_under, world.held) == ("resignatured", ["SM", "LVM"], [])
+
+
+def test_an_sr_that_is_attached_while_the_call_waits_is_refused(world):
+    """t0 the call reads the pool, t1 it waits for a lock, t2 an administrator makes an SR on the LUN."""
+    world.pools = [NOBODY, USED]
+
+    with pytest.raises(RelvmoiscsiError, match="in use in this pool.*in use.*Nothing was written"):
+        world.call()
+
+    assert (world.content() == world.before, world.held) == (True, [])
