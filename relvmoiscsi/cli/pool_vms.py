@@ -370,6 +370,9 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
 
 def _next_of(result: Restored) -> List[str]:
     """Return the next steps after a restore, and after its end."""
+    left = result.left_copies
+    if result.status in (restore.UNDONE, restore.HOME):
+        left = list(dict.fromkeys(disk.sr for disk in result.disks))
     steps = {
         restore.DONE: [
             f"next: xe vm-start uuid={result.vm}",
@@ -377,11 +380,9 @@ def _next_of(result: Restored) -> List[str]:
             f"or:   relvmoiscsi pool restore --undo {result.vm}",
         ],
         restore.UNDONE: [f"next: xe vm-start uuid={result.vm}"],
+        restore.KEPT: [f"next: xe vm-start uuid={result.vm}"] if result.is_halted else [],
     }.get(result.status, [])
-    if result.status in (restore.UNDONE, restore.HOME):
-        word = "then" if steps else "next"
-        steps += [f"{word}: relvmoiscsi pool discard {sr}" for sr in dict.fromkeys(disk.sr for disk in result.disks)]
-    return steps
+    return steps + [f"{'then' if steps else 'next'}: relvmoiscsi pool discard {sr}" for sr in left]
 
 
 # --- rescue
@@ -463,4 +464,5 @@ def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
     lines = [f"{vm.name_label}: saved" for vm in done.vms]
     lines += [f"{name}: failed: {error}" for name, error in done.failed]
     lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")
+    lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
     return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)
