@@ -6,7 +6,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence, Tuple
 
-from relvmoiscsi.cli.output import Answer, Maker
+from relvmoiscsi.cli.output import Answer, Maker, waiting
 from relvmoiscsi.direct import links as direct
 from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_section, with_entry, without_entry
 from relvmoiscsi.direct.links import Status
@@ -120,7 +120,8 @@ def _add(arguments: argparse.Namespace) -> Answer:
         if is_new and not arguments.iscsi:
             notes.append(_WITHOUT_SESSION)
         return _answer(entry, direct.status_of(entry, look, HOST), "", notes)
-    is_linked = direct.renew_link(entry, device, HOST)
+    with waiting("the link that udev makes", direct.LINK_SECONDS):
+        is_linked = direct.renew_link(entry, device, HOST)
     status = direct.status_of(entry, look, HOST)
     if not (is_linked and status.is_linked):
         raise Refused(
@@ -146,7 +147,8 @@ def _checked_device(entry: Entry, has_multipathing: bool, is_new: bool, notes: L
     for disk in disks:  # a VM that writes through a path must not get a map beside the path
         _check_device(disk, True, notes)
     try:
-        made = multipath.ensure_map(before, disks, host=HOST)
+        with waiting("the map of multipathd", multipath.DAEMON_SECONDS + multipath.MAP_SECONDS):
+            made = multipath.ensure_map(before, disks, host=HOST)
     except RelvmoiscsiError:
         multipath.flush_map(before, host=HOST)
         raise
@@ -270,7 +272,9 @@ def _remove(arguments: argparse.Namespace) -> Answer:
             _check_no_vm(entry, notes)
             new_text = without_entry(text, entry.name)
         replace_config(HOST.config, new_text)
-    if not direct.remove_link(entry, HOST):
+    with waiting("udev to remove the link", direct.LINK_SECONDS):
+        is_gone = direct.remove_link(entry, HOST)
+    if not is_gone:
         raise Refused(f"{direct.link_of(entry.name, HOST)} still exists: udev did not remove the link.").in_state(
             f"{HOST.config} has {entry.name} no longer."
         )

@@ -16,9 +16,11 @@ from relvmoiscsi.wording import printable
 HOST = THIS_HOST
 
 _DOCTOR = """\
-Run the command as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or
-CloudStack no longer detects the driver. The command checks this host, the records of xapi and, through xapi,
-the other hosts of the pool. It changes nothing. The last line says "Ready.", or "Not ready" with the reason
+Run the command as root in dom0 of one host of the pool. Run it after each installation, when `xe sr-create
+type=relvmoiscsi` fails, and when CloudStack no longer finds the driver.
+
+The command checks this host and xapi's records. Through xapi it also checks the other hosts of the pool. It
+changes nothing. The last line begins with "Ready" or "Not ready". After "Not ready" the line has the reason,
 and what to do.
 
 exit status:

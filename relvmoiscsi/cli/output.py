@@ -9,8 +9,9 @@ import os
 import re
 import sys
 import time
+from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Sequence, TextIO, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, TextIO, Type
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.wording import human_size
@@ -174,7 +175,7 @@ def _go_on_with(wanted: Sequence[str], typed: str) -> None:
 
 BAR = 40  #: characters
 REDRAW_SECONDS = 0.2
-ESTIMATE_SECONDS = 2.0  #: time until the rate is reliable
+ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
 
 
 class Bar:
@@ -236,6 +237,24 @@ class Bar:
             self._stream.flush()
         except OSError:
             self._shows = False
+
+
+@contextmanager
+def waiting(what: str, seconds: float) -> Iterator[None]:
+    """After two seconds of the block, say on a terminal what the command waits for, and how long at most."""
+    if not _is_terminal(sys.stderr):
+        yield
+        return
+    from threading import Timer  # noqa: PLC0415 - slow to import, and udev waits
+
+    timer = Timer(ESTIMATE_SECONDS, say, [f"Waiting for {what}, at most {human_time(seconds)}."])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def human_time(seconds: float) -> str:

@@ -24,7 +24,7 @@ from multiprocessing.pool import ThreadPool
 from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
 from relvmoiscsi.cli import guard
-from relvmoiscsi.cli.output import say
+from relvmoiscsi.cli.output import say, waiting
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, ForwardingDevice, Range
 from relvmoiscsi.doctor.host_root import inventory
@@ -193,17 +193,19 @@ def opened_url(
         raise UsageError(f"{text} names no LUN, expected {FORM}. `relvmoiscsi show {text}` lists the LUNs.")
     patience = Patience(seconds)
     with ExitStack() as held:
-        with _naming_initiator(login.initiator):
+        with _at_target(login, seconds):
             where = ([login.url.portal], login.url.iqn, login.initiator, login.url.lun, writable, patience)
             device = held.enter_context(open_lun(*where, login.credentials, scsi_id=scsi_id))
         yield UrlDevice(text, device, patience)
 
 
 @contextmanager
-def _naming_initiator(initiator: Initiator) -> Iterator[None]:
-    """Add the initiator name of this machine to errors of the target, for the access rules of the array."""
+def _at_target(login: _Login, seconds: float) -> Iterator[None]:
+    """Say that a slow block waits for the target. Add the initiator name of this machine to the target's errors."""
+    initiator = login.initiator
     try:
-        yield
+        with waiting(f"the answer of {login.url.portal}", seconds):
+            yield
     except (NotFound, Refused) as problem:
         asks_for_it = problem.sm_key in ("ISCSILogin", "ISCSIDiscovery", "ISCSIDevice")
         if asks_for_it and initiator.name not in problem.message:
@@ -285,7 +287,7 @@ def _seen_as(scsi_id: Optional[str]) -> List[str]:
 def targets(arguments: argparse.Namespace, text: str) -> List[Target]:
     """Return the targets of a portal. Raises UsageError, NotFound, Refused."""
     login = _login(arguments, text)
-    with _naming_initiator(login.initiator):
+    with _at_target(login, PATIENCE_SECONDS):
         return discover([login.url.portal], login.initiator, login.credentials, Deadline(PATIENCE_SECONDS))
 
 
@@ -293,7 +295,7 @@ def luns(arguments: argparse.Namespace, text: str) -> List[LunInfo]:
     """Return the LUNs of a target. Raises UsageError, NotFound, Refused."""
     login = _login(arguments, text)
     deadline = Deadline(PATIENCE_SECONDS)
-    with _naming_initiator(login.initiator):
+    with _at_target(login, PATIENCE_SECONDS):
         return list_luns([login.url.portal], login.url.iqn, login.initiator, deadline, login.credentials)
 
 

@@ -73,14 +73,22 @@ class _TopParser(Parser):
 
 
 class _Help(argparse.HelpFormatter):
-    """Fits the help to the terminal, up to 100 columns. A paragraph with indented lines stays unchanged."""
+    """Fits the help to the terminal, up to 100 columns. A paragraph with indented lines stays unchanged.
+
+    No line ends inside an option such as --with-vms.
+    """
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=min(width(sys.stdout), 100))
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        fill = super()._fill_text
-        return "\n\n".join(part if "\n  " in part else fill(part, width, indent) for part in text.split("\n\n"))
+        parts = text.split("\n\n")
+        return "\n\n".join(part if "\n  " in part else "\n".join(self._split_lines(part, width)) for part in parts)
+
+    def _split_lines(self, text: str, width: int) -> List[str]:
+        from textwrap import wrap  # noqa: PLC0415 - slow to import, and udev waits
+
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.ArgumentParser:

@@ -13,9 +13,9 @@ from relvmoiscsi.pool import lock, records
 from relvmoiscsi.wording import printable
 
 _POOL = """\
-Works from any machine by XenAPI alone. This machine needs relvmoiscsi and the module XenAPI (`pip install
-.[pool]` in a clone of the repository; dom0 has its own). Every host of the pool needs relvmoiscsi. The role
-pool-operator is sufficient, except for --hba, which needs pool-admin.
+The command works from any machine, by XenAPI alone. This machine needs relvmoiscsi and the module XenAPI:
+`pip install .[pool]` in a clone of the repository. In dom0, install the package relvmoiscsi-pool. Every host
+of the pool needs relvmoiscsi. The role pool-operator is sufficient; --hba needs pool-admin.
 
 example:
   relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem --target 10.0.0.5
@@ -24,9 +24,9 @@ example:
   relvmoiscsi pool discard "Production 2026-11-22\""""
 
 _UNLOCK = """\
-Every command that changes a copy locks the copy first; meanwhile, other clients are refused. A killed client
-leaves its lock, which expires 30 minutes after its last refresh. A live run that loses its lock stops before
-its next step.
+A command that changes a copy locks the copy first, and other clients are refused meanwhile. A killed client
+leaves its lock. The lock expires 30 minutes after its last refresh. Break the lock at once only if you know
+that the client is dead: a live run that loses its lock stops before its next step.
 
 example:
   relvmoiscsi pool unlock "Production 2026-11-22\""""

@@ -18,10 +18,10 @@ from relvmoiscsi.pool.vms.discard import Plan
 from relvmoiscsi.wording import counted, printable
 
 _DISCARD = """\
-Unplugs the SR on every host and forgets the SR. The LUN is not changed: remove the LUN on the array. Refuses
-a copy while a running VM, a restored VM or a VM with a lent disk uses the copy. Refuses an SR that `attach`
-has not introduced. If halted VMs would lose disks, lists these VMs first; --yes then needs --with-vms or
---leave-vms.
+The command unplugs the SR on every host and forgets the SR. The LUN is not changed: remove the LUN on the
+array. The command refuses a copy while a running VM, a restored VM or a VM with a lent disk uses the copy. It
+refuses an SR that `attach` has not introduced. The question lists the halted VMs that would lose disks. With
+--yes, such a copy needs --with-vms or --leave-vms.
 
 example:
   relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""

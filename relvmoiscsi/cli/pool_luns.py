@@ -25,23 +25,24 @@ from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import counted, human_size, printable
 
 _LUNS = """\
-Classifies each LUN: original, attached copy, clone of an SR, resignatured, unfinished, empty, foreign. Writes
-nothing and leaves nothing on any host. Without --target, lists the LUNs of the targets of the pool's SRs.
+The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
+foreign. It writes nothing and leaves nothing on any host. Without --target, the command lists the LUNs behind
+the targets of the pool's SRs.
 
 example:
   relvmoiscsi pool luns --target 10.0.0.5"""
 
 _ATTACH = """\
-Resignatures every clone before it attaches the first clone. Each clone becomes an SR on every host of the
-pool. gc=false stops coalescing; indestructible=true stops SR.destroy. VDIs get the names, tags and
-other_config of the original's VDIs. To resume an interrupted or failed run, repeat the command: it skips
-finished steps.
+The command gives all clones behind a target their new identities, then attaches the clones. Each clone becomes
+an SR on every host of the pool. The keys gc=false and indestructible=true of the SR stop coalescing and
+SR.destroy. VDIs get the names, tags and other_config of the original's VDIs. After an interrupted or failed
+run, repeat the command: it skips finished steps.
 
 example:
   relvmoiscsi pool attach --clones-of Production --clones-of Testing --yes"""
 
 _MAP = """\
-Prints the current names and VMs of the original's VDIs.
+The command prints old and new UUID of each VDI. Names and VMs are the present ones of the original's VDIs.
 
 example:
   relvmoiscsi pool map "Production 2026-11-22\""""

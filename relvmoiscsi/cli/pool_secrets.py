@@ -17,8 +17,10 @@ _SECRETS = """\
 xapi makes a Secret for each call with a CHAP password and never removes the Secret. The command lists Secrets
 that hold a CHAP password of an SR of this pool, or the password in --chap-password-file. A Secret is not
 listed if it has other_config keys, or if a record of the pool refers to it. Set an other_config key on
-Secrets that your scripts use. --remove lists the Secrets again after five minutes, because a running call has
-such a Secret too.
+Secrets that your scripts use.
+
+--remove waits five minutes after your answer, because a running call has such a Secret too. Then it destroys
+the Secrets that are still unused.
 
 example:
   relvmoiscsi pool secrets

@@ -22,37 +22,43 @@ from relvmoiscsi.pool.vms.restore import Restored
 from relvmoiscsi.wording import counted, printable
 
 _CLONE = """\
-Makes halted VMs that use the disks of the copy; no data is copied. Refuses a VM with a disk that is not on
-the copy. The new VMs get new MACs, but no HA, PCI devices, tags or keys of backup tools. To resume an
-interrupted or failed run, repeat the command: no VM is made twice.
+The command makes halted VMs that use the disks of the copy; no data is copied. It refuses a VM with a disk
+that is not on the copy. The new VMs have new MACs. They have no HA, no PCI devices, no tags and no keys of
+backup tools. After an interrupted or failed run, repeat the command: no VM is made twice.
 
 example:
   relvmoiscsi pool clone "Production 2026-11-22" --all --isolated lab"""
 
 _RESTORE = """\
-Shuts the VM down and replaces its disks with the disks of the copy; no data is copied. The VM's other_config
-keeps a journal of the old disks. Three options end a restore:
+The VM gets the disks of the copy in place of its own disks; no data is copied. The VM must be halted:
+--shutdown shuts the VM down. The VM's other_config keeps a journal of the old disks. Three options end a
+restore:
+
 --undo puts the old disks back; later writes of the VM stay on the copy.
---home moves the disks from the copy to the SR of the VM, also while the VM runs. Then the copy can be
-discarded.
---keep leaves all disks as they are and removes the journal, for a VM whose disks were changed by hand.
+
+--home moves the disks from the copy to the SR of the old disks, also while the VM runs. Then `discard` takes
+the copy.
+
+--keep leaves all disks as they are and removes the journal. Use --keep after you have changed the disks of the
+VM by hand.
 
 example:
   relvmoiscsi pool restore "Production 2026-11-22" web --shutdown
   relvmoiscsi pool restore --undo web"""
 
 _RESCUE = """\
-Adds the disk to the VM and plugs the disk in if the VM runs. --done unplugs and removes the disk.
+The command adds the disk to the VM. If the VM runs, it plugs the disk in. Without --rw the disk is read-only.
+--done takes the disk back.
 
 example:
   relvmoiscsi pool rescue "Production 2026-11-22" "root disk" --vm helper
   relvmoiscsi pool rescue "Production 2026-11-22" --done"""
 
 _SAVE = """\
-Run it before the array's snapshot. The command saves the records of all VMs with disks on the SR to a raw
-VDI of some 4 MiB there. The records have no vTPM contents. `show` and `pool luns` read the records from a clone. `clone
---from-snapshot` makes VMs from the records, even VMs that the pool no longer has. Each run replaces the
-records of the last run.
+Run the command before each snapshot of the array. It saves the records of all VMs with disks on the SR to a
+raw VDI of some 4 MiB on the same SR. The records have no vTPM contents. `show` and `pool luns` read the
+records from a clone. `clone --from-snapshot` makes VMs from the records, even VMs that the pool no longer has.
+Each run replaces the records of the last run.
 
 example:
   relvmoiscsi pool save-vms Production --yes"""
@@ -370,6 +376,9 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
 
 def _next_of(result: Restored) -> List[str]:
     """Return the next steps after a restore, and after its end."""
+    left = result.left_copies
+    if result.status in (restore.UNDONE, restore.HOME):
+        left = list(dict.fromkeys(disk.sr for disk in result.disks))
     steps = {
         restore.DONE: [
             f"next: xe vm-start uuid={result.vm}",
@@ -377,11 +386,9 @@ def _next_of(result: Restored) -> List[str]:
             f"or:   relvmoiscsi pool restore --undo {result.vm}",
         ],
         restore.UNDONE: [f"next: xe vm-start uuid={result.vm}"],
+        restore.KEPT: [f"next: xe vm-start uuid={result.vm}"] if result.is_halted else [],
     }.get(result.status, [])
-    if result.status in (restore.UNDONE, restore.HOME):
-        word = "then" if steps else "next"
-        steps += [f"{word}: relvmoiscsi pool discard {sr}" for sr in dict.fromkeys(disk.sr for disk in result.disks)]
-    return steps
+    return steps + [f"{'then' if steps else 'next'}: relvmoiscsi pool discard {sr}" for sr in left]
 
 
 # --- rescue
@@ -463,4 +470,5 @@ def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
     lines = [f"{vm.name_label}: saved" for vm in done.vms]
     lines += [f"{name}: failed: {error}" for name, error in done.failed]
     lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")
+    lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
     return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)

@@ -22,9 +22,9 @@ example:
   relvmoiscsi recover /dev/sdc"""
 
 _UNDO = """\
-This is possible until LVM next changes the volume group, for example when a host attaches the SR. An
-interrupted run is rolled back. Every byte is restored, except some KiB of free space in LVM's metadata area.
-The journals of both runs stay there.
+Use the command until LVM next changes the volume group: a host that attaches the SR makes LVM do so. The
+command also rolls back an interrupted run. It restores every byte, except some KiB of free space in LVM's
+metadata area, where the journals of both runs stay.
 
 example:
   relvmoiscsi undo /dev/sdc"""

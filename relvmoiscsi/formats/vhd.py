@@ -120,8 +120,8 @@ class BatmapHeader(Record, size=512):
 #: bytes at the start of a volume: the footer's copy and the header; the footer is its last Footer.SIZE bytes
 HEAD_BYTES = HEADER_OFFSET + DynamicHeader.SIZE
 
-#: fields that are equal in both footers of a VHD; other fields may differ when SM was cut between the writes of the
-#: footers, while SM resized the VHD or changed the hidden flag
+#: fields that are equal in both footers of a VHD. Other fields differ after a cut between the two footer writes of SM:
+#: a resize of the VHD, or a change of the hidden flag.
 _SAME_IN_BOTH_FOOTERS: Tuple[Field[Any], ...] = (Footer.uuid, Footer.type, Footer.data_offset)
 
 #: the fields of a header that `_locators` depends on

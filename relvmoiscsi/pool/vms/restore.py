@@ -50,6 +50,8 @@ class Restored(NamedTuple):
     waiting: Sequence[str] = ()  #: UUIDs of VDIs that no VM needs any more
     notes: Sequence[str] = ()
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
+    is_halted: bool = False  #: whether the VM is halted after `keep`
+    left_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
 
     def facts(self) -> Dict[str, Any]:
         return {
@@ -317,8 +319,10 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
         restore_journal.allow_start(locked)
         back = {swap.old: swap.old_name for swap in swaps if locked.device(swap).vdi == swap.old}
         notes += swap_disks.rename(calls, back)
+        on_copies = {locked.device(swap).sr for swap in swaps}
         restore_journal.forget_all(locked)
-    return result_of(record, KEPT, notes=notes)
+    left = sorted({swap.sr for swap in swaps} - on_copies)
+    return result_of(record, KEPT, notes=notes, is_halted=record["power_state"] == "Halted", left_copies=left)
 
 
 def _what_it_has(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List[str]:

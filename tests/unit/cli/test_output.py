@@ -2,6 +2,7 @@
 """What a terminal shows: lines that fit, colours, and the bar of long work; and that nothing of it goes elsewhere."""
 
 import io
+import threading
 
 import pytest
 
@@ -188,6 +189,28 @@ def test_the_line_ends_where_the_work_fails(terminal, clock):
         raise ValueError
 
     assert terminal.getvalue().endswith("\n")
+
+
+def test_a_long_wait_says_what_for_and_how_long_at_most(monkeypatch):
+    said = threading.Event()
+    terminal = Terminal()
+    terminal.flush = said.set
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(output, "ESTIMATE_SECONDS", 0)
+
+    with output.waiting("the answer of 10.0.0.1:3260", 120):
+        assert said.wait(60)
+
+    assert terminal.getvalue() == "relvmoiscsi: Waiting for the answer of 10.0.0.1:3260, at most 2 min.\n"
+
+
+def test_a_short_wait_and_a_wait_without_a_terminal_say_nothing(terminal, monkeypatch):
+    monkeypatch.setattr(output, "ESTIMATE_SECONDS", 3600)
+    for stream in (terminal, io.StringIO(), None):
+        monkeypatch.setattr("sys.stderr", stream)
+        with pytest.raises(ValueError), output.waiting("nothing", 60):
+            raise ValueError
+        assert stream is None or stream.getvalue() == ""
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), None])

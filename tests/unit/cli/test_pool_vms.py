@@ -610,6 +610,23 @@ def test_kept_as_it_is(halted, pool_command, type_in):
     assert pool_command("discard", "copy", "--yes").status == 0
 
 
+@pytest.mark.parametrize("is_home", [True, False])
+def test_after_keep_the_next_steps_are_to_start_the_vm_and_to_discard_a_copy_without_its_disks(
+    halted, pool_command, is_home
+):
+    pool_command("restore", "copy", "web", "--yes")
+    (vbd,) = halted.pool.db.refs("VBD", VM=halted.web)
+    if is_home:
+        home = halted.originals["Production"][1]
+        halted.pool.api.vms.vdi_pool_migrate("", halted.pool.db.get("VBD", vbd, "VDI"), home, {})
+
+    ran = pool_command("restore", "--keep", "web", "--yes")
+
+    uuid, (copy,) = halted.pool.db.get("VM", halted.web, "uuid"), halted.pool.db.refs("SR", name_label="copy")
+    discard = f"  then: relvmoiscsi pool discard {halted.pool.db.get('SR', copy, 'uuid')}\n"
+    assert ran.status == 0 and ran.out.endswith(f"  next: xe vm-start uuid={uuid}\n" + (discard if is_home else ""))
+
+
 @pytest.mark.parametrize("text", ["", ",", "0,", " "])
 def test_a_list_of_no_disks_is_not_all_of_them(halted, pool_command, text):
     before = halted.state()
@@ -728,6 +745,7 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, command, 
     assert ran.out == "The records of these VMs would be saved: db, web\n"
     ran = pool_command("save-vms", "Production", "--yes")
     assert ran.status == 0 and ran.out.startswith("db: saved\nweb: saved\nThe VM records of 20")
+    assert ran.out.endswith("\nnext: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`\n")
     clone = office.clone("Production")
     found = {lun["scsi_id"]: lun for lun in facts(pool_command("luns", "--json"))["luns"]}
     assert found[clone]["vms"] == ["db", "web"] and found[clone]["vms_saved"].startswith("20")

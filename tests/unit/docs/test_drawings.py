@@ -66,13 +66,13 @@ def test_there_are_three_and_each_is_on_a_page():
 
 def test_the_steps_and_the_states_that_a_cut_leaves_are_those_of_the_protocol():
     drawn = [(box.get("data-step"), box.get("data-state")) for box in tree("steps.svg").iter(SVG + "rect")]
-    marks = {JOURNAL: "idle", MARK: "in progress", CONTENTS: "in progress", COMMIT: "switched", HEADERS: "switched"}
+    marks = {JOURNAL: "none", MARK: "in progress", CONTENTS: "in progress", COMMIT: "switched", HEADERS: "switched"}
     wanted = [(str(step.number), marks.get(step, "done")) for step in STEPS]
 
     assert [pair for pair in drawn if pair[0]] == wanted
     said = words(tree("steps.svg"))
     assert [step.name for step in STEPS if step.name not in said] == []
-    assert [text for text in said if text.startswith("state: ")] == [f"state: {state}" for _, state in wanted]
+    assert [text for text in said if text.startswith("mark: ")] == [f"mark: {state}" for _, state in wanted]
     seen = [step.leaves.split(" identit")[0].split()[-1] for step in STEPS]
     assert [text.split()[0] for text in said if text.endswith(" identities")] == seen
 

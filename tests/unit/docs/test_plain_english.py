@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What people read is plain English: no word of the list, and no sentence of more than 25 words.
 
-Judged are the pages of docs/, and in relvmoiscsi the messages and the docstrings. Messages are what errors, say(),
-ask() and help= are given, and the long texts of --help. After a change, this prints each finding:
+Judged are the pages of docs/, and in relvmoiscsi the messages, the docstrings and the comments. Messages are what
+errors, say(), ask() and help= are given, and the long texts of --help. After a change, this prints each finding:
 
     PYTHONPATH=tests python tests/unit/docs/test_plain_english.py
 """
 
 import ast
 import functools
+import io
 import re
 import sys
+import tokenize
 
 import pytest
 
@@ -77,6 +79,22 @@ def docstrings(source):
                 yield re.sub(r"`[^`]*`", "X", " ".join(block.partition("Source")[0].split()))
 
 
+def comments(source):
+    """The comments in a module, without those for tools; comments of lines in a row are one text."""
+    texts, last_line = [], -1
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        text = token.string.lstrip("#: ")
+        if token.type != tokenize.COMMENT or re.match(r"noqa|type: |fmt: |pragma|SPDX", text):
+            continue
+        is_alone, line = token.line.lstrip().startswith("#"), token.start[0]
+        if is_alone and line == last_line + 1:
+            texts[-1] += " " + text
+        else:
+            texts.append(text)
+        last_line = line if is_alone else -1
+    return [re.sub(r"`[^`]*`", "X", text.partition("Source")[0]) for text in texts]
+
+
 def text_of(node):
     if isinstance(node, ast.JoinedStr):
         return "".join(map(text_of, node.values))
@@ -108,6 +126,7 @@ def texts_of(path):
     else:
         yield from messages(text)
         yield from docstrings(text)
+        yield from comments(text)
 
 
 def by_name():
@@ -163,6 +182,20 @@ def test_a_message_that_is_not_plain_is_found(source, count):
 )
 def test_a_docstring_that_is_not_plain_is_found(source, count):
     assert len(list(findings(docstrings(source)))) == count
+
+
+@pytest.mark.parametrize(
+    "source, count",
+    [
+        (f"x = 1  # {LONG}", 1),
+        (f"#: Short.\n#: {LONG}\nx = 1  #: whoever", 2),
+        ("# " + LONG.replace(" ", "\n# "), 1),
+        (f"x = 1  # {LONG[:60]}\n# {LONG[60:]}", 0),
+        (f"# Source: {LONG}\nx = '# whoever'  # noqa: E501 - {LONG}", 0),
+    ],
+)
+def test_a_comment_that_is_not_plain_is_found(source, count):
+    assert len(list(findings(comments(source)))) == count
 
 
 def test_prose_of_a_page_has_no_code_in_it():
