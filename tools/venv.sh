@@ -8,7 +8,6 @@
 #   docs      what builds the pages of docs/, on the newest Python found
 #   cinder    Cinder itself, for the layer in openstack/, on the newest Python found
 #   ansible   Ansible itself, for the collection in ansible/, on the newest Python found
-#   vm        what boots the emulated PC of tools/e2e.sh, on the newest Python found
 #
 # Where there is no such Python, .venv/<name> is not there afterwards; that is a failure in CI only.
 set -euo pipefail
@@ -16,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/lib.sh
 . tools/lib.sh
 
-name=${1:?usage: tools/venv.sh current|py36|mypy36|bench|docs|cinder|ansible|vm}
+name=${1:?usage: tools/venv.sh current|py36|mypy36|bench|docs|cinder|ansible}
 venv=.venv/$name
 
 case $name in
@@ -27,7 +26,6 @@ case $name in
     docs) wanted='>= (3, 11)' requirements=docs/requirements.txt ;;
     cinder) wanted='>= (3, 11)' requirements=openstack/requirements.txt ;;
     ansible) wanted='>= (3, 12)' requirements=ansible/requirements.txt ;;
-    vm) wanted='>= (3, 11)' requirements=tests/requirements-vm.txt ;;
     *)
         echo "tools/venv.sh: there is no venv called $name" >&2
         exit 2
