@@ -64,11 +64,9 @@ what_it_needs() {
             ;;
         qemu)
             [ "$(uname -m)" = x86_64 ] || cannot_run "the emulated PC is made for x86_64, this machine is $(uname -m)"
-            need qemu-system-x86_64 mke2fs
+            need qemu-system-x86_64 mke2fs cpio
             kernel=$(printf '%s\n' /boot/vmlinuz-*-amd64 | sort -V | tail -n 1)
             [ -r "$kernel" ] || cannot_run "there is no /boot/vmlinuz-*-amd64; apt-get install linux-image-amd64"
-            tools/venv.sh vm
-            [ -x .venv/vm/bin/vng ] || cannot_run ".venv/vm/bin/vng could not be made"
             ;;
         *)
             echo "tools/e2e.sh: there is no machine called $machine" >&2
@@ -87,6 +85,28 @@ compile() {
         "$python" -m compileall -q relvmoiscsi tests drivers bench
         "$python" -c 'import XenAPI, pytest; pytest.main(["--version"])' >/dev/null 2>&1 || true
     done
+}
+
+# What a toolstack or an installed package of ours brings: on the host of the tests nobody has installed either.
+absent=(opt/xensource usr/libexec/sm etc/xensource etc/xensource-inventory etc/xapi.conf etc/xapi.conf.d etc/xapi.d
+    etc/xcp var/lib/xcp var/xapi {etc,usr/lib}/systemd/system/xapi.service.d
+    usr/share/relvmoiscsi usr/sbin/relvmoiscsi etc/relvmoiscsi.conf)
+
+# make_hidden <file>: an upper layer. A character device 0,0 there hides what the layer below has by that name.
+make_hidden() {
+    local root=$1.d path found=("${absent[@]}")
+    for path in /{etc,usr/lib}/udev/rules.d/*{relvmoiscsi,xapi,xs-mpath}*.rules; do
+        [ ! -e "$path" ] || found+=("${path#/}")
+    done
+    mkdir "$root"
+    for path in "${found[@]}"; do
+        [ -d "/${path%/*}" ] || continue # what is not there may come while the guest runs
+        mkdir -p "$root/${path%/*}"
+        mknod "$root/$path" c 0 0
+    done
+    (cd "$root" && find . -type d -exec chmod --reference='/{}' '{}' ';')
+    tar --create --directory="$root" --file="$1" .
+    rm -rf "$root"
 }
 
 # -- User-Mode Linux --------------------------------------------------------------------------------------------------
@@ -120,33 +140,62 @@ make_disk() {
     rm -rf "$stage"
 }
 
+# make_kernel <file>: the kernel, unpacked here, which takes an emulated processor seconds; as it is where it is not xz
+make_kernel() {
+    .venv/current/bin/python - "$kernel" "$1" <<'END'
+import lzma, sys
+with open(sys.argv[1], "rb") as file:
+    packed = file.read()
+at = packed.find(b"\xfd7zXZ\0")
+with open(sys.argv[2], "wb") as file:
+    file.write(packed if at < 0 else lzma.LZMADecompressor().decompress(packed[at:]))
+END
+}
+
+# make_initrd <file>: what mounts the file systems of this machine, and starts the guest's part from there
+make_initrd() {
+    local root=$1.d module version=${kernel#*/vmlinuz-}
+    mkdir -p "$root"/{bin,dev,host,modules}
+    cp "$(command -v busybox)" "$root/bin/busybox"
+    for module in virtio_pci virtio_blk 9p 9pnet_virtio overlay ext4; do
+        modprobe --set-version "$version" --ignore-install --show-depends "$module"
+    done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | grep -v /arch/ | # what a processor has that this one has not
+        awk '!seen[$0]++ { printf "%s %02d\n", $0, NR }' |
+        while read -r module number; do cp "$module" "$root/modules/$number.ko"; done
+    cat >"$root/init" <<END
+#!/bin/busybox sh
+export PATH=/bin
+busybox mount -t devtmpfs devtmpfs /dev
+for module in /modules/*; do busybox insmod "\$module"; done
+busybox mount -t 9p -o "ro,version=9p2000.L,trans=virtio,cache=loose,msize=512000" hostroot /host
+busybox mount -o move /dev /host/dev
+exec busybox switch_root /host "$PWD/tools/e2e-guest.sh"
+END
+    chmod 755 "$root/init"
+    (cd "$root" && find . | cpio --quiet --create --format=newc) >"$1"
+    rm -rf "$root"
+}
+
 start_qemu() {
-    # Most of a boot without KVM is drivers for hardware that is not there, and every avoided microsecond counts tenfold.
+    # Every avoided microsecond of the kernel counts tenfold.
     # rcu_expedited: taking a SCSI or device-mapper device away waits for grace periods, dozens of them in one test.
-    # oops=panic and virtme's own panic=-1: a broken kernel ends the run instead of hanging until the limit.
-    local absent_hardware=kvm,kvm_amd,kvm_intel,ahci,libahci,sr_mod,cdrom,sg,i2c_i801,i2c_smbus,lpc_ich,iTCO_wdt,i6300esb
-    absent_hardware+=,psmouse,mousedev,joydev,evdev,pcspkr,button,powernow_k8,acpi_cpufreq,bochs,drm,serio_raw,rapl
-    absent_hardware+=,aesni_intel,ghash_clmulni_intel,sha512_ssse3,sha512_generic,crypto_simd,cryptd,qemu_fw_cfg
+    # oops=panic and panic=-1: a broken kernel ends the run instead of hanging until the limit.
+    # no_timer_check: on a busy machine the emulated timer fails a test at boot, and the kernel gives up.
     local kernel_options="mitigations=off rcupdate.rcu_expedited=1 nokaslr no5lvl apparmor=0 nowatchdog cryptomgr.notests"
     kernel_options+=" init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off cgroup_disable=memory psi=0"
-    # no_timer_check: on a busy machine the emulated timer fails a test at boot, and the kernel gives up.
-    # earlycon, keep_bootcon: what the kernel has to say when it dies; virtme-ng throws its own console away.
-    kernel_options+=" earlycon=uart8250,io,0x2f8,115200n8 keep_bootcon"
-    kernel_options+=" oops=panic no_timer_check loglevel=4 modprobe.blacklist=$absent_hardware"
-
-    # virtme-ng mounts the root without a cache: each import of pytest then takes half a minute. The guest mounts this
-    # second share of the same file system with one and moves into it (tools/e2e-guest.sh).
-    local qemu_options="-fsdev local,id=hostroot,path=/,readonly=on,security_model=none,multidevs=remap"
-    qemu_options+=" -device virtio-9p-pci,fsdev=hostroot,mount_tag=hostroot"
-    qemu_options+=" -drive file=$results/disk.img,if=virtio,format=raw,readonly=on"
-    qemu_options+=" -serial file:$results/console.txt"
-    # a plain processor: with the vectors and protections of the newest, emulated programs take an eighth longer
-    qemu_options+=" -cpu qemu64"
-
-    exec env PATH="$PWD/.venv/vm/bin:$PATH" PYTHONDONTWRITEBYTECODE=1 timeout --kill-after=10 "$1" \
-        vng --run "$kernel" --disable-kvm --cpus 1 --memory "$memory" --cwd / --rwdir="$results" \
-        --append="$kernel_options" --qemu-opts="$qemu_options" \
-        -- "E2E_MACHINE=qemu E2E_PROJECT='$PWD' E2E_RESULTS='$results' ${of_run[*]} bash '$PWD/tools/e2e-guest.sh'" >/dev/null 2>&1
+    kernel_options+=" console=ttyS0 oops=panic panic=-1 no_timer_check loglevel=4"
+    # a plain processor: with the vectors and protections of the newest, emulated programs take an eighth longer.
+    # rdrand: without it the kernel has no random numbers for half a minute, and whoever asks for them waits
+    exec timeout --kill-after=10 "$1" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
+        -machine q35 -cpu qemu64,+rdrand -accel tcg,tb-size=512 -m "$memory" \
+        -kernel "$results/kernel" -initrd "$results/initrd" \
+        -append "$kernel_options E2E_MACHINE=qemu E2E_PROJECT=$PWD E2E_RESULTS=$results ${of_run[*]}" \
+        -serial "file:$results/console.txt" \
+        -fsdev "local,id=hostroot,path=/,readonly=on,security_model=none,multidevs=remap" \
+        -device virtio-9p-pci,fsdev=hostroot,mount_tag=hostroot \
+        -fsdev "local,id=results,path=$results,security_model=none" \
+        -device virtio-9p-pci,fsdev=results,mount_tag=results \
+        -drive "file=$results/disk.img,if=virtio,format=raw,readonly=on" >/dev/null 2>&1
 }
 
 # -- a run ------------------------------------------------------------------------------------------------------------
@@ -199,9 +248,14 @@ if [[ "$*" != *tests/vm/* || "$*" == *test_installed* ]]; then # it alone instal
     supp-pack/build-rpm.sh "$results/rpm" >/dev/null
 fi
 compile
-[ "$machine" = uml ] || make_disk "$results/disk.img"
+make_hidden "$results/hidden.tar"
+if [ "$machine" = qemu ]; then
+    make_disk "$results/disk.img"
+    make_kernel "$results/kernel"
+    make_initrd "$results/initrd"
+fi
 
-trap 'stop; rm -f "$results/disk.img"' EXIT
+trap 'stop; rm -f "$results"/{hidden.tar,disk.img,kernel,initrd}' EXIT
 trap 'exit 130' INT TERM HUP
 began=$SECONDS
 for attempt in 1 2; do

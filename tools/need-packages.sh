@@ -35,6 +35,7 @@ NEEDED_E2E=(
     qemu-system-x86_64:qemu-system-x86
     busybox:busybox-static
     mke2fs:e2fsprogs
+    cpio:cpio
     iscsid:open-iscsi
     udevadm:udev
     multipathd:multipath-tools

@@ -8,7 +8,6 @@
 #   docs      what builds the pages of docs/, on the newest Python found
 #   cinder    Cinder itself, for the layer in openstack/, on the newest Python found
 #   ansible   Ansible itself, for the collection in ansible/, on the newest Python found
-#   vm        what boots the emulated PC of tools/e2e.sh, on the newest Python found
 #   uv        uv, which fills the others in a tenth of pip's time
 #
 # Where there is no such Python, .venv/<name> is not there afterwards; that is a failure in CI only.
@@ -17,7 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/lib.sh
 . tools/lib.sh
 
-name=${1:?usage: tools/venv.sh current|py36|mypy36|bench|docs|cinder|ansible|vm|uv}
+name=${1:?usage: tools/venv.sh current|py36|mypy36|bench|docs|cinder|ansible|uv}
 venv=.venv/$name
 
 case $name in
@@ -28,7 +27,6 @@ case $name in
     docs) wanted='>= (3, 11)' requirements=docs/requirements.txt ;;
     cinder) wanted='>= (3, 11)' requirements=openstack/requirements.txt ;;
     ansible) wanted='>= (3, 12)' requirements=ansible/requirements.txt ;;
-    vm) wanted='>= (3, 11)' requirements=tests/requirements-vm.txt ;;
     uv) wanted='>= (3, 11)' requirements=tests/requirements-uv.txt ;;
     *)
         echo "tools/venv.sh: there is no venv called $name" >&2

@@ -125,14 +125,14 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         while self.thread.is_alive():
             self._knock()
             self.thread.join(0.01)
+        self.server_close()  # first: whatever becomes of the calls, the next server may have the address
         for request, thread in list(self._connections.items()):
             try:
                 request.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # its client has closed it already
-            thread.join(10)
+            thread.join(120)
             assert not thread.is_alive(), "a call to the simulated xapi does not end"
-        self.server_close()
 
     def _knock(self):
         """Have `serve_forever` look up."""
@@ -172,6 +172,6 @@ class UnixServer(_Server):
         request, _ = self.socket.accept()
         return request, self.path
 
-    def stop(self):
-        super().stop()
+    def server_close(self):
+        super().server_close()
         os.unlink(self.path)

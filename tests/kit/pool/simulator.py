@@ -8,6 +8,7 @@ with Pool(drivers_directory, socket_path) as pool:
 """
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 from . import plugins
@@ -79,12 +80,15 @@ class Pool:
         )  # fmt: skip
 
     def __enter__(self):
-        tcp = TcpServer(self.api, tls=self.tls)
-        self._servers.append(tcp)
-        self.url = tcp.url
-        if self.socket_path:
-            self._servers.append(UnixServer(self.api, self.socket_path))
-        self.restart_toolstack()
+        with ExitStack() as failing:
+            failing.callback(self.stop)
+            tcp = TcpServer(self.api, tls=self.tls)
+            self._servers.append(tcp)
+            self.url = tcp.url
+            if self.socket_path:
+                self._servers.append(UnixServer(self.api, self.socket_path))
+            self.restart_toolstack()
+            failing.pop_all()
         return self
 
     def __exit__(self, *_):
@@ -100,8 +104,9 @@ class Pool:
         """End what still runs. A mistake of the simulator itself that a client has met comes up here."""
         self.runner.kill_all()
         servers, self._servers = self._servers, []
-        for server in servers:
-            server.stop()
+        with ExitStack() as stopping:  # each of them, even if another one fails
+            for server in servers:
+                stopping.callback(server.stop)
         errors = [error for server in servers for error in server.errors]
         assert not errors, errors
         assert not self.api.mistakes, f"no real xapi knows what was asked for: {self.api.mistakes}"
