@@ -66,6 +66,10 @@ let rec ty = function
   | Enum (name, _) -> "enum " ^ name | Ref name -> "ref " ^ name | Record name -> "record " ^ name
   | Set t -> "set(" ^ ty t ^ ")" | Option t -> ty t | Map (a, b) -> "map(" ^ ty a ^ "," ^ ty b ^ ")"
 
+let rec enums = function
+  | Enum (name, values) -> [(name, List.map fst values)]
+  | Set t | Option t -> enums t | Map (a, b) -> enums a @ enums b | _ -> []
+
 let least = function
   | None -> "none" | Some [] -> "local-root"
   | Some roles -> List.hd (List.rev (List.filter (fun role -> role <> Datamodel_roles.role_client_cert) roles))
@@ -101,6 +105,17 @@ let () =
         List.iter (call o) calls
       end else List.iter (call o) (List.filter (fun m -> m.msg_name = "get_all_records") calls)
     ) (Dm_api.objects_of_api api);
+  let mine = List.filter (fun o -> List.mem o.name classes) (Dm_api.objects_of_api api) in
+  List.iter (fun o ->
+      let is_given f = (f.qualifier = RW || f.qualifier = StaticRO) && f.default_value = None in
+      let takes_record m = List.exists (fun p -> p.param_type = Record o.name) m.msg_params in
+      if List.exists (fun m -> m.msg_name = "create" && not m.msg_db_only && takes_record m) o.messages then
+        say ["needs"; o.name; String.concat "," (List.map (fun f -> String.concat "_" f.full_name)
+          (List.filter is_given (List.concat_map fields o.contents)))]) mine;
+  let found = List.concat_map (fun o ->
+      List.concat_map (fun f -> enums f.ty) (List.concat_map fields o.contents)
+      @ List.concat_map (fun m -> List.concat_map (fun p -> enums p.param_type) m.msg_params) o.messages) mine in
+  List.iter (fun (name, values) -> say ["enum"; name; String.concat "," values]) (List.sort_uniq compare found);
   List.iter (fun (name, (_, uri, _, _, roles, _)) -> say ["http"; name; uri; least roles]) Datamodel.http_actions;
   List.iter (fun name -> say ["error"; name]) (List.sort_uniq compare !Api_errors.errors)
 ML

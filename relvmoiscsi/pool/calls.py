@@ -228,6 +228,7 @@ _SENTENCES = {
     "SR_UNKNOWN_DRIVER": "The pool knows no SRs of type {1}: relvmoiscsi is not installed on its master, or its "
     "toolstack has not been restarted since.",
     "SR_HAS_NO_PBDS": "No suitable host has the SR attached ({0}).",
+    "NO_HOSTS_AVAILABLE": "No running host has all SRs attached that {0} needs.",
     "VM_LACKS_FEATURE": "The guest has no PV drivers, so the pool cannot shut the VM down. Shut down from inside "
     "the guest or with `xe vm-shutdown force=true`, then repeat the command.",
     "VM_MISSING_PV_DRIVERS": "The guest has no PV drivers: the pool can plug disks only while the VM is shut "

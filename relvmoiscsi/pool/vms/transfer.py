@@ -84,14 +84,30 @@ def _transferred(calls: Calls, request: _Request) -> Tuple[bytes, str]:
     status, content = _answered(calls, request, task)
     if status == http.client.OK:
         return content, calls.finish(name, task)
+    if _is_redirect(request, status):
+        _destroy(calls, task)
+        raise PoolFailure(
+            f"The master does not have the SR of the VDI attached; the host {content.decode()} has. Plug the SR on the "
+            "master (`xe pbd-plug`), then repeat the command."
+        )
     try:
         calls.finish(name, task, VERDICT_SECONDS)
     except PoolFailure as failure:
         if failure.code or isinstance(failure, PoolGone):
             raise
-    with passing("HANDLE_INVALID"):
-        calls.call("task.destroy", task)  # no handler ends the task
+    _destroy(calls, task)
     raise PoolFailure(f"The pool at {calls.url} answered {status} to {name}{_said(content)}.")
+
+
+def _is_redirect(request: _Request, status: int) -> bool:
+    """Does the answer name another host, which has the SR of the VDI? The caller may not trust its certificate."""
+    return status == http.client.FOUND and "vdi" in request.query
+
+
+def _destroy(calls: Calls, task: str) -> None:
+    """Destroy a task that no handler has taken."""
+    with passing("HANDLE_INVALID"):
+        calls.call("task.destroy", task)
 
 
 def _said(page: bytes) -> str:
@@ -101,7 +117,7 @@ def _said(page: bytes) -> str:
 
 
 def _answered(calls: Calls, request: _Request, task: str) -> Tuple[int, bytes]:
-    """Return (HTTP status, content). Raises PoolGone."""
+    """Return (HTTP status, content; for a redirect the address of the other host). Raises PoolGone."""
     connection = calls.http()
     target = request.path + ("?" + urllib.parse.urlencode(request.query) if request.query else "")
     headers = {"Cookie": f"session_id={calls.session};task_id={task}"}
@@ -113,6 +129,8 @@ def _answered(calls: Calls, request: _Request, task: str) -> Tuple[int, bytes]:
         with connection.getresponse() as response:
             if request.method == "PUT" and response.status == http.client.OK:
                 return response.status, b""  # sent before the import; the connection ends with the import
+            if _is_redirect(request, response.status):
+                return response.status, urllib.parse.urlsplit(response.getheader("Location", "")).netloc.encode()
             return response.status, response.read()
     except GONE as error:
         raise PoolGone(

@@ -70,7 +70,6 @@ class Api:
             "PBD.destroy": storage.pbd_destroy,
             "VDI.db_introduce": storage.vdi_db_introduce,
             "VDI.db_forget": storage.vdi_db_forget,
-            "VDI.forget": storage.vdi_forget,
             "VDI.set_name_label": partial(storage.vdi_set_name, "name_label"),
             "VDI.set_name_description": partial(storage.vdi_set_name, "name_description"),
             **self.vms.methods(),
@@ -206,6 +205,10 @@ def _verify(method, described, params, own):
     for param, value in zip(described.params, params[own:]):
         if not datamodel.fits(param.type, value):
             raise Mistake("FIELD_TYPE_ERROR", param.name)
+        record, _, kind = param.type.partition("record ")
+        lacking = sorted(datamodel.NEEDS[kind] - set(value)) if kind and not record else ()
+        if lacking:
+            raise Mistake("INTERNAL_ERROR", f"{method}: the record lacks {', '.join(lacking)}")
 
 
 class GoneAway(Exception):

@@ -64,7 +64,7 @@ def _param(text):
 
 
 def _read():
-    fields, calls, http, errors = {}, {}, {}, set()
+    fields, calls, http, errors, enums, needs = {}, {}, {}, set(), {}, {}
     for line in (DATA / "datamodel.tsv").read_text(encoding="utf-8").splitlines():
         kind, *words = line.split("\t")
         if kind == "field":
@@ -78,11 +78,16 @@ def _read():
             http[method, words[1]] = words[2]
         elif kind == "error":
             errors.add(words[0])
-    return fields, calls, http, errors
+        elif kind == "enum":
+            enums[words[0]] = frozenset(words[1].split(","))
+        elif kind == "needs":
+            needs[words[0]] = frozenset(filter(None, words[1].split(",")))
+    return fields, calls, http, errors, enums, needs
 
 
-#: {class: {name: Field}}, {"VM.start": Call}, {("GET", path): least role}, codes
-FIELDS, CALLS, HTTP, ERRORS = _read()
+#: {class: {name: Field}}, {"VM.start": Call}, {("GET", path): least role}, codes, {type: its values}, {class: fields
+#: that a client must give to make an object}
+FIELDS, CALLS, HTTP, ERRORS, ENUMS, NEEDS = _read()
 
 
 @lru_cache(maxsize=None)
@@ -123,10 +128,13 @@ def fits(type_, value):
     if type_.startswith("set("):
         return isinstance(value, list) and all(fits(type_[4:-1], each) for each in value)
     if type_.startswith("map("):
-        inside = type_[4:-1].partition(",")[2]
-        return isinstance(value, dict) and all(fits(inside, each) for each in value.values())
+        key, _, inside = type_[4:-1].partition(",")
+        return isinstance(value, dict) and all(fits(key, name) and fits(inside, value[name]) for name in value)
     if type_.startswith("record "):
-        return isinstance(value, dict)
+        fields = FIELDS[type_.partition(" ")[2]]
+        return isinstance(value, dict) and all(key in fields and fits(fields[key].type, value[key]) for key in value)
+    if type_.startswith("enum "):
+        return value in ENUMS[type_.partition(" ")[2]]
     if type_ == "bool":
         return isinstance(value, bool)
     if type_ == "int":  # 64 bits: a string; xapi's reader takes XML-RPC's own as well

@@ -76,6 +76,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except GoneAway:
             return
         self.send_response_only(status)
+        if status == 302:
+            self.send_header("Location", reply.decode())
         if self.command == "GET":
             self.send_header("Content-Length", str(len(reply)))
         self.send_header("Connection", "close")

@@ -80,7 +80,7 @@ class Storage:
 
     def sr_introduce(self, _session, sr_uuid, name_label, name_description, type_, content_type, shared,
                      sm_config=None):  # fmt: skip
-        self._driver(type_)
+        """A row, also of a type that no driver has: the plug of a PBD will say so."""
         return self._introduce(sr_uuid, name_label, name_description, type_, content_type, shared, sm_config)
 
     def _introduce(self, sr_uuid, name_label, name_description, type_, content_type, shared, sm_config):
@@ -261,15 +261,22 @@ class Storage:
         db.set("VDI", vdi, field, value)
         self._unit(self._driver_of(sr), "vdi_update", host, sr, config, vdi=vdi)
 
+    def plugged_on(self, host):
+        """The SRs that a host has plugged."""
+        db = self.database
+        return {db.get("PBD", pbd, "SR") for pbd in db.refs("PBD", host=host, currently_attached=True)}
+
+    def require_attached(self, sr):
+        """Raises XenError where no host has the SR: no VM, wherever it runs, could use a disk of it."""
+        if not self.database.refs("PBD", SR=sr, currently_attached=True):
+            raise XenError("INTERNAL_ERROR", f"xenopsd internal error: Sr_not_attached({sr})")
+
     def require_plugged(self, sr):
         """Raises XenError where no host could make a driver call for this SR."""
         self._plugged(sr)
 
     def vdi_db_forget(self, session, vdi):
         self.require_driver(session, self.database.get("VDI", vdi, "SR"))
-        self.database.destroy("VDI", vdi)
-
-    def vdi_forget(self, _session, vdi):
         self.database.destroy("VDI", vdi)
 
     def is_driver_of(self, session, sr):

@@ -40,7 +40,7 @@ _ORDER = (
 
 
 class Transfer:
-    """The handlers. `answer` gives (HTTP status, body)."""
+    """The handlers. `answer` gives (HTTP status, body); the body of a redirect (302) is where it leads."""
 
     def __init__(self, database, vms, require_role):
         self.database, self.vms, self._require_role = database, vms, require_role
@@ -70,12 +70,19 @@ class Transfer:
             if task:  # its reason is nowhere else
                 self._end(task, error_info=error.description, status="failure")
             return 403, _page(403, "forbidden", "")
-        try:  # of what goes wrong before the handler has taken the task, the task hears nothing
+        try:  # of what goes wrong before the handler has taken the task, the task hears nothing, but for an import
             if self.refuse is not None:
                 self.refuse(method, path)
             taken = self._taken(path, query)
+            address = self._elsewhere(taken)
         except XenError as error:
-            return 500, _page(500, "internal server error", ", ".join(error.description))
+            if path == "/import_raw_vdi" and task:
+                self._end(task, error_info=error.description, status="failure")
+                return 400, b""
+            code, *params = error.description
+            return 500, _page(500, "internal server error", f"{code}: [ {'; '.join(params)} ]")
+        if address:
+            return 302, f"https://{address}{target}".encode()
         return self._worked(task, work, method, taken, body)
 
     def _taken(self, path, query):
@@ -83,9 +90,20 @@ class Transfer:
         if path in ("/export_raw_vdi", "/import_raw_vdi"):
             vdi = query["vdi"]
             vdi = vdi if self.database.exists("VDI", vdi) else self.database.by_uuid("VDI", vdi)
-            self.vms.storage.require_plugged(self.database.get("VDI", vdi, "SR"))
             query = {**query, "vdi": vdi}
         return query
+
+    def _elsewhere(self, query):
+        """The address of the host that has the SR of a VDI plugged; "" where the master has it. Raises XenError.
+
+        Source: importexport.ml, check_sr_availability, find_host_for_sr and return_302_redirect.
+        """
+        db, storage = self.database, self.vms.storage
+        sr = db.get("VDI", query["vdi"], "SR") if "vdi" in query else None
+        hosts = [host for host in db.refs("host") if sr is None or sr in storage.plugged_on(host)]
+        if not hosts:
+            raise XenError("NO_HOSTS_AVAILABLE")
+        return "" if storage.master() in hosts else db.get("host", hosts[0], "address")
 
     def _worked(self, task, work, method, query, body):
         try:
@@ -106,6 +124,7 @@ class Transfer:
 
     def _export(self, query, _body):
         vm = query["ref"] if "ref" in query else self.database.by_uuid("VM", query["uuid"])
+        self.vms.verify_allowed(vm, "metadata_export")
         excluded = set(query.get("excluded_device_types", "").split(","))
         document = export(self.database, vm, query.get("export_snapshots", "true") == "true", excluded)
         return tar(document), ""
@@ -125,17 +144,20 @@ class Transfer:
         return b"", wire.from_python(made)
 
     def _import_raw(self, query, body):
-        """As many bytes as the VDI has."""
-        vdi = self._plain_vdi(query)
+        """As many bytes as the VDI has; the master plugs it for that."""
+        vdi = self._plain_vdi(query, "RW")
         if len(body) != int(self.database.get("VDI", vdi, "virtual_size")):
             raise XenError("VDI_IO_ERROR", "Device I/O errors")
         self.vms.write_vdi(vdi, body)
         return b"", ""
 
     def _export_raw(self, query, _body):
-        return self.vms.read_vdi(self._plain_vdi(query)), ""
+        return self.vms.read_vdi(self._plain_vdi(query, "RO")), ""
 
-    def _plain_vdi(self, query):
+    def _plain_vdi(self, query, mode):
+        for vbd in self.database.refs("VBD", VDI=query["vdi"], currently_attached=True):
+            if "RW" in (mode, self.database.get("VBD", vbd, "mode")):
+                raise XenError("VDI_IN_USE", query["vdi"])
         if query.get("format", "raw") != "raw":
             raise XenError("INTERNAL_ERROR", "Unknown format " + query["format"])
         return query["vdi"]

@@ -7,6 +7,7 @@ Source: xen-api ocaml/xapi/{xapi_vm_lifecycle,xapi_vm_helpers,xapi_vbd,xapi_vbd_
 """
 
 import hashlib
+import re
 import time
 import uuid
 
@@ -18,17 +19,19 @@ from .errors import XenError
 _STATES = {
     "start": ("Halted",), "clean_shutdown": ("Running",), "hard_shutdown": ("Paused", "Suspended", "Running"),
     "resume": ("Suspended",), "unpause": ("Paused",), "destroy": ("Halted", "Suspended"),
-    "make_into_template": ("Halted",),
+    "make_into_template": ("Halted",), "migrate_send": ("Halted", "Suspended", "Running"),
+    "metadata_export": ("Halted", "Paused", "Suspended", "Running"),
 }  # fmt: skip
 
-#: what a client has to say of a new VM. Source: datamodel_vm.ml, fields of the constructor without a default
-_NEEDED_OF_VM = {
-    "user_version", "is_a_template", "affinity", "memory_static_max", "memory_dynamic_max", "memory_dynamic_min",
-    "memory_static_min", "VCPUs_params", "VCPUs_max", "VCPUs_at_startup", "actions_after_shutdown",
-    "actions_after_reboot", "actions_after_crash", "PV_bootloader", "PV_kernel", "PV_ramdisk", "PV_args",
-    "PV_bootloader_args", "PV_legacy_args", "HVM_boot_policy", "HVM_boot_params", "platform", "PCI_bus",
-    "other_config", "recommendations",
-}  # fmt: skip
+#: what a template and a snapshot allow. Source: xapi_vm_lifecycle.ml, check_template and check_snapshot
+_OF_TEMPLATE = ("destroy", "migrate_send", "metadata_export")
+_OF_SNAPSHOT = ("destroy", "hard_shutdown", "metadata_export")
+
+#: xapi-consts/constants.ml, ha_valid_restart_priorities
+_PRIORITIES = ("restart", "best-effort", "")
+
+#: types of a VDI that no VBD may have. Source: xapi_vbd.ml, create
+_NO_DISKS = ("ha_statefile", "redo_log", "cbt_metadata")
 
 
 class Vms:
@@ -55,6 +58,7 @@ class Vms:
             "VM.resume": lambda _session, vm, _paused=False, _force=False: self._go_on(vm, "resume"),
             "VM.unpause": lambda _session, vm: self._go_on(vm, "unpause"),
             "VM.set_is_a_template": self.vm_set_is_a_template,
+            "VM.set_ha_restart_priority": self.vm_set_ha_restart_priority,
             "VM.add_to_blocked_operations": self.vm_block,
             "VM.remove_from_blocked_operations": self.vm_unblock,
             "VBD.create": self.vbd_create,
@@ -67,17 +71,16 @@ class Vms:
             "network.destroy": self.network_destroy,
             "VDI.create": self.vdi_create,
             "VDI.destroy": self.vdi_destroy,
+            "VDI.forget": self.vdi_forget,
             "VDI.pool_migrate": self.vdi_pool_migrate,
         }
 
     # -- VM -----------------------------------------------------------------------------------------------------------
 
     def vm_create(self, _session, record):
-        """Halted; whatever a client says of blocked_operations is dropped (xapi_vm.ml, create)."""
-        missing = sorted(_NEEDED_OF_VM - set(record))
-        if missing:
-            raise XenError("INTERNAL_ERROR", "Xmlrpc_client: the record lacks " + ", ".join(missing))
+        """Halted; whatever a client says of blocked_operations is dropped, and it gets a seed for MACs (xapi_vm.ml)."""
         fields = {name: value for name, value in _known("VM", record).items() if name != "blocked_operations"}
+        fields["other_config"] = {"mac_seed": str(uuid.uuid4()), **fields["other_config"]}
         vm = self.database.create("VM", **{**fields, "metrics": self.database.create("VM_metrics")})
         self.update_allowed(vm)
         return vm
@@ -85,7 +88,7 @@ class Vms:
     def vm_destroy(self, _session, vm):
         """VBDs, VIFs and vTPMs go with it; VDIs and snapshots stay."""
         db = self.database
-        self._verify_allowed(vm, "destroy")
+        self.verify_allowed(vm, "destroy")
         record = db.record("VM", vm)
         for child in db.refs("VM", parent=vm):
             db.set("VM", child, "parent", record["parent"])
@@ -99,24 +102,23 @@ class Vms:
 
     def vm_start(self, _session, vm, _paused=False, _force=False):
         db = self.database
-        self._verify_allowed(vm, "start")
+        self.verify_allowed(vm, "start")
         vbds = [ref for ref in db.refs("VBD", VM=vm) if not db.get("VBD", ref, "empty")]
         for vbd in vbds:
-            db.get("VDI", db.get("VBD", vbd, "VDI"), "uuid")
             self._require_free(vbd)
+        self._require_host(vm)
         for vbd in vbds:
             db.set("VBD", vbd, "currently_attached", True)
         for vif in db.refs("VIF", VM=vm):
             db.set("VIF", vif, "currently_attached", True)
-        db.set("VM", vm, "power_state", "Running")
-        self.update_allowed(vm)
+        self._runs(vm)
         metrics = db.get("VM", vm, "metrics")
         if metrics != NULL and db.exists("VM_metrics", metrics):
             db.set("VM_metrics", metrics, "start_time", moment(time.strftime("%Y%m%dT%H:%M:%SZ", time.gmtime())))
 
     def vm_clean_shutdown(self, session, vm):
         """It takes a program in the guest that obeys."""
-        self._verify_allowed(vm, "clean_shutdown")
+        self.verify_allowed(vm, "clean_shutdown")
         if not self._has_pv_drivers(vm):
             raise XenError("VM_LACKS_FEATURE", vm)
         if vm in self.refuses_shutdown:
@@ -124,12 +126,19 @@ class Vms:
         self._halt(vm)
 
     def _go_on(self, vm, operation):
-        self._verify_allowed(vm, operation)
+        self.verify_allowed(vm, operation)
+        if operation == "resume":
+            self._require_host(vm)
+        self._runs(vm)
+
+    def _runs(self, vm):
         self.database.set("VM", vm, "power_state", "Running")
+        if self.database.get("VM", vm, "ha_restart_priority") == "restart":
+            self.database.set("VM", vm, "ha_always_run", True)
         self.update_allowed(vm)
 
     def vm_hard_shutdown(self, _session, vm):
-        self._verify_allowed(vm, "hard_shutdown")
+        self.verify_allowed(vm, "hard_shutdown")
         self._halt(vm)
 
     def _halt(self, vm):
@@ -137,6 +146,7 @@ class Vms:
             for ref in self.database.refs(table, VM=vm):
                 self.database.set(table, ref, "currently_attached", False)
         self.database.set("VM", vm, "power_state", "Halted")
+        self.database.set("VM", vm, "ha_always_run", False)
         self.update_allowed(vm)
 
     def vm_set_is_a_template(self, _session, vm, value):
@@ -146,7 +156,7 @@ class Vms:
         db = self.database
         metrics = db.get("VM", vm, "metrics")
         if value:
-            self._verify_allowed(vm, "make_into_template")
+            self.verify_allowed(vm, "make_into_template")
             db.set("VM", vm, "ha_always_run", False)
             db.set("VM", vm, "metrics", NULL)
             if db.exists("VM_metrics", metrics):
@@ -154,6 +164,16 @@ class Vms:
         db.set("VM", vm, "is_a_template", value)
         if value:
             self.update_allowed(vm)
+
+    def vm_set_ha_restart_priority(self, _session, vm, value):
+        """It protects a running VM at once, and a halted one from its next start."""
+        if value not in _PRIORITIES:
+            raise XenError("INVALID_VALUE", "ha_restart_priority", value)
+        if value != self.database.get("VM", vm, "ha_restart_priority"):
+            self.database.set("VM", vm, "ha_restart_priority", value)
+            if self.database.get("VM", vm, "power_state") == "Running":
+                self.database.set("VM", vm, "ha_always_run", value == "restart")
+        self.update_allowed(vm)
 
     def vm_block(self, _session, vm, operation, why):
         self.database.add_to("VM", vm, "blocked_operations", operation, why)
@@ -170,7 +190,7 @@ class Vms:
 
     def _is_allowed(self, vm, operation):
         try:
-            self._verify_allowed(vm, operation)
+            self.verify_allowed(vm, operation)
         except XenError:
             return False
         return True
@@ -195,7 +215,7 @@ class Vms:
         halted = self.database.records("VM", power_state="Halted", is_a_template=False, is_a_snapshot=False)
         return [ref for ref, vm in halted.items() if vm["other_config"].get("auto_poweron") == "true"]
 
-    def _verify_allowed(self, vm, operation):
+    def verify_allowed(self, vm, operation):
         """What check_operation_error looks at, in its order."""
         record, states = self.database.record("VM", vm), _STATES[operation]
         if operation in record["blocked_operations"]:
@@ -206,10 +226,23 @@ class Vms:
         if record["current_operations"]:
             ((task, busy), *_) = record["current_operations"].items()
             raise XenError("OTHER_OPERATION_IN_PROGRESS", "VM", vm, busy, task)
-        if record["is_a_snapshot"] and operation not in ("destroy", "hard_shutdown"):
+        if record["is_a_snapshot"] and operation not in _OF_SNAPSHOT:
             raise XenError("VM_IS_SNAPSHOT", vm, operation)
-        if record["is_a_template"] and not record["is_a_snapshot"] and operation != "destroy":
+        if record["is_a_template"] and not record["is_a_snapshot"] and operation not in _OF_TEMPLATE:
             raise XenError("VM_IS_TEMPLATE", vm, operation)
+
+    def _require_host(self, vm, *more):
+        """A VM runs where every SR of its disks and memory is plugged. Source: xapi_vm_placement.ml, select_host."""
+        db = self.database
+        record = db.record("VM", vm)
+        disks = [db.get("VBD", ref, "VDI") for ref in record["VBDs"] if not db.get("VBD", ref, "empty")]
+        memory = [record["suspend_VDI"]] if record["suspend_VDI"] != NULL else []
+        wanted = {db.get("VDI", vdi, "SR") for vdi in disks + memory} | set(more)
+        for host in db.refs("host", enabled=True):
+            is_live = db.get("host_metrics", db.get("host", host, "metrics"), "live")
+            if is_live and wanted <= self.storage.plugged_on(host):
+                return
+        raise XenError("NO_HOSTS_AVAILABLE")
 
     # -- VBD ----------------------------------------------------------------------------------------------------------
 
@@ -217,19 +250,24 @@ class Vms:
         db = self.database
         vm, vdi, type_ = record["VM"], record.get("VDI", NULL), record.get("type", "Disk")
         db.get("VM", vm, "uuid")
-        if not record.get("empty"):
-            db.get("VDI", vdi, "uuid")
+        if not record.get("empty") and db.get("VDI", vdi, "type") in _NO_DISKS:
+            raise XenError("VDI_INCOMPATIBLE_TYPE", vdi, db.get("VDI", vdi, "type"))
         if type_ == "CD" and record["mode"] != "RO":
             raise XenError("VBD_CDS_MUST_BE_READONLY")
         if type_ != "CD" and record.get("empty"):
             raise XenError("VBD_NOT_REMOVABLE_MEDIA", "in constructor")
         if record["mode"] == "RW" and db.get("VDI", vdi, "read_only"):
             raise XenError("VDI_READONLY", vdi)
-        taken = {db.get("VBD", ref, "userdevice") for ref in db.refs("VBD", VM=vm)}
+        for task, busy in db.get("VM", vm, "current_operations").items():
+            if busy in ("migrate_send", "pool_migrate"):
+                raise XenError("OTHER_OPERATION_IN_PROGRESS", "VM", vm, busy, task)
+        taken = {_place(db.get("VBD", ref, "userdevice")) for ref in db.refs("VBD", VM=vm)}
         device = record["userdevice"]
         if device == "autodetect":
-            device = next(str(number) for number in range(256) if str(number) not in taken | {"3"})
-        if device in taken:
+            device = next(str(number) for number in range(256) if number not in taken | {3})
+        if _place(device) is None:
+            raise XenError("INVALID_DEVICE", device)
+        if _place(device) in taken:
             raise XenError("DEVICE_ALREADY_EXISTS", device)
         return db.create("VBD", **{**_known("VBD", record), "userdevice": device, "currently_attached": False})
 
@@ -242,35 +280,58 @@ class Vms:
     def vbd_plug(self, _session, vbd):
         """What stays plugged out stays as a VBD: it is in the VM at its next boot."""
         record = self.database.record("VBD", vbd)
-        vm = self.database.record("VM", record["VM"])
-        if vm["power_state"] != "Running":
-            raise XenError("VM_BAD_POWER_STATE", record["VM"], "running", vm["power_state"].lower())
+        self._require_running(record["VM"])
         if record["currently_attached"]:
             raise XenError("DEVICE_ALREADY_ATTACHED", vbd)
-        self._verify_can_hotplug(vm["domain_type"], record["VM"])
+        self._verify_can_hotplug(record)
         self._require_free(vbd)
-        if vm["domain_type"] == "hvm" and record["type"] != "CD" and record["mode"] == "RO":
+        if self._is_hvm(record["VM"]) and record["mode"] == "RO":
             raise XenError("DISK_VBD_MUST_BE_READWRITE_FOR_HVM", vbd)
+        self.storage.require_attached(self.database.get("VDI", record["VDI"], "SR"))
         self.database.set("VBD", vbd, "currently_attached", True)
 
-    def _verify_can_hotplug(self, domain_type, vm):
-        if domain_type == "hvm" and not self._has_pv_drivers(vm):
-            raise XenError("VM_MISSING_PV_DRIVERS", vm)
+    def _require_running(self, vm):
+        state = self.database.get("VM", vm, "power_state")
+        if state != "Running":
+            raise XenError("VM_BAD_POWER_STATE", vm, "running", state.lower())
+
+    def _is_hvm(self, vm):
+        return self.database.get("VM", vm, "domain_type") == "hvm"
+
+    def _verify_can_hotplug(self, vbd):
+        """`vbd` is the record."""
+        if self._is_hvm(vbd["VM"]) and not self._has_pv_drivers(vbd["VM"]):
+            raise XenError("VM_MISSING_PV_DRIVERS", vbd["VM"])
+        if self._is_hvm(vbd["VM"]) and vbd["type"] == "CD":
+            raise XenError("OPERATION_NOT_ALLOWED", "HVM CDROMs cannot be hotplugged, only inserted or ejected")
 
     def vbd_unplug(self, _session, vbd):
         record = self.database.record("VBD", vbd)
+        if not record["unpluggable"]:
+            raise XenError("VBD_NOT_UNPLUGGABLE", vbd)
+        self._require_running(record["VM"])
         if not record["currently_attached"]:
             raise XenError("DEVICE_ALREADY_DETACHED", vbd)
-        self._verify_can_hotplug(self.database.get("VM", record["VM"], "domain_type"), record["VM"])
+        self._verify_can_hotplug(record)
         self.database.set("VBD", vbd, "currently_attached", False)
 
     def _require_free(self, vbd):
-        """A VDI is plugged once to write, or any number of times to read."""
+        """A VDI is plugged once to write, or any number of times to read; one that is sharable has no such limit.
+
+        VBDs of suspended VMs and of control domains do not count. Source: xapi_vbd_helpers.ml, valid_operations.
+        """
         db = self.database
         record = db.record("VBD", vbd)
+        vdi = db.record("VDI", record["VDI"])
+        if not vdi["managed"]:
+            raise XenError("VDI_NOT_MANAGED", vbd)
         for other in db.refs("VBD", VDI=record["VDI"], currently_attached=True):
-            if other != vbd and "RW" in (record["mode"], db.get("VBD", other, "mode")):
+            is_away = db.get("VM", db.get("VBD", other, "VM"), "power_state") == "Suspended"
+            is_written = "RW" in (record["mode"], db.get("VBD", other, "mode"))
+            if other != vbd and is_written and not (vdi["sharable"] or is_away):
                 raise XenError("VDI_IN_USE", record["VDI"])
+        if record["mode"] == "RW" and vdi["read_only"]:
+            raise XenError("VDI_READONLY", record["VDI"])
 
     # -- VIF and network ----------------------------------------------------------------------------------------------
 
@@ -278,11 +339,16 @@ class Vms:
         """Without a MAC it is made from the VM's seed and the device."""
         db = self.database
         db.get("network", record["network"], "uuid")
+        seed = db.get("VM", record["VM"], "other_config").get("mac_seed")
+        if not record["device"].isdigit():
+            raise XenError("INVALID_DEVICE", record["device"])
+        if not (record.get("MAC") or seed):
+            raise XenError("MAC_INVALID", "")
         if db.refs("VIF", VM=record["VM"], device=record["device"]):
             raise XenError("DEVICE_ALREADY_EXISTS", record["device"])
         row = {**_known("VIF", record), "currently_attached": False, "MAC_autogenerated": not record.get("MAC")}
         if not row.get("MAC"):
-            row["MAC"] = mac(db.get("VM", record["VM"], "other_config").get("mac_seed", ""), record["device"])
+            row["MAC"] = mac(seed, record["device"])
         return db.create("VIF", **row)
 
     def network_create(self, _session, record):
@@ -309,17 +375,25 @@ class Vms:
 
     def vdi_destroy(self, _session, vdi):
         record = self.database.record("VDI", vdi)
+        self.require_idle(vdi, "destroy")
         self.storage.require_plugged(record["SR"])
         if not record["managed"]:
             raise XenError("VDI_NOT_MANAGED", vdi)
-        for vbd in record["VBDs"]:
-            if self.database.get("VBD", vbd, "currently_attached"):
-                raise XenError("VDI_IN_USE", vdi, "destroy")
         for vbd in record["VBDs"]:
             self.database.destroy("VBD", vbd)
         if self.drop_vdi is not None:
             self.drop_vdi(record)
         self.database.destroy("VDI", vdi)
+
+    def vdi_forget(self, _session, vdi):
+        """Its VBDs lead to nothing from now on."""
+        self.require_idle(vdi, "forget")
+        self.database.destroy("VDI", vdi)
+
+    def require_idle(self, vdi, operation):
+        """Raises XenError for a VDI that is plugged into a VM. Source: xapi_vdi.ml, check_operation_error."""
+        if self.database.refs("VBD", VDI=vdi, currently_attached=True):
+            raise XenError("VDI_IN_USE", vdi, operation)
 
     def vdi_pool_migrate(self, _session, vdi, sr, _options):
         """A new VDI there, on which every VBD is then; the old one goes. No bytes move here."""
@@ -327,6 +401,12 @@ class Vms:
         record = db.record("VDI", vdi)
         if not record["VBDs"]:
             raise XenError("VDI_NEEDS_VM_FOR_MIGRATE", vdi)
+        vm = db.get("VBD", record["VBDs"][0], "VM")
+        self.verify_allowed(vm, "migrate_send")
+        if db.get("VM", vm, "power_state") == "Halted":
+            self._require_host(vm, sr)
+        if record["cbt_enabled"]:
+            raise XenError("VDI_CBT_ENABLED", vdi)
         self.storage.require_plugged(sr)
         self.storage.require_plugged(record["SR"])
         row = {name: value for name, value in _known("VDI", record).items() if name not in ("SR", "location")}
@@ -342,6 +422,17 @@ def mac(seed, device):
     """A local unicast address that follows from both."""
     digest = hashlib.sha256(f"{seed} {device}".encode()).hexdigest()
     return ":".join(["02"] + [digest[number : number + 2] for number in range(0, 10, 2)])
+
+
+def _place(device):
+    """The number of a disk that a name of a device stands for: "1", "xvdb", "hdb" and "sdb" are one place.
+
+    None for a name that xapi does not know. Source: xapi_vm_helpers.ml, possible_VBD_devices_of_string.
+    """
+    named = re.match("(?:xvd|hd|sd)([a-p])$", device)
+    if named:
+        return ord(named.group(1)) - ord("a")
+    return int(device) if device.isdigit() else None
 
 
 def _known(table, record):

@@ -83,7 +83,11 @@ def test_a_key_has_a_role_of_its_own(key, role):
     ("bool", True, "true"),
     ("float", 1.0, 1),
     ("enum vbd_mode", "RO", 1),
+    ("enum vbd_mode", "RO", "ro"),
+    ("map(enum vm_operations,string)", {"start": ""}, {"begin": ""}),
     ("record VM", {}, ""),
+    ("record VBD", {"mode": "RW"}, {"mode": "rw"}),
+    ("record VBD", {"mode": "RW"}, {"mod": "RW"}),
 ])  # fmt: skip
 def test_what_fits_a_type(type_, good, bad):
     assert datamodel.fits(type_, good) and not datamodel.fits(type_, bad)

@@ -256,7 +256,9 @@ def test_an_undo_that_is_refused_leaves_the_vm_as_it_was(halted, priority):
     with pytest.raises(Refused, match="is not halted but running. Add --shutdown. Nothing was changed"):
         undo(halted)
     now = halted.db.record("VM", halted.web)
-    assert {**now, "allowed_operations": []} == {**before, "power_state": "Running", "allowed_operations": []}
+    protected = {"ha_always_run": priority == "restart"}  # as after any start of a VM that HA restarts
+    started = {"power_state": "Running", "allowed_operations": [], **protected}
+    assert {**now, "allowed_operations": []} == {**before, **started}
 
 
 def test_who_may_not_write_the_journal_shuts_nothing_down(day):

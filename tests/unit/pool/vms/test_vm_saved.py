@@ -46,8 +46,35 @@ def test_a_copy_that_no_host_has_is_told_without_end(lab, monkeypatch):
     office = Office(lab).attach()
     for pbd in office.db.refs("PBD", SR=office.sr):
         office.db.set("PBD", pbd, "currently_attached", False)
-    with pytest.raises(PoolFailure, match="answered 500 to GET /export_raw_vdi: .*SR_HAS_NO_PBDS"):
+    with pytest.raises(PoolFailure, match="answered 500 to GET /export_raw_vdi: .*NO_HOSTS_AVAILABLE"):
         office.sources("web")
+
+
+def test_a_copy_that_the_master_does_not_have_is_told_with_the_host_that_has_it(lab):
+    """xapi sends the client to a member. No handler takes the task there, so nobody waits for it."""
+    office = Office(lab).attach()
+    for pbd in office.db.refs("PBD", SR=office.sr, host=lab.pool.master):
+        office.db.set("PBD", pbd, "currently_attached", False)
+    with pytest.raises(PoolFailure, match=r"the host 192\.0\.2\.2 has\. Plug the SR on the master"):
+        office.sources("web")
+    assert not office.db.refs("task")
+
+
+def test_a_save_whose_sr_leaves_every_host_ends_at_once(lab):
+    """Where the SR is on no host any more, xapi ends the task of an import at once."""
+    office = Office(lab)
+    sr = lab.originals["Production"][1]
+
+    def unplugs(name, _params):
+        if name == "PUT /import_raw_vdi":
+            lab.pool.api.before = None
+            for pbd in office.db.refs("PBD", SR=sr):
+                office.db.set("PBD", pbd, "currently_attached", False)
+
+    lab.pool.api.before = unplugs
+    with pytest.raises(PoolFailure, match="No running host has all SRs attached that PUT /import_raw_vdi needs"):
+        save(lab)
+    assert not office.db.refs("task", status="pending")
 
 
 class Office:
