@@ -30,7 +30,12 @@ IMAGE_FILE, BLOCK_DEVICE, ISCSI_LUN = "image file", "block device", "iSCSI LUN"
 
 
 def device_word(word: str) -> str:
-    """Return the argument. Raises ArgumentTypeError for a malformed URL; the message does not repeat the URL."""
+    """Return the argument. Raises ArgumentTypeError for an empty word, as of a script whose variable is not set.
+
+    Raises ArgumentTypeError for a malformed URL; the message does not repeat the URL.
+    """
+    if not word.strip():
+        raise argparse.ArgumentTypeError("the name of the device is empty")
     if is_url(word):
         try:
             parse_url(word)

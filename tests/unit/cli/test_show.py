@@ -333,6 +333,14 @@ def test_what_is_no_device_is_told(image, command, path, status):
         assert str(image.parent) in ran.err
 
 
+@pytest.mark.parametrize("argv", [["show", ""], ["recover", " ", "--yes"], ["check", "x", "--original", ""]])
+def test_a_device_without_a_name_is_2(command, argv):
+    """A script whose variable is not set."""
+    ran = command(*argv)
+
+    assert ran.status == 2 and ": the name of the device is empty\n" in ran.err
+
+
 @pytest.mark.parametrize("name", ["show", "check", "recover"])
 def test_a_device_that_does_not_answer_has_no_state(image, command, monkeypatch, name):
     def failing(device, ranges):
