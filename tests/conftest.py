@@ -117,9 +117,15 @@ def _kind(item, parameters):
     return f"{item.nodeid.split('[')[0]} {sorted(others.items())}"
 
 
-#: rooms that talk to the interpreter: argparse, processes, sockets, signals, encodings
+#: of the command, what talks to the interpreter; what it does to a pool or a LUN is no matter of that
+OF_CLI = ["guard", "help", "imports", "interrupted", "json", "output", "record", "settings_command"]
+#: rooms and modules that talk to the interpreter: argparse, processes, sockets, signals, encodings
 OF_INTERPRETERS = [
-    HERE / "unit" / room for room in ("cli", "host", "iscsi", "sr_driver", "supp_pack", "test_plugin.py")
+    HERE / "unit" / place
+    for place in (
+        *(f"cli/test_{name}.py" for name in OF_CLI),
+        *("host", "iscsi", "sr_driver", "supp_pack", "test_plugin.py"),
+    )
 ]
 
 

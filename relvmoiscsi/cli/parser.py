@@ -92,15 +92,20 @@ class _Help(argparse.HelpFormatter):
 
 
 def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.ArgumentParser:
-    """Return the parser, with the arguments of the commands in `whole` only: udev waits for `direct udev`."""
+    """Return the parser of the commands in `whole` only: udev waits for `direct udev`.
+
+    If `whole` has no command, the parser knows the name of each command: argparse lists the names in its error.
+    """
     parser = _TopParser("relvmoiscsi", formatter_class=_Help)
     parser.add_argument("--version", action="version", version="relvmoiscsi " + __version__)
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND", prog="relvmoiscsi", parser_class=Parser)
 
-    for name, what in overview.COMMANDS.items():
+    wanted = [name for name in overview.COMMANDS if name in whole]
+    for name in wanted or overview.COMMANDS:
+        what = overview.COMMANDS[name]
         sub = commands.add_parser(name, help=what, formatter_class=_Help)
-        if name in whole:
+        if wanted:
             _add_command(name)(_maker(sub, what))
     return parser
 

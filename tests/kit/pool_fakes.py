@@ -68,7 +68,7 @@ def install(directory, name, text, mode=0o755):
     return path
 
 
-def until(condition, timeout_s=20):
+def until(condition, timeout_s=300):
     """Wait for a condition that nothing announces."""
     deadline = time.monotonic() + timeout_s
     while not condition():

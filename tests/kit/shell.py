@@ -111,7 +111,7 @@ def start(*argv, **options):
 def run(*argv, **options):
     """Run the command as a process of its own."""
     process = start(*argv, **options)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     ran = Ran(process.returncode, (out or b"").decode("utf-8"), (err or b"").decode("utf-8"))
     verify(argv, ran)
     return ran

@@ -119,7 +119,7 @@ def test_the_log_has_every_call_and_finds_a_secret(start, connect, errors, tmp_p
 
 
 def test_the_end_of_the_pool_is_the_end_of_its_drivers(start, connect):
-    pool = start({"FakeSR": pool_fakes.shell({"sr_create": "exec sleep 60"})})
+    pool = start({"FakeSR": pool_fakes.shell({"sr_create": "exec sleep 3600"})})
     connect(pool).xenapi.Async.SR.create(pool.master, *CREATE)
     pid = pool.log.wait_for_start("sr_create").pid
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from contextlib import ExitStack
+from functools import lru_cache
 
 import pytest
 
@@ -14,7 +15,7 @@ from kit import shell
 from kit.pool.simulator import Pool, sm_directory
 from kit.shell import SCSI_ID
 from relvmoiscsi import cli
-from relvmoiscsi.cli import guard, on_lun
+from relvmoiscsi.cli import guard, on_lun, parser
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.this_host import Host
 
@@ -24,6 +25,15 @@ class Terminal(io.StringIO):
 
     def isatty(self):
         return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsers_that_stay():
+    """The parser of a command is made once, for all runs in this process: of `pool` it takes longer than most runs."""
+    kept = lru_cache(maxsize=None)(parser.make_parser)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parser, "make_parser", lambda whole: kept(tuple(whole)))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -117,7 +117,7 @@ def test_labels_of_any_language_are_printed_in_any_locale(image, locale, argv):
 def test_the_tree_is_drawn_with_what_stdout_can_show(image, encoding, tree_is):
     process = start("show", image, env=shell.environment(PYTHONIOENCODING=encoding))
 
-    out = process.communicate(timeout=60)[0].decode(encoding)
+    out = process.communicate(timeout=600)[0].decode(encoding)
 
     assert process.returncode == 0
     assert tree_is + tree().truth.uuids["disk"] in out
@@ -152,7 +152,7 @@ def test_a_result_that_nobody_reads_is_74_and_the_run_is_whole(image):
     process = start("resignature", image, "--yes", "--json", "--sr-uuid", SR, stdout=writer)
     os.close(writer)
 
-    err = process.communicate(timeout=60)[1]
+    err = process.communicate(timeout=600)[1]
 
     assert (process.returncode, err) == (74, b"")
     found = shell.run("resignature", image, "--yes", "--json").json
@@ -162,7 +162,7 @@ def test_a_result_that_nobody_reads_is_74_and_the_run_is_whole(image):
 def test_a_result_that_finds_no_room_is_74_and_said(image):
     with open("/dev/full", "wb") as full:
         process = start("show", image, stdout=full)
-        err = process.communicate(timeout=60)[1].decode("utf-8")
+        err = process.communicate(timeout=600)[1].decode("utf-8")
 
     assert process.returncode == 74
     assert err == "relvmoiscsi: The result cannot be printed: No space left on device.\n"
@@ -171,14 +171,14 @@ def test_a_result_that_finds_no_room_is_74_and_said(image):
 def test_a_result_without_stdout_is_74(image):
     process = start("show", image, stdout=None, preexec_fn=lambda: os.close(1))
 
-    assert process.communicate(timeout=60)[1] == b""
+    assert process.communicate(timeout=600)[1] == b""
     assert process.returncode == 74
 
 
 def test_talk_that_nobody_hears_does_not_stop_a_run(image):
     process = start("resignature", image, "--yes", "--json", stderr=None, preexec_fn=lambda: os.close(2))
 
-    out = process.communicate(timeout=60)[0].decode("utf-8")
+    out = process.communicate(timeout=600)[0].decode("utf-8")
 
     assert process.returncode == 0
     assert shell.Ran(0, out, "").json["state"] == "resignatured"

@@ -630,7 +630,7 @@ def test_a_dry_run_needs_no_right_to_write_and_nobody_to_stay_away(image, comman
 def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(finished, command, argv):
     before = content(finished)
     with open(str(finished), "rb") as image:
-        holder = subprocess.Popen(["sleep", "60"], stdin=image)
+        holder = subprocess.Popen(["sleep", "3600"], stdin=image)
     try:
         ran = command(argv[0], finished, "--json", *argv[1:])
     finally:
@@ -653,7 +653,7 @@ def test_a_second_run_on_the_same_image_is_4_while_the_first_one_asks(image, com
             told += os.read(first.stderr.fileno(), 65536) or pytest.fail(told.decode("utf-8"))
         second = command("resignature", image, "--yes", "--json")
         os.write(master, b"y\n")
-        out, err = first.communicate(timeout=60)
+        out, err = first.communicate(timeout=600)
     finally:
         first.kill()
         first.wait()

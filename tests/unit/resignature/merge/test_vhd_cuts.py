@@ -84,7 +84,7 @@ def moved_into_the_padding(chain):
 
 def test_padding_in_which_another_block_ends_is_not_written():
     """tapdisk makes no such image; tapdisk would write it."""
-    chain = random_chain(5, depth=2, blocks=16, free=40, thick=True, odd=False, grown=False, killed=False,
+    chain = random_chain(5, depth=2, blocks=6, free=40, thick=True, odd=False, grown=False, killed=False,
                          snapshots=False)  # fmt: skip
     chain = chain._replace(disk=moved_into_the_padding(chain))
     chain.disk.freeze()

@@ -355,9 +355,10 @@ def to_finish(prepared):
 def a_plan_says_what_will_be_finished(name):
     prepared = engine.prepare(image(name).copy(), entropy_of("ids"))
 
-    sentences, words = to_finish(prepared), case(name).words if recovery(image(name)).done else []
+    work = case(name).expected.done
+    sentences, words = to_finish(prepared), case(name).words if work else []
 
-    assert bool(sentences) == bool(recovery(image(name)).done)
+    assert bool(sentences) == bool(work)
     assert all(sentence.endswith(".") and sentence[0].isupper() for sentence in sentences)
     for word in words:
         assert any(word in sentence for sentence in sentences), (word, sentences)
