@@ -18,7 +18,7 @@ WWPNS = ("2000020000000b00", "2000020000000b01")
 
 @lru_cache(maxsize=None)
 def recorded():
-    """The files, the links and the directories of a real host's sysfs, read once: every test makes a host of its own."""
+    """The files, links and directories of a real host's sysfs."""
     captured = json.loads(DATA.read_text(encoding="utf-8"))
     files = [
         (path, content.encode("utf-8") if isinstance(content, str) else base64.b64decode(content["base64"]))

@@ -15,6 +15,7 @@ import xmlrpc.client
 import pytest
 
 from kit.dom0 import Dom0
+from kit.examples import WHOLE
 from kit.packages import CONF, CONF_D, NEXT, STOCK
 from kit.rpm_tools import TOP, pool_package
 from relvmoiscsi import __version__
@@ -454,7 +455,12 @@ def dom0_of_any_python(request, tmp_path, packages):
         yield made
 
 
-@pytest.mark.parametrize("prepare", [stock, links])
+#: what is compiled is a matter of the Python, and where drivers are found one of the directories
+PYTHONS_AND_HOSTS = [("python3", stock), ("python3.6", links)]
+PYTHONS_AND_HOSTS += [("python3", links), ("python3.6", stock)] if WHOLE else []
+
+
+@pytest.mark.parametrize("dom0_of_any_python, prepare", PYTHONS_AND_HOSTS, indirect=["dom0_of_any_python"])
 def test_what_was_installed_works_is_compiled_already_and_leaves_nothing(dom0_of_any_python, packages, prepare):
     dom0 = dom0_of_any_python
     prepare(dom0, packages)

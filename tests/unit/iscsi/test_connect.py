@@ -5,7 +5,6 @@ import errno
 import os
 import socket
 import threading
-import time
 
 import pytest
 
@@ -49,21 +48,21 @@ def test_a_name_may_have_several_addresses():
 
 
 def test_a_name_server_that_does_not_answer_is_given_up():
-    release = threading.Event()
+    release, answered = threading.Event(), []
 
     def silent(*arguments):
         if arguments[-1] & socket.AI_NUMERICHOST:
             raise socket.gaierror(socket.EAI_NONAME, "no address")
-        release.wait(20)
+        release.wait(60)
+        answered.append(1)
         return []
 
-    started = time.monotonic()
     with pytest.raises(NotFound, match="no name server answered within 0.1 seconds") as caught:
         resolve(Portal("san", 3260), 0.1, silent)
-    release.set()
 
     assert caught.value.sm_key == "DNSError"
-    assert time.monotonic() - started < 5
+    assert not answered
+    release.set()
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "bad..name", "a" * 300])

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from kit import golden
+from kit.examples import WHOLE
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.proxy import Cut, CuttingProxy
@@ -88,7 +89,7 @@ def test_a_resignature_over_a_connection_that_is_cut_gives_the_same_bytes(whole,
     image = load("chain")
     resignatured(image, "chain")
     dice = random.Random(f"cuts {seed}")
-    for _ in range(3):
+    for _ in range(3 if WHOLE else 1):
         ways = [dice.choice(["out", "in"]) for _ in range(dice.choice([1, 2]))]
         cuts = [Cut(way, dice.randrange(3000, whole[way])) for way in sorted(ways)]
         with HostileTarget([Lun(0, disk=load("chain"))]) as target, CuttingProxy(target.portal, cuts) as proxy:

@@ -7,6 +7,7 @@ import random
 import pytest
 from memory import ANSWER_LOST, LOST, MemorySessions, MemoryTarget
 
+from kit.examples import seeds
 from kit.iscsi import scsi
 from kit.iscsi.lun import Lun as TargetLun
 from relvmoiscsi.deadline import OutOfTime
@@ -391,8 +392,7 @@ def test_the_session_ends_with_a_logout():
     assert target.events == ["logout"]
 
 
-@pytest.mark.states
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(range(60), 10))
 def test_whatever_is_lost_the_lun_holds_what_was_written(seed):
     """Cuts, attentions, power cuts at random commands: after a flush all is there, and no read is wrong."""
     dice = random.Random(f"lost {seed}")

@@ -107,7 +107,7 @@ def test_a_lock_that_stays_taken_is_refused_by_name_and_the_others_are_released(
 
     assert os.path.join(directory, "V_" + OLD) in str(caught.value)
     assert str(caught.value).endswith("Nothing was written.")
-    assert 0.2 <= time.monotonic() - begun < 5
+    assert time.monotonic() - begun >= 0.2
     assert os.listdir(directory) == ["V_" + OLD]
 
 

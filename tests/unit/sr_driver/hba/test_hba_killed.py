@@ -43,6 +43,7 @@ MAPPED = {"1:0:0:7": ("sdc", CLONE, "8:32"), "1:0:0:8": ("sdd", OTHER, "8:48")}
 STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "note", "forget", "look_around", "scan", "_bring", "_noted"}
 STEPS |= {"settle", "take_away", "_undo", "_switch_off", "forget_others", "disks", "_is_to_stay"}
 OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
+NAMES = frozenset(STEPS | OF_SUCCESS)
 MODULES = (cleanup_journal, discovery, hiding, missing, other_luns, scan_module, sm_locks, udev)
 FILES = {module.__file__ for module in MODULES} | {__file__}
 EVERY_KILL, EVERY_SIGTERM = 48, 12  #: a sample takes each so many'th step; of writes, one at each kind of step as well
@@ -158,7 +159,7 @@ class Killer:
 
     def __call__(self, frame, event, _argument):
         code = frame.f_code
-        if code.co_name not in STEPS | OF_SUCCESS or code.co_filename not in FILES:
+        if code.co_name not in NAMES or code.co_filename not in FILES:
             return None
         if event == "return" and os.getpid() == self._pid:
             self._left -= 1
