@@ -212,7 +212,7 @@ def test_two_paths_are_refused_or_one_of_them_may_fail(lab, fc, pool_with, image
                 file.write("1")
 
     (new,) = chosen(lab)
-    until(lambda: all(map(prober.probe_device, initiator.devices_of(clone.scsi_id))), "both paths answer", 60)
+    until(lambda: all(map(prober.probe_device, initiator.devices_of(clone.scsi_id))), "both paths answer")
     assert [prober.probe_device(device).sr_uuid for device in initiator.devices_of(clone.scsi_id)] == [new, new]
 
 
@@ -272,9 +272,9 @@ def test_what_is_cut_is_taken_away_or_finished_by_the_next_call(lab, fc, pool, i
 
     fc.map(clone, 7, ONE)
     fc.cable_out(0)
-    until(lambda: not fc.is_logged_in(0), "the link is down", 60)
+    until(lambda: not fc.is_logged_in(0), "the link is down")
     fc.cable_in(0)
-    until(lambda: any(map(live_scsi_id, initiator.devices_of(clone.scsi_id))), "the link has brought the disk back", 60)
+    until(lambda: any(map(live_scsi_id, initiator.devices_of(clone.scsi_id))), "the link has brought the disk back")
     clone.heal()
     answer = created(pool, clone)
     assert answer == SUCCESS, answer
