@@ -19,6 +19,7 @@ from kit.lab import initiator, xapi
 from kit.lab.bench import cleared
 from kit.lab.command import run
 from kit.lab.guest import INITIATOR, Guest
+from kit.lab.warm import Warm
 from kit.pool import standin
 from kit.pool.simulator import DRIVERS, XAPI_SOCKET, Pool, sm_directory
 
@@ -103,7 +104,15 @@ def report(request):
 
 
 @pytest.fixture(scope="session")
-def host_with_sm(guest):
+def warm(guest):
+    """Has what drivers import, and forks for each call."""
+    warm = Warm()
+    yield warm
+    warm.stop()
+
+
+@pytest.fixture(scope="session")
+def host_with_sm(guest, warm):
     """What SM and the driver leave on every host is there, and so are our udev rules."""
     xapi.set_up_host()
 
@@ -121,14 +130,15 @@ def known_drivers():
 
 
 @pytest.fixture
-def make_pool(lab, host_with_sm, sm_dir, known_drivers):
+def make_pool(lab, host_with_sm, warm, sm_dir, known_drivers):
     """Makes a pool of hosts; `drivers` is another directory of drivers, `options` are those of Pool.
 
-    `ask_again`: its drivers are asked what they are, as those of the first pool were.
+    Its calls are forks of `warm`, unless `executes`. `ask_again`: its drivers are asked what they are, as those of the
+    first pool were.
     """
     pools, ends = [], ExitStack()
 
-    def make(multipathing="false", drivers=None, ask_again=None, **options):
+    def make(multipathing="false", drivers=None, ask_again=None, executes=False, **options):
         os.makedirs(os.path.dirname(XAPI_SOCKET), exist_ok=True)
         if not xapi.CONFIG.exists():
             ends.callback(xapi.CONFIG.unlink, missing_ok=True)
@@ -138,6 +148,8 @@ def make_pool(lab, host_with_sm, sm_dir, known_drivers):
         pool = Pool(directory, XAPI_SOCKET, drivers=None if ask_again else known_drivers.get(directory), **options)
         ends.callback(pool.stop)
         pool.runner.in_process["LVMoISCSISR"] = standin.reply
+        if not executes:
+            pool.runner.start = warm.start
         pool.__enter__()
         pools.append(pool)
         known_drivers[directory] = pool.storage.drivers

@@ -276,7 +276,8 @@ def assert_shown(lun, image):
 # -- passwords ----------------------------------------------------------------------------------------------------
 
 
-def test_mutual_chap_is_used_and_shown_nowhere(lab, pool, neighbour):
+def test_mutual_chap_is_used_and_shown_nowhere(lab, make_pool, neighbour):
+    pool = make_pool(executes=True)
     clone = lab.lun(neighbour.image.clone("clone.img"))
     copies = lab.target(clone, chap=Chap("sm", "correct-horse-1"), mutual=Chap("array", "battery-staple-2"))
     digest = lab.digest(clone)
