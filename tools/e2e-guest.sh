@@ -68,6 +68,8 @@ hide_what_others_do() {
 first_process() {
     mount -t proc proc /proc
     mount -t sysfs sysfs /sys
+    # User-Mode Linux starts a program for each event of a device, as of old; udev listens by itself
+    [ ! -e /sys/kernel/uevent_helper ] || echo >/sys/kernel/uevent_helper
     mount -t tmpfs -o mode=755 tmpfs /run
     ulimit -n 1048576 2>/dev/null || true
 }

@@ -45,9 +45,10 @@ def stock_probe(pool, target, lun):
 
 
 @pytest.mark.parametrize("vdis", [1, 50])
-def test_a_call_beside_a_bare_login_and_a_stock_probe(lab, pool, standin_sees, pytestconfig, report, vdis):
+def test_a_call_beside_a_bare_login_and_a_stock_probe(lab, make_pool, standin_sees, pytestconfig, report, vdis):
     image = lab.disk(builder.many_vdis(vdis).disk, "many.img")
     rounds = []
+    pool = make_pool(executes=True)
     pool.runner.in_process.clear()  # a stock driver is a process as well
 
     for number in range(pytestconfig.getoption("--pairs")):

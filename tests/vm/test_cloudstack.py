@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """CloudStack's ResignatureCommand, call by call as its Java code makes them (docs/host.rst)."""
 
-from pathlib import Path
-
 import pytest
 
 from kit.chains import flatten
 from kit.chains.random_chain import random_chain
 from kit.lab import initiator, luns, prober
+from kit.lab.command import HANGS
 from kit.lab.lio import Chap
+from kit.lab.xapi import CONFIG, configure
 from kit.pool import client
 from kit.pool.cloudstack import (
     CHAP_SECRET,
     CHAP_USER,
     IQN,
     STORAGE_HOST,
-    WAIT_S,
     CloudStack,
     supports_resign,
 )
@@ -23,7 +22,6 @@ from kit.reader import read_sr
 from kit.sparse import SparseDisk
 
 ONE_VDI_SEED = 26  # takes fills, a copy, and a hole that is given away
-CONFIG = Path("/etc/relvmoiscsi.conf")
 USER = Chap("sm", "correct-horse-1")
 
 
@@ -36,7 +34,7 @@ def pool(make_pool):
 @pytest.fixture
 def host_wants_one_vdi():
     """The setting of this host."""
-    CONFIG.write_text("[driver]\nvdis = one\n")
+    configure(vdis="one")
     yield
     CONFIG.unlink()
 
@@ -48,7 +46,7 @@ def test_a_lun_on_the_iqn_of_an_sr_in_use_ends_as_its_vdi(lab, pool, image, orig
     (old_vdi,) = [record.uuid for record in image.sr.mgt.records if not record.deleted]
     assert supports_resign(pool.sm_list())
 
-    with lab.attached(array, original, image.sr.uuid) as sr, client.connected(pool, WAIT_S) as session:
+    with lab.attached(array, original, image.sr.uuid) as sr, client.connected(pool, HANGS) as session:
         array.add_lun(clone)
         standin_sees(array)
         agent = CloudStack(session, pool.db.get("host", pool.master, "uuid"))
@@ -75,7 +73,7 @@ def test_a_disk_with_three_snapshots_ends_as_one_vdi_with_chap(lab, pool, standi
     details.update({CHAP_USER: USER.user, CHAP_SECRET: USER.password})
     before = lab.world()
 
-    with client.connected(pool, WAIT_S) as session:
+    with client.connected(pool, HANGS) as session:
         answer = CloudStack(session, pool.db.get("host", pool.master, "uuid")).resignature(details)
 
     assert answer.result, answer.details

@@ -13,7 +13,7 @@ from relvmoiscsi.host.locks import sm_locks
 
 def command(*words):
     """Run the command in a process of its own."""
-    return run(sys.executable, "-m", "relvmoiscsi", *words, check=False, timeout=240, env={"PYTHONPATH": str(TOP)})
+    return run(sys.executable, "-m", "relvmoiscsi", *words, check=False, env={"PYTHONPATH": str(TOP)})
 
 
 @pytest.fixture

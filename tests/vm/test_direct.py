@@ -77,7 +77,7 @@ class Ran:
 
 
 def direct(*argv, env=None):
-    return Ran(run(COMMAND, "direct", *argv, check=False, timeout=100, env=env))
+    return Ran(run(COMMAND, "direct", *argv, check=False, env=env))
 
 
 def added(name, lun):

@@ -81,7 +81,7 @@ def installed(host_with_sm, storage_manager, python, sdk):
 def test_the_installed_driver_and_command_work(lab, make_pool, installed, image, clone):
     copies = lab.target(clone)
     digest = image.digest()
-    pool = make_pool(drivers="/opt/xensource/sm")
+    pool = make_pool(drivers="/opt/xensource/sm", executes=True)
     assert "LVHD over iSCSI with resigning of duplicates" in pool.sm_list()
 
     with lab.untouched():

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from . import initiator, luns, prober
-from .command import read, settle, until, write
+from .command import HANGS, read, settle, until, write
 from .guest import event_activation
 from .lio import Lun, Target
+from .restore import restore
 from .secrets import Watcher
 from .world import World, assert_untouched
 
@@ -18,6 +19,22 @@ VENVS = Path(__file__).resolve().parents[3] / ".venv"
 WWIDS = "/etc/multipath/wwids"
 
 _TARGETS = itertools.count(1)
+
+
+@contextlib.contextmanager
+def cleared(guest):
+    """Context: a Lab that gives its ports and files back, whatever happens; then the world must be as it was before."""
+    before = World.now()
+    lab = Lab(guest)
+    try:
+        try:
+            yield lab
+        finally:
+            lab.clear()
+        assert_untouched(before)
+    except BaseException:  # the next test shall fail for itself alone
+        restore(before)
+        raise
 
 
 class Lab:
@@ -140,7 +157,7 @@ class Lab:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def end_calls(self, seconds=300):
+    def end_calls(self, seconds=HANGS):
         """Mend the LUNs, and wait until the threads of the test have ended, whatever became of the test."""
         for lun in self._luns:
             lun.mend()

@@ -26,7 +26,11 @@ class Result:
         return "$ {}\nexit status {}\n{}".format(" ".join(self.argv), self.status, self.output)
 
 
-def run(*argv, check=True, timeout=60, env=None, stdin=""):
+#: seconds after which something hangs: so long that a busy machine is never taken for one that does
+HANGS = 600
+
+
+def run(*argv, check=True, timeout=HANGS, env=None, stdin=""):
     """Run a program to its end; AssertionError with all it said if it fails and `check` is on. Seconds: `timeout`."""
     argv = [str(word) for word in argv]
     whole_env = dict(os.environ, PATH=PATH, LC_ALL="C", LVM_SUPPRESS_FD_WARNINGS="1")
@@ -46,7 +50,7 @@ def run(*argv, check=True, timeout=60, env=None, stdin=""):
     return result
 
 
-def until(probe, what, seconds=20):
+def until(probe, what, seconds=HANGS):
     """Ask `probe` until it says something true, and return that. AssertionError, with `what`, after `seconds`."""
     end = time.monotonic() + seconds
     while True:
@@ -61,7 +65,7 @@ class _Settled:
     number = ""  #: of the kernel's last event when udev had handled every one
 
 
-def settle(seconds=60):
+def settle(seconds=HANGS):
     """Wait until udev has handled every event. When none has come since that was so last, nothing is started."""
     number = read("/sys/kernel/uevent_seqnum")
     if number and number == _Settled.number and not os.path.exists("/run/udev/queue"):

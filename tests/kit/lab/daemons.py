@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from .command import PATH, read, run, settle, until
+from .command import HANGS, PATH, read, run, settle, until
 
 LOGS = Path("/run/e2e/logs")
 
@@ -49,10 +49,10 @@ class Daemon:
         if self.pid is not None:
             self._process.terminate()
             try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
+                self._process.wait(HANGS)
+            finally:
                 self._process.kill()
-                self._process.wait(20)
+                self._process.wait()
             self._process = None
 
 
@@ -75,13 +75,13 @@ class Multipathd(Daemon):
         A path that has come back brings an event of its map. While udev handles that, the map is in use.
         """
         super().stop()
-        until(_are_flushed, "the maps that nobody uses are gone", 120)
+        until(_are_flushed, "the maps that nobody uses are gone")
 
 
 def _are_flushed():
     settle()
     if _unused_maps():
-        run("multipath", "-F", check=False, timeout=120)
+        run("multipath", "-F", check=False)
     return not _unused_maps()
 
 

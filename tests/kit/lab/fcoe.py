@@ -40,7 +40,7 @@ class Fabrics:
         for path in BOTH:
             for name in (f"tgt{path}", f"ini{path}"):
                 write(_controller(name) / "enabled", "1")
-        until(lambda: all(self.is_logged_in(path) for path in BOTH), "both adapters see the array", 120)
+        until(lambda: all(self.is_logged_in(path) for path in BOTH), "both adapters see the array")
         for port in Path("/sys/class/fc_remote_ports").glob("rport-*"):
             write(port / "dev_loss_tmo", "2")
             if read(port / "fast_io_fail_tmo") != "off":
@@ -110,7 +110,7 @@ class Fabrics:
     def cable_in(self, path):
         """The ports log in again, and the kernel looks for LUNs by itself."""
         run("ip", "link", "set", f"ini{path}", "up")
-        until(lambda: self.is_logged_in(path), f"fabric {path} is there again", 120)
+        until(lambda: self.is_logged_in(path), f"fabric {path} is there again")
         settle()
 
     def clear(self):
@@ -124,7 +124,7 @@ class Fabrics:
             self.delete(disk)
         for path, number in list(self._mapped):
             self.unmap(number, (path,))
-        until(lambda: all(self.is_logged_in(path) for path in BOTH), "both fabrics are there again", 120)
+        until(lambda: all(self.is_logged_in(path) for path in BOTH), "both fabrics are there again")
         settle()
 
     def disks(self):

@@ -12,8 +12,8 @@ MASTER = {"LVM_SYSTEM_DIR": "/etc/lvm/master"}
 SR_REF = Path("/var/run/sr-ref")
 
 
-def iscsiadm(*words, check=True, timeout=120):
-    return run("iscsiadm", *words, check=check, timeout=timeout)
+def iscsiadm(*words, check=True):
+    return run("iscsiadm", *words, check=check)
 
 
 def discover(portal, check=True):
@@ -119,7 +119,7 @@ def lvm(*words, device=None, check=True):
     words = list(words)
     if device:
         words += ["--config", f'devices {{ global_filter = [ "a|^{device}$|", "r|.*|" ] }}']
-    return run("lvm", *words, env=MASTER, check=check, timeout=300)  # a lock of LVM may be held for long
+    return run("lvm", *words, env=MASTER, check=check)
 
 
 def active_lvs(vg):

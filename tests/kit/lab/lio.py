@@ -258,8 +258,7 @@ class Target:
         self.disable()
         for lun in list(self._opened):
             self._disconnect(lun)
-        for number in self._numbers(None):
-            group = self.group(number)
+        for group in filter(Path.exists, map(self.group, self._numbers(None))):  # one that failed has not all of them
             for kind in ("acls", "np"):
                 for entry in (group / kind).iterdir():
                     entry.rmdir()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import initiator
-from .command import read, run, settle
+from .command import HANGS, read, run, settle
 from .world import iscsi_sessions
 
 BLOCK = 4096
@@ -108,7 +108,7 @@ class _Io:
         """It goes on: two more rounds end after this was asked. What was written is what the array has."""
         with self._changed:
             wanted = self.count + 2
-            self._changed.wait_for(lambda: self._errors or self.count >= wanted, 120)
+            self._changed.wait_for(lambda: self._errors or self.count >= wanted, HANGS)
             errors, self._errors = self._errors, []
             assert errors == [], f"I/O of the neighbour: {errors}"
             assert self.count >= wanted, "the I/O of the neighbour hangs"

@@ -48,7 +48,7 @@ def _end(pids):
         except ProcessLookupError:
             pass
     for pid in pids:
-        until(lambda it=pid: not read(f"/proc/{it}/cmdline"), f"process {pid} has ended", 60)
+        until(lambda it=pid: not read(f"/proc/{it}/cmdline"), f"process {pid} has ended")
 
 
 def _remove(path):

@@ -9,6 +9,8 @@ import time
 import uuid
 from typing import NamedTuple
 
+from .command import HANGS
+
 LOCAL2 = 18
 
 
@@ -73,7 +75,7 @@ class Syslog:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(mark.encode("ascii"), self.path)
         with self._came:
-            arrived = self._came.wait_for(lambda: any(line.text == mark for line in self.lines[since:]), 60)
+            arrived = self._came.wait_for(lambda: any(line.text == mark for line in self.lines[since:]), HANGS)
         assert arrived, "the log listens"
         return [line.text for line in self.lines[since:] if line.facility == LOCAL2]
 

@@ -189,12 +189,12 @@ def _is_of_the_lab(link):
 def _processes():
     """Processes that nobody of the lab started: number -> command line. Kernel threads are left out."""
     mine = set(_ancestors(os.getpid()))
-    for entry in _entries("/proc"):
-        if not entry.name.isdigit() or int(entry.name) in mine:
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or int(pid) in mine:
             continue
-        command = read(entry / "cmdline").replace("\0", " ").strip()
-        if command and read(entry / "comm") not in PASSING and not command.startswith(PASSING):
-            yield entry.name, command
+        command = read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+        if command and read(f"/proc/{pid}/comm") not in PASSING and not command.startswith(PASSING):
+            yield pid, command
 
 
 def _ancestors(pid):

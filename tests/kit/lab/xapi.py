@@ -10,12 +10,15 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import XenAPI
 
+from kit.lab.command import HANGS
 from kit.pool import client
 
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, os.pardir))
+CONFIG = Path("/etc/relvmoiscsi.conf")
 DRIVER = os.path.join(TOP, "drivers/ReLVMoISCSISR")
 
 #: the answer of a call that has done its work (docs/host.rst, "CloudStack's contract")
@@ -27,6 +30,12 @@ SUCCESS = [
 ]
 #: what stays on a host once SM and the driver have run there: locks that would be unsafe to remove
 STAYING = ["/run/lock/sm/iscsiadm/running", "/run/lock/sm/iscsiadm/isciadm_running", "/run/lock/sm/.nil/lvm"]
+
+
+def configure(deadline=1200, **more):
+    """The [driver] section of this host. By this deadline a call ends its work, however slow the machine is."""
+    settings = dict(more, deadline=deadline)
+    CONFIG.write_text("[driver]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items()))
 
 
 def set_up_host():
@@ -118,7 +127,7 @@ class Call(threading.Thread):
         os.kill(self.reach(text), signal.SIGKILL)
         return self.end()
 
-    def reach(self, text, seconds=60):
+    def reach(self, text, seconds=HANGS):
         """Wait until the driver has logged `text`; the process that did. Fails when the call ends before."""
         syslog, seen, deadline = self.lab.syslog, self._mark, time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -131,7 +140,7 @@ class Call(threading.Thread):
             )
         raise AssertionError(f"{text!r} was not logged within {seconds} seconds")
 
-    def end(self, seconds=120):
+    def end(self, seconds=HANGS):
         """The answer, once it is there."""
         self.join(seconds)
         assert self.answer is not None, f"no answer after {seconds} seconds"

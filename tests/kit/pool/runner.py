@@ -161,6 +161,7 @@ class Runner:
         self.originator = originator
         self.extra_env = dict(extra_env or {})
         self.observer = observer
+        self.start = subprocess.Popen  #: what starts a driver; kit.lab.warm has another one
         self.in_process = {}  #: file name of a driver that nobody tests: what gives its stdout and stderr for a request
 
     def call(self, path, members):
@@ -234,7 +235,7 @@ class Runner:
     def _run(self, argv, environment, members, stdout, stderr):
         """(pid, status); 127 when there is nothing to execute."""
         try:
-            process = subprocess.Popen(
+            process = self.start(
                 [part.encode("utf-8", "surrogateescape") for part in argv],
                 stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment, cwd="/", close_fds=True,
                 start_new_session=True,
