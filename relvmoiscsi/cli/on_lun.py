@@ -24,12 +24,14 @@ from relvmoiscsi.cli.identification import Identification, identify
 from relvmoiscsi.cli.opening import opened_to_read, takes_device
 from relvmoiscsi.cli.output import Answer, ask, ask_for, must_be_able_to_ask, say, tell
 from relvmoiscsi.cli.over_iscsi import may_open, say_where_seen
-from relvmoiscsi.device import Range
+from relvmoiscsi.device import Device, Range
 from relvmoiscsi.engine import Lun, Result, Run
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import command
-from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.disk import scsi_id as live_scsi
+from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
+from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.iscsi.url import is_url, parse_url
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.wording import human_size, printable
@@ -64,6 +66,7 @@ class Target:
 
     def __init__(self, arguments: argparse.Namespace, device: "Opened", ids: ScsiIds) -> None:
         self.path, self.device, self.ids = arguments.device, device, ids
+        self.named: Device = device  #: for writes. A disk says its name with each batch of writes
         self._arguments = arguments
         self._looked, self._seen = 0.0, b""
         self.identification: Optional[Identification] = None
@@ -136,7 +139,20 @@ def opened(arguments: argparse.Namespace, writable: bool = True) -> Iterator[Tar
         with in_state(NOTHING_WRITTEN):
             open_word = _opened_url if is_url(arguments.device) else _opened_path
             device, ids = open_word(arguments, writable, held)
-        yield Target(arguments, device, ids)
+            target = Target(arguments, device, ids)
+            if writable and isinstance(device, HostDevice) and ids.own is not None:
+                target.named = _named(device, ids.own)
+        yield target
+
+
+def _named(disk: HostDevice, scsi_id: str) -> NamedPath:
+    """Return the disk with the name that it must keep. Raises Refused if the LUN says another SCSIid than the kernel.
+
+    The kernel keeps the SCSIid of the LUN that it has found. The array may have mapped the original there since.
+    """
+    named = NamedPath(disk, (scsi_id, live_scsi.live_serial(disk.name)))
+    named.verify_name()
+    return named
 
 
 def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack) -> "Tuple[Opened, ScsiIds]":

@@ -62,14 +62,15 @@ class NamedPath(Device):
         return self._path.read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        self._verify_name()
+        self.verify_name()
         self._path.write(chunks)
 
     def flush(self) -> None:
         self._path.flush()
-        self._verify_name()
+        self.verify_name()
 
-    def _verify_name(self) -> None:
+    def verify_name(self) -> None:
+        """Raise Refused if the LUN says another name now."""
         for path in self._paths() or [self.name]:
             now = scsi.live_scsi_id(path), scsi.live_serial(path)
             if now != self._name:
@@ -82,7 +83,7 @@ class NamedPath(Device):
 
     def _paths(self) -> List[str]:
         """Return the nodes of the map's paths that are not dead; [] if the device is no map."""
-        if os.path.dirname(self.name) != os.path.join(self._host.dev, "mapper"):
+        if not os.path.basename(os.path.realpath(self.name)).startswith("dm-"):
             return []
         the_map = multipath.find_map(self._name[0], self._host)  # multipathd may add paths at any time
         return [self._host.node(disk) for disk in multipath.usable(the_map.paths, self._host)] if the_map else []
