@@ -24,12 +24,14 @@ from relvmoiscsi.cli.identification import Identification, identify
 from relvmoiscsi.cli.opening import opened_to_read, takes_device
 from relvmoiscsi.cli.output import Answer, ask, ask_for, must_be_able_to_ask, say, tell
 from relvmoiscsi.cli.over_iscsi import may_open, say_where_seen
+from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.engine import Lun, Result, Run
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import command
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
+from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.iscsi.url import is_url, parse_url
@@ -160,6 +162,9 @@ def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack)
     if writable:
         held.enter_context(guard.lun_lock(arguments.device, ids.names))
     try:
+        if writable and ids.own is not None:  # LVM may have taken another path of the LUN
+            own = live_scsi.kernel_name(arguments.device, guard.HOST)
+            held.enter_context(exclusive_open(ids.own, NO_DEADLINE, guard.HOST, own))
         return held.enter_context(open_device(arguments.device, writable)), ids
     except Refused as refused:
         if writable:

@@ -4,12 +4,14 @@
 import json
 import os
 import socket
+from contextlib import contextmanager
 
 import pytest
 
 from kit import shell
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
 from relvmoiscsi.cli import guard, on_lun
+from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.disk.block_device import HostDevice, ImageFile
@@ -343,3 +345,22 @@ def test_a_lun_that_is_mapped_there_during_the_run_is_written_no_more(batch, lun
 
     assert ran.status != 0 and "of the original" in ran.err and "mapped another LUN in its place" in ran.err
     assert (len(written), content(lun)) == (batch, *content_then)
+
+
+def test_a_lun_that_a_program_uses_through_another_path_is_refused(lun, command, monkeypatch):
+    """LVM has taken sdc, and the command is given sdb: an exclusive open of sdb said nothing about sdc."""
+    used, asked = "/dev/sdc is in use by device-mapper volume VG-MGT.", []
+    before = content(lun)
+
+    @contextmanager
+    def in_use(*wanted):
+        asked.append(wanted)
+        raise Refused(used)
+        yield
+
+    monkeypatch.setattr(on_lun, "exclusive_open", in_use)
+
+    ran = command("resignature", lun, "--yes", "--scsi-id", SCSI_ID)
+
+    assert ran.status == 4 and used in ran.err and "Nothing was written" in ran.err
+    assert (asked, content(lun)) == ([(SCSI_ID, NO_DEADLINE, guard.HOST, None)], before)
