@@ -46,8 +46,8 @@ class NamedPath(Device):
         t0  the array maps another LUN at the number of this path; the kernel notices nothing
         t1  a write lands on the other LUN, which may be the original
 
-    A write to a map may take any path of the map that is not dead, also a path that was dead when the call looked. So
-    the LUN says its name through each of these paths. A path that does not answer ends the run.
+    A write to a map may take any path of the map that is not dead. A path that was dead when the call looked may have
+    come back. So the LUN says its name through each of these paths. A path that does not answer ends the run.
 
     Only a change between the answer and the write remains undetected. A path that fails is not replaced by another
     path within a run: a write of the failed path may land late, and only the next call ends such writes.
