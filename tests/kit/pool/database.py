@@ -232,8 +232,8 @@ class Database:
 
     def record(self, table, ref):
         with self.lock:
-            self._row(table, ref)
-            return {name: _copy(self._value(table, ref, name)) for name in TABLES[table]}
+            row = self._row(table, ref)
+            return {name: _copy(row[name]) if name in row else self._value(table, ref, name) for name in TABLES[table]}
 
     def records(self, table, **equal):
         """{reference: record} of all, or of those whose fields have these values."""
@@ -324,7 +324,7 @@ class Database:
 
 
 def _copy(value):
-    return type(value)(value) if isinstance(value, (dict, list)) else value
+    return value.copy() if type(value) in (dict, list) else value
 
 
 # -- what clients ask for by name -------------------------------------------------------------------------------------

@@ -108,14 +108,21 @@ def response(answer):
 
 def as_read(value):
     """What a client reads of `from_python(value)`, without printing and parsing."""
+    if type(value) is str:  # nearly all are
+        return value if value.isprintable() else _text_as_read(value)
     if isinstance(value, (bool, float, xmlrpc.client.DateTime)):
         return value
     if isinstance(value, (str, int)):
-        return _text_as_read(str(value))
+        return as_read(str(value))
     if isinstance(value, dict):
-        return {_text_as_read(key): as_read(item) for key, item in value.items()}
+        return {
+            key if key.isprintable() else _text_as_read(key): (
+                item if type(item) is str and item.isprintable() else as_read(item)
+            )
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [as_read(item) for item in value]
+        return [item if type(item) is str and item.isprintable() else as_read(item) for item in value]
     assert value is None, value
     return ""
 
@@ -125,7 +132,7 @@ _DROPPED = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]")
 
 def _text_as_read(text):
     """The control characters go that the writer drops; a reader of XML turns each end of a line into a line feed."""
-    return text if text.isprintable() else _DROPPED.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return _DROPPED.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

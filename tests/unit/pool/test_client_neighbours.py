@@ -5,7 +5,7 @@ plugs one LUN of a target sees every LUN of it.
 
 import pytest
 
-from kit.examples import EVERY_DEATH, steps
+from kit.examples import steps
 from kit.lun_world import FABRIC
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
@@ -169,7 +169,7 @@ def test_a_clone_of_an_sr_that_the_pool_does_not_know_holds_up_no_other(lab, wor
 def test_killed_at_each_call_while_a_clone_fails(lab, world, shown, is_over):
     """The run after shows no host the clone; the one in which the clone gets its identities finishes all."""
     watch = lab.pool.api.before
-    for number in steps(EVERY_DEATH // 2 or 1, str(is_over)):
+    for number in steps(5, str(is_over)):
         bad, good = lab.clone("Production"), lab.clone("Production")
         fails(world, bad)
         count = [-1]

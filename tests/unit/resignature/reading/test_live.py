@@ -84,7 +84,7 @@ def notes_of(disk):
 
 
 GOLDEN = ["golden " + name for name in golden.LIVE_NAMES]
-SOME = some(list(STATES), 6) + some(GOLDEN, 3, lambda name: name.split("_")[0])
+SOME = some(list(STATES), 20) + some(GOLDEN, 6, lambda name: name.split("_")[0])
 IN_VAIN = [name for name in SOME if name not in GOLDEN and state(name).verdict == REFUSED]
 CLAIMS = []
 
@@ -417,7 +417,7 @@ def test_what_cannot_be_finished_is_refused_by_name_and_nothing_is_written(name)
 # --- power cuts
 
 #: how many cuts of each step are tried
-FEW = {"limit": 24, "samples": 4} if WHOLE else {"limit": 12, "samples": 2}
+FEW = {"limit": 24, "samples": 4} if WHOLE else {"limit": 8, "samples": 1, "every": 3}
 #: unfinished work of each kind and outcome, and what has no journal
 CUT = {
     "golden clone_vdi_after_second_snap": 23,

@@ -36,8 +36,8 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Range
 
 #: how many disks to look at; the images with many volumes write too many blocks for all subsets
-THOROUGH = {"limit": 256, "samples": 16} if WHOLE else {"limit": 64, "samples": 6}
-SAMPLED = {"limit": 64, "samples": 8} if WHOLE else {"limit": 16, "samples": 4, "every": 3}
+THOROUGH = {"limit": 256, "samples": 16} if WHOLE else {"limit": 16, "samples": 3, "every": 2}
+SAMPLED = {"limit": 64, "samples": 8} if WHOLE else {"limit": 8, "samples": 2, "every": 6}
 SMALL = ("one VDI", "a chain", "blocks of 4096", "blocks of 4096, text wraps")
 pytestmark = pytest.mark.states
 
