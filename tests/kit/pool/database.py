@@ -232,8 +232,9 @@ class Database:
 
     def record(self, table, ref):
         with self.lock:
-            self._row(table, ref)
-            return {name: _copy(self._value(table, ref, name)) for name in TABLES[table]}
+            row = self._row(table, ref)
+            names, back = TABLES[table], _BACK[table]
+            return {name: self._value(table, ref, name) if name in back else _copy(row[name]) for name in names}
 
     def records(self, table, **equal):
         """{reference: record} of all, or of those whose fields have these values."""
@@ -324,7 +325,7 @@ class Database:
 
 
 def _copy(value):
-    return type(value)(value) if isinstance(value, (dict, list)) else value
+    return value.copy() if isinstance(value, (dict, list)) else value
 
 
 # -- what clients ask for by name -------------------------------------------------------------------------------------

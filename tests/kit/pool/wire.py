@@ -108,6 +108,11 @@ def response(answer):
 
 def as_read(value):
     """What a client reads of `from_python(value)`, without printing and parsing."""
+    kind = type(value)
+    if kind is str:  # nearly all of a record
+        return value if value.isprintable() else _text_as_read(value)
+    if kind is bool:
+        return value
     if isinstance(value, (bool, float, xmlrpc.client.DateTime)):
         return value
     if isinstance(value, (str, int)):
