@@ -2,6 +2,7 @@
 """The acceptance kit against the simulated pool: what it does, refuses, reports, and that it leaves nothing behind."""
 
 import contextlib
+import functools
 import io
 import json
 import re
@@ -18,6 +19,7 @@ from kit.lun_world import FABRIC, World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Lab, only_reads
 from relvmoiscsi import cli
+from relvmoiscsi.cli import parser
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.connection import Where
 
@@ -73,6 +75,15 @@ class Acceptance(Lab):
         """The whole database, but for sessions and tasks."""
         tables = [table for table in self.pool.db._rows if table not in ("session", "task")]
         return {table: self.pool.db.records(table) for table in tables}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_parser():
+    """To make that of `relvmoiscsi pool` takes as long as a short command does."""
+    made = functools.lru_cache(maxsize=None)(parser.make_parser)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parser, "make_parser", lambda whole: made(tuple(whole)))
+        yield
 
 
 def command(*words):
