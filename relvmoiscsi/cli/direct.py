@@ -266,7 +266,10 @@ def _remove(arguments: argparse.Namespace) -> Answer:
         entry = read_section(text).named(arguments.name)
         with in_state(NOT_CHANGED):
             if entry is None:
-                raise NotFound(f"There is no direct LUN with the name {arguments.name!r}.")
+                raise NotFound(
+                    f"There is no direct LUN with the name {arguments.name!r}. `relvmoiscsi direct list` lists the "
+                    "names."
+                )
             for device in _devices(entry):
                 direct.check_unused(device, HOST)
             _check_no_vm(entry, notes)
@@ -276,7 +279,7 @@ def _remove(arguments: argparse.Namespace) -> Answer:
         is_gone = direct.remove_link(entry, HOST)
     if not is_gone:
         raise Refused(f"{direct.link_of(entry.name, HOST)} still exists: udev did not remove the link.").in_state(
-            f"{HOST.config} has {entry.name} no longer."
+            f"{HOST.config} has {entry.name} no longer. Have udev apply its rules: `udevadm trigger --action=change`."
         )
     _forget(entry, notes)
     facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": direct.link_of(entry.name, HOST), "notes": notes}

@@ -58,7 +58,7 @@ def _map_of(arguments: argparse.Namespace) -> Answer:
     if found.problem is not None:
         raise found.problem
     if found.state != engine.RESIGNATURED:
-        raise NotFound(f"{path} is not resignatured and holds no map.")
+        raise NotFound(f"{path} is not resignatured and holds no map. Give the resignatured clone.")
     if found.run is None:
         raise NotFound(
             f"LVM has overwritten the journal with the map on {path}. Look for the map in SMlog, in syslog or in "

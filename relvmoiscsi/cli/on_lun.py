@@ -24,13 +24,17 @@ from relvmoiscsi.cli.identification import Identification, identify
 from relvmoiscsi.cli.opening import opened_to_read, takes_device
 from relvmoiscsi.cli.output import Answer, ask, ask_for, must_be_able_to_ask, say, tell
 from relvmoiscsi.cli.over_iscsi import may_open, say_where_seen
-from relvmoiscsi.device import Range
+from relvmoiscsi.deadline import NO_DEADLINE
+from relvmoiscsi.device import Device, Range
 from relvmoiscsi.engine import Lun, Result, Run
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.formats import naming
 from relvmoiscsi.host import command
-from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.disk import scsi_id as live_scsi
+from relvmoiscsi.host.disk.block_device import HostDevice, open_device
+from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
+from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.iscsi.url import is_url, parse_url
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.wording import human_size, printable
@@ -65,6 +69,7 @@ class Target:
 
     def __init__(self, arguments: argparse.Namespace, device: "Opened", ids: ScsiIds) -> None:
         self.path, self.device, self.ids = arguments.device, device, ids
+        self.named: Device = device  #: for writes. A disk says its name with each batch of writes
         self._arguments = arguments
         self._compared: List[Range] = []  #: read twice where no pool was asked
         self._looked, self._seen = 0.0, [b""]
@@ -143,7 +148,20 @@ def opened(arguments: argparse.Namespace, writable: bool = True) -> Iterator[Tar
         with in_state(NOTHING_WRITTEN):
             open_word = _opened_url if is_url(arguments.device) else _opened_path
             device, ids = open_word(arguments, writable, held)
-        yield Target(arguments, device, ids)
+            target = Target(arguments, device, ids)
+            if writable and isinstance(device, HostDevice) and ids.own is not None:
+                target.named = _named(device, ids.own)
+        yield target
+
+
+def _named(disk: HostDevice, scsi_id: str) -> NamedPath:
+    """Return the disk with the name that it must keep. Raises Refused if the LUN says another SCSIid than the kernel.
+
+    The kernel keeps the SCSIid of the LUN that it has found. The array may have mapped the original there since.
+    """
+    named = NamedPath(disk, (scsi_id, live_scsi.live_serial(disk.name)))
+    named.verify_name()
+    return named
 
 
 def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack) -> "Tuple[Opened, ScsiIds]":
@@ -151,6 +169,9 @@ def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack)
     if writable:
         held.enter_context(guard.lun_lock(arguments.device, ids.names))
     try:
+        if writable and ids.own is not None:  # LVM may have taken another path of the LUN
+            own = live_scsi.kernel_name(arguments.device, guard.HOST)
+            held.enter_context(exclusive_open(ids.own, NO_DEADLINE, guard.HOST, own))
         return held.enter_context(open_device(arguments.device, writable)), ids
     except Refused as refused:
         if writable:

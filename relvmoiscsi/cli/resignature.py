@@ -71,7 +71,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         request = ResignatureRequest(
             target.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi
         )
-        done = procedure.resignature(target.device, os.urandom, _Terminal(arguments, target, chosen, bar), request)
+        done = procedure.resignature(target.named, os.urandom, _Terminal(arguments, target, chosen, bar), request)
         if isinstance(done, AlreadyDone):
             return _already_done(arguments, chosen, done, target, engine.inspect(target.device).lun)
     if isinstance(done, Prepared):

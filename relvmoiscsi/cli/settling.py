@@ -50,7 +50,7 @@ def _recover(arguments: argparse.Namespace) -> Answer:
         target.identify(None, run.ids.sr)
         target.ask(_question(target, mark))
         with target.locks(run):
-            result = engine.recover(target.device, mark, target.ids.recorded)
+            result = engine.recover(target.named, mark, target.ids.recorded)
     text = _TAKEN_BACK if engine.goes_back(mark) else FINISHED
     return answer(target, result, text.format(target.path, KINDS[mark.commit_record.kind]))
 
@@ -84,5 +84,5 @@ def _undo(arguments: argparse.Namespace) -> Answer:
         target.identify(lun, now)
         target.ask(printable(f"Give {target.path} back the identities of SR {old}?"))
         with target.locks(run):
-            result = engine.undo(target.device, os.urandom)
+            result = engine.undo(target.named, os.urandom)
     return answer(target, result, f"{target.path} has its old identities back.")

@@ -99,9 +99,12 @@ def _entry(line: str) -> Optional[Entry]:
 def _check_new(entry: Entry, entries: Sequence[Entry]) -> None:
     for other in entries:
         if entry.name == other.name:
-            raise UsageError(f"The name {other.name} is taken: it is LUN {other.scsi_id}.")
+            raise UsageError(f"The name {other.name} is taken: it is LUN {other.scsi_id}. Choose another name.")
         if entry.scsi_id == other.scsi_id:
-            raise UsageError(f"LUN {other.scsi_id} has a name already: {other.name}.")
+            raise UsageError(
+                f"LUN {other.scsi_id} has a name already: {other.name}. To give the LUN another name, first run "
+                f"`relvmoiscsi direct remove {other.name}`."
+            )
 
 
 # --- changing the text
@@ -128,7 +131,7 @@ def without_entry(text: str, name: str) -> str:
     lines = text.split("\n")
     found = [number for number, line in lines_of_section(lines, SECTION) if _is_entry(line) and _name_of(line) == name]
     if not found:
-        raise NotFound(f"There is no direct LUN with the name {name}.")
+        raise NotFound(f"There is no direct LUN with the name {name}. `relvmoiscsi direct list` lists the names.")
     at = found[0]
     del lines[at]
     if lines[max(0, at - 2) : at] == [MARK, f"[{SECTION}]"] and not any(_rest_of_section(lines[at:])):

@@ -195,7 +195,7 @@ def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", host: Host
             )
         if user.vdi.get("location") != link:
             raise Refused(
-                "LUN {} is the VDI {} ({!r}) already.".format(
+                "LUN {} is the VDI {} ({!r}) already. If the VDI is not needed, run `xe vdi-forget`.".format(
                     scsi_id, user.vdi.get("uuid"), user.vdi.get("name_label", "")
                 )
             )

@@ -43,6 +43,7 @@ from relvmoiscsi.pool.vdis import Pair
 _DONE_CODE, _DONE_TEXT = "SR_BACKEND_FAILURE_1", "has been successfully resigned"
 
 #: device-config of relvmoiscsi's types, without the LUN; see drivers/ReLVMoISCSISR and drivers/ReLVMoHBASR
+_LOOK = "`relvmoiscsi pool luns` lists the LUNs; --target names a portal that no SR of the pool has."
 _CREATE = {"clear-metadata-vdi": "true", "resign": "true"}
 
 #: status of a LUN
@@ -104,19 +105,19 @@ def choose(
     by_id = {lun.scsi_id: lun for lun in found if lun.scsi_id}
     missing = [scsi_id for scsi_id in scsi_ids if scsi_id not in by_id]
     if missing:
-        raise NotFound("The pool sees no LUN with the SCSIid {}.".format(", ".join(missing)))
+        raise NotFound(f"The pool sees no LUN with the SCSIid {', '.join(missing)}. {_LOOK}")
     chosen = [by_id[scsi_id] for scsi_id in dict.fromkeys(scsi_ids) if by_id[scsi_id].kind not in UNSEEN]
     for lun in chosen:
         _verify_attachable(lun, are_clones)
     for sr in of:
         if not any(lun.of_sr == sr and _is_copy(lun, are_clones) for lun in found) and not unseen(found, [], of):
-            raise NotFound(f"The pool sees no clone of the SR {sr}.")
+            raise NotFound(f"The pool sees no clone of the SR {sr}. {_LOOK}")
     for lun in found:
         is_named = lun.of_sr in of and _is_copy(lun, are_clones)
         if lun not in chosen and (is_named or everything and _is_copy(lun, False)):
             chosen.append(lun)
     if not chosen and not unseen(found, scsi_ids, of, everything):
-        raise NotFound("The pool sees no LUN that can be attached. `relvmoiscsi pool luns` lists the LUNs.")
+        raise NotFound(f"The pool sees no LUN that can be attached. {_LOOK}")
     return chosen
 
 

@@ -299,7 +299,8 @@ def verify_same(record: Record, lun: PoolLun) -> None:
     marked_for = record["other_config"].get(SCSI_ID, lun.scsi_id)
     if record["type"] != lun.portal.lvm_type or marked_for != lun.scsi_id:
         raise Refused(
-            f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than {lun.scsi_id}."
+            f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than "
+            f"{lun.scsi_id}. If that SR is not needed, run `xe sr-forget`, then repeat the command."
         )
 
 

@@ -104,7 +104,10 @@ class Calls:
         except self._refusal as error:
             raise failure(method, getattr(error, "details", [])) from error
         except GONE as error:
-            raise PoolGone(f"The pool at {self.url} closed the connection during {method}: {reason(error)}.") from error
+            problem = (
+                f"The pool at {self.url} closed the connection during {method}: {reason(error)}. Repeat the command."
+            )
+            raise PoolGone(problem) from error
         except KeyboardInterrupt:
             self._disconnect()  # the connection still waits for an answer; the clean-up opens a new connection
             raise
@@ -141,7 +144,10 @@ class Calls:
         while record.get("status", "pending") in ("pending", "cancelling"):
             left = end - time.monotonic()
             if left <= 0:
-                raise PoolFailure(f"{method} did not end within {limit_seconds:.0f} seconds and continues in the pool.")
+                raise PoolFailure(
+                    f"{method} did not end within {limit_seconds:.0f} seconds and continues in the pool. Repeat the "
+                    "command later."
+                )
             batch = self.call("event.from", ["task/" + task], token, min(EVENT_SECONDS, left))
             token = batch["token"]
             told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]

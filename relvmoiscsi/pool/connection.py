@@ -72,7 +72,9 @@ def _logged_in(module: Any, where: Where) -> Any:
         except GONE as error:
             proxy("close")()
             raise PoolFailure(_no_login(where, url, error)) from error
-    raise PoolFailure(f"The hosts of the pool disagree about the master; the last answer was {url}.")
+    raise PoolFailure(
+        f"The hosts of the pool disagree about the master; the last answer was {url}. Repeat the command in a minute."
+    )
 
 
 def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
@@ -107,8 +109,8 @@ def _no_login(where: Where, url: str, error: BaseException) -> str:
             "certificate without the key."
         )
     if isinstance(error, OSError):
-        return f"No pool answers at {url}: {reason(error)}."
-    return f"What answers at {url} is no XenAPI: {reason(error)}."
+        return f"No pool answers at {url}: {reason(error)}. Check --pool and the network."
+    return f"What answers at {url} is no XenAPI: {reason(error)}. Check --pool."
 
 
 def url_of(where: Where) -> str:
@@ -137,7 +139,7 @@ def _tls(where: Where) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=where.ca)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"{where.ca} holds no readable certificates: {reason(error)}.") from error
+        raise UsageError(f"{where.ca} holds no readable certificates: {reason(error)}. Give a file in PEM.") from error
     if where.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

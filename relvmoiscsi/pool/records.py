@@ -212,7 +212,7 @@ def find_sr(pool: Pool, text: str) -> str:
         return by_uuid
     found = [ref for ref, sr in pool.srs.items() if sr["name_label"] == text]
     if not found:
-        raise NotFound(f"The pool has no SR with the UUID or the name {text!r}.")
+        raise NotFound(f"The pool has no SR with the UUID or the name {text!r}. `xe sr-list` lists the SRs.")
     if len(found) > 1:
         uuids = ", ".join(sorted(str(pool.srs[ref]["uuid"]) for ref in found))
         raise UsageError(f"{len(found)} SRs of the pool have the name {text!r}; give a UUID: {uuids}.")

@@ -11,6 +11,7 @@ What the data should be is said here, volume by volume, and not taken from any r
 """
 
 import uuid
+from functools import lru_cache, partial
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from . import builder
@@ -29,7 +30,7 @@ FINISHED, CARRIED, REFUSED = "finished", "carried", "refused"
 class Live(NamedTuple):
     """A LUN in use and what is to become of it."""
 
-    built: BuiltSr
+    build: Callable[[], BuiltSr]  #: makes the LUN once; what a state is about is known without
     leaves: Dict[str, Tuple[str, ...]]
     verdict: str
     words: Tuple[str, ...] = ()  #: what has to be said of it: parts of a sentence, keys in braces stand for UUIDs
@@ -37,6 +38,10 @@ class Live(NamedTuple):
     kept: Tuple[
         str, ...
     ] = ()  #: identities that stay, because they are nobody's: those of a heartbeat's host, of noise
+
+    @property
+    def built(self) -> BuiltSr:
+        return self.build()
 
     def uuid(self, key: str) -> str:
         return self.built.truth.uuids[key]
@@ -101,8 +106,8 @@ def _live(
     **options: Any,
 ) -> Live:
     options.setdefault("area", AREA_DEFAULT)
-    built = build_sr([*BESIDE, *volumes], **options)
-    return Live(built, {**BESIDE_LEAVES, **leaves}, verdict, tuple(words))
+    build = lru_cache(maxsize=None)(partial(build_sr, [*BESIDE, *volumes], **options))
+    return Live(build, {**BESIDE_LEAVES, **leaves}, verdict, tuple(words))
 
 
 # -- end footers ----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import logging
 import os
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
-from typing import Iterator, List, Sequence, Set
+from typing import Iterator, List, Optional, Sequence, Set
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host import inherited_lock_fds
@@ -36,35 +36,38 @@ UDEV_SECONDS = 10.0  #: for udev to apply its rules to all disks
 
 
 @contextmanager
-def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> Iterator[List[str]]:
+def exclusive_open(
+    scsi_id: str, deadline: Deadline, host: Host = THIS_HOST, but: Optional[str] = None
+) -> Iterator[List[str]]:
     """Keep all other programs of this host off the LUN while the block writes to the LUN past this host's disks.
 
     Gives the device nodes that are open: "/dev/sdb", or the map "/dev/dm-3" for its paths; the list may be empty. After
     the block, even after a failure, readers of all present disks see the LUN's present content. Failures of this step
-    are logged.
+    are logged. The caller opens the device `but` ("sdb", "dm-3") itself.
 
     Raises Refused (SRInUse), before the block, if a disk or map of the LUN is in use or stays locked.
     """
-    before = _present_devices(scsi_id, host)
+    before = _present_devices(scsi_id, host, but)
     with ExitStack() as held:
-        devices = _opened(scsi_id, held, deadline, host)
+        devices = _opened(scsi_id, held, deadline, host, but)
         try:
             yield devices
         finally:
             # Drop the caches before the disks are closed: a program that waits for a disk must not read old pages.
-            quietly("dropping page caches", lambda: _drop_caches(scsi_id, deadline, host))
+            quietly("dropping page caches", lambda: _drop_caches(scsi_id, deadline, host, but))
             held.close()
-            quietly("having udev look at the LUN again", lambda: _show(scsi_id, before, deadline, host))
+            quietly("having udev look at the LUN again", lambda: _show(scsi_id, before, deadline, host, but))
 
 
-def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host) -> List[str]:
+def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host, but: Optional[str]) -> List[str]:
     maps = udev.maps_of(scsi_id, host)
     in_maps = _paths_of(maps, host)
-    alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps]
+    alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps and disk != but]
     asked = [disk for disk in alone if _is_running(disk, host)]
     answering = paths.look(asked, deadline.part(paths.ANSWER_SECONDS), host) if asked else {}
     paths.verify_unused([disk for disk in alone if disk not in answering], host)
-    names = maps + [disk for disk, face in answering.items() if _is_still(disk, scsi_id, face.scsi_id)]
+    names = [the_map for the_map in maps if the_map != but]
+    names += [disk for disk, face in answering.items() if _is_still(disk, scsi_id, face.scsi_id)]
     nodes = [host.node(name) for name in names]
     for node in nodes:
         _open(node, held, deadline, host)
@@ -91,12 +94,13 @@ def _paths_of(maps: Sequence[str], host: Host) -> Set[str]:
     return {os.path.basename(path) for one in found for path in one}
 
 
-def _present_devices(scsi_id: str, host: Host) -> List[str]:
+def _present_devices(scsi_id: str, host: Host, but: Optional[str]) -> List[str]:
     """Return all disks and maps of the LUN that this host has now. Each path of a map has a page cache of its own.
 
     A dead path is left out: a udev process that reads a dead path would hang.
     """
-    return [name for name in udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host) if _is_running(name, host)]
+    names = udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host)
+    return [name for name in names if name != but and _is_running(name, host)]
 
 
 def _is_running(name: str, host: Host) -> bool:
@@ -105,14 +109,14 @@ def _is_running(name: str, host: Host) -> bool:
     return state in ("running", "")  # a map has no state
 
 
-def _drop_caches(scsi_id: str, deadline: Deadline, host: Host) -> None:
-    names = _present_devices(scsi_id, host)
+def _drop_caches(scsi_id: str, deadline: Deadline, host: Host, but: Optional[str]) -> None:
+    names = _present_devices(scsi_id, host, but)
     if names:
         paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
 
 
-def _show(scsi_id: str, before: Sequence[str], deadline: Deadline, host: Host) -> None:
-    names = _present_devices(scsi_id, host)
+def _show(scsi_id: str, before: Sequence[str], deadline: Deadline, host: Host, but: Optional[str]) -> None:
+    names = _present_devices(scsi_id, host, but)
     came = [name for name in names if name not in before]
     if came:
         log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)

@@ -46,8 +46,8 @@ class NamedPath(ForwardingDevice):
         t0  the array maps another LUN at the number of this path; the kernel notices nothing
         t1  a write lands on the other LUN, which may be the original
 
-    A write to a map may take any path of the map that is not dead, also a path that was dead when the call looked. So
-    the LUN says its name through each of these paths. A path that does not answer ends the run.
+    A write to a map may take any path of the map that is not dead. A path that was dead when the call looked may have
+    come back. So the LUN says its name through each of these paths. A path that does not answer ends the run.
 
     Only a change between the answer and the write remains undetected. A path that fails is not replaced by another
     path within a run: a write of the failed path may land late, and only the next call ends such writes.
@@ -58,14 +58,15 @@ class NamedPath(ForwardingDevice):
         self._name, self._host = name, host
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        self._verify_name()
+        self.verify_name()
         super().write(chunks)
 
     def flush(self) -> None:
         super().flush()
-        self._verify_name()
+        self.verify_name()
 
-    def _verify_name(self) -> None:
+    def verify_name(self) -> None:
+        """Raise Refused if the LUN says another name now."""
         for path in self._paths() or [self.name]:
             now = scsi.live_scsi_id(path), scsi.live_serial(path)
             if now != self._name:
@@ -78,7 +79,7 @@ class NamedPath(ForwardingDevice):
 
     def _paths(self) -> List[str]:
         """Return the nodes of the map's paths that are not dead; [] if the device is no map."""
-        if os.path.dirname(self.name) != os.path.join(self._host.dev, "mapper"):
+        if not os.path.basename(os.path.realpath(self.name)).startswith("dm-"):
             return []
         the_map = multipath.find_map(self._name[0], self._host)  # multipathd may add paths at any time
         return [self._host.node(disk) for disk in multipath.usable(the_map.paths, self._host)] if the_map else []

@@ -47,11 +47,11 @@ def scsi_id_of(path: str, host: Host = THIS_HOST) -> Optional[str]:
 
     Raises NotFound if nothing exists at `path`.
     """
-    name = _kernel_name(path, host)
+    name = kernel_name(path, host)
     return None if name is None else scsi_id_of_disk(name, host)
 
 
-def _kernel_name(path: str, host: Host) -> Optional[str]:
+def kernel_name(path: str, host: Host) -> Optional[str]:
     """Return the kernel's name of the block device at `path`; None if it is no block device. Raises NotFound."""
     try:
         status = os.stat(path)
@@ -85,7 +85,7 @@ def hardware_of(path: str, host: Host = THIS_HOST) -> Hardware:
 
     All values are "" for a file that is no disk. Raises NotFound.
     """
-    name = _kernel_name(path, host)
+    name = kernel_name(path, host)
     if name is None:
         return Hardware()
     slaves = glob(os.path.join(escape(os.path.join(host.sysfs, "block", name)), "slaves/*"))

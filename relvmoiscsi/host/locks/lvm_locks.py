@@ -116,7 +116,10 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileNotFoundError as error:
-        raise NotFound(f"The directory of the LVM lock {path} does not exist.") from error
+        problem = (
+            f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in lvm.conf."
+        )
+        raise NotFound(problem) from error
     except OSError as error:
         problem = f"The LVM lock {path} cannot be opened: {error.strerror}. {remedy(error)}"
         raise Refused(problem).in_state("Nothing was written.") from error

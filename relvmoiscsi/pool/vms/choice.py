@@ -71,7 +71,10 @@ def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool 
         ours = {ref for ref, _ in found.copies_on(copy.uuid)}
         refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
     if not refs:
-        raise NotFound(f"No VM of the pool has a disk whose copy is on {copy.name!r}.")
+        raise NotFound(
+            f"No VM of the pool has a disk whose copy is on {copy.name!r}. `relvmoiscsi pool map "
+            f"{copy.uuid}` lists the disks."
+        )
     return [
         Source(found.vms[ref]["uuid"], found.vms[ref]["name_label"], ref, problem=_problem(found, copy, ref))
         for ref in dict.fromkeys(refs)
@@ -277,16 +280,21 @@ def isolated_network(
     return ref, found
 
 
+_NEW_NAME = "Give --isolated another name: the command makes the network."
+
+
 def _verify_isolated(found: Inventory, ref: str, text: str) -> None:
     network = found.networks[ref]
     if network["PIFs"]:
-        raise Refused(f"The network {text!r} has physical interfaces: it is not isolated.")
+        raise Refused(f"The network {text!r} has physical interfaces: it is not isolated. {_NEW_NAME}")
     if network["other_config"].get(_INTERNAL) == "true" or not network.get("managed", True):
-        raise Refused(f"The network {text!r} is a network of the hosts themselves: it is not isolated.")
+        raise Refused(f"The network {text!r} is a network of the hosts themselves: it is not isolated. {_NEW_NAME}")
     others = {vif["VM"] for vif in found.vifs.values() if vif["network"] == ref and not found.is_copy(vif["VM"])}
     if others:
         names = sorted(str(found.vms[vm]["name_label"]) if vm in found.vms else vm for vm in others)
-        raise Refused(f"The network {text!r} has VMs that are not copies: {', '.join(names)}. It is not isolated.")
+        raise Refused(
+            f"The network {text!r} has VMs that are not copies: {', '.join(names)}. It is not isolated. {_NEW_NAME}"
+        )
 
 
 def verify_macs(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str = "") -> None:

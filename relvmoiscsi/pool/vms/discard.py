@@ -52,6 +52,9 @@ class Plan(NamedTuple):
 # --- plan
 
 
+_SHUT_DOWN = "Shut the VM down, then repeat the command."
+
+
 def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force: bool = False) -> Plan:
     """Return what `carry_out` would discard with those of these SRs that the pool has.
 
@@ -142,7 +145,7 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> List[Made]
         what = f"The VM {name!r}"
         _verify_here(found, sr, ref, what, "Detach that disk")
         if vm["power_state"] != "Halted":
-            raise Refused(f"The VM {name!r} is not shut down.")
+            raise Refused(f"The VM {name!r} is not shut down. {_SHUT_DOWN}")
         _verify_unprotected(vm, what)
         snapshots = _snapshots_of(found.vms, ref)
         for each, row in snapshots.items():
@@ -227,7 +230,7 @@ def destroy(calls: Calls, vms: Records, vm: str) -> None:
     if record is None or COPY_OF not in record["other_config"]:
         raise Refused(f"The VM {vm} was not made by `relvmoiscsi pool clone`.")
     if record["power_state"] != "Halted":
-        raise Refused(f"The VM {record['name_label']!r} is not shut down.")
+        raise Refused(f"The VM {record['name_label']!r} is not shut down. {_SHUT_DOWN}")
     # a snapshot with memory stays suspended, and VM.destroy accepts the snapshot (xapi_vm_lifecycle.ml)
     for ref in [*_snapshots_of(vms, vm), vm]:
         with passing("HANDLE_INVALID"):

@@ -11,6 +11,8 @@ from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 
 MAX_LEVELS = 30  #: SM allows no longer chain
+_AGAIN = "Take the clone again."
+_COALESCE = "Let the original coalesce, then clone again."
 _SHOWN = 4  #: a message lists at most so many VDIs
 
 
@@ -112,10 +114,10 @@ def _members(lun: Lun, leaf: Volume) -> Tuple[Volume, ...]:
         parent = members[-1].parent
         found = disks.get(parent.uuid)
         if found is None or found.name.kind != parent.kind:
-            raise Refused(f"{members[-1].name.text} has lost its parent, the {parent.kind} {parent.uuid}.")
+            raise Refused(f"{members[-1].name.text} has lost its parent, the {parent.kind} {parent.uuid}. {_AGAIN}")
         members.append(found)
         if len(members) > MAX_LEVELS:
-            raise Refused(f"The chain of {leaf.name.text} is longer than {MAX_LEVELS} images.")
+            raise Refused(f"The chain of {leaf.name.text} is longer than {MAX_LEVELS} images. {_COALESCE}")
     return tuple(members)
 
 
@@ -128,9 +130,11 @@ def _refuse_what_cannot_be(lun: Lun, members: Tuple[Volume, ...]) -> None:
         return
     for member, parent in zip(members, members[1:]):
         if parent.name.kind == naming.RAW and member.name.kind != naming.QCOW2:
-            raise Refused(f"{parent.name.text} is a raw parent: what is above it cannot be made one image without it.")
+            raise Refused(
+                f"{parent.name.text} is a raw parent: what is above it cannot be made one image without it. {_COALESCE}"
+            )
         if parent.virtual_size > member.virtual_size:
-            raise Refused(f"{parent.name.text} is a larger disk than its child {member.name.text}.")
+            raise Refused(f"{parent.name.text} is a larger disk than its child {member.name.text}. Check the original.")
 
 
 # --- an earlier run

@@ -23,6 +23,7 @@ from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
 EXTENT_BYTES = 4 << 20  #: as SM makes them
 PAGE_BYTES = 4096  #: the largest logical block size of a device
+_ENLARGE = "Enlarge the PV of the original (`pvresize`), or delete snapshots there, then clone again."
 NEW = -1  #: in a list of extents that stay: another extent comes to this place
 
 
@@ -84,7 +85,8 @@ def place(kept: "array[int]", fresh: Collection[int], room: Room) -> "array[int]
     """
     if len(fresh) > len(room.writable):
         raise Refused(
-            f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(room.writable)} are free.",
+            f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(room.writable)} are free. "
+            + _ENLARGE,
             sm_key="SRNoSpace",
         )
     found, staying = kept[:], bytearray(1 + max(chain(kept, room.later), default=0))
@@ -100,7 +102,8 @@ def place(kept: "array[int]", fresh: Collection[int], room: Room) -> "array[int]
         if known == NEW:
             pe = next(rest, NEW)
             if pe == NEW:
-                raise Refused(f"One VDI needs {len(found)} extents of 4 MiB, {there} are there.", sm_key="SRNoSpace")
+                problem = f"One VDI needs {len(found)} extents of 4 MiB, {there} are there. {_ENLARGE}"
+                raise Refused(problem, sm_key="SRNoSpace")
             found[extent] = pe
             there += 1
     return found

@@ -4,6 +4,9 @@
 from relvmoiscsi.errors import NOTHING_WRITTEN, Unfinished
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, KINDS, CommitRecord
 
+#: after a refused undo
+TAKE_AGAIN = "If you need the old identities, take the clone again."
+
 
 def nothing_written(before: str = "") -> str:
     """The sentence about a device without further writes. `before` is a sentence about the writes so far."""
@@ -27,8 +30,8 @@ def only_unseen(name: str) -> str:
 def overtaken(name: str) -> str:
     """The sentences about a device that another program has changed during the writes of a new image."""
     return (
-        "Only free extents, and sectors that no image showed when it was read, were written. Where another host has "
-        f"made one VDI of {name} meanwhile, the last 16 MiB of this run may lie in it: then take the clone again."
+        "Only free extents, and sectors that no image showed when it was read, were written. If another host has made "
+        f"one VDI of {name} meanwhile, its image may hold up to 16 MiB of this run: then take the clone again."
     )
 
 

@@ -24,7 +24,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 )
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
-from relvmoiscsi.resignature.protocol.sentences import journal_lost
+from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, journal_lost
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.recovery.undo import old_text
@@ -105,7 +105,9 @@ def finished_mark(device: Device) -> Mark:
     try:
         return Mark(label, record, read_journal(device, record, label))
     except FormatError as error:
-        raise Refused(f"{device.name} cannot be undone: LVM has reclaimed the space of the journal.") from error
+        raise Refused(
+            f"{device.name} cannot be undone: LVM has reclaimed the space of the journal. {TAKE_AGAIN}"
+        ) from error
 
 
 # --- a mark whose journal LVM has overwritten

@@ -18,6 +18,7 @@ from relvmoiscsi.resignature.protocol.commit_record import UNDO
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
 from relvmoiscsi.resignature.protocol.run import Run, Write
+from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -29,7 +30,7 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
     cache = ReadCache(device)
     mdas = survey.read_mdas(cache, mark.label)
     if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
-        raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since.")
+        raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since. {TAKE_AGAIN}")
     writes = _contents_undone(cache, run)
     text, live = old_text(cache, run)
     made = plan_undo(mark.journal, mark.label, mdas, text, live, writes, entropy(16), __version__)
@@ -43,7 +44,7 @@ def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
     if changed is not None:
         raise Refused(
             f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
-            "undo would lose that."
+            f"undo would lose that. {TAKE_AGAIN}"
         )
     return undone_contents(run, buffer, cache.read)
 

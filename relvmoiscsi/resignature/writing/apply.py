@@ -139,7 +139,10 @@ def _deciding(plan: Plan) -> List[Chunk]:
 
 
 def _changed(device: Device, offset: int) -> Refused:
-    return Refused(f"{device.name} changed at byte {offset} since it was read: something else writes to it.")
+    return Refused(
+        f"{device.name} changed at byte {offset} since it was read: something else writes to it. Detach the LUN "
+        "from all hosts, then take the clone again."
+    )
 
 
 def _old_headers(journal: Journal) -> List[Chunk]:

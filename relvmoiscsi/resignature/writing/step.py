@@ -68,6 +68,6 @@ def not_held(device: Device, offset: int) -> Refused:
     """The error for a read-back that differs from the writes at `offset`, or behind `offset`."""
     return Refused(
         f"{device.name} does not hold what was written at byte {offset}: something else writes to it, or it loses "
-        "writes.",
+        "writes. Check the array, and whether a host has the LUN attached.",
         sm_key="EIO",
     )

@@ -274,7 +274,9 @@ class Discovery:
 
     def _no_place(self) -> str:
         if not self._adapters:
-            text = "This host has no adapter of the type {}; its adapters have the types {}."
+            text = (
+                "This host has no adapter of the type {}; its adapters have the types {}. Correct device-config:type."
+            )
             return text.format(self._config.driver, _listed(sorted({one.driver for one in hba.adapters()})))
         text = "No adapter of this host is logged in to a port {}; the adapters see the ports {}."
         return text.format(_listed(self._config.wwpns), _listed(hba.remote_ports(self._adapters)))

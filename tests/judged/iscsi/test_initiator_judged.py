@@ -38,7 +38,7 @@ def resignatured(device, name, scsi_id):
     return engine.resignature(device, engine.prepare(device, entropy(name), engine.ResignatureRequest(scsi_id=scsi_id)))
 
 
-def lun_of(target, number=1, writable=True, credentials=NONE, seconds=20):
+def lun_of(target, number=1, writable=True, credentials=NONE, seconds=120):
     return open_lun(
         [Portal("127.0.0.1", target.port)], target.iqn, ME, number, writable, Deadline(seconds), credentials
     )
@@ -113,10 +113,10 @@ def test_luns_of_any_number_and_block_are_found(tmp_path):
     ]
     with Tgt(tmp_path, exports[:2] + [exports[2]._replace(read_only=True)]) as tgt:
         portals = [Portal("127.0.0.1", tgt.port)]
-        assert [(found.iqn, found.portals) for found in discover(portals, ME, Credentials(), Deadline(9))] == [
+        assert [(found.iqn, found.portals) for found in discover(portals, ME, Credentials(), Deadline(120))] == [
             (tgt.iqn, tuple(portals))
         ]
-        found = list_luns(portals, tgt.iqn, ME, Deadline(9))
+        found = list_luns(portals, tgt.iqn, ME, Deadline(120))
         assert [(one.number, one.block_size, one.problem) for one in found] == [
             (1, 512, ""),
             (7, 512, ""),
@@ -188,7 +188,7 @@ def test_istgt_is_read_and_written(tmp_path, digest):
 def test_istgt_wants_chap_for_the_discovery(tmp_path):
     require("istgt", "setpriv")
     with Istgt(tmp_path, [image(tmp_path)], chap=USER, mutual=TARGET, discovery_chap=True) as istgt:
-        found = discover([Portal("127.0.0.1", istgt.port)], ME, BOTH, Deadline(9))
+        found = discover([Portal("127.0.0.1", istgt.port)], ME, BOTH, Deadline(120))
         assert istgt.iqn in [one.iqn for one in found]
         with lun_of(istgt, 0, credentials=BOTH) as device:
             work(device)
@@ -204,8 +204,8 @@ def test_tshark_finds_no_malformed_pdu(tmp_path, quirks):
         options = target.options
         credentials = Credentials(*(options.chap or ("", "")), *(options.mutual or ("", "")))
         where = [Portal("127.0.0.1", proxy.port)]
-        discover(where, ME, credentials, Deadline(9))
-        with open_lun(where, target.iqn, ME, target.luns[0].scsi_id, True, Deadline(20), credentials) as device:
+        discover(where, ME, credentials, Deadline(120))
+        with open_lun(where, target.iqn, ME, target.luns[0].scsi_id, True, Deadline(120), credentials) as device:
             device.write([Chunk(512 * 3 * number, bytes([number]) * 1024) for number in range(40)])
             device.flush()
             device.read([Range(0, 65536)])

@@ -17,6 +17,7 @@ from kit.shell import SCSI_ID
 from relvmoiscsi import cli
 from relvmoiscsi.cli import guard, on_lun, parser
 from relvmoiscsi.host import sm_log
+from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.this_host import Host
 
 
@@ -162,6 +163,8 @@ def lun(image, root, monkeypatch):
     monkeypatch.setattr(guard, "is_block_device", lambda _path: True)
     monkeypatch.setattr(guard, "scsi_id_of", lambda _path: SCSI_ID)
     monkeypatch.setattr(guard, "scsi_id_at", lambda _path: SCSI_ID)
+    monkeypatch.setattr(live_scsi, "live_scsi_id", lambda _path: SCSI_ID)
+    monkeypatch.setattr(live_scsi, "live_serial", lambda _path: "serial")
     monkeypatch.setattr(guard, "lvm_locks", lambda _names: ExitStack())
     monkeypatch.setattr(guard, "LOCK_SECONDS", 0)
     monkeypatch.setattr(on_lun, "LOOK_SECONDS", 0)

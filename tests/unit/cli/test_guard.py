@@ -4,14 +4,17 @@
 import json
 import os
 import socket
+from contextlib import contextmanager
 
 import pytest
 
 from kit import shell
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
 from relvmoiscsi.cli import guard, on_lun
+from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.disk.block_device import HostDevice
+from relvmoiscsi.host.disk import scsi_id as live_scsi
+from relvmoiscsi.host.disk.block_device import HostDevice, ImageFile
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import other_hosts
@@ -306,3 +309,58 @@ def test_an_id_that_can_be_none_is_2(lun, command):
     ran = command("resignature", "--yes", "--scsi-id", "a/b", lun)
 
     assert ran.status == 2 and "'a/b' is no SCSIid" in ran.err
+
+
+# --- another LUN at the number of the clone; the kernel keeps the SCSIid of the LUN that it has found there
+
+
+@pytest.mark.parametrize("name", ["resignature", "recover", "undo"])
+def test_the_original_in_the_place_of_the_clone_is_not_opened_for_a_write(name, lun, command, monkeypatch):
+    """t0 the kernel finds the clone, t1 the array maps the original at its number, t2 a person names the clone."""
+    monkeypatch.setattr(live_scsi, "live_scsi_id", lambda _path: "3600of_the_original")
+    before = content(lun)
+
+    ran = command(name, lun, "--yes", "--scsi-id", SCSI_ID)
+
+    assert ran.status == 4 and "3600of_the_original" in ran.err and "Nothing was written" in ran.err
+    assert content(lun) == before
+
+
+@pytest.mark.parametrize("batch", range(1, 7))
+def test_a_lun_that_is_mapped_there_during_the_run_is_written_no_more(batch, lun, command, monkeypatch):
+    """The answer to a question is the last at which the LUN was the clone."""
+    written, content_then = [], []
+    write = ImageFile.write
+
+    def write_some(self, chunks):
+        write(self, chunks)
+        written.append(chunks)
+        if len(written) == batch:
+            content_then.append(content(lun))
+            monkeypatch.setattr(live_scsi, "live_serial", lambda _path: "of the original")
+
+    monkeypatch.setattr(ImageFile, "write", write_some)
+
+    ran = command("resignature", lun, "--yes", "--not-in-use")
+
+    assert ran.status != 0 and "of the original" in ran.err and "mapped another LUN in its place" in ran.err
+    assert (len(written), content(lun)) == (batch, *content_then)
+
+
+def test_a_lun_that_a_program_uses_through_another_path_is_refused(lun, command, monkeypatch):
+    """LVM has taken sdc, and the command is given sdb: an exclusive open of sdb said nothing about sdc."""
+    used, asked = "/dev/sdc is in use by device-mapper volume VG-MGT.", []
+    before = content(lun)
+
+    @contextmanager
+    def in_use(*wanted):
+        asked.append(wanted)
+        raise Refused(used)
+        yield
+
+    monkeypatch.setattr(on_lun, "exclusive_open", in_use)
+
+    ran = command("resignature", lun, "--yes", "--scsi-id", SCSI_ID)
+
+    assert ran.status == 4 and used in ran.err and "Nothing was written" in ran.err
+    assert (asked, content(lun)) == ([(SCSI_ID, NO_DEADLINE, guard.HOST, None)], before)

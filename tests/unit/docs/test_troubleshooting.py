@@ -8,6 +8,8 @@ import itertools
 import re
 from pathlib import Path
 
+import pytest
+
 from relvmoiscsi.sr_driver import codes
 
 TOP = Path(__file__).resolve().parents[3]
@@ -98,40 +100,47 @@ def all_texts(tree):
     return {one_gap(re.sub(r"\{[^}]*\}", ANY, text)) for text in found}
 
 
-TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES]
-OF_MODULES = list(map(all_texts, TREES))
-TEXTS = sorted(set().union(*OF_MODULES))
 LISTED = list(listed())
 
 
-def begins_one(beginning):
-    """Whether a text in the code begins so: the first that is not before it in the alphabet."""
-    at = bisect.bisect_left(TEXTS, beginning)
-    return at < len(TEXTS) and TEXTS[at].startswith(beginning)
+@pytest.fixture(scope="module")
+def trees():
+    return [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES]
 
 
-def test_each_sentence_on_the_page_is_the_beginning_of_one_in_the_code():
+@pytest.fixture(scope="module")
+def of_modules(trees):
+    return list(map(all_texts, trees))
+
+
+def test_each_sentence_on_the_page_is_the_beginning_of_one_in_the_code(of_modules):
+    known = sorted(set().union(*of_modules))
+
+    def begins_one(beginning):
+        at = bisect.bisect_left(known, beginning)  # the first that is not before it in the alphabet
+        return at < len(known) and known[at].startswith(beginning)
+
     def is_in_code(sentence):
         return begins_one(sentence.rstrip(ANY)) or begins_one(re.sub(" (at )?" + ANY + "$", "", sentence))
 
     assert [sentence for sentence in LISTED if not is_in_code(sentence)] == []
 
 
-def test_each_sentence_of_the_code_is_on_the_page():
+def test_each_sentence_of_the_code_is_on_the_page(trees):
     beginnings = tuple(sentence.rstrip(ANY) for sentence in LISTED)
 
-    assert sorted(text for text in raised(SENTENCES, *TREES) if not text.startswith(beginnings)) == []
+    assert sorted(text for text in raised(SENTENCES, *trees) if not text.startswith(beginnings)) == []
 
 
-def test_each_structure_of_the_code_is_on_the_page():
+def test_each_structure_of_the_code_is_on_the_page(trees):
     beginnings = tuple(re.sub(" (at )?" + ANY + "$", "", sentence) for sentence in LISTED)
 
-    assert sorted(what for what in raised(STRUCTURES, *TREES) if not what.startswith(beginnings)) == []
+    assert sorted(what for what in raised(STRUCTURES, *trees) if not what.startswith(beginnings)) == []
 
 
-def test_the_numbers_on_the_page_are_those_that_the_driver_answers_with():
+def test_the_numbers_on_the_page_are_those_that_the_driver_answers_with(of_modules):
     rows = re.findall(r"^   \* - (\d+)\n     - (\w+)$", PAGE, re.MULTILINE)
-    used = set().union(*(found for path, found in zip(MODULES, OF_MODULES) if path.name != "codes.py"))
+    used = set().union(*(found for path, found in zip(MODULES, of_modules) if path.name != "codes.py"))
 
     assert rows == [
         (str(number), key) for key, number in codes.NUMBERS.items() if key in used and number not in codes._SILENT

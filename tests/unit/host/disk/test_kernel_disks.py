@@ -120,6 +120,19 @@ def test_each_disk_is_held_until_its_page_cache_is_gone_and_then_udev_looks_at_i
     assert not world.is_locked("sdb") and not world.is_locked("sdc")
 
 
+def test_a_device_that_the_caller_opens_itself_is_left_out_with_its_paths(world):
+    world.has_disk("sdb", "8:16")
+    world.has_disk("sdc", "8:32")
+
+    with exclusive_open(LUN, NO_DEADLINE, world.host, but="sdb") as found:
+        assert found == [world.node("sdc")]
+
+    assert (world.dropped, world.events()) == ([("sdc", True)], {"sdc"})
+    world.has_map("dm-0", "253:0", "sdb", "sdc")
+    with exclusive_open(LUN, NO_DEADLINE, world.host, but="dm-0") as found:
+        assert found == []
+
+
 def test_it_is_opened_to_read_and_for_itself(world, monkeypatch):
     world.has_disk("sdb", "8:16")
     flags = []

@@ -108,6 +108,8 @@ def test_a_map_writes_to_no_path_that_is_another_lun(tmp_path, monkeypatch, is_d
     for name, text in files.items():
         (tmp_path / "sys/block" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "sys/block" / name).write_text(text + "\n")
+    (tmp_path / "dev/mapper").mkdir(parents=True)
+    os.symlink("../dm-0", disk.name)
 
     def live_scsi_id(path):
         said.append(os.path.basename(path))

@@ -145,33 +145,13 @@ def under_way(lab):
     return [task for task in tasks if task["name_label"].startswith("Async.")]
 
 
-@contextmanager
-def new_lab():
-    world = World()
-    with world.pool(hosts=("xs1", "xs2", "xs3")) as pool:
-        yield Lab(world, pool)
-
-
-@pytest.fixture(scope="session")
-def image_of_originals():
-    with new_lab() as lab:
-        lab.original("Production")
-        lab.original("Testing")
-        return Image(lab)
-
-
 @pytest.fixture(scope="session")
 def image_of_day(image_of_originals):
-    with new_lab() as lab:
+    world = World()
+    with world.pool(hosts=("xs1", "xs2", "xs3")) as pool:
+        lab = Lab(world, pool)
         image_of_originals.put(lab)
         return Image(lab, **Day.make(lab))
-
-
-@pytest.fixture
-def lab(image_of_originals):
-    with new_lab() as made:
-        image_of_originals.put(made)
-        yield made
 
 
 @pytest.fixture

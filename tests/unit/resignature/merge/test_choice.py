@@ -160,7 +160,9 @@ def test_a_chain_that_is_longer_than_the_storage_manager_makes_it():
         return built_of(*hidden[:-1], small(keys[-1], keys[-2]))
 
     assert len(chosen(chain(choice.MAX_LEVELS))[0]) == choice.MAX_LEVELS
-    assert refusal(chain(choice.MAX_LEVELS + 1)).endswith(" is longer than 30 images.")
+    assert refusal(chain(choice.MAX_LEVELS + 1)).endswith(
+        " is longer than 30 images. Let the original coalesce, then clone again."
+    )
 
 
 def test_a_raw_parent():
