@@ -21,13 +21,13 @@ from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
 from relvmoiscsi.host.xapi.other_hosts import Use
+from relvmoiscsi.host.xapi.sdk import AWAY
 from relvmoiscsi.host.xapi.stale_volumes import Attachments, vg_command
 
 PLUGIN = "relvmoiscsi"
 PLUGIN_SECONDS = 120.0  #: the programs that the plugin runs have their own time limits
 HOSTS_AT_ONCE = 8
 
-_AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
 _UPGRADE = "rolling_upgrade_in_progress"
 _ON_MASTER = "Run `relvmoiscsi doctor` on the master, then `xe-toolstack-restart` there."
 _ON_ALL = "Install the same package on every host of the pool, then restart every toolstack, the master's first."
@@ -172,7 +172,7 @@ def _no_answer(failure: Exception, host: str) -> Finding:
     if code == "XENAPI_MISSING_PLUGIN":
         sentence = f"{host} has no complete installation of relvmoiscsi: xapi finds no host plugin there."
         return problem("hosts", sentence, _ON_ALL)
-    if code in _AWAY:
+    if code in AWAY:
         sentence = f"{host} cannot be asked: it is offline or just starting."
         return unknown("hosts", sentence, "Run `relvmoiscsi doctor` again when the host is online.")
     sentence = f"{host} cannot be asked, or its answer cannot be read: {str(failure)[:400]}"

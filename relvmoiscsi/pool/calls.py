@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 from xml.parsers import expat
 
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError
-from relvmoiscsi.host.xapi.sdk import GONE, reason
+from relvmoiscsi.host.xapi.sdk import AWAY, GONE, reason
 
 EVENT_SECONDS = 30.0
 
@@ -134,7 +134,7 @@ class Calls:
         try:
             self.call("task.destroy", task)
         except PoolFailure:
-            pass  # xapi deletes the task after a day; the result is known
+            pass  # xapi deletes the task within two hours; the result is known
         if record["status"] != "success":
             raise failure(method, record["error_info"] or [record["status"]])
         return result_text(str(record["result"]))
@@ -213,7 +213,7 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith("No permission"):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
     if sentence is not None:
-        return PoolFailure(sentence.format(method, *(parameters + ["", ""])), description)
+        return PoolFailure(sentence.format(method, *(parameters + [""] * 3)), description)
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
         return PoolFailure(f"{method}: {parameters[0]}", description)
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
@@ -227,10 +227,12 @@ _SENTENCES = {
     "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. Use the role pool-operator; --hba "
     "needs pool-admin.",
     "LICENCE_RESTRICTION": "The licence of this pool does not allow {0} ({1}).",
-    "HOST_IS_SLAVE": "The master of the pool has changed: connect to {1}.",
-    "HOST_OFFLINE": "The host is down.",
-    "HOST_NOT_LIVE": "The host is down.",
+    "HOST_IS_SLAVE": "The host is not, or no longer, the master of its pool. Repeat the command with --pool {1}.",
+    **dict.fromkeys(AWAY, "The host is down."),
+    "OTHER_OPERATION_IN_PROGRESS": "The pool is busy with another operation ({3}) on the same {1}, so the pool did "
+    "not run {0}. `xe task-list` shows the running operations. Repeat the command when they have ended.",
     "SESSION_AUTHENTICATION_FAILED": "The pool does not accept this user and password.",
+    "SESSION_AUTHORIZATION_FAILED": "The pool gives this user no role.",
     "SR_UNKNOWN_DRIVER": "The pool knows no SRs of type {1}: relvmoiscsi is not installed on its master, or its "
     "toolstack has not been restarted since.",
     "SR_HAS_NO_PBDS": "No suitable host has the SR attached ({0}).",

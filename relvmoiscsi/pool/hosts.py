@@ -15,6 +15,7 @@ import json
 import threading
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from relvmoiscsi.host.xapi.sdk import AWAY
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import SCSI_ID_MISSING
 from relvmoiscsi.pool.luns import PoolLun
@@ -23,7 +24,6 @@ from relvmoiscsi.pool.records import Pool, portal_of
 PLUGGED, DOWN = "plugged", "down"
 PLUGIN, ADD_LUN = "relvmoiscsi", "add_lun"
 MEMBER_SECONDS = 600.0  #: time limit for a plug on a member; a plug on a dead path may hang
-_AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE")
 
 
 class HostPlan(NamedTuple):
@@ -187,7 +187,7 @@ def _plugged(calls: Calls, task: str, config: Mapping[str, str]) -> str:
     try:
         calls.finish("PBD.plug", task, MEMBER_SECONDS)
     except PoolFailure as failure:
-        return DOWN if failure.code in _AWAY else str(_explained(failure, config))
+        return DOWN if failure.code in AWAY else str(_explained(failure, config))
     return PLUGGED
 
 

@@ -185,12 +185,21 @@ class Storage:
         with self._lock("sr", host, db.get("SR", sr, "uuid")):
             if not db.get("PBD", pbd, "currently_attached"):
                 return
+            self._require_ha_can_spare(sr, host)
             in_use = self._vdis_in_use(sr, host)
             if in_use:
                 raise XenError("VDI_IN_USE", *in_use)
             with self._lock("attach/detach", host):
                 self._unit(self._driver_of(sr), "sr_detach", host, sr, db.get("PBD", pbd, "device_config"))
             db.set("PBD", pbd, "currently_attached", False)
+
+    def _require_ha_can_spare(self, sr, host):
+        """Source: xapi_pbd.ml, abort_if_storage_attached_to_protected_vms."""
+        db = self.database
+        if any(pool["ha_enabled"] for pool in db.records("pool").values()) and db.get("host", host, "enabled"):
+            vms = db.refs("VM", ha_always_run=True, ha_restart_priority="restart")
+            if any(vbd["VM"] in vms and vbd["VDI"] in db.refs("VDI", SR=sr) for vbd in db.records("VBD").values()):
+                raise XenError("HA_CONSTRAINT_VIOLATION_SR_NOT_SHARED", sr)
 
     def _vdis_in_use(self, sr, host):
         """The VDIs of an SR that VMs on a host have plugged. Source: xapi_pbd.ml, get_active_vdis_by_pbd."""
@@ -315,6 +324,12 @@ class Storage:
 
     # -- drivers ------------------------------------------------------------------------------------------------------
 
+    def require_live(self, host):
+        """Raises XenError for a host that does not answer. Source: message_forwarding.ml, check_live."""
+        self.database.get("host", host, "uuid")
+        if host in self.offline:
+            raise XenError("HOST_OFFLINE", host)
+
     def master(self):
         return self.database.get("pool", self.database.refs("pool")[0], "master")
 
@@ -333,8 +348,7 @@ class Storage:
     def _call(self, driver, command, host, sr, config, args=(), sr_sm_config=None, vdi=None):
         """A driver call with a session of its own, which may change this SR and goes when the call ends."""
         db = self.database
-        if host in self.offline:
-            raise XenError("HOST_OFFLINE", host)
+        self.require_live(host)
         if host in self.slow:
             time.sleep(self.slow[host])
         master = command in ("sr_create", "sr_probe") or host == self.master()

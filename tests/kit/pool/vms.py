@@ -66,7 +66,7 @@ class Vms:
             "VBD.plug": self.vbd_plug,
             "VBD.unplug": self.vbd_unplug,
             "VIF.create": self.vif_create,
-            "VIF.destroy": lambda _session, vif: self.database.destroy("VIF", vif),
+            "VIF.destroy": self.vif_destroy,
             "network.create": self.network_create,
             "network.destroy": self.network_destroy,
             "VDI.create": self.vdi_create,
@@ -351,15 +351,32 @@ class Vms:
             row["MAC"] = mac(seed, record["device"])
         return db.create("VIF", **row)
 
+    def vif_destroy(self, _session, vif):
+        record = self.database.record("VIF", vif)
+        is_running = self.database.get("VM", record["VM"], "power_state") in ("Running", "Paused")
+        if is_running and record["currently_attached"]:
+            raise XenError("OPERATION_NOT_ALLOWED", "VIF currently attached to a running VM")
+        self.database.destroy("VIF", vif)
+
     def network_create(self, _session, record):
-        return self.database.create("network", bridge="xapi" + str(uuid.uuid4())[:4], **_known("network", record))
+        bridge = record.get("bridge") or "xapi" + str(uuid.uuid4())[:4]
+        if self.database.refs("network", bridge=bridge):
+            raise XenError("BRIDGE_NAME_EXISTS", bridge)
+        return self.database.create("network", **{**_known("network", record), "bridge": bridge})
 
     def network_destroy(self, _session, network):
-        if self.database.refs("VIF", network=network):
-            raise XenError("NETWORK_CONTAINS_VIF", self.database.refs("VIF", network=network)[0])
-        if self.database.refs("PIF", network=network):
-            raise XenError("NETWORK_CONTAINS_PIF", self.database.refs("PIF", network=network)[0])
-        self.database.destroy("network", network)
+        """VIFs that are not attached go with it, whoever has them. Source: xapi_network.ml, destroy."""
+        db = self.database
+        attached = db.refs("VIF", network=network, currently_attached=True)
+        if attached:
+            raise XenError("NETWORK_CONTAINS_VIF", *attached)
+        if db.refs("PIF", network=network):
+            raise XenError("NETWORK_CONTAINS_PIF", *db.refs("PIF", network=network))
+        if db.get("network", network, "other_config").get("is_host_internal_management_network") == "true":
+            raise XenError("CANNOT_DESTROY_SYSTEM_NETWORK", network)
+        for vif in db.refs("VIF", network=network):
+            db.destroy("VIF", vif)
+        db.destroy("network", network)
 
     # -- VDI ----------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 
 import pytest
 
+from kit.pool.api import Api
 from kit.pool.database import Database
 from kit.pool.errors import XenError
 from kit.pool.storage import Storage
@@ -244,3 +245,69 @@ def test_an_sr_of_an_unknown_type_is_introduced_and_not_plugged(office):
     pbd = office.db.create("PBD", SR=sr, host=office.hosts[0])
     assert error(office.storage.pbd_plug, "", pbd) == ["SR_UNKNOWN_DRIVER", "strange"]
     assert not office.db.get("PBD", pbd, "currently_attached")
+
+
+def test_a_task_that_has_not_ended_is_not_destroyed(office):
+    """Nobody takes it away then, and nobody ends it but its owner."""
+    api = Api(office.db, office.storage)
+    session = api.call("session.login_with_password", ("root", "root"), local=True)
+    task = api.call("task.create", (session, "label", ""))
+    api.call("task.destroy", (session, task))
+    assert office.db.get("task", task, "status") == "pending"
+    api.call("task.set_status", (session, task, "failure"))
+    api.call("task.destroy", (session, task))
+    assert not office.db.exists("task", task)
+
+
+def test_a_task_that_is_gone_is_nobodys_own(office):
+    """Only who may destroy any task hears that it is gone."""
+    api = Api(office.db, office.storage)
+    api.users = {"mary": ("m", "vm-admin"), "otto": ("o", "pool-operator")}
+    for user, password, code in (("mary", "m", "RBAC_PERMISSION_DENIED"), ("otto", "o", "HANDLE_INVALID")):
+        session = api.call("session.login_with_password", (user, password))
+        task = api.call("task.create", (session, "label", ""))
+        office.db.destroy("task", task)
+        assert error(api.call, "task.destroy", (session, task))[0] == code
+
+
+def test_a_vif_of_a_running_vm_is_not_destroyed(office):
+    vif = office.db.create("VIF", VM=office.web, currently_attached=True)
+    destroy = office.vms.methods()["VIF.destroy"]
+    assert error(destroy, "", vif) == ["OPERATION_NOT_ALLOWED", "VIF currently attached to a running VM"]
+    office.halt()
+    destroy("", vif)
+
+
+def test_a_network_goes_with_the_vifs_that_are_not_attached(office):
+    network = office.db.create("network")
+    vif = office.db.create("VIF", VM=office.web, network=network, currently_attached=True)
+    assert error(office.vms.network_destroy, "", network) == ["NETWORK_CONTAINS_VIF", vif]
+    office.halt()
+    office.vms.network_destroy("", network)
+    assert not office.db.exists("VIF", vif)
+
+
+def test_the_network_of_the_hosts_themselves_is_not_destroyed(office):
+    network = office.db.create("network", other_config={"is_host_internal_management_network": "true"})
+    assert error(office.vms.network_destroy, "", network) == ["CANNOT_DESTROY_SYSTEM_NETWORK", network]
+
+
+def test_two_networks_have_two_bridges(office):
+    office.vms.network_create("", {"bridge": "xapi7"})
+    assert error(office.vms.network_create, "", {"bridge": "xapi7"}) == ["BRIDGE_NAME_EXISTS", "xapi7"]
+
+
+def test_the_time_is_that_of_a_host_that_answers(office):
+    api = Api(office.db, office.storage)
+    session = api.call("session.login_with_password", ("root", "root"), local=True)
+    office.storage.offline.add(office.hosts[1])
+    assert error(api.call, "host.get_servertime", (session, office.hosts[1])) == ["HOST_OFFLINE", office.hosts[1]]
+    assert error(api.call, "host.get_servertime", (session, "OpaqueRef:none"))[0] == "HANDLE_INVALID"
+    api.call("host.get_servertime", (session, office.hosts[0]))
+
+
+def test_an_sr_of_a_vm_that_ha_protects_is_not_unplugged(office):
+    office.db.set("pool", office.db.refs("pool")[0], "ha_enabled", True)
+    office.vms.vm_set_ha_restart_priority("", office.web, "restart")
+    (pbd,) = office.db.refs("PBD", host=office.hosts[1])
+    assert error(office.storage.pbd_unplug, "", pbd) == ["HA_CONSTRAINT_VIOLATION_SR_NOT_SHARED", office.sr]

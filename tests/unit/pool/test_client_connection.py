@@ -141,6 +141,16 @@ def test_the_socket_of_dom0_needs_no_password(world, tmp_path):
         assert names_of_hosts(Where(LOCAL, socket_path=str(path))) == ["xs1"]
 
 
+def test_the_socket_of_a_member_says_who_the_master_is(tmp_path):
+    """xapi lets root in there, and refuses what follows."""
+    server = UnixServer(Member("192.0.2.1"), tmp_path / "xapi")
+    try:
+        with pytest.raises(PoolFailure, match=r"no longer, the master of its pool\. .* --pool 192\.0\.2\.1\."):
+            names_of_hosts(Where(LOCAL, socket_path=str(tmp_path / "xapi")))
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize(
     "text, url",
     [
@@ -258,3 +268,16 @@ def test_a_right_that_is_missing_is_said():
     assert "may not call SR.create" in str(
         failure("SR.create", ["RBAC_PERMISSION_DENIED", "sr.create", "No permission in user session"])
     )
+
+
+def test_an_sr_that_is_busy_for_two_hours_is_said():
+    """xapi has waited for the other operation for that long (xapi_sr_operations.ml, helpers.ml)."""
+    busy = failure("Async.SR.scan", ["OTHER_OPERATION_IN_PROGRESS", "SR", "OpaqueRef:1", "vdi_create", "OpaqueRef:2"])
+    assert "busy with another operation (vdi_create) on the same SR" in str(busy) and "did not run SR.scan" in str(busy)
+    assert "on the same SR" in str(failure("PBD.unplug", ["OTHER_OPERATION_IN_PROGRESS", "SR"]))
+
+
+@pytest.mark.parametrize("code", ["HOST_OFFLINE", "CANNOT_CONTACT_HOST"])
+def test_a_host_that_does_not_answer_is_down(code):
+    """Until its heartbeat is late, xapi takes it for live and cannot reach it."""
+    assert str(failure("PBD.plug", [code, "OpaqueRef:1"])) == "The host is down."
