@@ -84,7 +84,7 @@ def _is_smoke(config):
 
 
 #: of so many values of one kind, or fewer, all are taken; a mark may say another number
-FEW = 4
+FEW = 2
 
 
 def _sampled(items):

@@ -107,7 +107,9 @@ class Module:
         self.name = name
         self.unit = name.split(".")[0]
         self.tree = ast.parse(source, name)
+        self._nodes = list(ast.walk(self.tree))
         self._imports = list(self._find_imports())
+        self._calls = [node for node in self._nodes if isinstance(node, ast.Call)]
 
     def imports(self):
         """Dotted names of what is imported, absolute, wherever in the module: (line number, name)."""
@@ -115,7 +117,7 @@ class Module:
 
     def _find_imports(self):
         package = [PACKAGE] + self.name.split(".")[:-1]
-        for node in ast.walk(self.tree):
+        for node in self._nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield node.lineno, alias.name
@@ -133,9 +135,7 @@ class Module:
                 yield line, parts[1] if len(parts) > 1 and known(parts[1]) else "__init__"
 
     def calls(self):
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call):
-                yield node
+        return self._calls
 
 
 def known(unit):
