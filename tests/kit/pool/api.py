@@ -39,7 +39,7 @@ class Api:
         self.latency_s = 0.0
         self.before = None
         self.clock = time.time  #: of the hosts
-        self.host_plugins = HostPlugins(database, storage.offline)
+        self.host_plugins = HostPlugins(storage.require_live)
         self.calls = []  #: names of the calls that clients and drivers have made, in order
         self.mistakes = []  #: descriptions of what clients have asked for that no real xapi knows
         self._owners = {}  #: names of users by task

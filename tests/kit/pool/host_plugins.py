@@ -13,18 +13,17 @@ from .runner import PATH
 
 
 class HostPlugins:
-    """`directories` has the directory of plugins of each host by its reference; `offline` are hosts that are away."""
+    """`directories` has the directory of plugins of each host by its reference; `require_live` raises XenError for
+    a host that is away.
+    """
 
-    def __init__(self, database, offline):
-        self._database = database
+    def __init__(self, require_live):
+        self._require_live = require_live
         self.directories = {}
         self.functions = {}  #: {plugin: function of (host, name, args)}: one that runs in this process
-        self.offline = offline
 
     def call(self, session, host, plugin, function, args):
-        self._database.get("host", host, "uuid")
-        if host in self.offline:
-            raise XenError("HOST_OFFLINE", host)
+        self._require_live(host)
         if plugin in self.functions:
             return self.functions[plugin](host, function, args)
         directory = self.directories.get(host)

@@ -325,10 +325,11 @@ class Storage:
     # -- drivers ------------------------------------------------------------------------------------------------------
 
     def require_live(self, host):
-        """Raises XenError for a host that does not answer. Source: message_forwarding.ml, check_live."""
-        self.database.get("host", host, "uuid")
+        """Raises XenError for a host that does not answer. Source: message_forwarding.ml, check_live and do_op_on."""
+        metrics = self.database.get("host", host, "metrics")
         if host in self.offline:
-            raise XenError("HOST_OFFLINE", host)
+            has_noticed = metrics == NULL or not self.database.get("host_metrics", metrics, "live")
+            raise XenError("HOST_OFFLINE" if has_noticed else "CANNOT_CONTACT_HOST", host)
 
     def master(self):
         return self.database.get("pool", self.database.refs("pool")[0], "master")

@@ -300,8 +300,11 @@ def test_two_networks_have_two_bridges(office):
 def test_the_time_is_that_of_a_host_that_answers(office):
     api = Api(office.db, office.storage)
     session = api.call("session.login_with_password", ("root", "root"), local=True)
-    office.storage.offline.add(office.hosts[1])
-    assert error(api.call, "host.get_servertime", (session, office.hosts[1])) == ["HOST_OFFLINE", office.hosts[1]]
+    there = office.hosts[1]
+    office.storage.offline.add(there)
+    assert error(api.call, "host.get_servertime", (session, there)) == ["CANNOT_CONTACT_HOST", there]
+    office.db.set("host_metrics", office.db.get("host", there, "metrics"), "live", False)
+    assert error(api.call, "host.get_servertime", (session, there)) == ["HOST_OFFLINE", there]
     assert error(api.call, "host.get_servertime", (session, "OpaqueRef:none"))[0] == "HANDLE_INVALID"
     api.call("host.get_servertime", (session, office.hosts[0]))
 

@@ -146,7 +146,7 @@ def test_json_of_a_host_that_is_not_ready(world, doctor):
 
 def test_names_that_would_take_over_a_terminal_are_escaped(world, pool, doctor):
     pool.db.set("host", pool.master, "name_label", "\x9b31m\u202e owned")
-    pool.api.host_plugins.offline.add(pool.master)
+    pool.storage.offline.add(pool.master)
     world.put("/etc/xapi.conf.d/zzz\x1b[2J\udcff.conf", STOCK)
 
     ran = doctor()

@@ -253,7 +253,7 @@ def test_problems_of_another_host_are_told_with_its_name(world, pool):
 
 
 def test_a_host_that_is_away_is_unknown(world, pool):
-    pool.api.host_plugins.offline.add(pool.hosts[XS2])
+    pool.storage.offline.add(pool.hosts[XS2])
 
     finding = the_one(hosts(world))
 
