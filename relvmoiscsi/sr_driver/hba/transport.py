@@ -23,6 +23,6 @@ def open_lun(
     return named_lun(call, config, xapi, deadline, lock_seconds)
 
 
-# A probe may use the time of the whole call: after a scan, a slow host needs long to make a map of all paths. Each step
+# A probe may use the time of the whole call: after a scan, a slow host needs long to bring all paths. Each step
 # that may hang has its own limit. During the probe, xapi plugs no PBD of this host; VMs run and start.
 HBA = Transport("relvmohba", "lvmohba", parse_config, open_lun, probe_seconds=math.inf)
