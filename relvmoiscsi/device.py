@@ -15,8 +15,8 @@ from typing import Iterable, Iterator, List, NamedTuple, Sequence
 from relvmoiscsi.errors import Place, Truncated
 
 __all__ = [
-    "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "ForwardingDevice", "Device", "Range", "align_down",
-    "align_up", "cut_out", "in_pieces", "pieces_of", "read_pieces", "runs_of", "spans_of", "torn_bytes",
+    "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "ForwardingDevice", "Range",
+    "align_down", "align_up", "cut_out", "in_pieces", "pieces_of", "read_pieces", "runs_of", "spans_of", "torn_bytes",
     "verify_readable", "verify_writable", "whole_blocks",
 ]  # fmt: skip
 
