@@ -62,13 +62,16 @@ find_python() {
 
 # stage <name> <venv> <pytest argument>...
 stage() {
-    local name=$1 venv=$2 began=$SECONDS status=0 python
+    local name=$1 venv=$2 began=$SECONDS before processor status=0 python
     shift 2
+    count_processor
+    before=$processor
 
     heading "$name"
     find_python "$name" "$venv" || return 0
     "$python" -m pytest --junitxml="$reports/$name.xml" -o junit_logging=no "$@" </dev/null || status=$?
-    account "$name" "$status" "$reports/$name.xml" "$python" $((SECONDS - began))
+    count_processor
+    account "$name" "$status" "$reports/$name.xml" "$python" $((SECONDS - began)) $((processor - before))
 }
 
 # -- jobs: all but the unit tests waits for udev, disks and machines a good part of its time. So it runs beside them, and
@@ -139,36 +142,44 @@ places() {
 
 # run_job <kind or kind-number>
 run_job() {
-    local began=$SECONDS status=0 child
+    local began=$SECONDS status=0 child processor
     trap 'kill "$child" 2>/dev/null; exit 143' TERM
     "job_${1%%-*}" "${1#*-}" </dev/null >"$reports/$1.txt" 2>&1 &
     child=$!
     wait "$child" || status=$?
-    echo "$status $((SECONDS - began))" >"$reports/$1.new"
+    count_processor
+    echo "$status $((SECONDS - began)) $processor" >"$reports/$1.new"
     mv "$reports/$1.new" "$reports/$1.ended"
 }
 
-# await <job>: $status and $took are its exit status and its seconds
+# count_processor: $processor is the seconds of one that all children of this shell have taken which ended, with theirs
+count_processor() {
+    local file=$reports/times-$BASHPID
+    times >"$file" # in a pipe it would count those of the pipe
+    processor=$(tail -n 1 "$file" | tr 'ms' '  ' | awk '{ printf "%d", ($1 + $3) * 60 + $2 + $4 }')
+}
+
+# await <job>: $status, $took and $burnt are its exit status, its seconds, and its seconds of a processor
 await() {
     until [ -e "$reports/$1.ended" ]; do
-        kill -0 "$conductor" 2>/dev/null || [ -e "$reports/$1.ended" ] || echo "70 0" >"$reports/$1.ended"
+        kill -0 "$conductor" 2>/dev/null || [ -e "$reports/$1.ended" ] || echo "70 0 0" >"$reports/$1.ended"
         sleep 0.5
     done
-    read -r status took <"$reports/$1.ended"
+    read -r status took burnt <"$reports/$1.ended"
 }
 
 # stage_behind <name> <venv>: a job of pytest
 stage_behind() {
-    local name=$1 status took python
+    local name=$1 status took burnt python
     heading "$name"
     await "$name"
     cat "$reports/$name.txt"
     find_python "$name" "$2" || return 0
-    account "$name" "$status" "$reports/$name.xml" "$python" "$took"
+    account "$name" "$status" "$reports/$name.xml" "$python" "$took" "$burnt"
 }
 
 stage_cinder() {
-    local status took python report=$reports/cinder.xml said=$reports/cinder.txt
+    local status took burnt python report=$reports/cinder.xml said=$reports/cinder.txt
     heading cinder
     await cinder
     if [ "$status" -eq 0 ]; then tail -n 3 "$said"; else cat "$said"; fi
@@ -176,7 +187,7 @@ stage_cinder() {
     printf '<testsuite name="cinder" tests="%d" errors="%d" failures="%d" skipped="%d">\n' \
         "$(sed -n 's/^Ran \([0-9]*\) tests* in .*/\1/p' "$said")" \
         "$(counted errors "$said")" "$(counted failures "$said")" "$(counted skipped "$said")" >"$report"
-    account cinder "$status" "$report" "$python" "$took"
+    account cinder "$status" "$report" "$python" "$took" "$burnt"
 }
 
 # counted <word> <what unittest printed>: its last line is `OK (skipped=1)` or `FAILED (failures=1, errors=2)`
@@ -188,14 +199,14 @@ counted() {
 
 # stage_machine <job> <its results, in build>
 stage_machine() {
-    local status took
+    local status took burnt
     heading "$1"
     await "$1"
     cat "$reports/$1.txt"
     if [ "$status" -eq 77 ]; then
         cannot_run "$1" "the machine cannot be started here, see above"
     else
-        account "$1" "$status" "build/$2/junit.xml" .venv/current/bin/python "$took"
+        account "$1" "$status" "build/$2/junit.xml" .venv/current/bin/python "$took" "$burnt"
     fi
 }
 
@@ -204,9 +215,9 @@ reasons() {
     { grep -o '<skipped [^>]*' "$1" || true; } | sed -n 's/.* message="\([^"]*\)".*/\1/p' | sort -u | paste -s -d '|' | sed 's/|/; /g'
 }
 
-# account <name> <exit status of pytest> <junit file> <python> <seconds>: add what a stage said
+# account <name> <exit status of pytest> <junit file> <python> <seconds> <seconds of a processor>: add what a stage said
 account() {
-    local name=$1 status=$2 report=$3 python=$4 took=$5
+    local name=$1 status=$2 report=$3 python=$4 took=$5 burnt=$6
     local tests=0 bad=0 left_out=0
 
     if [ "$status" -eq 5 ] && { [ "$name" = judges ] || [ "$name" = packages ]; }; then
@@ -235,9 +246,9 @@ account() {
     local good=$((tests - bad - left_out))
     [ "$good" -ge 0 ] || good=0
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + left_out))
-    table+=("$(printf '%-10s %-8s %8d %8d %8d %8ds' "$name" \
+    table+=("$(printf '%-10s %-8s %8d %8d %8d %8ds %8ds' "$name" \
         "$("$python" -c 'import platform; print(platform.python_version())')" \
-        "$good" "$bad" "$left_out" "$took")")
+        "$good" "$bad" "$left_out" "$took" "$burnt")")
 }
 
 summary() {
@@ -247,7 +258,7 @@ summary() {
         not_run "$line" || true # counted in cannot_run
     done
     [ "${#sample[@]}" -eq 0 ] || echo "states and steps were sampled: RELVMOISCSI_SEED=$RELVMOISCSI_SEED takes the same ones again"
-    printf '%-10s %-8s %8s %8s %8s %9s\n' tests Python passed failed skipped time
+    printf '%-10s %-8s %8s %8s %8s %9s %9s\n' tests Python passed failed skipped time processor
     [ ${#table[@]} -eq 0 ] || printf '%s\n' "${table[@]}"
     for line in "${problems[@]}"; do
         printf 'FAILED: %s\n' "$line"
