@@ -34,6 +34,7 @@ def environment(home):
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "ANSIBLE_HOME": str(home / "ansible"),
+        "ANSIBLE_CONFIG": str(home / "ansible.cfg"),
         "ANSIBLE_COLLECTIONS_PATH": str(home),
         "ANSIBLE_CALLBACK_PLUGINS": str(HERE / "callback_plugins"),
         "ANSIBLE_CALLBACKS_ENABLED": "results",
@@ -58,6 +59,7 @@ def galaxy(*arguments, home):
 def home(tmp_path_factory):
     """A directory with the collection, as built and installed; `home / "built"` has the tarball."""
     home = tmp_path_factory.mktemp("home")
+    (home / "ansible.cfg").write_text("[defaults]\ninternal_poll_interval = 0.01\n")  # not a thousand times a second
     galaxy("build", COLLECTION, "--output-path", home / "built", home=home)
     (tarball,) = (home / "built").iterdir()
     galaxy("install", "--offline", "-p", home, tarball, home=home)
@@ -73,9 +75,9 @@ class Player:
             argv, env=environment(home), cwd=str(home), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, arguments, env, out):
-        """Its exit status; what it prints is in the file `out`."""
-        wish = {"arguments": list(map(str, arguments)), "env": env, "out": str(out)}
+    def run(self, arguments, env, out, anew):
+        """Its exit status; what it prints is in the file `out`. Modules have an interpreter `anew`, or are forked."""
+        wish = {"arguments": list(map(str, arguments)), "env": env, "out": str(out), "anew": anew}
         self.process.stdin.write(json.dumps(wish) + "\n")
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
@@ -140,8 +142,8 @@ class Stage:
         }
         return {"pools": {"hosts": {"site1": variables}}}
 
-    def play(self, playbook, *arguments, **env):
-        """Run a playbook: a file, or a list of (module, options)."""
+    def play(self, playbook, *arguments, anew=False, **env):
+        """Run a playbook: a file, or a list of (module, options); `anew` as for Player.run."""
         self.runs += 1
         if not isinstance(playbook, Path):
             playbook = self._written(playbook)
@@ -149,7 +151,7 @@ class Stage:
         inventory.write_text(json.dumps(self.inventory()))
         results, printed = (self.directory / f"{name}-{self.runs}" for name in ("results", "printed"))
         argv = ["-i", inventory, playbook, *arguments]
-        status = self.player.run(argv, {"RESULTS": str(results), **env}, printed)
+        status = self.player.run(argv, {"RESULTS": str(results), **env}, printed, anew)
         out = printed.read_text()
         lines = results.read_text().splitlines() if results.exists() else []
         return Played(status, out, [json.loads(line)["result"] for line in lines], _recap(out))
