@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The runs that docs/ansible.rst shows are real: the same words, with the examples as they are, print the same
-lines, but for UUIDs, SCSIids and the date.
+lines, but for UUIDs, SCSIids and the date. Their modules have interpreters of their own.
 """
 
 import re
@@ -13,6 +13,7 @@ from kit.documented import DATE, comparable, is_in_order, shown_in
 
 PAGE = (TOP / "docs/ansible.rst").read_text(encoding="utf-8")
 EXAMPLES = COLLECTION / "examples"
+HOSTS = ("xs1", "xs2", "xs3")
 RUNS = [(argv, lines) for program, argv, lines in shown_in(PAGE) if program == "ansible-playbook"]
 
 
@@ -35,6 +36,34 @@ def arguments(words, hosts):
     return EXAMPLES / words[2], [word.replace("$PWD", str(EXAMPLES)) for word in words[3:]]
 
 
+def attached(stage, played):
+    row = played.having("map")["luns"][0]
+    assert (row["scsi_id"], row["status"]) == (stage.clone, "attached")
+    assert row["hosts"] == dict.fromkeys(HOSTS, "plugged")
+    assert stage.world.sr_uuid(stage.clone) == row["sr"]["new"]
+    mapped = played.having("map")["map"]
+    assert len(mapped[row["sr"]["new"]]) == 4
+    again = changes_nothing(stage, EXAMPLES / "attach.yml")
+    assert again.having("map")["map"] == mapped
+
+
+def forgotten(stage, _):
+    assert not stage.lab.summary()
+    changes_nothing(stage, EXAMPLES / "forget.yml")
+
+
+def changes_nothing(stage, playbook):
+    """The second time."""
+    summary = stage.lab.summary()
+    again = stage.play(playbook)
+    assert (again.status, again.changed) == (0, 0), again.out
+    assert stage.lab.summary() == summary
+    return again
+
+
+AFTERWARDS = {"attach.yml": attached, "forget.yml": forgotten}  #: a run that is none of --check
+
+
 def test_the_runs_on_the_page_print_what_it_says(alone):
     on_page, here, before = {}, {}, alone.lab.summary()
     for words, lines in RUNS:
@@ -42,8 +71,11 @@ def test_the_runs_on_the_page_print_what_it_says(alone):
         if words[2].startswith("fleet"):  # the array's own collection makes the snapshot anew
             unmap(alone, alone.clone)
             alone.clone = alone.lab.clone("Production")
-        played = alone.play(playbook, *others)
+        played = alone.play(playbook, *others, anew=True)
         assert played.status == 0, played.out
+        if words[2] in AFTERWARDS and "--check" not in words:
+            assert played.changed == 1
+            AFTERWARDS[words[2]](alone, played)
         printed = list(comparable(map(str.rstrip, played.out.splitlines()), here))
         today = [DATE.sub(time.strftime("%Y-%m-%d"), line) for line in lines]
         wanted = [line for line in comparable(today, on_page) if line.strip() != "..."]

@@ -4,34 +4,8 @@
 import json
 
 import relvmoiscsi
-from conftest import COLLECTION
 from kit.pool_lab import TARGET
 from relvmoiscsi.errors import UsageError
-
-EXAMPLES = COLLECTION / "examples"
-HOSTS = ("xs1", "xs2", "xs3")
-
-
-def test_the_example_attaches_and_the_second_time_changes_nothing(stage):
-    first = stage.play(EXAMPLES / "attach.yml")
-    assert (first.status, first.changed) == (0, 1), first.out
-    row = first.having("map")["luns"][0]
-    assert (row["scsi_id"], row["status"]) == (stage.clone, "attached")
-    assert row["hosts"] == dict.fromkeys(HOSTS, "plugged")
-    assert stage.world.sr_uuid(stage.clone) == row["sr"]["new"]
-    summary = stage.lab.summary()
-
-    second = stage.play(EXAMPLES / "attach.yml")
-    assert (second.status, second.changed) == (0, 0), second.out
-    assert stage.lab.summary() == summary
-    assert first.having("map")["map"] == second.having("map")["map"]
-    assert len(first.having("map")["map"][row["sr"]["new"]]) == 4
-
-    third = stage.play(EXAMPLES / "forget.yml")
-    assert (third.status, third.changed) == (0, 1), third.out
-    fourth = stage.play(EXAMPLES / "forget.yml")
-    assert (fourth.status, fourth.changed) == (0, 0), fourth.out
-    assert not stage.lab.summary()
 
 
 def test_the_collection_has_the_version_of_the_package(home):
