@@ -173,10 +173,10 @@ class Stage:
         path.write_text(json.dumps([play]))
         return path
 
-    def tasks(self, *tasks, arguments=(), module="lun"):
+    def tasks(self, *tasks, arguments=(), module="lun", anew=False):
         """The result of each task, a dict of options or (module, options), whether it fails or not."""
         pairs = [task if isinstance(task, tuple) else (module, task) for task in tasks]
-        played = self.play(pairs, *arguments)
+        played = self.play(pairs, *arguments, anew=anew)
         assert len(played.results) == len(tasks), played.out
         return played.results
 

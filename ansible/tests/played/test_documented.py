@@ -6,8 +6,6 @@ lines, but for UUIDs, SCSIids and the date. Their modules have interpreters of t
 import re
 import time
 
-import pytest
-
 from conftest import COLLECTION, TOP
 from kit.documented import DATE, comparable, is_in_order, shown_in
 
@@ -17,15 +15,10 @@ HOSTS = ("xs1", "xs2", "xs3")
 RUNS = [(argv, lines) for program, argv, lines in shown_in(PAGE) if program == "ansible-playbook"]
 
 
-@pytest.fixture
-def alone(day):
-    """No clone but that of Production is behind the target."""
-    unmap(day, day.other)
-    return day
-
-
-def unmap(day, scsi_id):
-    day.world.luns = [lun for lun in day.world.luns if lun.scsi_id != scsi_id]
+def snapshot_anew(day):
+    """As the array's own collection does it; no other clone is behind the target."""
+    day.world.luns = [lun for lun in day.world.luns if lun.scsi_id not in (day.clone, day.other)]
+    day.clone = day.lab.clone("Production")
 
 
 def arguments(words, hosts):
@@ -64,24 +57,24 @@ def changes_nothing(stage, playbook):
 AFTERWARDS = {"attach.yml": attached, "forget.yml": forgotten}  #: a run that is none of --check
 
 
-def test_the_runs_on_the_page_print_what_it_says(alone):
-    on_page, here, before = {}, {}, alone.lab.summary()
+def test_the_runs_on_the_page_print_what_it_says(day):
+    """The clone of Testing is left alone by `attach.yml`, and would be in the way of the fleet."""
+    on_page, here, before = {}, {}, day.lab.summary()
     for words, lines in RUNS:
         playbook, others = arguments(words, {"site1"} if lines else set())
-        if words[2].startswith("fleet"):  # the array's own collection makes the snapshot anew
-            unmap(alone, alone.clone)
-            alone.clone = alone.lab.clone("Production")
-        played = alone.play(playbook, *others, anew=True)
+        if words[2].startswith("fleet"):
+            snapshot_anew(day)
+        played = day.play(playbook, *others, anew=True)
         assert played.status == 0, played.out
         if words[2] in AFTERWARDS and "--check" not in words:
             assert played.changed == 1
-            AFTERWARDS[words[2]](alone, played)
+            AFTERWARDS[words[2]](day, played)
         printed = list(comparable(map(str.rstrip, played.out.splitlines()), here))
         today = [DATE.sub(time.strftime("%Y-%m-%d"), line) for line in lines]
         wanted = [line for line in comparable(today, on_page) if line.strip() != "..."]
         scsi_id = next((line.split()[-1] for line in lines if "scsi_id:" in line), "")
-        wanted = [line.replace(scsi_id, alone.clone) if scsi_id else line for line in wanted]
+        wanted = [line.replace(scsi_id, day.clone) if scsi_id else line for line in wanted]
         assert is_in_order(wanted, printed), (words, [line for line in wanted if line not in printed], played.out)
 
     assert [words[2] for words, _ in RUNS] == ["attach.yml", "attach.yml", "forget.yml", "fleet/dr_test.yml"]
-    assert alone.lab.summary() == before
+    assert day.lab.summary() == before

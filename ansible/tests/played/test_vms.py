@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """vm_clone, vm_restore, rescue_disk: what is there afterwards, and that the second time changes nothing.
 
-Each module is in one playbook, here or in those of test_roles.py; what else it does is the same in this process.
+Each module is in one playbook with an interpreter of its own, here or in the examples of test_documented.py; what else
+it does is the same in this process.
 """
 
 
@@ -44,7 +45,7 @@ def test_a_vm_is_restored_and_that_is_undone(day):
     restored = "vm_restore", {"sr": "A copy", "vm": "web", "shutdown": True}
     undone = "vm_restore", {"vm": "web", "state": "undone"}
     _, refused = day.quickly(attach(day), ("vm_restore", {"sr": "A copy", "vm": "web"}))
-    first, second = day.tasks(restored, restored)
+    first, second = day.tasks(restored, restored, anew=True)
     assert refused["failed"] and "is not halted" in refused["msg"]
     assert first["changed"] and not second["changed"]
     now = day.lab.disks_of(day.web)
@@ -98,7 +99,7 @@ def test_a_disk_is_lent_and_taken_back(day):
     lent = "rescue_disk", {"sr": "A copy", "vdi": "data", "vm": "helper"}
     back = "rescue_disk", {"sr": "A copy", "state": "absent"}
     day.quickly(attach(day))
-    found = [*day.quickly(lent), *day.tasks(lent, back), *day.quickly(back)]
+    found = [*day.quickly(lent), *day.tasks(lent, back, anew=True), *day.quickly(back)]
     assert [each["changed"] for each in found] == [True, False, True, False]
     assert found[0]["disks"][0]["mode"] == "RO"
     assert not day.lab.disks_of(day.helper)
