@@ -2,6 +2,7 @@
 """Volumes that Cinder makes of volumes with an SR on them, as its own manager does it."""
 
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from cinder.volume import api, group_types
 
 from kit import cuts, golden
 from kit.sparse import SparseDisk
+from relvmoiscsi import cli
 from relvmoiscsi_cinder import lvm, resignature
 from tests.kit_cinder import TOP, FileCase, LocalTarget
 
@@ -24,13 +26,19 @@ EMPTY = "The volume is empty: its first 65536 bytes are zero. Nothing was writte
 
 
 def show(path):
-    argv = [sys.executable, "-m", "relvmoiscsi", "show", path, "--json"]
-    return json.loads(subprocess.run(argv, cwd=TOP, stdout=subprocess.PIPE, check=True).stdout)
+    return json.loads(told("show", path, "--json"))
 
 
-def check(path, original, *options):
-    argv = [sys.executable, "-m", "relvmoiscsi", "check", path, "--original", original, *options]
-    subprocess.run(argv, cwd=TOP, stdout=subprocess.DEVNULL, check=True)
+def check(path, original):
+    told("check", path, "--original", original)
+
+
+def told(*words):
+    """What the command prints when it does that."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert cli.main(words) == 0, words
+    return out.getvalue()
 
 
 def same(path, other):
