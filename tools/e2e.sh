@@ -180,8 +180,9 @@ start_qemu() {
     # Every avoided microsecond of the kernel counts tenfold.
     # rcu_expedited: taking a SCSI or device-mapper device away waits for grace periods, dozens of them in one test.
     # oops=panic and panic=-1: a broken kernel ends the run instead of hanging until the limit.
+    # norandmaps: the emulator translates the code of a program once if the code is at one address in every process.
     # no_timer_check: on a busy machine the emulated timer fails a test at boot, and the kernel gives up.
-    local kernel_options="mitigations=off rcupdate.rcu_expedited=1 nokaslr no5lvl apparmor=0 nowatchdog cryptomgr.notests"
+    local kernel_options="mitigations=off norandmaps rcupdate.rcu_expedited=1 nokaslr no5lvl apparmor=0 nowatchdog cryptomgr.notests"
     kernel_options+=" init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off cgroup_disable=memory psi=0"
     kernel_options+=" console=ttyS0 oops=panic panic=-1 no_timer_check loglevel=4"
     # a plain processor: with the vectors and protections of the newest, emulated programs take an eighth longer.
