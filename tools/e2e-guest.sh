@@ -90,8 +90,8 @@ run_pytest() {
     cd "$project"
     # memory that pytest has once had stays its own: in User-Mode Linux a page costs 80 microseconds
     env MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_TOP_PAD_=1048576 \
-        RELVMOISCSI_VM="$results" RELVMOISCSI_MACHINE="$machine" .venv/current/bin/python -m pytest -m vm \
-        -p no:cacheprovider -p no:xdist -p no:hypothesispytest \
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RELVMOISCSI_VM="$results" RELVMOISCSI_MACHINE="$machine" \
+        .venv/current/bin/python -m pytest -m vm -p no:cacheprovider \
         --junitxml="$results/junit.xml" -o junit_logging=no --durations=15 "${arguments[@]}" </dev/null || status=$?
     cd /
     dmesg >"$results/dmesg.txt"

@@ -55,7 +55,10 @@ what_it_needs() {
     tools/need-packages.sh e2e
     need busybox iscsid iscsiadm lvm multipath multipathd udevadm modprobe ip
     tools/venv.sh current
-    tools/venv.sh py36
+    if installs; then
+        tools/venv.sh py36
+        [ ! -x .venv/py36/bin/python ] || pythons+=(.venv/py36/bin/python)
+    fi
     [ -x .venv/current/bin/python ] || cannot_run ".venv/current could not be made"
     case $machine in
         uml)
@@ -75,16 +78,17 @@ what_it_needs() {
     esac
 }
 
-# What is compiled here need not be compiled there, more slowly.
-pythons=()
+# Only test_installed.py installs the package, and only it has a use for Python 3.6.
+installs() { [[ "${arguments[*]}" != *tests/vm/* || "${arguments[*]}" == *test_installed* ]]; }
+
+# What is compiled here need not be compiled there, more slowly; pytest compiles tests in a way of its own.
+pythons=(.venv/current/bin/python /usr/bin/python3)
 compile() {
     local python
-    for python in .venv/current/bin/python .venv/py36/bin/python /usr/bin/python3; do
-        [ -x "$python" ] || continue
-        pythons+=("$python")
-        "$python" -m compileall -q relvmoiscsi tests drivers bench
-        "$python" -c 'import XenAPI, pytest; pytest.main(["--version"])' >/dev/null 2>&1 || true
-    done
+    for python in "${pythons[@]}"; do "$python" -m compileall -q relvmoiscsi tests/kit; done
+    env -u PYTHONDONTWRITEBYTECODE PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RELVMOISCSI_VM="$results" \
+        RELVMOISCSI_MACHINE="$machine" .venv/current/bin/python -m pytest -q --collect-only \
+        "${arguments[@]:-tests/vm}" >/dev/null || true # the machine tells what is wrong
 }
 
 # What a toolstack or an installed package of ours brings: on the host of the tests nobody has installed either.
@@ -245,9 +249,7 @@ exec 8>"$results.lock"
 flock --nonblock 8 || { echo "tools/e2e.sh: another run writes to $results; set E2E_RESULTS" >&2; exit "$NO_VERDICT"; }
 find "$results" -mindepth 1 -delete
 if [ $# -gt 0 ]; then printf '%s\0' "$@"; fi >"$results/arguments"
-if [[ "$*" != *tests/vm/* || "$*" == *test_installed* ]]; then # it alone installs it
-    supp-pack/build-rpm.sh "$results/rpm" >/dev/null
-fi
+if installs; then supp-pack/build-rpm.sh "$results/rpm" >/dev/null; fi
 compile
 make_hidden "$results/hidden.tar"
 if [ "$machine" = qemu ]; then
