@@ -12,7 +12,8 @@ from relvmoiscsi import __version__
 
 STOCK = "ext nfs iscsi lvmoiscsi dummy file hba rawhba udev iso lvm lvmohba lvmofcoe shm smb"
 CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
-NEXT = "0.9.9"
+EPOCH = "1700000000"
+WAS = "# of the earlier version\n"
 #: a folder that the earlier version does not have; and modules of the package relvmoiscsi-pool
 LATER, OF_THE_POOL = "direct", ("cli/pool.py", "pool/calls.py")
 
@@ -33,42 +34,33 @@ class Packages:
 
         A host compiles each module at each installation: all of them take seconds, and teach a test nothing.
         """
-        return self._once("ours", lambda: build_rpm(self.directory / "ours", self._source("ours")))
+        return self._few("ours")
 
     def ours_without_file_triggers(self):
         """As an rpm older than 4.13 sees it: XenServer 8 and XCP-ng 8.3 have 4.11."""
-        return self._once(
-            "4.11",
-            lambda: build_rpm(
-                self.directory / "4.11", self._source("4.11"), RPMBUILD_OPTIONS="--without=file_triggers"
-            ),
-        )
+        return self._few("4.11", RPMBUILD_OPTIONS="--without=file_triggers")
 
     def earlier(self):
-        """An earlier version, with a module and a rule that are gone since, and without what came later."""
+        """An earlier version, with a module and a rule that are gone since, without what came later. Its rules and its
+        configuration file were others.
+        """
 
-        def build():
-            source = self._source("earlier", "0.0.1")
+        def change(source):
             shutil.rmtree(str(source / "relvmoiscsi" / LATER))
             (source / "relvmoiscsi/gone.py").write_text("")
             (source / "udev/58-relvmoiscsi-gone.rules").write_text("# gone\n")
-            return build_rpm(self.directory / "earlier", source)
-
-        return self._once("earlier", build)
-
-    def later(self):
-        """A later version, which has other rules and another configuration file."""
-
-        def build():
-            source = self._source("later", NEXT)
             for path in (source / "udev/57-relvmoiscsi.rules", source / "supp-pack/relvmoiscsi.conf"):
-                path.write_text(path.read_text() + f"# new in {NEXT}\n")
-            return build_rpm(self.directory / "later", source)
+                path.write_text(path.read_text() + WAS)
 
-        return self._once("later", build)
+        return self._few("earlier", "0.0.1", change)
 
-    def _source(self, name, version=__version__):
-        return few_modules(self.directory / ("source-" + name), version)
+    def _few(self, name, version=__version__, change=lambda source: None, **environment):
+        def build():
+            source = few_modules(self.directory / ("source-" + name), version)
+            change(source)
+            return build_rpm(self.directory / name, source, SOURCE_DATE_EPOCH=EPOCH, **environment)
+
+        return self._once(name, build)
 
     def base(self):
         """What every dom0 has."""

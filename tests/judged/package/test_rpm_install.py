@@ -16,7 +16,7 @@ import pytest
 
 from kit.dom0 import Dom0
 from kit.examples import WHOLE
-from kit.packages import CONF, CONF_D, NEXT, STOCK
+from kit.packages import CONF, CONF_D, STOCK, WAS
 from kit.rpm_tools import TOP, pool_package
 from relvmoiscsi import __version__
 from relvmoiscsi.host.xapi import conf
@@ -181,7 +181,7 @@ def kept_of(host):
     return {CONF_D.rstrip("/")} if host == "no-directory" else set()
 
 
-@pytest.mark.states("host", few=3)
+@pytest.mark.states("host")
 @pytest.mark.parametrize("host", ["stock", "late", "by-hand", "enabled-by-hand", "no-directory", "no-list"])
 def test_an_upgrade_leaves_what_a_new_installation_would(dom0, packages, fresh, host):
     prepare, without_us, with_us, _ = HOSTS[host]
@@ -278,14 +278,14 @@ def test_a_broken_interpreter_does_not_fail_the_transaction(tmp_path, packages):
 
 def test_an_edited_configuration_survives_upgrades_and_a_new_one_lies_beside_it(dom0, packages):
     stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
+    dom0.rpm("-i", packages.earlier())
     edited = dom0.read("/etc/relvmoiscsi.conf") + "[direct]\ndatabase = 36001405a0b1c2d3e4f5061728394a5b6\n"
     dom0.write("/etc/relvmoiscsi.conf", edited)
 
-    dom0.rpm("-U", packages.later())
+    dom0.rpm("-U", packages.ours())
 
     assert dom0.read("/etc/relvmoiscsi.conf") == edited
-    assert "# new in " + NEXT in dom0.read("/etc/relvmoiscsi.conf.rpmnew")
+    assert dom0.read("/etc/relvmoiscsi.conf.rpmnew") == (TOP / "supp-pack/relvmoiscsi.conf").read_text()
 
     said = dom0.rpm("-e", PACKAGE).stdout
 
@@ -297,13 +297,14 @@ def test_an_edited_configuration_survives_upgrades_and_a_new_one_lies_beside_it(
 def test_a_configuration_that_nobody_edited_is_replaced_and_so_are_edited_rules_which_are_kept(dom0, packages):
     rules = "/etc/udev/rules.d/57-relvmoiscsi.rules"
     stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
+    dom0.rpm("-i", packages.earlier())
+    assert WAS in dom0.read("/etc/relvmoiscsi.conf") and WAS in dom0.read(rules)
     dom0.write(rules, "# edited\n")
 
-    dom0.rpm("-U", packages.later())
+    dom0.rpm("-U", packages.ours())
 
-    assert "# new in " + NEXT in dom0.read("/etc/relvmoiscsi.conf")
-    assert "# new in " + NEXT in dom0.read(rules)
+    assert WAS not in dom0.read("/etc/relvmoiscsi.conf")
+    assert dom0.read(rules) == (TOP / "udev/57-relvmoiscsi.rules").read_text()
     assert dom0.read(rules + ".rpmsave") == "# edited\n"
 
 
@@ -527,8 +528,8 @@ def test_compiled_files_follow_the_code_and_the_python(dom0, packages):
     assert dom0.tree() == before
 
 
-def test_the_pool_client_comes_and_goes_by_itself(dom0_of_any_python, packages):
-    dom0, command = dom0_of_any_python, "/usr/sbin/relvmoiscsi"
+def test_the_pool_client_comes_and_goes_by_itself(dom0, packages):
+    command = "/usr/sbin/relvmoiscsi"
     stock(dom0, packages)
     dom0.rpm("-i", packages.whole())
     alone = dom0.tree()
