@@ -41,51 +41,13 @@ def dom0(tmp_path, packages):
         yield made
 
 
-def stock(dom0, packages):
-    dom0.rpm("-i", packages.sm(), packages.xapi())
-
-
-def xcp_ng(dom0, packages):
-    dom0.rpm("-i", packages.sm(), packages.xapi(plugins=XCP_NG, noreplace=False))
-
-
-def linstor(dom0, packages):
-    xcp_ng(dom0, packages)
-    dom0.rpm("-i", packages.driver("xcp-ng-linstor", "99-enable-sm-driver-linstor.conf", XCP_NG + " linstor"))
-
-
-def late_driver(dom0, packages):
-    stock(dom0, packages)
-    dom0.rpm("-i", packages.driver("latecomer", "zzz-latecomer.conf", "ext latecomer"))
-
-
-def left_behind(dom0, packages):
-    stock(dom0, packages)
-    dom0.write(CONF_D + "99-old.conf.rpmsave", "sm-plugins = ext old\n")
-
-
-def star(dom0, packages):
-    stock(dom0, packages)
-    dom0.write(CONF_D + "50-all.conf", "sm-plugins=*\n")
-
-
-def by_hand(dom0, packages):
-    stock(dom0, packages)
-    dom0.write(CONF, dom0.read(CONF) + 'sm-plugins = "ext moosefs"   # ours\n')
-
-
-def enabled_by_hand(dom0, packages):
-    stock(dom0, packages)
-    dom0.write(CONF_D + "99-enable-relvmoiscsi.conf", "sm-plugins=ext ReLVMoISCSI relvmohba\n")
-
-
-def no_directory(dom0, packages):
-    dom0.rpm("-i", packages.sm(), packages.xapi(conf_d=False))
-
-
-def no_list(dom0, packages):
-    stock(dom0, packages)
-    dom0.write(CONF, "log=all\n")
+def stock(dom0, packages, driver=None, files=None, **of_xapi):
+    """A host with sm and xapi; with another driver, and with files that nobody packaged."""
+    dom0.rpm("-i", packages.sm(), packages.xapi(**of_xapi))
+    if driver:
+        dom0.rpm("-i", packages.driver(*driver))
+    for path, text in (files or {}).items():
+        dom0.write(path, text)
 
 
 def installer(dom0, packages):
@@ -93,20 +55,41 @@ def installer(dom0, packages):
     dom0.rpm("-i", packages.sm())
 
 
+XCP_NG_S = {"plugins": XCP_NG, "noreplace": False}
+LINSTOR = ("xcp-ng-linstor", "99-enable-sm-driver-linstor.conf", XCP_NG + " linstor")
+LATE = ("latecomer", "zzz-latecomer.conf", "ext latecomer")
+BY_HAND = "log=all\nsm-plugins=ext\n" + 'sm-plugins = "ext moosefs"   # ours\n'
+OURS_BY_HAND = {CONF_D + "99-enable-relvmoiscsi.conf": "sm-plugins=ext ReLVMoISCSI relvmohba\n"}
+
 #: host: (how it is made, what xapi accepts, what it accepts with us; None: it has no list at all, name of our drop-in)
 HOSTS = {
-    "stock": (stock, STOCK, STOCK + " " + OURS, DROP_IN),
-    "xcp-ng": (xcp_ng, XCP_NG, XCP_NG + " " + OURS, DROP_IN),
-    "linstor": (linstor, XCP_NG + " linstor", XCP_NG + " linstor " + OURS, DROP_IN),
-    "late": (late_driver, "ext latecomer", "ext latecomer " + OURS, CONF_D + "zzz-latecomer.conf-zz-relvmoiscsi.conf"),
-    "rpmsave": (left_behind, "ext old", "ext old " + OURS, DROP_IN),
-    "star": (star, "*", "*", None),
-    "by-hand": (by_hand, "ext moosefs", "ext moosefs " + OURS, DROP_IN),
-    "enabled-by-hand": (enabled_by_hand, "ext ReLVMoISCSI relvmohba", "ext ReLVMoISCSI relvmohba", None),
-    "no-directory": (no_directory, STOCK, STOCK + " " + OURS, DROP_IN),
-    "no-list": (no_list, None, None, None),
-    "installer": (installer, None, None, None),
+    "stock": ({}, STOCK, STOCK + " " + OURS, DROP_IN),
+    "xcp-ng": (XCP_NG_S, XCP_NG, XCP_NG + " " + OURS, DROP_IN),
+    "linstor": ({"driver": LINSTOR, **XCP_NG_S}, LINSTOR[2], LINSTOR[2] + " " + OURS, DROP_IN),
+    "late": ({"driver": LATE}, LATE[2], LATE[2] + " " + OURS, CONF_D + "zzz-latecomer.conf-zz-relvmoiscsi.conf"),
+    "rpmsave": (
+        {"files": {CONF_D + "99-old.conf.rpmsave": "sm-plugins=ext old\n"}},
+        "ext old",
+        "ext old " + OURS,
+        DROP_IN,
+    ),
+    "star": ({"files": {CONF_D + "50-all.conf": "sm-plugins=*\n"}}, "*", "*", None),
+    "by-hand": ({"files": {CONF: BY_HAND}}, "ext moosefs", "ext moosefs " + OURS, DROP_IN),
+    "enabled-by-hand": ({"files": OURS_BY_HAND}, "ext ReLVMoISCSI relvmohba", "ext ReLVMoISCSI relvmohba", None),
+    "no-directory": ({"conf_d": False}, STOCK, STOCK + " " + OURS, DROP_IN),
+    "no-list": ({"files": {CONF: "log=all\n"}}, None, None, None),
+    "installer": (None, None, None, None),
 }
+
+
+def prepare(dom0, packages, host):
+    """Make the host; gives the rest of its line in HOSTS."""
+    how, *rest = HOSTS[host]
+    if how is None:
+        installer(dom0, packages)
+    else:
+        stock(dom0, packages, **how)
+    return rest
 
 
 def xapi_list(dom0):
@@ -148,8 +131,7 @@ def fresh():
 @pytest.mark.states("host")
 @pytest.mark.parametrize("host", list(HOSTS))
 def test_every_host_accepts_us_while_we_are_there_and_is_as_it_was_when_we_are_gone(dom0, packages, fresh, host):
-    prepare, without_us, with_us, drop_in = HOSTS[host]
-    prepare(dom0, packages)
+    without_us, with_us, drop_in = prepare(dom0, packages, host)
     before = dom0.tree()
     assert xapi_list(dom0) == without_us
     files = set(contents(packages.ours()))
@@ -184,8 +166,7 @@ def kept_of(host):
 @pytest.mark.states("host")
 @pytest.mark.parametrize("host", ["stock", "late", "by-hand", "enabled-by-hand", "no-directory", "no-list"])
 def test_an_upgrade_leaves_what_a_new_installation_would(dom0, packages, fresh, host):
-    prepare, without_us, with_us, _ = HOSTS[host]
-    prepare(dom0, packages)
+    without_us, with_us, _ = prepare(dom0, packages, host)
     before = dom0.tree()
     if host not in fresh:
         dom0.rpm("-i", packages.ours())
@@ -336,8 +317,8 @@ def test_an_update_of_xapi_that_replaces_an_edited_file_is_followed(dom0, packag
     assert xapi_list(dom0) == XCP_NG + " newfs " + OURS
 
 
-@pytest.mark.parametrize("name, file", [("xcp-ng-linstor", "99-driver.conf"), ("moosefs-driver", "zzz-driver.conf")])
-def test_a_driver_that_comes_changes_and_goes_after_us_is_followed(dom0, packages, name, file):
+def test_a_driver_that_comes_changes_and_goes_after_us_is_followed(dom0, packages):
+    name, file = "moosefs-driver", "zzz-driver.conf"
     stock(dom0, packages)
     before = dom0.tree()
     dom0.rpm("-i", packages.ours())
@@ -383,10 +364,10 @@ def test_xapi_and_we_may_be_updated_and_removed_in_one_transaction(dom0, package
 
 
 def test_without_file_triggers_xapi_and_known_drivers_are_followed(dom0, packages):
-    xcp_ng(dom0, packages)
+    stock(dom0, packages, **XCP_NG_S)
     dom0.rpm("-i", packages.ours_without_file_triggers())
 
-    dom0.rpm("-i", packages.driver("xcp-ng-linstor", "99-enable-sm-driver-linstor.conf", XCP_NG + " linstor"))
+    dom0.rpm("-i", packages.driver(*LINSTOR))
     assert xapi_list(dom0) == XCP_NG + " linstor " + OURS
 
     dom0.rpm("-e", "xcp-ng-linstor")
@@ -396,26 +377,28 @@ def test_without_file_triggers_xapi_and_known_drivers_are_followed(dom0, package
     assert xapi_list(dom0) == XCP_NG + " newfs " + OURS
 
 
-@pytest.mark.parametrize("change", ["package", "hand"])
-def test_what_nobody_told_us_of_is_followed_when_xapi_starts(dom0, packages, change):
+def test_what_nobody_told_us_of_is_followed_when_xapi_starts(dom0, packages):
     stock(dom0, packages)
     dom0.rpm("-i", packages.ours_without_file_triggers())
-    if change == "package":
-        dom0.rpm("-i", packages.driver("moosefs-driver", "99-driver.conf", "ext moosefs"))
-    else:
-        dom0.write(CONF, "sm-plugins=ext moosefs\n")
+    dom0.rpm("-i", packages.driver("moosefs-driver", "99-driver.conf", "ext moosefs"))
     assert xapi_list(dom0) == STOCK + " " + OURS
 
     start_xapi(dom0)
 
     assert xapi_list(dom0) == "ext moosefs " + OURS
 
+    dom0.write(CONF_D + "99-driver.conf", "sm-plugins=ext by hand\n")
+    start_xapi(dom0)
+
+    assert xapi_list(dom0) == "ext by hand " + OURS
+
 
 def start_xapi(dom0):
     """Run what systemd runs before xapi, as our drop-in of its unit says; a failure of it counts for nothing."""
     unit = dom0.read("/usr/lib/systemd/system/xapi.service.d/relvmoiscsi.conf")
-    (command,) = re.findall(r"^ExecStartPre=-(.*)$", unit, re.MULTILINE)
-    return dom0.run(shlex.split(command), check=False)
+    section, command = [line for line in unit.split("\n") if line and not line.startswith("#")]
+    assert section == "[Service]" and command.startswith("ExecStartPre=-"), "it does nothing else"
+    return dom0.run(shlex.split(command.partition("=-")[2]))
 
 
 # --- what was installed works
@@ -545,16 +528,3 @@ def test_the_pool_client_comes_and_goes_by_itself(dom0, packages):
 
     dom0.rpm("-e", "relvmoiscsi-pool")
     assert dom0.tree() == alone
-
-
-def test_the_drop_in_of_xapi_s_unit_runs_a_program_before_it_and_nothing_else(dom0, packages):
-    stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
-
-    lines = dom0.read("/usr/lib/systemd/system/xapi.service.d/relvmoiscsi.conf").split("\n")
-
-    said = [line for line in lines if line and not line.startswith("#")]
-    assert said[0] == "[Service]"
-    assert [line.split("=")[0] for line in said[1:]] == ["ExecStartPre"]
-    program = shlex.split(said[1].split("=-")[1])
-    assert all(dom0.run(["test", "-x", path], check=False).status == 0 for path in (program[0], program[2]))
