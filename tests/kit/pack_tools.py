@@ -2,7 +2,6 @@
 """Makes packs of a small RPM, and looks at them with programs that had no part in making them."""
 
 import atexit
-import gzip
 import importlib.util
 import os
 import re
@@ -12,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree
 
 import relvmoiscsi
 
@@ -25,7 +23,6 @@ PROGRAMS_OF_DOM0 = ("sh", "mkdir", "cat", "mv", "rm", "find")
 PACKAGES_OF_DOM0 = ("/bin/sh", "/usr/bin/python3", "sm")
 
 REPO = "{http://linux.duke.edu/metadata/repo}"
-COMMON = "{http://linux.duke.edu/metadata/common}"
 
 PAYLOAD_SPEC = """
 Name: {name}
@@ -211,15 +208,6 @@ def tree(directory):
         )
         for path in directory.rglob("*")
     }
-
-
-def packages_in(metadata):
-    """The <package> elements of the primary metadata that repomd.xml points to."""
-    repomd = ElementTree.parse(str(metadata / "repodata" / "repomd.xml")).getroot()
-    (primary,) = (data for data in repomd.iter(REPO + "data") if data.get("type") == "primary")
-    path = metadata / primary.find(REPO + "location").get("href")
-    with gzip.open(str(path)) as stream:
-        return list(ElementTree.parse(stream).getroot().iter(COMMON + "package"))
 
 
 def dom0_repository(directory, provides=PACKAGES_OF_DOM0):

@@ -186,7 +186,7 @@ class Watch:
 
 
 def test_of_two_paths_there_is_no_link_and_of_their_map_there_is(lab, pool, lun):
-    target = lab.target(lun, groups=[["127.0.0.1:3260"], ["127.0.0.2:3260"]])
+    target = lab.target(lun, portals=["127.0.0.1:3260", "127.0.0.2:3260"])
     initiator.login(target.iqn, target.portals[0])
     added("disk", lun)
     assert link() is not None

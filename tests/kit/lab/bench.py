@@ -3,11 +3,8 @@
 
 import contextlib
 import itertools
-from pathlib import Path
 
-import pytest
-
-from . import initiator, luns, prober
+from . import initiator, luns
 from .command import HANGS, read, settle, until, write
 from .guest import event_activation
 from .lio import Lun, Target
@@ -15,7 +12,6 @@ from .restore import restore
 from .secrets import Watcher
 from .world import World, assert_untouched
 
-VENVS = Path(__file__).resolve().parents[3] / ".venv"
 WWIDS = "/etc/multipath/wwids"
 
 _TARGETS = itertools.count(1)
@@ -39,21 +35,6 @@ def cleared(guest):
 
 class Lab:
     """A host and its storage, for one test. `clear` takes away what was made here, and nothing of another Lab."""
-
-    #: interpreters a driver must run on: the newest, 3.6 where there is one, and the system's
-    pythons = tuple(
-        str(path)
-        for path in (VENVS / "current/bin/python", VENVS / "py36/bin/python", Path("/usr/bin/python3"))
-        if path.exists()
-    )
-
-    @classmethod
-    def python(cls, venv):
-        """The interpreter of a venv, "current" or "py36"; without a Python 3.6 on the machine the test is skipped."""
-        found = [path for path in cls.pythons if f"/{venv}/" in path]
-        if not found:
-            pytest.skip(f"there is no Python for .venv/{venv} on this machine")
-        return found[0]
 
     def __init__(self, guest):
         self.guest = guest
@@ -107,10 +88,6 @@ class Lab:
         """Context: the SR on `lun` is in use on this host."""
         self._srs.append(initiator.AttachedSr(target, lun, uuid))
         return initiator.attached(self._srs[-1])
-
-    def probe(self, target, lun):
-        """What stock lvmoiscsi would say of the LUN."""
-        return prober.probe(target, lun)
 
     def smlog(self):
         """Texts logged to LOCAL2 in this test."""

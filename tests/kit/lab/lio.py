@@ -20,16 +20,14 @@ PREFIX = "lab-"
 class Lun:
     """A logical unit on an image file.
 
-    `number` is its LUN. `serial` makes its SCSI id; two LUNs with one serial are one disk to the initiator. `read_only`
-    is enforced by the target. A `breakable` one lies on device-mapper and can `freeze`, `fail`, be `slow` and `heal`.
+    `number` is its LUN. `serial` makes its SCSI id; two LUNs with one serial are one disk to the initiator. A
+    `breakable` one lies on device-mapper and can `freeze`, `fail`, be `slow` and `heal`.
     """
 
-    def __init__(self, path, number=0, serial=None, read_only=False, block_size=512, breakable=False):
+    def __init__(self, path, number=0, serial=None, breakable=False):
         self.path = str(path)
         self.number = number
         self.serial = serial or str(uuid.uuid4())
-        self.read_only = read_only
-        self.block_size = block_size
         self.breakable = breakable
         self.name = f"{Path(self.path).stem}-{uuid.uuid4().hex[:6]}"
         self._users = 0
@@ -53,8 +51,7 @@ class Lun:
             return
         self.directory.mkdir(parents=True)
         if self.breakable:
-            argv = ("losetup", "--find", "--show", "--sector-size", self.block_size, self.path)
-            self._loop = run(*argv).out.strip()
+            self._loop = run("losetup", "--find", "--show", self.path).out.strip()
             run("dmsetup", "create", PREFIX + self.name, "--noudevsync", stdin=self._table("linear {dev} 0"))
             device = "/dev/mapper/" + PREFIX + self.name
             until(lambda: os.path.exists(device), device)
@@ -64,8 +61,6 @@ class Lun:
         write(self.directory / "control", control + "\n")
         write(self.directory / "wwn" / "vpd_unit_serial", self.serial + "\n")
         write(self.directory / "enable", "1\n")
-        if not self.breakable and self.block_size != 512:
-            write(self.directory / "attrib" / "block_size", f"{self.block_size}\n")
 
     def close(self):
         self._users -= 1
@@ -133,33 +128,11 @@ class Chap:
 
 
 class Target:
-    """A target with its LUNs.
+    """A target with its LUNs; each portal, "address:port", is a group of its own."""
 
-    `groups` is a list of portal groups, each a list of "address:port"; `portals` is the list of a single one. Each
-    group can be disabled by itself.
-    """
-
-    def __init__(
-        self,
-        iqn,
-        luns=(),
-        portals=("127.0.0.1:3260",),
-        groups=None,
-        chap=None,
-        mutual=None,
-        initiators=(INITIATOR,),
-    ):
-        self.iqn = iqn
-        self.luns = list(luns)
-        self.groups = [list(group) for group in (groups or [portals])]
-        self.chap = chap
-        self.mutual = mutual
-        self.initiators = list(initiators)
+    def __init__(self, iqn, luns=(), portals=("127.0.0.1:3260",), chap=None, mutual=None):
+        self.iqn, self.luns, self.portals, self.chap, self.mutual = iqn, list(luns), list(portals), chap, mutual
         self._opened = []
-
-    @property
-    def portals(self):
-        return [portal for group in self.groups for portal in group]
 
     @property
     def portal(self):
@@ -170,22 +143,19 @@ class Target:
         return ISCSI / self.iqn
 
     def create(self):
-        for number, portals in enumerate(self.groups, 1):
-            group = self.group(number)
+        for portal, group in zip(self.portals, self._groups()):
             group.mkdir(parents=True)
-            for portal in portals:
-                (group / "np" / portal).mkdir()
+            (group / "np" / portal).mkdir()
             write(group / "attrib" / "authentication", "1\n" if self.chap else "0\n")
             write(group / "attrib" / "generate_node_acls", "0\n")
-            for initiator in self.initiators:
-                self._permit(group, initiator)
+            self._permit(group, INITIATOR)
         for lun in self.luns:
             self._connect(lun)
         self.enable()
         return self
 
-    def group(self, number):
-        return self.directory / f"tpgt_{number}"
+    def _groups(self):
+        return [self.directory / f"tpgt_{number}" for number in range(1, len(self.portals) + 1)]
 
     def _permit(self, group, initiator):
         acl = group / "acls" / initiator
@@ -199,19 +169,16 @@ class Target:
 
     # -- while it is in use -----------------------------------------------------------------------------------------
 
-    def enable(self, number=None):
-        """Open the portals of one group, or of all."""
-        for each in self._numbers(number):
-            write(self.group(each) / "enable", "1\n")
+    def enable(self):
+        """Open the portals."""
+        for group in self._groups():
+            write(group / "enable", "1\n")
 
-    def disable(self, number=None):
-        """The group vanishes: sessions are cut, logins refused, discovery does not name it. None: every group."""
-        for each in self._numbers(number):
-            if read(self.group(each) / "enable") == "1":
-                write(self.group(each) / "enable", "0\n")
-
-    def _numbers(self, number):
-        return [number] if number else range(1, len(self.groups) + 1)
+    def disable(self):
+        """The target vanishes: sessions are cut, logins refused, discovery does not name it."""
+        for group in self._groups():
+            if read(group / "enable") == "1":
+                write(group / "enable", "0\n")
 
     def add_lun(self, lun):
         """A LUN is mapped while sessions are open; the initiator does not look by itself."""
@@ -228,19 +195,17 @@ class Target:
         lun.open()
         self._opened.append(lun)
         name = f"lun_{lun.number}"
-        for number in self._numbers(None):
-            group = self.group(number)
+        for group in self._groups():
             (group / "lun" / name).mkdir()
             (group / "lun" / name / "storage").symlink_to(lun.directory)
             for acl in (group / "acls").iterdir():
                 (acl / name).mkdir()
                 (acl / name / "storage").symlink_to(group / "lun" / name)
-                write(acl / name / "write_protect", "1\n" if lun.read_only else "0\n")
+                write(acl / name / "write_protect", "0\n")
 
     def _disconnect(self, lun):
         name = f"lun_{lun.number}"
-        for number in self._numbers(None):
-            group = self.group(number)
+        for group in self._groups():
             for acl in (group / "acls").iterdir():
                 (acl / name / "storage").unlink()
                 (acl / name).rmdir()
@@ -258,7 +223,7 @@ class Target:
         self.disable()
         for lun in list(self._opened):
             self._disconnect(lun)
-        for group in filter(Path.exists, map(self.group, self._numbers(None))):  # one that failed has not all of them
+        for group in filter(Path.exists, self._groups()):  # one that failed has not all of them
             for kind in ("acls", "np"):
                 for entry in (group / kind).iterdir():
                     entry.rmdir()

@@ -11,23 +11,14 @@ from kit.sparse import SparseDisk
 from . import initiator
 
 
-class Vdi(NamedTuple):
-    uuid: str
-    name_label: str
-    snapshot_of: str
-    vdi_type: str
-
-
 class Seen(NamedTuple):
     """An SR as stock tools see it. `problems` is empty on a sound one; `lvs` are names as LVM prints them."""
 
     sr_uuid: str
-    vg_uuid: str
     pv_uuid: str
     lvs: Tuple[str, ...]
-    vdis: Tuple[Vdi, ...]
+    vdis: Tuple[Any, ...]  #: kit.reader's records of those that are not deleted
     problems: Tuple[str, ...]
-    sr: Any  #: support.reader.Sr, with all the rest
 
 
 class DeviceView(SparseDisk):
@@ -46,7 +37,7 @@ class DeviceView(SparseDisk):
 
 def probe_device(device):
     """What is on a block device; None if LVM sees no SR there."""
-    rows = _report("pvs", "vg_name,vg_uuid,pv_uuid", device)
+    rows = _report("pvs", "vg_name,pv_uuid", device)
     if not rows or not rows[0]["vg_name"].startswith(VG_PREFIX):
         return None
     assert len(rows) == 1, rows
@@ -58,35 +49,13 @@ def probe_device(device):
         view.close()
     assert sr is not None, f"LVM sees {rows[0]} where tests/kit/reader sees no SR"
     assert sr.mgt is not None, f"there is no MGT volume on {device}"
-    vdis = tuple(
-        Vdi(record.uuid, record.name_label, record.snapshot_of, record.vdi_type)
-        for record in sr.mgt.records
-        if not record.deleted
-    )
     return Seen(
         sr_uuid=rows[0]["vg_name"][len(VG_PREFIX) :],
-        vg_uuid=rows[0]["vg_uuid"],
         pv_uuid=rows[0]["pv_uuid"],
         lvs=tuple(sorted(row["lv_name"] for row in lvs)),
-        vdis=vdis,
+        vdis=tuple(record for record in sr.mgt.records if not record.deleted),
         problems=sr.problems,
-        sr=sr,
     )
-
-
-def probe(target, lun):
-    """Log in, look at the LUN, log out: as SR.probe of type lvmoiscsi. None without an SR.
-
-    As the real one, it scans no session that is there.
-    """
-    already = target.iqn in [iqn for iqn, _ in initiator.sessions()]
-    if not already:
-        initiator.login(target.iqn, target.portal, target.chap, target.mutual)
-    try:
-        return probe_device(initiator.device_of(lun.scsi_id))
-    finally:
-        if not already:
-            initiator.logout(target.iqn)
 
 
 def _report(command, fields, device):
