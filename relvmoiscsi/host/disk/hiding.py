@@ -325,8 +325,16 @@ def _remove_if_empty(directory: str) -> None:
 
 
 def _show(scsi_id: str, host: Host) -> None:
-    """Have udev apply its rules again to the LUN's present disks and maps that may be marked as hidden."""
-    names = [name for name in udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host) if _may_be_hidden(name, host)]
+    """Have udev apply its rules again to every disk and map of the LUN.
+
+    t0    the rules see the switch, at an event of a disk that was there before
+    t1    the switch goes; udev's database does not name the disk as hidden yet
+    t2    udev writes that the disk is hidden
+
+    So the database at t1 does not tell which disk needs the event.
+    """
+    names = udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host)
+    names = [name for name in names if udev.is_running(host) or is_hidden(name, host)]
     if names:
         _leave_out(scsi_id, host)
     for name in names:
@@ -383,8 +391,8 @@ def _show_disk(name: str, host: Host) -> None:
     multipathd does not know a disk that was hidden as a new disk; dom0's multipathd ignores a "change" of such a path.
     So that disk gets an "add".
     """
-    was_there = any(line == f"E:{MARK}=lvm" for line in udev.database(name, host))
-    action = "change" if was_there or name.startswith("dm-") else "add"
+    is_new = _may_be_hidden(name, host, "all") and not name.startswith("dm-")
+    action = "add" if is_new else "change"
     udev.make_event(name, host, action)
     for path in sorted(glob(os.path.join(escape(host.sysfs), "block", escape(name), "*/partition"))):
         part = os.path.join(name, os.path.basename(os.path.dirname(path)))
