@@ -218,17 +218,17 @@ def test_recovery_lands_whatever_lvm_has_committed_in_the_second_area_however_of
     new = case.new(clone.path)
     offsets = []
 
-    for number in range(40):
+    while len(offsets) < 2 or min(offsets[1:]) > offsets[0]:  # until its ring has come round
+        assert len(offsets) < 100, "the ring does not come round"
         own.create(new.name, NEW_LV)
         disk = clone.disk()
         offsets.append(read_vg(disk).mda.text_offset)
         engine.recover(disk, engine.find_unfinished(disk))
         landed = vg_of(disk)
-        assert landed == vg_of(clone.disk())._replace(label=landed.label, mda=landed.mda), number
+        assert landed == vg_of(clone.disk())._replace(label=landed.label, mda=landed.mda), len(offsets)
         assert landed.label.mdas == read_label(case.original).mdas
         own.remove(new.name, NEW_LV)
 
-    assert min(offsets[1:]) < offsets[0]
     recover(clone)
     (now,) = own.seen()
     assert now._replace(vg=new.vg) == new

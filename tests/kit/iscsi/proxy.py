@@ -78,19 +78,19 @@ class CuttingProxy:
 
     def __exit__(self, *_):
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join(10)
+        self._threads[0].join(60)
         self._listener.close()
         for link in list(self._links):
             link.stop()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive(), "a thread of the proxy did not end"
 
     def lengths(self):
         with self._lock:
             return dict(self._passed)
 
-    def wait_for_cut(self, count=1, timeout=10.0):
+    def wait_for_cut(self, count=1, timeout=600.0):
         with self._lock:
             assert self._lock.wait_for(lambda: self.cut >= count, timeout), f"there was no cut in {timeout} s"
 
@@ -109,7 +109,7 @@ class CuttingProxy:
                 return
             self.connections += 1
             try:
-                far = socket.create_connection(self._to, 10)
+                far = socket.create_connection(self._to, 60)
             except OSError:
                 _reset(near)
                 continue
@@ -143,10 +143,10 @@ class CuttingProxy:
         self.pieces.append((link.number, way, data))
         if cut is None:
             return True
-        link.end(cut.how, sink)
         with self._lock:
             self.cut += 1
             self._lock.notify_all()
+        link.end(cut.how, sink)
         return False
 
     def _until_cut(self, way, data):
@@ -168,7 +168,7 @@ class _Link:
         self.waker, self._wake = socket.socketpair()
         for sock in (near, far):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.settimeout(30)
+            sock.settimeout(600)
 
     def end(self, how, sink):
         """Bytes sent before a RST are taken by a receiver that reads at once; a FIN is behind them for sure."""
@@ -191,8 +191,8 @@ class _Link:
 
 
 def _await_taken(sock):
-    """Wait, a second at most, until the other side's kernel has acknowledged all that was sent."""
-    for _ in range(1000):
+    """Wait, a minute at most, until the other side's kernel has acknowledged all that was sent."""
+    for _ in range(60000):
         if not struct.unpack("i", _unsent(sock))[0]:
             return
         time.sleep(0.001)
