@@ -87,9 +87,9 @@ def test_a_program_that_takes_too_long_is_stopped_with_all_it_started(tmp_path):
     os.mkfifo(str(alive))
     reader = os.open(str(alive), os.O_RDONLY | os.O_NONBLOCK)
 
-    with pytest.raises(CommandFailed, match="did not end within 0.3 seconds and was stopped") as caught:
+    with pytest.raises(CommandFailed, match="did not end within 0.1 seconds and was stopped") as caught:
         # The child holds the outputs and a pipe open for as long as it lives.
-        run(sh('(exec 3> "$1"; sleep 600) & wait', str(alive)), timeout=0.3)
+        run(sh('(exec 3> "$1"; sleep 600) & wait', str(alive)), timeout=0.1)
 
     assert caught.value.status == TIMED_OUT
     assert at_end(reader)
@@ -109,12 +109,13 @@ def test_a_program_that_cannot_even_be_killed_is_left_with_a_warning(monkeypatch
     monkeypatch.setattr(command, "_REAP_SECONDS", 0.1)
     monkeypatch.setattr(os, "killpg", lambda group, _signal: killed.append(group))
 
-    process = command._start(sh("sleep 1"))
+    process = command._start(sh("sleep 6000"))
     command._kill(process)
 
     assert killed == [process.pid]
     assert "was killed and has not ended yet" in caplog.text
-    process.communicate()
+    monkeypatch.undo()
+    command._kill(process)
 
 
 def test_a_program_that_ended_just_before_it_was_killed_is_fine():
@@ -127,7 +128,7 @@ def test_a_program_that_ended_just_before_it_was_killed_is_fine():
 
 
 def test_who_interrupts_us_interrupts_the_program(monkeypatch):
-    process = command._start(sh("sleep 60"))
+    process = command._start(sh("sleep 6000"))
     waits = [interrupt, process.communicate]
     monkeypatch.setattr(process, "communicate", lambda timeout: waits.pop(0)(timeout=timeout))
 
@@ -153,7 +154,7 @@ def test_a_program_does_not_go_on_alone_when_its_call_is_told_to_end(monkeypatch
 
     monkeypatch.setattr(command, "_start", start)
     with pytest.raises(Terminated), heeded():
-        run(sh("sleep 60" if while_it_starts else "kill -TERM $PPID; sleep 60"))
+        run(sh("sleep 6000" if while_it_starts else "kill -TERM $PPID; sleep 6000"))
 
     assert started[0].returncode == -9
 
