@@ -35,7 +35,7 @@ def test_no_pdu_is_malformed(tmp_path):
 
 
 def none_is_malformed(tmp_path, runs, opcodes):
-    """Each run has all these opcodes. tshark takes long to start: it is asked once. It is shown a malformed PDU, too."""
+    """Each run has all these opcodes. tshark takes long to start, so it is asked once, and shown a malformed PDU."""
     path = str(tmp_path / "seen.pcap")
     pieces = [(100 * run + number, *rest) for run, seen in enumerate(runs) for number, *rest in seen]
     cut_short = Pdu(0x21, byte3=2, tag=1, data=b"\0\x12\x70")  # 18 bytes of sense data are announced

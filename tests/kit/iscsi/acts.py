@@ -260,14 +260,6 @@ def r2t_beyond_data(_connection, subject):
     task.asked[2] = task.wanted + 512
 
 
-def r2t_again(connection, subject):
-    """Asks a second time for what was already asked for, before it has come."""
-    r2t = subject[1]
-    connection.send(r2t)
-    connection.send(Pdu(r2t.opcode, lun=r2t.lun, tag=r2t.tag, words=list(r2t.words)))
-    return True
-
-
 # -- LUNs and sessions ----------------------------------------------------------------------------------------------
 
 
@@ -308,7 +300,3 @@ def keep_write(connection, task):
     connection.session.late.append((task.lun, offset, bytes(task.data)))
     connection.target.note("kept a write", offset)
     return reset(connection, task)
-
-
-def land_late(connection, _subject):
-    connection.target.late_writes_land(besides=connection.session)
