@@ -37,6 +37,8 @@ def attach():
         command = ["losetup", "--find", "--show", *options, str(file)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         attached.append(done.stdout.decode().strip())
+        if os.path.exists("/run/udev/control"):  # else a worker of udev is at the new device for a moment
+            subprocess.run(["udevadm", "settle"], check=True)
         return attached[-1]
 
     yield losetup

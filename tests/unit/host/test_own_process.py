@@ -21,7 +21,6 @@ from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import own_process as child_module
 from relvmoiscsi.host.disk.hiding import hidden, is_switch_on
-from relvmoiscsi.host.flock import take
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.locks.sm_locks import (
     FAIRLOCK,
@@ -222,27 +221,17 @@ def is_free(how, path):
     return os.waitpid(pid, 0)[1] == 0
 
 
-def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):
-    path = tmp_path / LUN_LOCKS / "36001405b8f1d4c2a3e5f60718293a4b5"
-    with lun_lock(path.name, Host(str(tmp_path))):
+def test_who_was_given_up_keeps_no_lock(tmp_path, fairlock, stuck):
+    files = [("lockf", LVM_LOCK), ("lockf", os.path.join(LUN_LOCKS, CLONE)), ("flock", "lvm/V_VG_XenStorage-old")]
+    copies = [(how, tmp_path / f"copy{number}") for number, (how, _) in enumerate(files)]
+    with all_locks(tmp_path):
         give_one_up()
-        os.link(str(path), str(tmp_path / "same"))  # the file goes with the lock, but for whoever waits for it
-        assert not is_free("lockf", tmp_path / "same")
+        for (_, name), (_, copy) in zip(files, copies):
+            os.link(str(tmp_path / name), str(copy))  # a file may go with its lock, but for whoever waits for it
+        assert not any(is_free(how, copy) for how, copy in copies)
 
-    assert is_free("lockf", tmp_path / "same")
-
-
-def test_who_was_given_up_keeps_no_lock_of_lvm(tmp_path, stuck):
-    (tmp_path / "lvm").mkdir()
-    with lvm_lock(Host(str(tmp_path))), lvm_locks(["VG_XenStorage-old"], str(tmp_path / "lvm")):
-        give_one_up()
-        assert not is_free("lockf", tmp_path / LVM_LOCK)
-        copy = os.open(str(tmp_path / "lvm/V_VG_XenStorage-old"), os.O_RDWR)  # its name goes with the lock
-        assert not take(copy)
-
-    assert is_free("lockf", tmp_path / LVM_LOCK)
-    assert take(copy)
-    os.close(copy)
+    assert all(is_free(how, copy) for how, copy in copies)
+    assert fairlock.readline() == b"free\n"
 
 
 # As misc/fairlock: who is greeted has the lock until the connection ends.
