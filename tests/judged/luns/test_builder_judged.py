@@ -46,16 +46,8 @@ def test_reader_lvm_and_blkid_see_what_the_truth_says_and_lvm_goes_on_from_there
     truth, vg, warnings = lun.truth, vg_of(lun.disk), OLD_HEADER if name in OLD_LABELS else ()
     assert (vg.pv_id, vg.name, vg.id, vg.seqno) == (truth.pv_id, truth.vg_name, truth.vg_id, truth.seqno)
     assert [(pv.pe_start, pv.pe_count) for pv in vg.pvs] == [(truth.pe_start // 512, truth.pe_count)]
-    assert [
-        (
-            lv.name,
-            lv.id,
-            sorted(lv.tags),
-            "WRITE" in lv.status,
-            [(one.extent_count, one.first_pe) for one in lv.segments],
-        )
-        for lv in vg.lvs
-    ] == [
+    found = [(lv.name, lv.id, sorted(lv.tags), "WRITE" in lv.status, segments_of(lv)) for lv in vg.lvs]
+    assert found == [
         (one.name, one.lv_id, sorted(one.tags), one.writable, [tuple(part) for part in one.segments])
         for one in truth.volumes
     ]
@@ -75,6 +67,10 @@ def test_reader_lvm_and_blkid_see_what_the_truth_says_and_lvm_goes_on_from_there
     assert (own("vgck"), after.warnings, after.seqno) == ("", (), vg.seqno + 1)
     assert (after.lvs[:-1], after.lvs[-1].name) == (vg.lvs, NEW_LV)
     assert (after.id, after.pv_id) == (vg.id, vg.pv_id)
+
+
+def segments_of(lv):
+    return [(segment.extent_count, segment.first_pe) for segment in lv.segments]
 
 
 def test_a_block_device_is_read_like_a_file(loops):
