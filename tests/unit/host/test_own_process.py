@@ -45,30 +45,21 @@ def for_ever():
     os.close(writing)
 
 
-def test_what_the_work_gives():
-    assert run_in_child(lambda begin: "the UUID \u00e9\udcff", NO_DEADLINE, "it was done") == "the UUID \u00e9\udcff"
-
-
-def test_it_is_done_in_another_process_and_that_one_has_ended():
-    other = int(run_in_child(lambda begin: str(os.getpid()), NO_DEADLINE, "it was done"))
-
-    assert other != os.getpid()
-    with pytest.raises(ProcessLookupError):
-        os.kill(other, 0)
-
-
-def test_no_descriptor_stays():
+def test_work_is_done_in_another_process_which_has_ended_and_what_that_prints_is_no_answer_to_xapi(capfd):
     before = os.listdir("/proc/self/fd")
 
-    run_in_child(lambda begin: "", NO_DEADLINE, "it was done")
+    def work(_begin):
+        os.write(1, b"stray")
+        os.write(2, b"stray")
+        return f"\u00e9\udcff {os.getpid()}"
 
-    assert os.listdir("/proc/self/fd") == before
+    what, other = run_in_child(work, NO_DEADLINE, "it was done").split()
 
-
-def test_what_it_prints_is_not_the_answer_to_xapi(capfd):
-    run_in_child(lambda begin: str(os.write(1, b"stray") + os.write(2, b"stray")), NO_DEADLINE, "it was done")
-
+    assert what == "\u00e9\udcff" and int(other) != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(other), 0)
     assert capfd.readouterr() == ("", "")
+    assert os.listdir("/proc/self/fd") == before, "no descriptor stays"
 
 
 def test_an_error_comes_with_its_message_key_and_state():

@@ -65,6 +65,7 @@ def test_the_lock_of_orphans_comes_first_then_the_groups_by_name_and_no_other(di
 
     assert taken == [os.path.join(directory, name) for name in ("P_orphans", "V_" + NEW, "V_" + OLD)]
     assert files == ["P_orphans", "V_" + NEW, "V_" + OLD]
+    assert os.listdir(directory) == [], "those that were made go with the locks"
 
 
 def test_commands_that_hold_or_want_locks_of_other_groups_and_the_global_lock_wait_for_nothing(directory, other):
@@ -82,13 +83,6 @@ def test_while_a_lock_is_held_nobody_else_gets_it(directory, other):
         for name in ("P_orphans", "V_" + NEW, "V_" + OLD):
             with pytest.raises(BlockingIOError):
                 other.take(name)
-
-
-def test_lock_files_that_were_made_go_with_the_locks(directory):
-    with lvm_locks([OLD], directory):
-        assert sorted(os.listdir(directory)) == ["P_orphans", "V_" + OLD]
-
-    assert os.listdir(directory) == []
 
 
 def test_locks_are_released_after_a_failure_too(directory):
