@@ -28,6 +28,13 @@ NONE = Credentials()
 PHYSICAL_BLOCK = 4096  #: of tgt's LUNs with blocks of 512
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A machine may stand still for longer than a target may be silent."""
+    for name in ("SILENCE_SECONDS", "NO_STEP_SECONDS"):
+        monkeypatch.setattr(link, name, 600.0)
+
+
 def entropy(name):
     dice = random.Random(f"seed of {name}")
     return lambda count: bytes(dice.getrandbits(8) for _ in range(count))
@@ -37,7 +44,7 @@ def resignatured(device, name, scsi_id):
     return engine.resignature(device, engine.prepare(device, entropy(name), engine.ResignatureRequest(scsi_id=scsi_id)))
 
 
-def lun_of(target, number=1, writable=True, credentials=NONE, seconds=120):
+def lun_of(target, number=1, writable=True, credentials=NONE, seconds=600):
     return open_lun(
         [Portal("127.0.0.1", target.port)], target.iqn, ME, number, writable, Deadline(seconds), credentials
     )
@@ -112,10 +119,10 @@ def test_luns_of_any_number_and_block_are_found(tmp_path):
     ]
     with Tgt(tmp_path, exports[:2] + [exports[2]._replace(read_only=True)]) as tgt:
         portals = [Portal("127.0.0.1", tgt.port)]
-        assert [(found.iqn, found.portals) for found in discover(portals, ME, Credentials(), Deadline(120))] == [
+        assert [(found.iqn, found.portals) for found in discover(portals, ME, Credentials(), Deadline(600))] == [
             (tgt.iqn, tuple(portals))
         ]
-        found = list_luns(portals, tgt.iqn, ME, Deadline(120))
+        found = list_luns(portals, tgt.iqn, ME, Deadline(600))
         assert [(one.number, one.block_size, one.problem) for one in found] == [
             (1, 512, ""),
             (7, 512, ""),
@@ -173,7 +180,7 @@ def test_a_target_that_is_killed_and_started_again_has_all_bytes(tmp_path, monke
 def test_a_target_that_stops_for_a_while_is_waited_for_or_left_for_another_session(tmp_path, monkeypatch):
     require("tgtd", "tgtadm", "setpriv")
     with Tgt(tmp_path, [Export(1, image(tmp_path))]) as tgt, lun_of(tgt) as device:
-        for patience in (10.0, 0.4):
+        for patience in (600.0, 0.4):
             monkeypatch.setattr(link, "SILENCE_SECONDS", patience)
             tgt.freeze()
             timer = threading.Timer(1.0, tgt.thaw)
@@ -194,7 +201,7 @@ def test_istgt_is_read_and_written(tmp_path, digest):
 def test_istgt_wants_chap_for_the_discovery(tmp_path):
     require("istgt", "setpriv")
     with Istgt(tmp_path, [image(tmp_path)], chap=USER, mutual=TARGET, discovery_chap=True) as istgt:
-        found = discover([Portal("127.0.0.1", istgt.port)], ME, BOTH, Deadline(120))
+        found = discover([Portal("127.0.0.1", istgt.port)], ME, BOTH, Deadline(600))
         assert istgt.iqn in [one.iqn for one in found]
         with lun_of(istgt, 0, credentials=BOTH) as device:
             work(device)
@@ -208,8 +215,8 @@ def test_tshark_finds_no_malformed_pdu(tmp_path):
             options = target.options
             credentials = Credentials(*(options.chap or ("", "")), *(options.mutual or ("", "")))
             where = [Portal("127.0.0.1", proxy.port)]
-            discover(where, ME, credentials, Deadline(120))
-            with open_lun(where, target.iqn, ME, target.luns[0].scsi_id, True, Deadline(120), credentials) as device:
+            discover(where, ME, credentials, Deadline(600))
+            with open_lun(where, target.iqn, ME, target.luns[0].scsi_id, True, Deadline(600), credentials) as device:
                 device.write([Chunk(512 * 3 * number, bytes([number]) * 1024) for number in range(40)])
                 device.flush()
                 device.read([Range(0, 65536)])
