@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Time that passes where a test says so."""
 
+from relvmoiscsi.host import own_process
+
 
 class Clock:
     """Gives seconds, as time.monotonic does; `ticks` pass with each look at it."""
@@ -12,3 +14,22 @@ class Clock:
     def __call__(self):
         self.now += self._ticks.pop(0) if self._ticks else 0
         return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def over_after(answers, monkeypatch):
+    """A clock on which a long time has passed once so many pieces of parallel work have answered. What never answers
+    is given up then, and what does has all the time that it needs.
+    """
+    clock, outcome = Clock(), own_process._outcome
+    left = iter(range(answers - 1, -1, -1))
+
+    def answered(*words):
+        found = outcome(*words)
+        clock.now += 0 if next(left) else 10000
+        return found
+
+    monkeypatch.setattr(own_process, "_outcome", answered)
+    return clock

@@ -4,7 +4,8 @@
     process = start(socket_path, root, call_of("sr_create", ...))
     answer = ended(process)
 
-It runs the file in drivers/ as it is. All that differs from a host: where xapi listens, and where the host's files are.
+It runs the file in drivers/ as it is. All that differs from a host: where xapi listens, where the host's files are, and
+how long a target may be silent.
 """
 
 import os
@@ -19,6 +20,8 @@ _STARTER = """
 import runpy, sys
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import api
+from relvmoiscsi.iscsi import link
+link.SILENCE_SECONDS = link.NO_STEP_SECONDS = 600.0  # a machine may stand still for longer than a target may be silent
 executable, socket_path, root = sys.argv[1:4]
 del sys.argv[:4]
 sys.argv.insert(0, executable)

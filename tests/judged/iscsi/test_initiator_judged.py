@@ -3,30 +3,36 @@
 
 import random
 import threading
-import time
 
 import pytest
-from test_dissected import dissected
+from test_dissected import none_is_malformed
 
 from kit import golden
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import MIB
 from kit.iscsi.options import Chap
 from kit.iscsi.programs import Export, Istgt, Tgt, require
-from kit.iscsi.proxy import CuttingProxy, write_pcap
+from kit.iscsi.proxy import CuttingProxy
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.disk.block_device import open_device
-from relvmoiscsi.iscsi import Credentials, Initiator, Portal, discover, link, list_luns, open_lun
+from relvmoiscsi.iscsi import Credentials, Initiator, Portal, connect, discover, link, list_luns, open_lun
 
 ME = Initiator("iqn.2026-01.test:me", "0a0b0c0d-0000-4000-8000-000000000001")
 USER, TARGET = Chap("user", "sesamesesame"), Chap("target", "emasesemases")
 BOTH = Credentials(*USER, *TARGET)
 NONE = Credentials()
 PHYSICAL_BLOCK = 4096  #: of tgt's LUNs with blocks of 512
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A machine may stand still for longer than a target may be silent."""
+    for name in ("SILENCE_SECONDS", "NO_STEP_SECONDS"):
+        monkeypatch.setattr(link, name, 600.0)
 
 
 def entropy(name):
@@ -38,7 +44,7 @@ def resignatured(device, name, scsi_id):
     return engine.resignature(device, engine.prepare(device, entropy(name), engine.ResignatureRequest(scsi_id=scsi_id)))
 
 
-def lun_of(target, number=1, writable=True, credentials=NONE, seconds=120):
+def lun_of(target, number=1, writable=True, credentials=NONE, seconds=600):
     return open_lun(
         [Portal("127.0.0.1", target.port)], target.iqn, ME, number, writable, Deadline(seconds), credentials
     )
@@ -53,12 +59,12 @@ def image(tmp_path, name="lun.img", size=4 * MIB):
 
 def work(device):
     """Every way of moving data: small, unaligned, of several bursts."""
-    data = random.Random("work").getrandbits(8 * 3 * MIB).to_bytes(3 * MIB, "big")
+    data = random.Random("work").getrandbits(8 * MIB).to_bytes(MIB, "big")
     step = device.block_size
     device.write([Chunk(step * 3 * number, data[number * step : (number + 1) * step]) for number in range(40)])
     device.write([Chunk(MIB, data)])
     device.flush()
-    found = device.read([Range(step * 3 * number, step) for number in range(40)] + [Range(MIB + 5, 3 * MIB - 10)])
+    found = device.read([Range(step * 3 * number, step) for number in range(40)] + [Range(MIB + 5, MIB - 10)])
     assert found[:-1] == [data[number * step : (number + 1) * step] for number in range(40)]
     assert found[-1] == data[5:-5]
 
@@ -113,10 +119,10 @@ def test_luns_of_any_number_and_block_are_found(tmp_path):
     ]
     with Tgt(tmp_path, exports[:2] + [exports[2]._replace(read_only=True)]) as tgt:
         portals = [Portal("127.0.0.1", tgt.port)]
-        assert [(found.iqn, found.portals) for found in discover(portals, ME, Credentials(), Deadline(120))] == [
+        assert [(found.iqn, found.portals) for found in discover(portals, ME, Credentials(), Deadline(600))] == [
             (tgt.iqn, tuple(portals))
         ]
-        found = list_luns(portals, tgt.iqn, ME, Deadline(120))
+        found = list_luns(portals, tgt.iqn, ME, Deadline(600))
         assert [(one.number, one.block_size, one.problem) for one in found] == [
             (1, 512, ""),
             (7, 512, ""),
@@ -149,25 +155,32 @@ def test_tgt_refuses_and_is_refused(tmp_path, credentials, words):
     assert caught.value.sm_key == "ISCSILogin"
 
 
-def test_a_target_that_is_killed_and_started_again_has_all_bytes(tmp_path):
+def test_a_target_that_is_killed_and_started_again_has_all_bytes(tmp_path, monkeypatch):
     require("tgtd", "tgtadm", "setpriv")
-    path = image(tmp_path)
+    path, asked = image(tmp_path), threading.Event()
+
+    def why_not(portal, *rest, real=connect._why_not):
+        asked.set()  # a connection was refused
+        return real(portal, *rest)
+
+    monkeypatch.setattr(connect, "_why_not", why_not)
     with Tgt(tmp_path, [Export(1, path)]) as tgt, lun_of(tgt) as device:
-        for number in range(4):
+        for number in range(2):
             device.write([Chunk(4096 * number, bytes([number + 1]) * 4096)])
             tgt.kill()
             flush = threading.Thread(target=device.flush)
             flush.start()
-            time.sleep(0.3)
+            assert asked.wait(600)
+            asked.clear()
             tgt.start()  # in this thread, as the program ends with the thread that starts it
             flush.join()
-        assert device.read([Range(0, 16384)]) == [b"".join(bytes([number + 1]) * 4096 for number in range(4))]
+        assert device.read([Range(0, 8192)]) == [b"".join(bytes([number + 1]) * 4096 for number in range(2))]
 
 
 def test_a_target_that_stops_for_a_while_is_waited_for_or_left_for_another_session(tmp_path, monkeypatch):
     require("tgtd", "tgtadm", "setpriv")
     with Tgt(tmp_path, [Export(1, image(tmp_path))]) as tgt, lun_of(tgt) as device:
-        for patience in (10.0, 0.4):
+        for patience in (600.0, 0.4):
             monkeypatch.setattr(link, "SILENCE_SECONDS", patience)
             tgt.freeze()
             timer = threading.Timer(1.0, tgt.thaw)
@@ -188,32 +201,27 @@ def test_istgt_is_read_and_written(tmp_path, digest):
 def test_istgt_wants_chap_for_the_discovery(tmp_path):
     require("istgt", "setpriv")
     with Istgt(tmp_path, [image(tmp_path)], chap=USER, mutual=TARGET, discovery_chap=True) as istgt:
-        found = discover([Portal("127.0.0.1", istgt.port)], ME, BOTH, Deadline(120))
+        found = discover([Portal("127.0.0.1", istgt.port)], ME, BOTH, Deadline(600))
         assert istgt.iqn in [one.iqn for one in found]
         with lun_of(istgt, 0, credentials=BOTH) as device:
             work(device)
 
 
-@pytest.mark.parametrize(
-    "quirks", [(), ("header_digest",), ("pings", "small_segments", "no_immediate_data"), ("chap_mutual",)]
-)
-def test_tshark_finds_no_malformed_pdu(tmp_path, quirks):
+def test_tshark_finds_no_malformed_pdu(tmp_path):
     require("tshark")
-    path = tmp_path / "seen.pcap"
-    with HostileTarget(quirks=quirks) as target, CuttingProxy(target.portal) as proxy:
-        options = target.options
-        credentials = Credentials(*(options.chap or ("", "")), *(options.mutual or ("", "")))
-        where = [Portal("127.0.0.1", proxy.port)]
-        discover(where, ME, credentials, Deadline(120))
-        with open_lun(where, target.iqn, ME, target.luns[0].scsi_id, True, Deadline(120), credentials) as device:
-            device.write([Chunk(512 * 3 * number, bytes([number]) * 1024) for number in range(40)])
-            device.flush()
-            device.read([Range(0, 65536)])
-            device._link.session.reset_lun(target.luns[0].address)
-            device._link.wait(lambda: device._link.session.reset_response is not None, "the reset")
-    write_pcap(proxy.pieces, str(path))
+    pieces = []
+    for quirks in ((), ("header_digest",), ("pings", "small_segments", "no_immediate_data"), ("chap_mutual",)):
+        with HostileTarget(quirks=quirks) as target, CuttingProxy(target.portal) as proxy:
+            options = target.options
+            credentials = Credentials(*(options.chap or ("", "")), *(options.mutual or ("", "")))
+            where = [Portal("127.0.0.1", proxy.port)]
+            discover(where, ME, credentials, Deadline(600))
+            with open_lun(where, target.iqn, ME, target.luns[0].scsi_id, True, Deadline(600), credentials) as device:
+                device.write([Chunk(512 * 3 * number, bytes([number]) * 1024) for number in range(40)])
+                device.flush()
+                device.read([Range(0, 65536)])
+                device._link.session.reset_lun(target.luns[0].address)
+                device._link.wait(lambda device=device: device._link.session.reset_response is not None, "the reset")
+        pieces.append(proxy.pieces)
 
-    opcodes = ",".join(dissected(path, "iscsi", "iscsi.opcode"))
-    for opcode in ("0x01", "0x02", "0x03", "0x04", "0x06"):
-        assert opcode in opcodes, opcode
-    assert dissected(path, "_ws.malformed", "frame.number") == []
+    none_is_malformed(tmp_path, pieces, ("0x01", "0x02", "0x03", "0x04", "0x06"))

@@ -8,25 +8,24 @@ import os
 import stat
 import subprocess
 import sys
-import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from kit.builder import one_vhd
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import DeviceError, NotFound, Refused, Truncated
-from relvmoiscsi.host.disk.block_device import (
-    BLKFLSBUF,
-    BlockDevice,
-    open_device,
-    same_device,
-)
+from relvmoiscsi.errors import DeviceError, NotFound, Refused
+from relvmoiscsi.host import flock
+from relvmoiscsi.host.disk import exclusive
+from relvmoiscsi.host.disk.block_device import BLKFLSBUF, BlockDevice, open_device, same_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of
 
 pytestmark = pytest.mark.root
 
 MIB = 1024 * 1024
 SIZE = 8 * MIB
+CONTENT = b"".join(b"%015d\n" % number for number in range(SIZE // 16))
 
 
 @pytest.fixture
@@ -38,6 +37,8 @@ def attach():
         command = ["losetup", "--find", "--show", *options, str(file)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         attached.append(done.stdout.decode().strip())
+        if os.path.exists("/run/udev/control"):  # else a worker of udev is at the new device for a moment
+            subprocess.run(["udevadm", "settle"], check=True)
         return attached[-1]
 
     yield losetup
@@ -60,13 +61,17 @@ def unattached(tmp_path):
 @pytest.fixture
 def image(tmp_path):
     path = tmp_path / "image"
-    path.write_bytes(b"".join(b"%015d\n" % number for number in range(SIZE // 16)))
+    path.write_bytes(CONTENT)
     return path
 
 
-@pytest.fixture(params=[512, 4096])
-def block_size(request):
-    return request.param
+@pytest.fixture
+def block_size():
+    """Tests for which it matters have both: `of_both_sizes`."""
+    return 4096
+
+
+of_both_sizes = pytest.mark.parametrize("block_size", [512, 4096])
 
 
 @pytest.fixture
@@ -74,6 +79,7 @@ def loop(attach, image, block_size):
     return attach(image, "--sector-size", str(block_size))
 
 
+@of_both_sizes
 def test_size_and_block_size_are_those_of_the_device(loop, block_size):
     with open_device(loop, writable=False) as device:
         assert isinstance(device, BlockDevice)
@@ -82,6 +88,7 @@ def test_size_and_block_size_are_those_of_the_device(loop, block_size):
         assert device.data_ranges() == [Range(0, SIZE)]
 
 
+@of_both_sizes
 def test_any_range_can_be_read_whatever_the_block_size(loop, image):
     whole = image.read_bytes()
     ranges = [Range(SIZE - 1, 1), Range(0, SIZE), Range(513, 4095), Range(4096, 1), Range(3 * MIB - 7, 14)]
@@ -101,11 +108,7 @@ def test_a_batch_may_be_larger_than_the_kernel_has_mappings_for_a_process(attach
         assert set(found) == {b"\0"}
 
 
-def test_a_range_past_the_end_is_truncated(loop):
-    with open_device(loop, writable=False) as device, pytest.raises(Truncated):
-        device.read([Range(SIZE - 1, 2)])
-
-
+@of_both_sizes
 def test_what_is_written_and_flushed_is_in_the_file_and_the_rest_is_as_before(loop, image, block_size):
     expected = bytearray(image.read_bytes())
     chunks = [Chunk(number * 3 * block_size, bytes([number]) * block_size) for number in range(50)]
@@ -128,13 +131,6 @@ def test_a_reader_through_the_page_cache_sees_what_was_written(loop, block_size)
             device.write([Chunk(0, b"n" * block_size)])
             cached.seek(0)
             assert cached.read(16) == b"n" * 16
-
-
-def test_small_blocks_cannot_be_written_to_a_device_of_large_ones(attach, image):
-    loop = attach(image, "--sector-size", "4096")
-
-    with open_device(loop, writable=True) as device, pytest.raises(ValueError, match="blocks of 4096 bytes"):
-        device.write([Chunk(512, b"x" * 512)])
 
 
 def test_a_device_is_open_for_writing_once(loop):
@@ -225,24 +221,21 @@ def test_udev_is_kept_away_until_the_device_is_closed(loop):
     os.close(node)
 
 
-def test_a_udev_worker_is_waited_for(loop):
+def test_a_udev_worker_is_waited_for(loop, monkeypatch):
     node = os.open(loop, os.O_RDONLY)
     fcntl.flock(node, fcntl.LOCK_SH)
-    end = threading.Timer(0.3, os.close, [node])
-    end.start()
+    monkeypatch.setattr(flock, "pause", lambda _seconds: os.close(node))
 
-    with open_device(loop, writable=True):
+    with open_device(loop, writable=True, lock_timeout=60):
         pass
-
-    end.join()
 
 
 def test_a_worker_that_does_not_end_is_named_and_the_device_refused(loop):
     node = os.open(loop, os.O_RDONLY)
     fcntl.flock(node, fcntl.LOCK_SH)
 
-    with pytest.raises(Refused, match="locked by this very process, and was not free within 0.2 seconds"):
-        open_device(loop, writable=True, lock_timeout=0.2)
+    with pytest.raises(Refused, match="locked by this very process, and was not free within 0 seconds"):
+        open_device(loop, writable=True, lock_timeout=0)
 
     os.close(node)
     with open_device(loop, writable=True):
@@ -254,6 +247,7 @@ def test_an_image_behind_a_loop_device_is_refused_and_the_loop_device_is_named(l
         open_device(str(image), writable=True)
 
 
+@of_both_sizes
 def test_failing_reads_and_writes_name_the_range(loop, image, block_size):
     with open_device(loop, writable=True) as device:
         os.truncate(str(image), MIB)  # the loop device keeps its size
@@ -298,40 +292,19 @@ def held_open(node, flags):
 @pytest.mark.parametrize("flags", ["os.O_RDONLY", "os.O_WRONLY"])
 def test_whoever_has_it_open_without_asking_to_be_alone_is_named(loop, flags):
     with held_open(loop, flags) as pid, pytest.raises(Refused, match=rf"in use by process {pid} \(") as caught:
-        open_device(loop, writable=True, lock_timeout=0.5)
+        open_device(loop, writable=True, lock_timeout=0)
 
     assert str(caught.value).endswith("Nothing was written.")
 
 
-def test_a_device_that_another_process_only_reads_is_refused(attach, tmp_path):
-    lun = tmp_path / "lun"
-    one_vhd().disk.to_file(str(lun))
-    loop = attach(lun)
-    before = lun.read_bytes()
+def test_a_program_that_looks_for_a_moment_is_waited_for(loop, monkeypatch):
+    with contextlib.ExitStack() as looking:
+        looking.enter_context(held_open(loop, "os.O_RDONLY"))
+        ended = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: looking.close())
+        monkeypatch.setattr(exclusive, "time", ended)
 
-    with held_open(loop, "os.O_RDONLY") as pid:
-        other = subprocess.run(
-            [sys.executable, "-m", "relvmoiscsi", "resignature", "--yes", "--not-in-use", loop],
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-
-    assert other.returncode == 4 and f"{loop} is in use by process {pid} (".encode() in other.stderr
-    assert other.stderr.endswith(b"Nothing was written.\n")
-    assert lun.read_bytes() == before
-
-
-def test_a_program_that_looks_for_a_moment_is_waited_for(loop):
-    program = [
-        sys.executable,
-        "-c",
-        "import sys, time; held = open(sys.argv[1], 'rb'); print(flush=True); time.sleep(1)",
-    ]
-    with subprocess.Popen([*program, loop], stdout=subprocess.PIPE) as reader:
-        reader.stdout.readline()
-
-        with open_device(loop, writable=True):
-            assert reader.poll() is not None
+        with open_device(loop, writable=True, lock_timeout=60):
+            pass
 
 
 def test_a_reader_in_this_process_is_no_obstacle(loop):
@@ -343,7 +316,7 @@ def test_a_loop_device_over_it_is_named(attach, image, loop):
     over = attach(loop, "--read-only")
 
     with pytest.raises(Refused, match=f"{loop} is in use by loop device {over}"):
-        open_device(loop, writable=True, lock_timeout=0.5)
+        open_device(loop, writable=True, lock_timeout=0)
 
 
 def test_a_mount_in_another_namespace_is_named(attach, image, tmp_path):
@@ -356,7 +329,7 @@ def test_a_mount_in_another_namespace_is_named(attach, image, tmp_path):
     ) as other:
         assert other.stdout.readline() == b"mounted\n"
         with pytest.raises(Refused, match=f"in use by the file system mounted at {mount}"):
-            open_device(loop, writable=True, lock_timeout=0.5)
+            open_device(loop, writable=True, lock_timeout=0)
         other.stdin.close()
 
 

@@ -5,30 +5,16 @@ The LUNs are image files behind loop devices. There may be no device-mapper, so 
 volumes are cut out by the builder's own segments.
 """
 
-import itertools
 import json
-import os
-import shutil
 import struct
-import subprocess
 
 import pytest
 
-from kit import builder, golden
-from kit.reader import (
-    lvm_crc,
-    read_label,
-    read_sr,
-    read_vg,
-    vg_view,
-)
+from kit import builder
+from kit.judges import NEW_LV, OLD_HEADER, assert_lvm_member, expected, run, vg_of
+from kit.reader import lvm_crc, read_label, read_sr, read_vg, vg_view
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Range
-
-pytestmark = pytest.mark.root
-
-NEEDED = ("losetup", "pvs", "vgck", "pvck", "lvcreate", "blkid", "qemu-img", "vhdiinfo")
-MISSING = [tool for tool in NEEDED if shutil.which(tool) is None]
 
 LUNS = {
     "one_vhd": builder.one_vhd,
@@ -50,149 +36,47 @@ LUNS = {
     "label_tail": lambda: builder.one_vhd(label_tail=b"our own mark".ljust(64)),
     "small_area": lambda: builder.one_vhd(area=Range(4096, 61440)),
 }
-GRUMBLES = {"extension_0": "old PV header", "extension_1": "old PV header"}
+OLD_LABELS = ("extension_0", "extension_1")
 
 
-@pytest.fixture(autouse=True)
-def only_where_it_can_run():
-    if os.geteuid() != 0:
-        pytest.skip("needs root for loop devices")
-    if MISSING:
-        pytest.skip("not installed: {}".format(", ".join(MISSING)))
+@pytest.mark.states("name", few=4)
+@pytest.mark.parametrize("name", sorted(LUNS))
+def test_reader_lvm_and_blkid_see_what_the_truth_says_and_lvm_goes_on_from_there(name, lvm, loops):
+    lun = LUNS[name]()
+    truth, vg, warnings = lun.truth, vg_of(lun.disk), OLD_HEADER if name in OLD_LABELS else ()
+    assert (vg.pv_id, vg.name, vg.id, vg.seqno) == (truth.pv_id, truth.vg_name, truth.vg_id, truth.seqno)
+    assert [(pv.pe_start, pv.pe_count) for pv in vg.pvs] == [(truth.pe_start // 512, truth.pe_count)]
+    found = [(lv.name, lv.id, sorted(lv.tags), "WRITE" in lv.status, segments_of(lv)) for lv in vg.lvs]
+    assert found == [
+        (one.name, one.lv_id, sorted(one.tags), one.writable, [tuple(part) for part in one.segments])
+        for one in truth.volumes
+    ]
+    loop = loops(lun.disk)
+    own = lvm.over(loop.path)
+
+    assert own.seen(warnings) == (expected(vg, loop.path, ignored_mdas=name == "ignored_area"),)
+    assert own("vgck", warnings=warnings) == ""
+    headers = own.headers(loop.path, truth.label_sector)
+    sizes = [headers[f"mda_header_{number}.size"] for number in range(1, len(truth.areas) + 1)]
+    assert sizes == [str(area.length) for area in truth.areas]
+    assert_lvm_member(loop.path, truth.pv_id)
+
+    own.create(truth.vg_name, NEW_LV, warnings=warnings)
+
+    after = read_vg(loop.disk())
+    assert (own("vgck"), after.warnings, after.seqno) == ("", (), vg.seqno + 1)
+    assert (after.lvs[:-1], after.lvs[-1].name) == (vg.lvs, NEW_LV)
+    assert (after.id, after.pv_id) == (vg.id, vg.pv_id)
 
 
-@pytest.fixture
-def attach(tmp_path):
-    """Put a disk into an image file behind a loop device; gives the device. All are detached at the end."""
-    attached, numbers = [], itertools.count()
-
-    def losetup(disk):
-        path = str(tmp_path / f"lun{next(numbers)}")
-        disk.to_file(path)
-        options = ["--sector-size", str(disk.block_size)]
-        done = run("losetup", "--find", "--show", *(options + [path]))
-        attached.append((done.stdout.strip(), path))
-        return attached[-1][0]
-
-    def detach():
-        paths = [path for _, path in attached]
-        while attached:  # once: the next one to attach may get the same device
-            run("losetup", "--detach", attached.pop()[0])
-        return paths
-
-    losetup.detach = detach
-    yield losetup
-    for device, _ in attached:
-        subprocess.run(["losetup", "--detach", device], stderr=subprocess.DEVNULL, check=False)
+def segments_of(lv):
+    return [(segment.extent_count, segment.first_pe) for segment in lv.segments]
 
 
-def run(*argv, **options):
-    environment = dict(os.environ, LVM_SUPPRESS_FD_WARNINGS="1", LC_ALL="C")
-    status = options.pop("status", 0)
-    done = subprocess.run(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, env=environment, check=False
-    )
-    assert done.returncode in ((status,) if isinstance(status, int) else status), (argv, done)
-    return done
-
-
-def lvm(device, *argv, **options):
-    """An LVM command that sees this device and nothing else; (stdout, what it grumbles)."""
-    config = f'global/activation=0 backup/backup=0 backup/archive=0 devices/filter=["a|^{device}$|","r|.*|"]'
-    done = run(*argv, "--config", config, **options)
-    lines = [line for line in done.stderr.splitlines() if "Activation disabled" not in line]
-    return done.stdout, "\n".join(lines)
-
-
-def report(device, command, *fields):
-    argv = [command, "--reportformat", "json", "--units", "b", "--nosuffix", "-o", ",".join(fields)]
-    out, _ = lvm(device, *argv)
-    out = out.replace("  Retrying metadata scan.\n", "")
-    (rows,) = json.loads(out)["report"][0].values()
-    return [tuple(row[field] for field in fields) for row in rows]
-
-
-@pytest.fixture(params=sorted(LUNS))
-def lun(request):
-    made = LUNS[request.param]()
-    made.disk.name = request.param
-    return made
-
-
-@pytest.mark.states("lun")
-def test_lvm_shows_the_vg_as_the_truth_says(lun, attach):
-    device, truth = attach(lun.disk), lun.truth
-
-    (pv,) = report(device, "pvs", "pv_uuid", "vg_name", "vg_uuid", "vg_seqno", "pe_start", "pv_pe_count", "dev_size")
-    assert pv == (
-        truth.pv_id,
-        truth.vg_name,
-        truth.vg_id,
-        str(truth.seqno),
-        str(truth.pe_start),
-        str(truth.pe_count),
-        str(lun.disk.size_bytes),
-    )
-    fields = ("lv_name", "lv_uuid", "lv_tags", "lv_attr", "segtype", "seg_start_pe", "seg_pe_ranges")
-    shown = report(device, "lvs", *fields)
-    expected = []
-    for volume in truth.volumes:
-        start, attr = 0, "-{}i-XX----".format("w" if volume.writable else "r")
-        for count, first in volume.segments:
-            part = f"{device}:{first}-{first + count - 1}"
-            tags = ",".join(sorted(volume.tags))
-            expected.append((volume.name, volume.lv_id, tags, attr, "linear", str(start), part))
-            start += count
-    assert sorted(shown) == sorted(expected)
-
-
-@pytest.mark.states("lun")
-def test_vgck_and_pvck_find_nothing(lun, attach):
-    device, grumble = attach(lun.disk), GRUMBLES.get(lun.disk.name)
-
-    out, err = lvm(device, "vgck")
-    sector = str(lun.truth.label_sector)
-    headers, _ = lvm(device, "pvck", "--dump", "headers", "--labelsector", sector, device)
-
-    assert (out, [line for line in err.splitlines() if not (grumble and grumble in line)]) == ("", [])
-    assert "CHECK" not in headers and "FAILED" not in headers
-    assert f"label_header at {512 * lun.truth.label_sector}\n" in headers
-    for area in lun.truth.areas:
-        assert f"size {area.length}\n" in headers
-
-
-@pytest.mark.states("lun")
-def test_blkid_knows_the_disk(lun, attach):
-    device = attach(lun.disk)
-
-    words = run("blkid", "-p", "-o", "export", device).stdout.split()
-
-    assert "TYPE=LVM2_member" in words
-    assert "UUID=" + lun.truth.pv_id in words
-
-
-@pytest.mark.states("lun")
-def test_lvm_goes_on_from_there_and_the_reader_follows(lun, attach):
-    before = read_vg(lun.disk)
-    device = attach(lun.disk)
-
-    lvm(device, "lvcreate", "-q", "-an", "-Zn", "-Wn", "-n", "added", "-l", "1", lun.truth.vg_name)
-    lvm(device, "lvcreate", "-q", "-an", "-Zn", "-Wn", "-n", "added2", "-l", "1", lun.truth.vg_name)
-    out, err = lvm(device, "vgck")
-    (path,) = attach.detach()
-
-    after = read_vg(SparseDisk.from_file(path))
-    assert (out, err, after.warnings) == ("", "", ())
-    assert after.seqno == before.seqno + 2
-    assert after.lvs[:-2] == before.lvs
-    assert [lv.name for lv in after.lvs[-2:]] == ["added", "added2"]
-    assert (after.id, after.pv_id) == (before.id, before.pv_id)
-
-
-def test_a_block_device_is_read_like_a_file(attach):
+def test_a_block_device_is_read_like_a_file(loops):
     lun = builder.four_k()
 
-    assert SparseDisk.from_file(attach(lun.disk), 4096) == lun.disk
+    assert SparseDisk.from_file(loops(lun.disk).path, 4096) == lun.disk
 
 
 # -- contents of volumes
@@ -210,30 +94,8 @@ def cut_out(lun, volume, folder):
     return path
 
 
-@pytest.mark.parametrize("name", ["five_deep_with_raw_root", "fragmented_locators", "everything", "labels"])
-def test_libvhdi_reads_every_vhd(name, tmp_path):
-    lun = LUNS[name]()
-    by_key = {volume.key: volume for volume in lun.truth.volumes}
-
-    for volume in lun.truth.volumes:
-        if volume.kind != "vhd":
-            continue
-        out = run("vhdiinfo", cut_out(lun, volume, tmp_path)).stdout
-        facts = dict(line.strip().split("\t: ") for line in out.replace("\t\t", "\t").splitlines() if "\t: " in line)
-        facts = {key.strip(): value for key, value in facts.items()}
-        parent = by_key.get(volume.parent)
-        assert facts["Disk type"] == ("Differential" if parent else "Dynamic")
-        assert facts["Identifier"] == volume.footer_uuid
-        assert facts["Media size"] == "64 MiB (67108864 bytes)"
-        if parent:
-            dm_name = "-".join(part.replace("-", "--") for part in (lun.truth.vg_name, parent.name))
-            assert facts["Parent filename"] == dm_name
-            assert facts["Parent identifier"] == (parent.footer_uuid or "00000000-0000-0000-0000-000000000000")
-
-
-@pytest.mark.parametrize("name", ["one_vhd", "fragmented_locators", "many_vdis"])
-def test_qemu_reads_the_guest_data_of_a_dynamic_vhd(name, tmp_path):
-    lun = LUNS[name]()
+def test_qemu_reads_the_guest_data_of_a_dynamic_vhd(tmp_path):
+    lun = builder.fragmented_locators()
     volume = next(v for v in lun.truth.volumes if v.kind == "vhd" and not v.parent)
     out = str(tmp_path / "raw")
 
@@ -256,9 +118,9 @@ def test_qemu_finds_nothing_wrong_with_a_qcow2_image(key, tmp_path):
     image = next(image for image in read_sr(lun.disk).qcow2s if image.name == volume.name)
     path = cut_out(lun, volume, tmp_path)
 
-    info = json.loads(run("qemu-img", "info", "-f", "qcow2", "--output", "json", path).stdout)
+    info = json.loads(run("qemu-img", "info", "-f", "qcow2", "--output", "json", path))
     blockdev = json.dumps({"driver": "qcow2", "file": {"driver": "file", "filename": path}, "backing": None})
-    checked = run("qemu-img", "check", "--output", "json", "json:" + blockdev).stdout
+    checked = run("qemu-img", "check", "--output", "json", "json:" + blockdev)
 
     assert info["virtual-size"] == image.virtual_size
     assert info.get("backing-filename", "") == image.backing
@@ -327,16 +189,24 @@ ODD = {
 }
 
 
+def shown(own, command, *fields):
+    """What LVM lists, and what it complains of."""
+    said = own.attempt(command, "--reportformat", "json", "-o", ",".join(fields))
+    assert said.status == 0, said
+    ((rows,),) = [one.values() for one in json.loads(said.stdout.replace("  Retrying metadata scan.\n", ""))["report"]]
+    return [tuple(row[field] for field in fields) for row in rows], said.stderr
+
+
 @pytest.mark.states("what")
 @pytest.mark.parametrize("what", sorted(ODD))
-def test_lvm_and_the_reader_agree_on_what_is_there(what, attach):
+def test_lvm_and_the_reader_agree_on_what_is_there(what, lvm, loops):
     lun = ODD[what]()
     label, vg = read_label(lun.disk), read_vg(lun.disk)
-    device = attach(lun.disk)
+    own = lvm.over(loops(lun.disk).path)
 
-    pvs = report(device, "pvs", "pv_uuid", "vg_name", "vg_seqno") if label else []
-    vgs = report(device, "vgs", "vg_uuid", "vg_name", "vg_seqno")
-    _, err = lvm(device, "pvs")
+    pvs, err = shown(own, "pvs", "pv_uuid", "vg_name", "vg_seqno")
+    vgs, _ = shown(own, "vgs", "vg_uuid", "vg_name", "vg_seqno")
+    pvs = pvs if label else []
 
     # an unusable metadata area may show its PV as unknown or not at all, but never as a VG
     if vg is None:
@@ -367,27 +237,13 @@ SPOILED_TEXT = {
 
 
 @pytest.mark.parametrize("what", sorted(SPOILED_TEXT))
-def test_lvm_and_the_reader_refuse_the_same_texts(what, attach):
+def test_lvm_and_the_reader_refuse_the_same_texts(what, lvm, loops):
     old, new = SPOILED_TEXT[what]
     lun = builder.one_vhd(edit_text=lambda text: text.replace(old, new, 1), stale_texts=0)
     view = vg_view(lun.disk)
-    device = attach(lun.disk)
 
-    out, err = lvm(device, "vgs", "--noheadings", "-o", "vg_name", status=(0, 5))
+    said = lvm.over(loops(lun.disk).path).attempt("vgs", "--noheadings", "-o", "vg_name")
 
     assert view[0] == "PV without VG" and view[-1]
-    assert lun.truth.vg_name not in out.split()
-    assert err
-
-
-@pytest.mark.parametrize("name", golden.NAMES)
-def test_lvm_shows_the_golden_luns_as_the_reader_does(name, attach):
-    disk = golden.load(name).disk
-    vg = read_vg(disk)
-    device = attach(disk)
-
-    assert report(device, "vgs", "vg_name", "vg_uuid", "vg_seqno") == [(vg.name, vg.id, str(vg.seqno))]
-    assert set(report(device, "lvs", "lv_name", "lv_uuid", "lv_tags")) == {
-        (lv.name, lv.id, ",".join(lv.tags)) for lv in vg.lvs
-    }
-    assert lvm(device, "vgck") == ("", "")
+    assert said.status in (0, 5) and lun.truth.vg_name not in said.stdout.split()
+    assert said.stderr

@@ -123,7 +123,7 @@ def done(run, groups):
     return disk
 
 
-@pytest.mark.states("name", few=3)
+@pytest.mark.states("name")
 @pytest.mark.parametrize("name", LUNS)
 @pytest.mark.parametrize("kind", ["resignature", "undo"])
 def test_after_any_cut_lvm_sees_exactly_the_old_or_exactly_the_new_volume_group(kind, name, lvm, loops):
@@ -182,7 +182,7 @@ def test_with_a_flush_left_out_lvm_sees_neither(lvm, loops):
 # -- LVM goes on before we do -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.states("name", few=3)
+@pytest.mark.states("name", few=1)
 @pytest.mark.parametrize("groups", [SWITCHED, HEADERS])
 def test_what_lvm_changes_after_the_commit_is_there_after_recovery(groups, case, lvm, loops):
     original, clone = loops(case.original), loops(done(case.run, groups))
@@ -218,17 +218,17 @@ def test_recovery_lands_whatever_lvm_has_committed_in_the_second_area_however_of
     new = case.new(clone.path)
     offsets = []
 
-    for number in range(40):
+    while len(offsets) < 2 or min(offsets[1:]) > offsets[0]:  # until its ring has come round
+        assert len(offsets) < 100, "the ring does not come round"
         own.create(new.name, NEW_LV)
         disk = clone.disk()
         offsets.append(read_vg(disk).mda.text_offset)
         engine.recover(disk, engine.find_unfinished(disk))
         landed = vg_of(disk)
-        assert landed == vg_of(clone.disk())._replace(label=landed.label, mda=landed.mda), number
+        assert landed == vg_of(clone.disk())._replace(label=landed.label, mda=landed.mda), len(offsets)
         assert landed.label.mdas == read_label(case.original).mdas
         own.remove(new.name, NEW_LV)
 
-    assert min(offsets[1:]) < offsets[0]
     recover(clone)
     (now,) = own.seen()
     assert now._replace(vg=new.vg) == new
@@ -236,7 +236,7 @@ def test_recovery_lands_whatever_lvm_has_committed_in_the_second_area_however_of
     assert own("pvck", clone.path)
 
 
-@pytest.mark.states("name", few=3)
+@pytest.mark.states("name", few=1)
 @pytest.mark.parametrize("settle", [recover, undo])
 @pytest.mark.parametrize("groups", [IN_PROGRESS, CONTENTS])
 def test_when_lvm_changes_the_old_volume_group_the_run_is_taken_back_and_the_change_kept(
@@ -284,7 +284,7 @@ def test_undo_leaves_alone_what_others_have_written_to_extents_that_lvm_has_give
     assert own("vgck") == ""
 
 
-@pytest.mark.states("name", few=3)
+@pytest.mark.states("name", few=1)
 @pytest.mark.parametrize("groups", [SWITCHED, HEADERS])
 def test_what_lvm_changes_after_the_commit_of_an_undo_is_there_after_recovery(groups, name, lvm, loops):
     case = recorded("undo", name)

@@ -101,14 +101,14 @@ def test_lvm_sees_the_old_group_again_after_an_undo(disk, lvm, loops):
     assert loop.inspect().state == engine.CLEAN
 
 
-def take_out(loop, lvm, folder, kinds=("vhd",)):
-    """Every image of a LUN as a file, where real LVM says its volume lies: LV name to path."""
+def take_out(loop, lvm, folder):
+    """Every VHD and raw image of a LUN as a file, where real LVM says its volume lies: LV name to path."""
     (seen,) = lvm.over(loop.path).seen()
     disk = loop.disk()
     folder.mkdir()
     files = {}
     for name in sorted(seen.lv_names):
-        if reader.kind_of(name) in kinds:
+        if reader.kind_of(name) in ("vhd", "raw"):
             files[name] = folder / name
             extract(disk, lv_ranges(seen, name), files[name])
     return files
@@ -128,14 +128,22 @@ def heal(path):
         file.write(copy)
 
 
-def test_libvhdi_reads_every_vhd_and_the_new_name_of_its_parent(disk, lvm, loops, tmp_path):
+def test_libvhdi_and_qemu_read_every_image(disk, lvm, loops, tmp_path):
+    after = recovery(disk)
     loop = loops(disk)
-    resignature(loop)
-    sr = reader.read_sr(loop.disk())
+
+    names = new_names(resignature(loop).ids)
 
     files = take_out(loop, lvm, tmp_path / "after")
+    sr = reader.read_sr(loop.disk())
+    # what qemu-img reads comes first: libvhdi wants a footer at the end of each
+    qemu_reads_the_guests_data_of_every_vhd_without_a_parent(after, names, files, sr, tmp_path)
+    layer_upon_layer_by_qemu_is_what_a_guest_reads(after, names, files, tmp_path)
+    libvhdi_reads_every_vhd_and_the_new_name_of_its_parent(files, sr)
 
-    assert set(files) == {vhd.name for vhd in sr.vhds}
+
+def libvhdi_reads_every_vhd_and_the_new_name_of_its_parent(files, sr):
+    assert {name for name in files if reader.kind_of(name) == "vhd"} == {vhd.name for vhd in sr.vhds}
     for vhd in sr.vhds:
         if vhd.end == "invalid":
             refused = attempt("vhdiinfo", str(files[vhd.name]))
@@ -162,18 +170,12 @@ def digests(file, size):
     return tuple(item for item in found if item[1])
 
 
-def test_qemu_reads_the_guests_data_of_every_vhd_without_a_parent(disk, lvm, loops, tmp_path):
-    after = recovery(disk)
-    loop = loops(disk)
-
-    ids = resignature(loop).ids
-
-    files = take_out(loop, lvm, tmp_path / "after")
-    vhds = {vhd.name: vhd for vhd in reader.read_sr(loop.disk()).vhds}
+def qemu_reads_the_guests_data_of_every_vhd_without_a_parent(after, names, files, sr, tmp_path):
+    vhds = {vhd.name: vhd for vhd in sr.vhds}
     dynamic = [name for name in after.volumes if reader.kind_of(name) == "vhd" and name not in after.parents
                and name not in after.garbage]  # fmt: skip
     for name in dynamic:
-        new = reader.renamed(name, new_names(ids))
+        new = reader.renamed(name, names)
         facts = json.loads(run("qemu-img", "info", "--output=json", "-f", "vpc", str(files[new])))
         assert facts["virtual-size"] == vhds[new].virtual_size
         with open(str(by_qemu(files[new], tmp_path)), "rb") as flat:
@@ -181,19 +183,13 @@ def test_qemu_reads_the_guests_data_of_every_vhd_without_a_parent(disk, lvm, loo
     assert dynamic
 
 
-def test_layer_upon_layer_by_qemu_is_what_a_guest_reads(disk, lvm, loops, tmp_path):
+def layer_upon_layer_by_qemu_is_what_a_guest_reads(after, names, files, tmp_path):
     """qemu-img knows no parents of VHDs, so each layer is opened as if it had none, and laid over the one below.
 
     That is right wherever a sector that a layer has is not all zero, which holds for what the builder writes.
     """
-    after = recovery(disk)
-    loop = loops(disk)
-
-    ids = resignature(loop).ids
-
-    names = new_names(ids)
     layers = {}
-    for name, image in take_out(loop, lvm, tmp_path / "after", ("vhd", "raw")).items():
+    for name, image in files.items():
         layers[name] = image.read_bytes() if reader.kind_of(name) == "raw" else by_qemu(image, tmp_path).read_bytes()
     for leaf in after.leaves:
         chain, image = [leaf], b""

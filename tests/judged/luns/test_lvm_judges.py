@@ -66,39 +66,48 @@ def warnings(case):
     return OLD_HEADER if case in OLD_LABELS else ()
 
 
-@pytest.mark.states("case")
-def test_lvm_lists_the_same_volume_group_with_new_ids_and_finds_nothing_to_complain(case, before, warnings, lvm, loops):
-    ignored = IGNORED.get(case, 0)
-    loop = loops(before)
+@pytest.mark.states("case", few=4)
+def test_lvm_sees_the_same_volume_group_with_new_ids_finds_nothing_to_complain_and_goes_on(
+    case, before, warnings, lvm, loops
+):
+    loop, label, ignored = loops(before), vg_of(before).label, IGNORED.get(case, 0)
     own = lvm.over(loop.path)
     assert own.listed(warnings) == (expected(vg_of(before), loop.path, ignored),)
+    headers = own.headers(loop.path, label.sector)
+    geometry = [headers[key] for key in GEOMETRY]
 
     ids = resignature(loop).ids
 
     new = expected(with_new_ids(vg_of(before), ids), loop.path, ignored)
     assert own.listed(warnings) == own.seen(warnings) == (new,)
     assert own("vgck", warnings=warnings) == own("vgck", new.name, warnings=warnings) == ""
-    label = vg_of(before).label
     assert own("pvck", "--labelsector", str(label.sector), loop.path).count("Found") == 1 + len(label.mdas)
     assert_lvm_member(loop.path, new.pvs[0][1])
     assert own.attempt("vgck", vg_of(before).name).stderr == (
         f'Volume group "{vg_of(before).name}" not found',
         f"Cannot process volume group {vg_of(before).name}",
     )
+    assert_areas_are_the_original_ones(own.headers(loop.path, label.sector), geometry, before, ids, ignored)
+    assert_bytes_are_those_of_a_disk_in_memory(loop, before, ids)
+    assert loop.inspect().state == engine.RESIGNATURED
+
+    own.create(new.name, NEW_LV, warnings=warnings)
+
+    found = loop.inspect()
+    assert found.state == engine.RESIGNATURED
+    if case not in OLD_LABELS:
+        assert found.problem is None and NEW_LV in [lv.name for lv in found.lun.vg.lvs]
+        changed = loop.disk()
+        with loop.open() as device, pytest.raises(Refused, match="cannot be undone: LVM has changed the volume group"):
+            engine.undo(device, dice("undo"))
+        assert loop.disk() == changed
 
 
-@pytest.mark.states("case")
-def test_pvck_finds_the_original_areas_one_text_in_each_and_no_change_under_way(case, before, lvm, loops):
-    loop, label = loops(before), vg_of(before).label
-    own = lvm.over(loop.path)
-    headers = own.headers(loop.path, label.sector)
-    geometry = [headers[key] for key in GEOMETRY]
-
-    ids = resignature(loop).ids
-
-    new, headers = with_new_ids(vg_of(before), ids), own.headers(loop.path, label.sector)
+def assert_areas_are_the_original_ones(headers, geometry, before, ids, ignored):
+    """With one text in each, and no change under way."""
+    new = with_new_ids(vg_of(before), ids)
     assert [headers[key] for key in GEOMETRY] == geometry
-    read = len(new.label.mdas) - IGNORED.get(case, 0)
+    read = len(new.label.mdas) - ignored
     assert headers["texts"] == [f"vgname {new.name} seqno {new.seqno}"] * read
     for number, area in enumerate(new.label.mdas, 1):
         header = f"mda_header_{number}."
@@ -106,32 +115,12 @@ def test_pvck_finds_the_original_areas_one_text_in_each_and_no_change_under_way(
         assert [headers[header + "raw_locn[1]." + key] for key in ("offset", "size")] == ["0", "0"]
 
 
-@pytest.mark.states("case")
-def test_the_device_holds_the_bytes_that_a_disk_in_memory_would(before, loops):
-    loop, in_memory = loops(before), before.copy()
-    names = resignature(loop).ids
-
+def assert_bytes_are_those_of_a_disk_in_memory(loop, before, ids):
+    in_memory, after = before.copy(), loop.disk()
     engine.resignature(in_memory, engine.prepare(in_memory, dice("new ids")))
-
-    after = loop.disk()
     assert after == in_memory
-    assert essence(after) == renamed(essence(before), {**names.uuids, **with_dashes(names)})
-    assert loop.inspect().state == engine.RESIGNATURED
-
-
-@pytest.mark.states("case")
-def test_original_and_clone_are_two_volume_groups_side_by_side(case, before, warnings, lvm, loops):
-    ignored = IGNORED.get(case, 0)
-    original, clone = loops(before), loops(before)
-    both = lvm.over(original.path, clone.path)
-
-    ids = resignature(clone).ids
-
-    old = expected(vg_of(before), original.path, ignored)
-    new = expected(with_new_ids(vg_of(before), ids), clone.path, ignored)
-    assert both.seen(warnings) == tuple(sorted([old, new]))
-    assert both("vgck", warnings=warnings) == ""
-    assert original.disk() == before
+    with_dashes = {dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}
+    assert essence(after) == renamed(essence(before), {**ids.uuids, **with_dashes})
 
 
 def test_without_a_resignature_lvm_does_complain_of_the_clone(lvm, loops):
@@ -142,11 +131,17 @@ def test_without_a_resignature_lvm_does_complain_of_the_clone(lvm, loops):
 
 
 @pytest.mark.states("case")
-def test_lvm_goes_on_with_the_volume_group_beside_its_original(case, before, warnings, lvm, loops):
+def test_original_and_clone_are_two_volume_groups_side_by_side_and_lvm_goes_on_with_both(
+    case, before, warnings, lvm, loops
+):
+    ignored = IGNORED.get(case, 0)
     original, clone = loops(before), loops(before)
     both, own = lvm.over(original.path, clone.path), lvm.over(clone.path)
-    name = with_new_ids(vg_of(before), resignature(clone).ids).name
-    (new,) = own.seen(warnings)
+    old = expected(vg_of(before), original.path, ignored)
+    new = expected(with_new_ids(vg_of(before), resignature(clone).ids), clone.path, ignored)
+    name = new.name
+    assert both.seen(warnings) == tuple(sorted([old, new]))
+    assert both("vgck", warnings=warnings) == ""
 
     both.create(name, NEW_LV, warnings=warnings)
     with_lv = {vg.name: vg.lv_names for vg in both.seen(warnings)}
@@ -154,7 +149,7 @@ def test_lvm_goes_on_with_the_volume_group_beside_its_original(case, before, war
     both("vgrename", name, OTHER_NAME, warnings=warnings)
     both("vgrename", OTHER_NAME, name, warnings=warnings)
 
-    assert with_lv == {name: new.lv_names | {NEW_LV}, vg_of(before).name: {lv.name for lv in vg_of(before).lvs}}
+    assert with_lv == {name: new.lv_names | {NEW_LV}, old.name: old.lv_names}
     (now,) = own.seen()
     assert now._replace(vg=new.vg, pvs=new.pvs) == new
     assert (now.name, now.vg[1], now.pvs[0][:2]) == (name, new.vg[1], new.pvs[0][:2])
@@ -162,37 +157,8 @@ def test_lvm_goes_on_with_the_volume_group_beside_its_original(case, before, war
     assert original.disk() == before
 
 
-@pytest.mark.states("case")
-@pytest.mark.parametrize("case", [name for name in LUNS if name not in OLD_LABELS])
-def test_after_lvm_has_changed_it_the_lun_is_still_a_resignatured_one_and_cannot_be_undone(before, lvm, loops):
-    loop = loops(before)
-    own = lvm.over(loop.path)
-    name = with_new_ids(vg_of(before), resignature(loop).ids).name
-
-    own.create(name, NEW_LV)
-
-    found = loop.inspect()
-    assert (found.state, found.problem) == (engine.RESIGNATURED, None)
-    assert NEW_LV in [lv.name for lv in found.lun.vg.lvs]
-    changed = loop.disk()
-    with loop.open() as device, pytest.raises(Refused, match="cannot be undone: LVM has changed the volume group"):
-        engine.undo(device, dice("undo"))
-    assert loop.disk() == changed
-
-
-@pytest.mark.parametrize("case", OLD_LABELS)
-def test_after_lvm_has_upgraded_its_label_the_lun_is_still_a_resignatured_one(before, warnings, lvm, loops):
-    loop = loops(before)
-    own = lvm.over(loop.path)
-    name = with_new_ids(vg_of(before), resignature(loop).ids).name
-    own.create(name, NEW_LV, warnings=warnings)
-
-    assert loop.inspect().state == engine.RESIGNATURED
-
-
-@pytest.mark.parametrize("second_area", ["", "same"])
-def test_lvm_writes_over_the_journal_without_complaint_when_its_ring_comes_round(second_area, lvm, loops):
-    before = builder.many_vdis(160, chained=True, area=builder.AREA_DEFAULT, second_area=second_area).disk
+def test_lvm_writes_over_the_journal_without_complaint_when_its_rings_come_round(lvm, loops):
+    before = builder.many_vdis(160, chained=True, area=builder.AREA_DEFAULT, second_area="same").disk
     loop = loops(before)
     own = lvm.over(loop.path)
     name = with_new_ids(vg_of(before), resignature(loop).ids).name
@@ -225,11 +191,7 @@ def text_offset(own, loop):
     return int(own.headers(loop.path)["mda_header_1.raw_locn[0].offset"])
 
 
-def with_dashes(ids):
-    return {dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}
-
-
-@pytest.mark.states("name", few=3)
+@pytest.mark.states("name")
 @pytest.mark.parametrize("name", ["golden tree", "two areas", "wrapped text", "4 KiB sectors", "500 VDIs"])
 def test_after_an_undo_lvm_sees_the_volume_group_it_saw_before(name, lvm, loops):
     before = LUNS[name]()

@@ -108,7 +108,7 @@ def test_libvhdi_reads_the_vhd_as_one_without_a_parent(seed, loops, lvm, tmp_pat
     assert not fields.get("Parent filename")
 
 
-@pytest.mark.states(few=2)
+@pytest.mark.states(few=1)
 @pytest.mark.parametrize("seed", (1, 2, 4, 6, 9, 12))
 def test_qemu_reads_the_vhd_where_no_slot_was_given_away(seed, loops, lvm, tmp_path):
     one = OnLoop(*on(loops, random_chain(seed, bat_entries=4096, free=40, stale=False, odd=False, depth=3)))

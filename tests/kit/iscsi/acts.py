@@ -171,67 +171,10 @@ def shut_window(connection, _subject):
 # -- answers --------------------------------------------------------------------------------------------------------
 
 
-def _data_in(pdus):
-    return [pdu for pdu in pdus if pdu.opcode == 0x25]
-
-
-def change_data_in(connection, subject, which=0, **how):
-    pieces = _data_in(subject[1])
-    if pieces:
-        change(connection, pieces[which], **how)
-
-
-def swap_data_in(_connection, subject):
-    pdus = subject[1]
-    if len(_data_in(pdus)) > 1:
-        pdus[0], pdus[1] = pdus[1], pdus[0]
-        pdus[0].flags, pdus[1].flags = pdus[1].flags, pdus[0].flags
-
-
-def drop_data_in(_connection, subject, which=0):
-    pdus = subject[1]
-    if len(_data_in(pdus)) > 1:
-        del pdus[which]
-
-
 def repeat_data_in(_connection, subject):
     pdus = subject[1]
     first = pdus[0]
     pdus.insert(0, Pdu(first.opcode, 0, lun=first.lun, tag=first.tag, words=first.words, data=first.data))
-
-
-def more_data_in(_connection, subject, size=512):
-    """Data beyond what was asked for, at the end of the last piece."""
-    pieces = _data_in(subject[1])
-    if pieces:
-        pieces[-1].data = bytes(pieces[-1].data) + bytes(size)
-
-
-def one_segment(_connection, subject):
-    """All data in one PDU, longer than the initiator takes."""
-    task, pdus = subject
-    pieces = _data_in(pdus)
-    if len(pieces) > 1:
-        pieces[-1].data, pieces[-1].words[4], pieces[-1].words[5] = bytes(task.result.data), 0, 0
-        del pdus[: len(pieces) - 1]
-
-
-def answer_twice(connection, subject):
-    for pdu in subject[1]:
-        connection.send(pdu)
-    again = Pdu(0x21, tag=subject[0].tag)
-    connection.send(again)
-    return True
-
-
-def data_for_write(connection, subject):
-    task, pdus = subject
-    pdus.insert(0, Pdu(0x25, tag=task.tag, words=[NO_TAG], data=bytes(512)))
-
-
-def r2t_for_read(connection, task):
-    connection.send(Pdu(0x31, lun=task.address, tag=task.tag, words=[0x77, 0, 0, 0, 0, 0, 512]))
-    return True
 
 
 def spoil(_connection, subject, part):
@@ -240,31 +183,6 @@ def spoil(_connection, subject, part):
 
 def garbage(connection, _task):
     connection.send_bytes(bytes(range(256)))
-    return True
-
-
-def change_r2t(connection, subject, **how):
-    change(connection, subject[1], **how)
-
-
-def r2t_beyond_burst(connection, subject):
-    """Asks for more at once than MaxBurstLength."""
-    task, r2t = subject
-    r2t.words[6] = connection.session.keys.number("MaxBurstLength") + 512
-    task.asked[2] = task.asked[1] + r2t.words[6]
-
-
-def r2t_beyond_data(_connection, subject):
-    task, r2t = subject
-    r2t.words[6] = task.wanted - r2t.words[5] + 512
-    task.asked[2] = task.wanted + 512
-
-
-def r2t_again(connection, subject):
-    """Asks a second time for what was already asked for, before it has come."""
-    r2t = subject[1]
-    connection.send(r2t)
-    connection.send(Pdu(r2t.opcode, lun=r2t.lun, tag=r2t.tag, words=list(r2t.words)))
     return True
 
 
@@ -308,7 +226,3 @@ def keep_write(connection, task):
     connection.session.late.append((task.lun, offset, bytes(task.data)))
     connection.target.note("kept a write", offset)
     return reset(connection, task)
-
-
-def land_late(connection, _subject):
-    connection.target.late_writes_land(besides=connection.session)

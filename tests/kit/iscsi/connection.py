@@ -8,6 +8,7 @@ import threading
 import traceback
 
 from .full_feature import FullFeature
+from .idle_time import Rest
 from .login import Login
 from .watch import SessionWatch
 from .wire import DATA_IN, NO_TAG, NOP_IN, R2T, RESPONSE, TASK_DONE, Broken, Gone, Pdu, Reader, after
@@ -38,7 +39,8 @@ class Connection:
         self.silent = self.deaf = False
         self.closed_window = False
         self._sock, self._ended = sock, threading.Event()
-        self._reader = Reader(sock, 8192)
+        self.rest = Rest([sock])
+        self._reader = Reader(sock, 8192, self.rest)
         self.digests = (False, False)
         self._out, self._sending = [], threading.Lock()
         self._phase = Login(self)
@@ -68,6 +70,7 @@ class Connection:
             self.target.ended(self)
             if why is not None:  # told last: a test that waited for it finds the session ended
                 self.target.note("gone", why)
+            self.rest.is_over = True
 
     def _serve(self):
         with self.target.lock:
@@ -75,7 +78,7 @@ class Connection:
         self.flush()
         while True:
             while self.deaf:
-                self._ended.wait()
+                self.rest.until_set(self._ended)
                 raise Gone("ended")
             self._idle()
             pdu = self._reader.next()

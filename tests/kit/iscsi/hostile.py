@@ -4,7 +4,7 @@
     with HostileTarget(luns=[Lun(0, 8 * MIB), Lun(300, disk=disk)], quirks=["busy", quirk("ping", times=None)],
                        chap=Chap("user", "secret")) as target:
         ... target.portal ("127.0.0.1:41233"), target.port, target.iqn, target.portals ...
-        target.wait_for("session")              # until it has happened, no sleep; fails after 10 s
+        target.wait_for("session")              # until it has happened, no sleep; fails after 10 minutes
         target.count("command", WRITE_10)       # how often something has happened
         target.lun(300).disk.peek(0, 512)       # what the LUN holds; .unflushed: what no flush has made durable
 
@@ -31,11 +31,12 @@ from typing import NamedTuple, Optional
 
 from . import scsi
 from .connection import RST, Connection, Session
+from .idle_time import AT_WORK, Rest
 from .lun import Lun
 from .options import Options
 from .quirks import quirk
 
-PATIENCE = 10.0  #: seconds that a test waits for something that should take none
+PATIENCE = 600.0  #: seconds that a test waits for something that should take none
 
 
 class Event(NamedTuple):
@@ -63,6 +64,7 @@ class HostileTarget:
         self._ignored, self._expected_isids = tuple(ignore), {}
         self._happened = threading.Condition()
         self._listeners, self._accepting, self._tsih = [], [], 0
+        self._doors = []  #: the Rest of each thread that accepts
         self._closing = False
         self.portals = []
 
@@ -105,8 +107,11 @@ class HostileTarget:
         ports = [int(portal.rsplit(":", 1)[1]) for portal in self.portals] or [0] * len(self.options.addresses)
         self._listeners = [_listener(*where) for where in zip(self.options.addresses, ports)]
         self.portals = [_portal(listener) for listener in self._listeners]
+        if self not in AT_WORK:
+            AT_WORK.append(self)
         for number, listener in enumerate(self._listeners):
-            thread = threading.Thread(target=self._accept, args=(listener, number), daemon=True)
+            self._doors.append(Rest())
+            thread = threading.Thread(target=self._accept, args=(listener, number, self._doors[-1]), daemon=True)
             self._accepting.append(thread)
             thread.start()
 
@@ -123,6 +128,11 @@ class HostileTarget:
             listener.close()
         self._listeners, self._accepting = [], []
 
+    @property
+    def rests(self):
+        with self.lock:
+            return self._doors + [connection.rest for connection in self._connections]
+
     def close(self):
         self._closing = True
         self.stop_listening()
@@ -130,6 +140,7 @@ class HostileTarget:
         for connection in list(self._connections):
             if not connection.join(PATIENCE):
                 self.failures.append("a connection's thread did not end")
+        AT_WORK.remove(self)
         self.late_writes_land()
 
     def check(self):
@@ -137,11 +148,13 @@ class HostileTarget:
         assert not self.failures, "\n".join(self.failures)
         assert not self.violations, "\n".join(f"{rule}: {text}" for rule, text in self.violations)
 
-    def _accept(self, listener, number):
+    def _accept(self, listener, number, rest):
         while True:
             try:
+                rest.until_readable(listener)
                 sock, _ = listener.accept()
             except OSError:
+                rest.is_over = True
                 return
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection(self, sock, number)

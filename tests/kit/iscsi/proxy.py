@@ -10,13 +10,14 @@ so a further Cut strikes the connection that came after. The bytes before the cu
 """
 
 import fcntl
-import select
 import socket
 import struct
 import termios
 import threading
 import time
 from typing import NamedTuple
+
+from .idle_time import AT_WORK, Rest
 
 RST, FIN, SILENCE = "RST", "FIN", "silence"
 _PIECE = 1 << 16
@@ -58,6 +59,7 @@ class CuttingProxy:
         self._lock = threading.Condition()
         self._passed = {"out": 0, "in": 0}
         self._links, self._threads = [], []
+        self.rests = []  #: of its threads
         self.pieces = []  #: [(number of the connection, way, bytes)], as they went through
         self.connections = self.cut = 0
 
@@ -73,56 +75,66 @@ class CuttingProxy:
         self._listener = socket.socket()
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(64)
-        self._start(self._accept)
+        AT_WORK.append(self)
+        self._start(self._accept, Rest())
         return self
 
     def __exit__(self, *_):
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join(10)
+        self._threads[0].join(60)
         self._listener.close()
         for link in list(self._links):
             link.stop()
+        AT_WORK.remove(self)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive(), "a thread of the proxy did not end"
 
     def lengths(self):
         with self._lock:
             return dict(self._passed)
 
-    def wait_for_cut(self, count=1, timeout=10.0):
+    def wait_for_cut(self, count=1, timeout=600.0):
         with self._lock:
             assert self._lock.wait_for(lambda: self.cut >= count, timeout), f"there was no cut in {timeout} s"
 
     # -- threads ----------------------------------------------------------------------------------------------------
 
-    def _start(self, function, *args):
-        thread = threading.Thread(target=function, args=args, daemon=True)
+    def _start(self, function, rest, *args):
+        def run():
+            try:
+                function(rest, *args)
+            finally:
+                rest.is_over = True
+
+        thread = threading.Thread(target=run, daemon=True)
         self._threads.append(thread)
+        self.rests.append(rest)
         thread.start()
 
-    def _accept(self):
+    def _accept(self, rest):
         while True:
             try:
+                rest.until_readable(self._listener)
                 near, _ = self._listener.accept()
             except OSError:
                 return
             self.connections += 1
             try:
-                far = socket.create_connection(self._to, 10)
+                far = socket.create_connection(self._to, 60)
             except OSError:
                 _reset(near)
                 continue
             link = _Link(near, far, self.connections)
             self._links.append(link)
-            self._start(self._forward, link)
+            self._start(self._forward, Rest([near, far]), link)
 
-    def _forward(self, link):
+    def _forward(self, rest, link):
         """Both directions of a connection, until it ends or is cut."""
         try:
             while True:
-                for source in select.select([link.near, link.far, link.waker], [], [])[0]:
-                    if source is link.waker or not self._pass_on(link, source):
+                for source in rest.until_readable(link.near, link.far, link.waker):
+                    if source is link.waker or not self._pass_on(rest, link, source):
                         return
         except OSError:
             pass  # one side has reset; the other one hears of it now
@@ -130,7 +142,7 @@ class CuttingProxy:
             link.close()
             self._links.remove(link)
 
-    def _pass_on(self, link, source):
+    def _pass_on(self, rest, link, source):
         way = "out" if source is link.near else "in"
         data = source.recv(_PIECE)
         if not data:
@@ -143,10 +155,13 @@ class CuttingProxy:
         self.pieces.append((link.number, way, data))
         if cut is None:
             return True
-        link.end(cut.how, sink)
         with self._lock:
             self.cut += 1
             self._lock.notify_all()
+        if cut.how == SILENCE:
+            rest.until_readable(link.waker)
+        elif cut.how == RST:
+            link.reset(sink)
         return False
 
     def _until_cut(self, way, data):
@@ -168,16 +183,13 @@ class _Link:
         self.waker, self._wake = socket.socketpair()
         for sock in (near, far):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.settimeout(30)
+            sock.settimeout(600)
 
-    def end(self, how, sink):
+    def reset(self, sink):
         """Bytes sent before a RST are taken by a receiver that reads at once; a FIN is behind them for sure."""
-        if how == SILENCE:
-            select.select([self.waker], [], [])
-        elif how == RST:
-            _await_taken(sink)
-            _linger(self.near)
-            _linger(self.far)
+        _await_taken(sink)
+        _linger(self.near)
+        _linger(self.far)
 
     def stop(self):
         try:
@@ -191,8 +203,8 @@ class _Link:
 
 
 def _await_taken(sock):
-    """Wait, a second at most, until the other side's kernel has acknowledged all that was sent."""
-    for _ in range(1000):
+    """Wait, a minute at most, until the other side's kernel has acknowledged all that was sent."""
+    for _ in range(60000):
         if not struct.unpack("i", _unsent(sock))[0]:
             return
         time.sleep(0.001)

@@ -14,7 +14,7 @@ from . import acts, scsi
 from .lun import Lun
 from .options import Chap
 
-LOGIN_ANSWER, TEXT_ANSWER, RESPONSE, LOGOUT_ANSWER, NOP_IN, R2T = 0x23, 0x24, 0x21, 0x26, 0x20, 0x31
+RESPONSE, NOP_IN = 0x21, 0x20
 ALL_BUT_INQUIRY = (0x00, scsi.READ_CAPACITY_10, scsi.SERVICE_ACTION_IN) + scsi.READS + scsi.WRITES + scsi.FLUSHES
 USER, TARGET_USER = Chap("user", "secret of user"), Chap("target", "secret of target")
 MUTUAL = {"chap": USER, "mutual": TARGET_USER}
@@ -62,8 +62,6 @@ def _sends(about, kind, act=acts.change, **how):
 def _answer(about, act, kinds=scsi.READS, options=None, **how):
     return Quirk(about, "answer", act, how, kinds=kinds, options=options or {})
 
-
-_SMALL = {"data_in_bytes": 512}
 
 CONNECTIONS = {
     "closes_at_once": Quirk("the connection is closed before the login", "connected", acts.close),
@@ -141,23 +139,8 @@ BAD_LOGINS = {
     "never_goes_on": _like("stays in the first stage for ever", hesitates=1 << 30),
     "endless_text": _like("an answer of many megabytes in parts", brings_up=tuple((f"X-{n}", "x" * 200)
                           for n in range(60000))),
-    "odd_version": Quirk("an active version that is not 0", "sends", acts.change, {"byte3": 2}, kinds=(LOGIN_ANSWER,),
-                         times=None),
-    "other_tag": Quirk("answers another task", "sends", acts.change, {"add": {"tag": 1}}, kinds=(LOGIN_ANSWER,),
-                       times=None),
-    "jumps": Quirk("goes to full feature at once, unasked", "sends", acts.change, {"flags": 0x83},
-                   kinds=(LOGIN_ANSWER,), times=None),
-    "answers_with_text": Quirk("another opcode for an answer", "sends", acts.change, {"opcode": TEXT_ANSWER},
-                               kinds=(LOGIN_ANSWER,), times=None),
-    "no_equals_sign": Quirk("text that is no key", "sends", acts.change, {"data": b"AuthMethod\0"},
-                            kinds=(LOGIN_ANSWER,), times=None),
-    "long_login": Quirk("more data than a login may have", "sends", acts.change, {"data": b"X=" + b"y" * 9000 + b"\0"},
-                        kinds=(LOGIN_ANSWER,), times=None),
     "burst_of_0": _like("a value that the key may not have", answers={"MaxBurstLength": "0"}),
     "burst_beyond_offer": _like("more than was offered", answers={"MaxBurstLength": "16777215"}),
-    "burst_no_number": _like("a value that is no number", answers={"FirstBurstLength": "many"}),
-    "digest_not_offered": _like("a digest that nobody offered", answers={"HeaderDigest": "CRC64"}),
-    "segment_of_1": _like("takes one byte at once", max_recv=1),
     "level_2": _like("an error recovery level beyond the offer", answers={"ErrorRecoveryLevel": "2"}),
 }  # fmt: skip
 
@@ -277,11 +260,6 @@ REFUSALS = {
 #: zeros must never count as data
 SHORT = {
     "good_with_residual": Quirk("GOOD, fewer data, residual", "result", acts.fewer_data, kinds=scsi.READS, times=None),
-    "good_with_fewer_data": Quirk("GOOD, fewer data, and no residual", "result", acts.fewer_data, {"residual": False},
-                                  kinds=scsi.READS, times=None),
-    "good_without_data": Quirk("GOOD, and no data at all", "result", acts.fewer_data, {"missing": 1 << 30,
-                               "residual": False}, kinds=scsi.READS, times=None),
-    "residual_of_full_read": Quirk("all data, a residual", "result", acts.says_residual, kinds=scsi.READS, times=None),
     "residual_of_write": Quirk("GOOD with a residual for a write", "result", acts.says_residual, kinds=scsi.WRITES,
                                times=None),
     "short_capacity": Quirk("READ CAPACITY with too few bytes", "result", acts.fewer_data, {"missing": 28},
@@ -355,27 +333,7 @@ SILENCES = {
 }  # fmt: skip
 #: what no target may send; the connection is given up, and the work is done on another one
 VIOLATIONS = {
-    "short_data_in": _answer("a piece in the middle is left out", acts.drop_data_in, options=_SMALL),
-    "data_in_out_of_order": _answer("two pieces change places", acts.swap_data_in, options=_SMALL),
     "data_in_repeated": _answer("a piece comes twice", acts.repeat_data_in),
-    "data_in_too_long": _answer("more data than asked for", acts.more_data_in),
-    "data_in_shifted": _answer("an offset that is too high", acts.change_data_in, add={"w5": 512}),
-    "data_in_far_away": _answer("an offset of 4 GiB", acts.change_data_in, w5=0xFFFFFE00),
-    "data_in_of_unknown_task": _answer("data for a task that there is not", acts.change_data_in, add={"tag": 0x1000}),
-    "data_in_for_write": Quirk("data for a write", "answer", acts.data_for_write, kinds=scsi.WRITES),
-    "data_in_beyond_segment": _answer("one PDU longer than was declared", acts.one_segment,
-                                      options={"data_in_bytes": 2048}),
-    "answer_twice": _answer("two answers for a task", acts.answer_twice, kinds=ALL_BUT_INQUIRY),
-    "answer_of_unknown_task": Quirk("an answer for no task", "sends", acts.change, {"add": {"tag": 77}},
-                                    kinds=(RESPONSE,)),
-    "r2t_beyond_burst": Quirk("asks for more than MaxBurstLength", "r2t", acts.r2t_beyond_burst,
-                              options={"keys": {"MaxBurstLength": 1024, "ImmediateData": "No"}}),
-    "r2t_beyond_data": Quirk("asks for more than there is", "r2t", acts.r2t_beyond_data,
-                             options={"keys": {"ImmediateData": "No"}}),
-    "r2t_of_0": Quirk("asks for nothing", "r2t", acts.change_r2t, {"w6": 0}, options={"keys": {"ImmediateData": "No"}}),
-    "r2t_of_unknown_task": Quirk("asks for data of a task that there is not", "r2t", acts.change_r2t,
-                                 {"add": {"tag": 0x1000}}, options={"keys": {"ImmediateData": "No"}}),
-    "r2t_for_read": Quirk("asks for data of a read", "arrived", acts.r2t_for_read, kinds=scsi.READS),
     "unknown_opcode": _sends("an opcode that the RFC does not have", RESPONSE, opcode=0x2B),
     "wrong_header_digest": Quirk("a header digest that is wrong", "answer", acts.spoil, {"part": "header"}, skip=6,
                                  options={"header_digest": ("CRC32C",), "data_digest": ("CRC32C",)}),

@@ -85,8 +85,8 @@ class Broken(Exception):
 class Reader:
     """PDUs out of a socket. `header_digest` and `data_digest` may change between two of them."""
 
-    def __init__(self, sock, max_data):
-        self._sock, self._pending = sock, b""
+    def __init__(self, sock, max_data, rest):
+        self._sock, self._pending, self._rest = sock, b"", rest
         self.header_digest = self.data_digest = False
         self.max_data = max_data
         self.received_bytes = 0
@@ -117,6 +117,7 @@ class Reader:
     def _exactly(self, size):
         while len(self._pending) < size:
             try:
+                self._rest.until_readable(self._sock)
                 piece = self._sock.recv(1 << 18)
             except OSError as error:
                 raise Gone(str(error)) from None

@@ -5,6 +5,7 @@ import socket
 import struct
 
 from kit.iscsi import scsi
+from kit.iscsi.idle_time import something_comes
 from kit.iscsi.negotiation import binary, binary_of, chap_response
 from kit.iscsi.wire import DATA_IN, NO_TAG, R2T, RESPONSE, Gone, Pdu, crc32c_bytes, pairs_of, text_of
 
@@ -25,12 +26,13 @@ class Plain:
 
     def __init__(self, target, portal=0, isid=ISID, lun=None):
         host, port = target.portals[portal].rsplit(":", 1)
-        self.sock = socket.create_connection((host.strip("[]"), int(port)), 10)
+        self.sock = socket.create_connection((host.strip("[]"), int(port)), 600)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.target, self.isid, self.cmd_sn, self.exp_stat_sn, self.tag = target, isid, 7, 0, 1
         self.lun = lun or (target.luns[0].address if target.luns else bytes(8))
         self.digests = (False, False)
         self.keys, self.max_cmd_sn = {}, None
+        self.lonely = False  #: a target that rests has no answer to come
 
     def __enter__(self):
         return self
@@ -46,6 +48,8 @@ class Plain:
     def exactly(self, size):
         data = b""
         while len(data) < size:
+            if self.lonely and not something_comes(self.sock):
+                raise Gone("no answer")
             piece = self.sock.recv(size - len(data))
             if not piece:
                 raise Gone("closed")

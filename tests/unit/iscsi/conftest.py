@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Time-outs that a test can wait for."""
+"""Time that passes by itself where nobody has anything to do."""
 
 import pytest
 
-from relvmoiscsi.iscsi import link, target_sessions
+from kit.iscsi import idle_time
 
 
 @pytest.fixture
-def short_waits(monkeypatch):
-    monkeypatch.setattr(link, "PING_SECONDS", 0.3)
-    monkeypatch.setattr(link, "SILENCE_SECONDS", 2.0)
-    monkeypatch.setattr(link, "NO_STEP_SECONDS", 3.0)
-    monkeypatch.setattr(link, "LOGOUT_SECONDS", 0.3)
-    monkeypatch.setattr(target_sessions, "_TRY_SECONDS", 0.05)
+def clock(monkeypatch):
+    return idle_time.patched_in(monkeypatch)

@@ -38,13 +38,13 @@ def only_numbers(host, port, family, kind, protocol, flags):
 def test_an_address_is_asked_of_nobody(host, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", never)
 
-    (found,) = resolve(Portal(host, 3260), 1)
+    (found,) = resolve(Portal(host, 3260), 60)
 
     assert found.place[:2] == (host, 3260)
 
 
 def test_a_name_may_have_several_addresses():
-    assert [found.place[0] for found in resolve(Portal("san", 3260), 1, only_numbers)] == ["127.0.0.1", "::1"]
+    assert [found.place[0] for found in resolve(Portal("san", 3260), 60, only_numbers)] == ["127.0.0.1", "::1"]
 
 
 def test_a_name_server_that_does_not_answer_is_given_up():
@@ -73,13 +73,13 @@ def test_a_name_that_nobody_knows_is_said(host):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     with pytest.raises(NotFound, match="has no address: .*Check the name") as caught:
-        resolve(Portal(host, 3260), 5, lookup)
+        resolve(Portal(host, 3260), 60, lookup)
 
     assert caught.value.sm_key == "DNSError"
 
 
 def test_a_portal_takes_a_connection_that_does_not_block(listener):
-    with connect(Portal("127.0.0.1", listener.getsockname()[1]), "", Deadline(5)) as connection:
+    with connect(Portal("127.0.0.1", listener.getsockname()[1]), "", Deadline(60)) as connection:
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         with pytest.raises(BlockingIOError):
             connection.recv(1)
@@ -87,7 +87,7 @@ def test_a_portal_takes_a_connection_that_does_not_block(listener):
 
 def test_nothing_listens():
     with pytest.raises(NotFound, match="Nothing listens at the portal 127.0.0.1:1") as caught:
-        connect(Portal("127.0.0.1", 1), "", Deadline(5))
+        connect(Portal("127.0.0.1", 1), "", Deadline(60))
 
     assert caught.value.sm_key == "ISCSITarget"
 
@@ -124,13 +124,13 @@ def test_each_reason_says_what_to_do(number, words):
 
 
 def test_a_connection_leaves_from_an_address(listener):
-    with connect(Portal("127.0.0.1", listener.getsockname()[1]), "127.0.0.5", Deadline(5)) as connection:
+    with connect(Portal("127.0.0.1", listener.getsockname()[1]), "127.0.0.5", Deadline(60)) as connection:
         assert connection.getsockname()[0] == "127.0.0.5"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may choose a network interface")
 def test_a_connection_leaves_through_an_interface(listener):
-    with connect(Portal("127.0.0.1", listener.getsockname()[1]), "lo", Deadline(5)) as connection:
+    with connect(Portal("127.0.0.1", listener.getsockname()[1]), "lo", Deadline(60)) as connection:
         option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
         assert option.rstrip(b"\0") == b"lo"
 
@@ -138,7 +138,7 @@ def test_a_connection_leaves_through_an_interface(listener):
 @pytest.mark.parametrize("interface", ["no-such-nic", "192.0.2.77"])
 def test_an_interface_that_is_not_there_is_named(interface, listener):
     with pytest.raises(Refused, match=f"through {interface}") as caught:
-        connect(Portal("127.0.0.1", listener.getsockname()[1]), interface, Deadline(5))
+        connect(Portal("127.0.0.1", listener.getsockname()[1]), interface, Deadline(60))
 
     assert caught.value.sm_key == "ISCSIInitiator"
 

@@ -15,6 +15,8 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun
 from relvmoiscsi.iscsi.link import Link
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ME = Initiator("iqn.2026-01.test:me", "0a0b0c0d-0000-4000-8000-000000000001")
 SCSI_ID = Lun(0).scsi_id
 
@@ -33,7 +35,7 @@ def resignatured(device, name):
     return engine.resignature(device, prepared)
 
 
-def over_iscsi(target, name, port=None, seconds=30):
+def over_iscsi(target, name, port=None, seconds=50):
     where = [Portal("127.0.0.1", port or target.port)]
     with open_lun(where, target.iqn, ME, SCSI_ID, True, Deadline(seconds)) as device:
         return resignatured(device, name)

@@ -6,7 +6,6 @@ The target watches the initiator at the same time, and fails the test for each r
 
 import random
 import re
-import time
 
 import pytest
 
@@ -21,7 +20,7 @@ from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import Credentials, Initiator, LunInfo, Portal, Target, discover, link, list_luns, open_lun
 
-pytestmark = pytest.mark.usefixtures("short_waits")
+pytestmark = pytest.mark.usefixtures("clock")
 
 ME = Initiator("iqn.2026-01.test:me", "0a0b0c0d-0000-4000-8000-000000000001")
 DATA = bytes(range(256)) * 16
@@ -31,7 +30,7 @@ WORKED_WITH = ("redirects", "brief statuses", "logins", "chaps", "flow", "unread
 #: those over which a session is lost or given up, and another one ends the work
 OVERCOME = ("losses", "violations", "silences")
 #: of these families, the ones that end otherwise
-EXCEPT = {"no_luns", "thousands_of_luns", "data_in_beyond_segment"}
+EXCEPT = {"no_luns", "thousands_of_luns"}
 
 
 def portals_of(target):
@@ -48,7 +47,7 @@ def credentials_of(target):
     return Credentials(*(options.chap or ("", "")), *(options.mutual or ("", "")))
 
 
-def work(target, seconds=20.0, portals=None, credentials=None):
+def work(target, seconds=50.0, portals=None, credentials=None):
     """Read, write, flush, read again through everything."""
     lun = target.luns[0]
     name = lun.scsi_id if lun.naa else LunInfo(lun.address).number
@@ -67,7 +66,7 @@ def work(target, seconds=20.0, portals=None, credentials=None):
 
 
 def opened(target):
-    return open_lun(portals_of(target), target.iqn, ME, 0, False, Deadline(9))
+    return open_lun(portals_of(target), target.iqn, ME, 0, False, Deadline(50))
 
 
 def assert_it_fired(target, name):
@@ -127,16 +126,7 @@ REFUSED = {
     "silent_in_second_stage": ("ISCSITarget", "has said nothing"),
     "never_goes_on": ("ISCSITarget", "within 20 requests"),
     "endless_text": ("ISCSITarget", "bytes of text"),
-    "odd_version": ("ISCSITarget", "something else"),
-    "other_tag": ("ISCSITarget", "something else"),
-    "jumps": ("ISCSITarget", "another stage"),
-    "answers_with_text": ("ISCSITarget", "something else"),
-    "no_equals_sign": ("ISCSITarget", "key=value"),
-    "long_login": ("ISCSITarget", "more in one PDU"),
     "burst_of_0": ("ISCSITarget", "MaxBurstLength='0'"),
-    "burst_no_number": ("ISCSITarget", "FirstBurstLength='many'"),
-    "digest_not_offered": ("ISCSITarget", "CRC64"),
-    "segment_of_1": ("ISCSITarget", "MaxRecvDataSegmentLength='1'"),
     "alua_standby": ("ISCSIDevice", "No portal of the target has a path"),
     "alua_unavailable": ("ISCSIDevice", "No portal of the target has a path"),
     "attention_for_ever": ("ISCSIDevice", "6/29/00"),
@@ -149,9 +139,6 @@ REFUSED = {
     "check_without_sense": ("ISCSIDevice", "4/00/00"),
     "unknown_status": ("ISCSIDevice", "status 3e"),
     "good_with_residual": ("EIO", "moved 3584 of 4096 bytes"),
-    "good_with_fewer_data": ("EIO", "moved 3584 of 4096 bytes"),
-    "good_without_data": ("EIO", "moved 0 of 4096 bytes"),
-    "residual_of_full_read": ("EIO", "moved 3584 of 4096 bytes"),
     "short_capacity": ("ISCSIDevice", "does not tell its size"),
     **{name: ("ISCSILogin", "could not prove itself") for name in FAMILIES["cheats"] if name != "cheats_reflected"},
 }
@@ -250,8 +237,8 @@ def test_what_does_not_matter_or_comes_once_is_passed_over(name):
 
 def test_a_target_that_is_busy_for_ever_is_waited_for_until_the_deadline():
     with HostileTarget(quirks=["busy_for_ever"]) as target:
-        with pytest.raises(RelvmoiscsiError, match="The 1 seconds of this call were over") as caught:
-            work(target, seconds=1)
+        with pytest.raises(RelvmoiscsiError, match="The 5 seconds of this call were over") as caught:
+            work(target, seconds=5)
 
         assert caught.value.sm_key == "SRUnavailable"
 
@@ -276,7 +263,7 @@ def test_a_portal_that_is_out_of_reach_is_not_taken_for_the_standby_one():
 
 
 def test_a_portal_that_is_silent_leaves_time_for_the_next_one(monkeypatch):
-    monkeypatch.setattr("relvmoiscsi.iscsi.link.SILENCE_SECONDS", 60)
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 60)
     with HostileTarget(quirks=["silent_at_once"], addresses=("127.0.0.1", "127.0.0.1")) as target:
         fires = target.fire
         target.fire = lambda connection, *rest: connection.portal_number == 0 and fires(connection, *rest)
@@ -285,7 +272,7 @@ def test_a_portal_that_is_silent_leaves_time_for_the_next_one(monkeypatch):
 
 
 def test_of_portals_that_all_fail_a_refusal_is_told_before_a_silence(monkeypatch):
-    monkeypatch.setattr("relvmoiscsi.iscsi.link.SILENCE_SECONDS", 60)
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 60)
     with HostileTarget(quirks=["silent_at_once"]) as silent, HostileTarget(quirks=["status_0202"]) as strict:
         with pytest.raises(RelvmoiscsiError, match="does not allow this initiator name"):
             work(strict, seconds=3, portals=[*portals_of(silent), *portals_of(strict)])
@@ -310,15 +297,15 @@ def isids(target):
 def test_sessions_that_write_have_the_isid_of_the_lun_and_readers_have_random_ones():
     with HostileTarget([Lun(0), Lun(1)]) as target:
         for lun in target.luns:
-            with open_lun(portals_of(target), target.iqn, ME, lun.scsi_id, True, Deadline(9)):
+            with open_lun(portals_of(target), target.iqn, ME, lun.scsi_id, True, Deadline(50)):
                 pass
-        with open_lun(portals_of(target), target.iqn, ME, target.luns[0].scsi_id, True, Deadline(9)):
+        with open_lun(portals_of(target), target.iqn, ME, target.luns[0].scsi_id, True, Deadline(50)):
             target.new_call()
-            list_luns(portals_of(target), target.iqn, ME, Deadline(9))
-            with open_lun(portals_of(target), target.iqn, ME, target.luns[0].scsi_id, False, Deadline(9)):
+            list_luns(portals_of(target), target.iqn, ME, Deadline(50))
+            with open_lun(portals_of(target), target.iqn, ME, target.luns[0].scsi_id, False, Deadline(50)):
                 pass
         other = ME._replace(host_uuid="0a0b0c0d-0000-4000-8000-000000000002")
-        with open_lun(portals_of(target), target.iqn, other, target.luns[0].scsi_id, True, Deadline(9)):
+        with open_lun(portals_of(target), target.iqn, other, target.luns[0].scsi_id, True, Deadline(50)):
             pass
 
         first, second, again, listing, reading, elsewhere = isids(target)
@@ -331,14 +318,14 @@ def test_sessions_that_write_have_the_isid_of_the_lun_and_readers_have_random_on
 def test_the_next_call_ends_the_session_of_a_killed_one_with_its_late_writes():
     with HostileTarget(quirks=[quirk("late_write")]) as target:
         scsi_id = target.luns[0].scsi_id
-        killed = open_lun(portals_of(target), target.iqn, ME, scsi_id, True, Deadline(9))
+        killed = open_lun(portals_of(target), target.iqn, ME, scsi_id, True, Deadline(50))
         device = killed.__enter__()
         device._sessions.log_in_again = lambda attempt: (_ for _ in ()).throw(KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             device.write([Chunk(0, b"L" * 512)])
         target.new_call()
 
-        with open_lun(portals_of(target), target.iqn, ME, scsi_id, True, Deadline(9)) as device:
+        with open_lun(portals_of(target), target.iqn, ME, scsi_id, True, Deadline(50)) as device:
             device.write([Chunk(0, b"N" * 512)])
             target.late_writes_land()
             assert device.read([Range(0, 512)]) == [b"N" * 512]
@@ -350,7 +337,7 @@ def test_a_late_write_in_another_portal_group_is_ended_by_a_reset_of_the_lun():
     with HostileTarget(quirks=["late_write_elsewhere"]) as target:
         first, second = portals_of(target)
         scsi_id = target.luns[0].scsi_id
-        with open_lun([first, second], target.iqn, ME, scsi_id, True, Deadline(9)) as device:
+        with open_lun([first, second], target.iqn, ME, scsi_id, True, Deadline(50)) as device:
             sessions = device._sessions
             sessions.portals = (second, first)
             device.write([Chunk(0, b"N" * 512)])
@@ -367,7 +354,7 @@ def test_a_late_write_in_another_portal_group_is_ended_by_a_reset_of_the_lun():
 @pytest.mark.parametrize("name", ["discovery_of_900", "discovery_of_900_by_c"])
 def test_a_discovery_of_900_targets(name):
     with HostileTarget(quirks=[name]) as target:
-        found = discover(portals_of(target), ME, Credentials(), Deadline(9))
+        found = discover(portals_of(target), ME, Credentials(), Deadline(50))
 
         assert len(found) == 901
         assert found[0] == Target(target.iqn, tuple(portals_of(target)))
@@ -375,13 +362,13 @@ def test_a_discovery_of_900_targets(name):
 
 def test_a_discovery_in_bytes_is_the_same():
     with HostileTarget(quirks=["discovery_in_bytes"]) as target:
-        assert [one.iqn for one in discover(portals_of(target), ME, Credentials(), Deadline(9))] == [target.iqn]
+        assert [one.iqn for one in discover(portals_of(target), ME, Credentials(), Deadline(50))] == [target.iqn]
 
 
 @pytest.mark.parametrize("name", ["discovery_silent", "discovery_closes"])
 def test_a_discovery_without_an_answer_is_an_error(name):
     with HostileTarget(quirks=[name]) as target, pytest.raises(RelvmoiscsiError) as caught:
-        discover(portals_of(target), ME, Credentials(), Deadline(9))
+        discover(portals_of(target), ME, Credentials(), Deadline(50))
 
     assert caught.value.sm_key == "ISCSITarget"
 
@@ -397,7 +384,7 @@ def test_a_discovery_without_an_answer_is_an_error(name):
 )
 def test_a_discovery_goes_without_chap_first_and_with_it_after_a_refusal(options, logins):
     with HostileTarget(chap=USER, **options) as target:
-        found = discover(portals_of(target), ME, Credentials(*USER), Deadline(9))
+        found = discover(portals_of(target), ME, Credentials(*USER), Deadline(50))
 
         assert [one.iqn for one in found] == [target.iqn]
         assert target.count("connected") == logins
@@ -424,7 +411,7 @@ def test_a_target_that_is_not_there_is_asked_for_at_the_discovery_and_not_waited
 def test_luns_are_listed_with_what_they_say_of_themselves():
     luns = [Lun(0), Lun(3, read_only=True), Lun(300, 1 << 21, block_size=4096), Lun(301, naa="", serial="S9")]
     with HostileTarget(luns) as target:
-        found = list_luns(portals_of(target), target.iqn, ME, Deadline(9))
+        found = list_luns(portals_of(target), target.iqn, ME, Deadline(50))
 
     assert [one.number for one in found] == [0, 3, 300, 301]
     assert [one.scsi_id for one in found[:3]] == [lun.scsi_id for lun in luns[:3]]
@@ -441,7 +428,7 @@ def test_luns_are_listed_with_what_they_say_of_themselves():
 def test_of_many_luns_only_the_wanted_one_is_asked_for_its_size():
     luns = [Lun(number) for number in range(300)]
     with HostileTarget(luns) as target:
-        with open_lun(portals_of(target), target.iqn, ME, luns[250].scsi_id, False, Deadline(9)) as device:
+        with open_lun(portals_of(target), target.iqn, ME, luns[250].scsi_id, False, Deadline(50)) as device:
             assert device.info.number == 250
 
         assert target.count("command", scsi.SERVICE_ACTION_IN) == 1
@@ -450,7 +437,7 @@ def test_of_many_luns_only_the_wanted_one_is_asked_for_its_size():
 def test_a_lun_that_is_not_there_is_said_with_those_that_are():
     with HostileTarget([Lun(0), Lun(7)]) as target:
         for lun, there in (("3600", target.luns[0].scsi_id + ", " + target.luns[1].scsi_id), (5, "0, 7")):
-            asked = open_lun(portals_of(target), target.iqn, ME, lun, False, Deadline(9))
+            asked = open_lun(portals_of(target), target.iqn, ME, lun, False, Deadline(50))
             with pytest.raises(RelvmoiscsiError, match=f"No LUN {lun} is behind .* there are {there}") as caught, asked:
                 pass
             assert caught.value.sm_key == "ISCSIDevice"
@@ -469,13 +456,13 @@ def test_digests_that_python_has_to_compute_limit_what_should_be_copied(monkeypa
 # --- a connection that is cut, and one that waits
 
 
-def test_a_target_that_is_quiet_is_pinged_and_one_that_answers_pings_is_waited_for_longer():
+def test_a_target_that_is_quiet_is_pinged_and_one_that_answers_pings_is_waited_for_longer(clock):
     with HostileTarget(quirks=["one_never_answered"]) as target:
-        started = time.monotonic()
+        started = clock.now
         work(target)
 
         assert target.count("pinged") >= 2
-        assert time.monotonic() - started >= link.NO_STEP_SECONDS > link.SILENCE_SECONDS
+        assert clock.now - started >= link.NO_STEP_SECONDS > link.SILENCE_SECONDS
 
 
 def test_a_connection_that_is_lost_while_nobody_looks_is_made_anew():

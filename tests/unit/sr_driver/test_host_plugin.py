@@ -39,17 +39,11 @@ def answer(*argv):
 
 
 @by_each_python
-def test_version(python):
-    assert answer(python, PLUGIN, call_of("version")) == __version__
-
-
-@by_each_python
 def test_doctor(python):
     version, findings = from_json(answer(python, PLUGIN, call_of("doctor")))
 
     assert version == __version__
-    assert [finding.name for finding in findings] == ["dom0"]
-    assert "pool" not in [finding.name for finding in findings]
+    assert [finding.name for finding in findings] == ["dom0"], "and nothing of the pool"
 
 
 def test_lun():
@@ -63,10 +57,6 @@ def test_a_lun_that_is_not_named_is_a_failure_in_words():
     code, function, _, problem = answer(PLUGIN, call_of("lun"))
 
     assert (code, function) == ("XENAPI_PLUGIN_FAILURE", "lun") and "SCSIid" in problem
-
-
-def test_its_first_line_finds_a_python():
-    assert answer(PLUGIN, call_of("version")) == __version__
 
 
 @pytest.mark.parametrize(
@@ -115,7 +105,7 @@ def test_it_writes_no_byte_code(tmp_path):
     (tmp_path / "drivers/plugins").mkdir(parents=True)
     shutil.copy(str(PLUGIN), str(tmp_path / "drivers/plugins"))
 
-    from_json(answer(tmp_path / "drivers/plugins/relvmoiscsi", call_of("doctor")))
+    assert answer(tmp_path / "drivers/plugins/relvmoiscsi", call_of("version")) == __version__
 
     assert [path for path in tmp_path.rglob("*") if path.suffix == ".pyc"] == []
 
@@ -131,7 +121,6 @@ def test_in_a_pool(pool):
     pool.api.host_plugins.directories[pool.master] = PLUGIN.parent
 
     with client.connected(pool) as session:
-        assert session.xenapi.host.call_plugin(pool.master, "relvmoiscsi", "version", {}) == __version__
         assert json.loads(session.xenapi.host.call_plugin(pool.master, "relvmoiscsi", "doctor", {}))["findings"]
         with pytest.raises(client.XenAPI.Failure) as caught:
             session.xenapi.host.call_plugin(pool.master, "relvmoiscsi", "undo", {})

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from kit.clock import Clock
+from kit.clock import Clock, over_after
 from kit.scripted_events import waiting_with
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import Refused
@@ -239,22 +239,21 @@ def test_a_disk_in_use_is_refused_and_the_others_are_free_again(world, monkeypat
 def test_a_path_that_is_known_to_be_dead_is_not_asked_nor_opened_nor_looked_at(world):
     world.has_disk("sdb", "8:16")
     world.has_disk("sdc", "8:32", state="transport-offline")
-    world.ids["sdc"] = lambda: time.sleep(60)
-    begun = time.monotonic()
+    world.ids["sdc"] = lambda: time.sleep(6000)
 
     with exclusive_open(LUN, NO_DEADLINE, world.host) as found:
         assert found == [world.node("sdb")]
 
-    assert world.events() == {"sdb"} and time.monotonic() - begun < 10
+    assert world.events() == {"sdb"}
 
 
 def test_a_path_that_does_not_answer_is_given_up(world, monkeypatch):
-    monkeypatch.setattr(paths, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(paths, "ANSWER_SECONDS", 600)
     world.has_disk("sdb", "8:16")
     world.has_disk("sdc", "8:32")
-    world.ids["sdc"] = lambda: time.sleep(60)
+    world.ids["sdc"] = lambda: time.sleep(6000)
 
-    with exclusive_open(LUN, NO_DEADLINE, world.host) as found:
+    with exclusive_open(LUN, Deadline(6000, over_after(1, monkeypatch)), world.host) as found:
         assert found == [world.node("sdb")]
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from kit.clock import over_after
 from kit.sparse import SparseDisk
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import Chunk, Range
@@ -64,7 +65,7 @@ def disks(tmp_path, monkeypatch):
         if path.endswith("sdy"):
             return None
         if path.endswith("sdz"):
-            time.sleep(60)
+            time.sleep(6000)
         return SCSI_ID
 
     monkeypatch.setattr(scsi, "live_scsi_id", ids)
@@ -83,8 +84,8 @@ def test_what_paths_show(disks):
 
 
 @pytest.mark.processes
-def test_a_path_that_fails_or_refuses_or_hangs_or_is_gone_is_left_out(disks, caplog):
-    found = look(["sdb", "sdx", "sdy", "sdz", "sdgone"], Deadline(2), disks)
+def test_a_path_that_fails_or_refuses_or_hangs_or_is_gone_is_left_out(disks, caplog, monkeypatch):
+    found = look(["sdb", "sdx", "sdy", "sdz", "sdgone"], Deadline(600, over_after(4, monkeypatch)), disks)
 
     assert list(found) == ["sdb"]
     assert all(f"the disk {name} does not answer" in caplog.text for name in ("sdx", "sdy", "sdz", "sdgone"))

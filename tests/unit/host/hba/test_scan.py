@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from kit.clock import over_after
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.hba import scan as scan_module
@@ -48,13 +49,14 @@ def test_an_adapter_that_cannot_be_scanned_is_told_and_the_others_are(world):
     assert os.path.getsize(switch(world, 3)) == len("- - -")
 
 
-def test_one_that_hangs_is_given_up_and_holds_up_no_other(world):
+def test_one_that_hangs_is_given_up_and_holds_up_no_other(world, monkeypatch):
     os.mkfifo(switch(world, 1))  # opened for writing, it waits for a reader
+    deadline = Deadline(600, over_after(3, monkeypatch))
 
-    (sentence,) = scan(places(adapters(host=world.host), host=world.host), Deadline(1.5), world.host)
+    (sentence,) = scan(places(adapters(host=world.host), host=world.host), deadline, world.host)
 
     assert sentence.startswith(
-        "host1 (fcoe): The 1.5 seconds of this call were over before an adapter had been scanned"
+        "host1 (fcoe): The 600 seconds of this call were over before an adapter had been scanned"
     )
     assert os.path.getsize(switch(world, 3)) == len("- - -")
 

@@ -4,12 +4,12 @@
 import fcntl
 import logging
 import os
-import threading
-import time
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
+from kit.clock import Clock
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.locks import lvm_locks as lock
@@ -65,6 +65,7 @@ def test_the_lock_of_orphans_comes_first_then_the_groups_by_name_and_no_other(di
 
     assert taken == [os.path.join(directory, name) for name in ("P_orphans", "V_" + NEW, "V_" + OLD)]
     assert files == ["P_orphans", "V_" + NEW, "V_" + OLD]
+    assert os.listdir(directory) == [], "those that were made go with the locks"
 
 
 def test_commands_that_hold_or_want_locks_of_other_groups_and_the_global_lock_wait_for_nothing(directory, other):
@@ -84,13 +85,6 @@ def test_while_a_lock_is_held_nobody_else_gets_it(directory, other):
                 other.take(name)
 
 
-def test_lock_files_that_were_made_go_with_the_locks(directory):
-    with lvm_locks([OLD], directory):
-        assert sorted(os.listdir(directory)) == ["P_orphans", "V_" + OLD]
-
-    assert os.listdir(directory) == []
-
-
 def test_locks_are_released_after_a_failure_too(directory):
     with pytest.raises(KeyError), lvm_locks([OLD], directory):
         raise KeyError
@@ -98,23 +92,33 @@ def test_locks_are_released_after_a_failure_too(directory):
     assert os.listdir(directory) == []
 
 
-def test_a_lock_that_stays_taken_is_refused_by_name_and_the_others_are_released(directory, other):
+@pytest.fixture
+def clock(monkeypatch):
+    """It goes on while a lock is waited for; then `clock.does` is done."""
+    found = Clock()
+    found.does = lambda: None
+    monkeypatch.setattr(flock, "pause", lambda seconds: (found.sleep(seconds), found.does()))
+    for module in (flock, lock):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=found))
+    return found
+
+
+def test_a_lock_that_stays_taken_is_refused_by_name_and_the_others_are_released(directory, other, clock):
     other.take("V_" + OLD)
-    begun = time.monotonic()
+    begun = clock.now
 
     with pytest.raises(Refused) as caught, ExitStack() as block:
-        block.enter_context(lvm_locks([NEW, OLD], directory, timeout=0.2))
+        block.enter_context(lvm_locks([NEW, OLD], directory, timeout=20))
 
     assert os.path.join(directory, "V_" + OLD) in str(caught.value)
     assert str(caught.value).endswith("Nothing was written.")
-    assert time.monotonic() - begun >= 0.2
+    assert 20 <= clock.now - begun < 21
     assert os.listdir(directory) == ["V_" + OLD]
 
 
-def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, other):
+def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, other, clock):
     other.take("V_" + OLD)
-    releaser = threading.Timer(0.2, other.release, ["V_" + OLD])
-    releaser.start()
+    clock.does = other.end
 
     with lvm_locks([OLD], directory, timeout=20) as locks:
         path = paths_of(locks)[-1]
@@ -122,15 +126,14 @@ def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, oth
         with pytest.raises(BlockingIOError):
             other.take("V_" + OLD)
 
-    releaser.join()
     assert not os.path.exists(path)
 
 
-def test_a_lock_file_that_is_replaced_all_the_time_is_given_up(directory, monkeypatch):
+def test_a_lock_file_that_is_replaced_all_the_time_is_given_up(directory, clock, monkeypatch):
     monkeypatch.setattr(flock, "is_current", lambda _path, _descriptor: False)
 
     with pytest.raises(Refused, match="V_" + OLD):
-        LvmLocks().take(os.path.join(directory, "V_" + OLD), time.monotonic() + 0.05)
+        LvmLocks().take(os.path.join(directory, "V_" + OLD), clock.now)
 
 
 def test_an_interrupted_wait_leaves_no_descriptor_open(directory, monkeypatch):
@@ -149,10 +152,10 @@ def test_an_interrupted_wait_leaves_no_descriptor_open(directory, monkeypatch):
         os.fstat(opened[0])
 
 
-def test_at_least_one_attempt_is_made_whatever_the_deadline(directory):
+def test_at_least_one_attempt_is_made_whatever_the_deadline(directory, clock):
     descriptor = os.open(os.path.join(directory, "file"), os.O_CREAT | os.O_RDWR)
 
-    assert flock.take_before(descriptor, time.monotonic() - 5)
+    assert flock.take_before(descriptor, clock.now - 5)
 
     os.close(descriptor)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""SM's locks are taken so that SM waits, and given back; session reference files lose no line but ours.
+"""SM's locks are taken so that SM waits, and given back.
 
 The other side of each lock is done as SM does it: fcntl from another process, flock, a server that greets.
 """
@@ -13,12 +13,15 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 import relvmoiscsi
+from kit.clock import Clock
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Completed
+from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.sm_locks import Busy, lun_lock, lvm_lock
 from relvmoiscsi.host.this_host import Host
 
@@ -77,12 +80,12 @@ def in_root(root, name):
 
 @pytest.mark.processes
 def test_we_wait_for_sm(root):
-    with SmHolder(in_root(root, LVM)) as sm, pytest.raises(Refused) as caught, lvm_lock(Host(root), timeout=0.1):
+    with SmHolder(in_root(root, LVM)) as sm, pytest.raises(Refused) as caught, lvm_lock(Host(root), timeout=0):
         pytest.fail("taken twice")
     assert f"held by process {sm.process.pid} and" in str(caught.value)
     assert str(caught.value).endswith("Nothing was changed.")
 
-    with lvm_lock(Host(root), timeout=0.1):
+    with lvm_lock(Host(root)):
         pass
 
 
@@ -124,9 +127,7 @@ def test_another_call_of_ours_is_named_with_its_lun(root, taken, more):
 
 
 def test_two_of_ours_exclude_each_other_even_in_one_process(root):
-    with lvm_lock(Host(root)), pytest.raises(Refused, match="held by another program"), lvm_lock(
-        Host(root), timeout=0.1
-    ):
+    with lvm_lock(Host(root)), pytest.raises(Refused, match="held by another program"), lvm_lock(Host(root), timeout=0):
         pytest.fail("taken twice")
 
 
@@ -257,7 +258,7 @@ def test_a_fairlock_is_held_while_the_block_runs(short_root):
         with lvm_lock(Host(short_root)):
             # The file lock, which would be the first to be waited for, out of the way.
             os.rename(in_root(short_root, LVM), in_root(short_root, "elsewhere"))
-            with pytest.raises(Refused, match="devicemapper is held by"), lvm_lock(Host(short_root), timeout=0.2):
+            with pytest.raises(Refused, match="devicemapper is held by"), lvm_lock(Host(short_root), timeout=0):
                 pytest.fail("taken twice")
         with lvm_lock(Host(short_root)):
             pass
@@ -289,13 +290,16 @@ def test_a_fairlock_service_that_does_not_run_is_started(short_root):
     services[0].stop(short_root)
 
 
-def test_a_fairlock_service_that_cannot_be_started_is_an_error(short_root, caplog):
+def test_a_fairlock_service_that_cannot_be_started_is_an_error(short_root, caplog, monkeypatch):
     os.makedirs("run/fairlock")
+    clock = Clock()
+    monkeypatch.setattr(sm_locks, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(sm_locks.terminated, "pause", clock.sleep)
 
     def run(argv, **_):
         raise CommandFailed(argv, 5, "Unit not found.")
 
-    with pytest.raises(Refused, match="does not answer: No such file"), lvm_lock(Host(short_root, run), timeout=0.1):
+    with pytest.raises(Refused, match="does not answer: No such file"), lvm_lock(Host(short_root, run)):
         pytest.fail("locked")
     assert caplog.text.count("Unit not found") == 1
 
@@ -316,7 +320,7 @@ def test_a_fairlock_service_that_ends_is_asked_again(short_root):
 
         thread = threading.Thread(target=end)
         thread.start()
-        with lvm_lock(Host(short_root), timeout=10):
+        with lvm_lock(Host(short_root), timeout=600):
             pass
         thread.join()
 
@@ -328,7 +332,7 @@ def test_a_full_queue_is_waited_for(short_root):
         server.listen(0)
         with socket.socket(socket.AF_UNIX) as first:
             first.connect(FAIRLOCK)
-            with pytest.raises(Refused, match="too many wait|is held by"), lvm_lock(Host(short_root), timeout=0.2):
+            with pytest.raises(Refused, match="too many wait|is held by"), lvm_lock(Host(short_root), timeout=0):
                 pytest.fail("locked")
 
 
@@ -348,7 +352,7 @@ def test_other_failures_of_a_fairlock_go_through(short_root, monkeypatch):
 
 def test_a_lun_is_for_one_at_a_time(root):
     with lun_lock("36001405abc", Host(root)):
-        with pytest.raises(Refused, match="36001405abc is held by"), lun_lock("36001405abc", Host(root), timeout=0.1):
+        with pytest.raises(Refused, match="36001405abc is held by"), lun_lock("36001405abc", Host(root), timeout=0):
             pytest.fail("taken twice")
         with lun_lock("36001405def", Host(root), timeout=0):
             pass
@@ -367,13 +371,13 @@ def test_who_waited_for_a_lun_locks_the_file_that_is_there_now(root):
         def wait():
             with lun_lock("36001405abc", Host(root)):
                 taken.set()
-                done.wait(10)
+                done.wait()
 
         thread = threading.Thread(target=wait)
         thread.start()
         os.unlink(path)
-    assert taken.wait(10)
-    with pytest.raises(Refused), lun_lock("36001405abc", Host(root), timeout=0.1):
+    assert taken.wait(600)
+    with pytest.raises(Refused), lun_lock("36001405abc", Host(root), timeout=0):
         pytest.fail("taken twice")
     done.set()
     thread.join()
@@ -390,6 +394,3 @@ def test_a_lun_lock_that_was_removed_meanwhile_is_only_logged(root, caplog):
 def test_what_is_no_scsi_id_is_refused(root, scsi_id):
     with pytest.raises(UsageError), lun_lock(scsi_id, Host(root)):
         pytest.fail("locked")
-
-
-# --- session reference files

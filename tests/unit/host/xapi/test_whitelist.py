@@ -85,6 +85,14 @@ def host(tmp_path):
     return make
 
 
+@pytest.fixture
+def synced(host):
+    """A stock host with our drop-in."""
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    return dom0
+
+
 # --- whether there is a drop-in, and what it says
 
 
@@ -96,27 +104,27 @@ def test_the_list_of_the_drop_in_that_wins_is_the_one_that_is_repeated(host):
     assert dom0.xapi_list() == ("ext", "linstor", "relvmoiscsi", "relvmohba")
 
 
-@pytest.mark.parametrize("accepting", ["*", "ext * nfs", "ext relvmoiscsi relvmohba", "RELVMOHBA ReLVMoISCSI"])
-def test_nothing_is_written_where_xapi_accepts_us_already(host, accepting):
-    dom0 = host({CONF: b"sm-plugins = " + accepting.encode()}, DIRECTORY)
-    before = dom0.tree()
-
-    outcome = dom0.sync()
-
-    assert dom0.tree() == before
-    assert not outcome.changed
-    assert outcome.sentence == "/etc/xapi.conf accepts relvmoiscsi and relvmohba already."
+ACCEPTED = "/etc/xapi.conf accepts relvmoiscsi and relvmohba already."
+NO_LIST = "Neither /etc/xapi.conf nor /etc/xapi.conf.d sets sm-plugins: nothing was written."
 
 
-@pytest.mark.parametrize("tree", [{}, DIRECTORY, {CONF: b"log=all\n"}])
-def test_without_any_list_nothing_is_written_for_ours_alone_would_turn_off_all_others(host, tree):
+@pytest.mark.parametrize(
+    "tree, sentence",
+    [
+        ({CONF: b"sm-plugins = *", **DIRECTORY}, ACCEPTED),
+        ({CONF: b"sm-plugins = ext * nfs", **DIRECTORY}, ACCEPTED),
+        ({CONF: b"sm-plugins = RELVMOHBA ReLVMoISCSI", **DIRECTORY}, ACCEPTED),
+        ({}, NO_LIST),
+        (DIRECTORY, NO_LIST),
+        ({CONF: b"log=all\n"}, NO_LIST),
+    ],
+)
+def test_nothing_is_written_where_xapi_accepts_us_already_or_ours_alone_would_turn_off_all_others(host, tree, sentence):
     dom0 = host(tree)
     before = dom0.tree()
 
-    outcome = dom0.sync()
-
+    assert dom0.sync() == (False, sentence)
     assert dom0.tree() == before
-    assert outcome == (False, "Neither /etc/xapi.conf nor /etc/xapi.conf.d sets sm-plugins: nothing was written.")
 
 
 # --- its name
@@ -132,19 +140,17 @@ def test_it_is_read_after_every_other_file_with_a_list(host, other):
     assert (dom0 / (CONF_D + other)).read_bytes() == b"sm-plugins=ext other\n"
 
 
-def test_it_moves_when_a_file_comes_that_sorts_after_it_and_back_when_that_goes(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.write(CONF_D + "zzz.conf", b"sm-plugins=other")
+def test_it_moves_when_a_file_comes_that_sorts_after_it_and_back_when_that_goes(synced):
+    synced.write(CONF_D + "zzz.conf", b"sm-plugins=other")
 
-    dom0.sync()
+    synced.sync()
 
-    assert dom0.xapi_list() == ("other", "relvmoiscsi", "relvmohba")
-    assert dom0.conf_d() == ["zzz.conf", "zzz.conf-zz-relvmoiscsi.conf"]
-    (dom0 / (CONF_D + "zzz.conf")).unlink()
-    dom0.sync()
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")
-    assert dom0.conf_d() == ["zz-relvmoiscsi.conf"]
+    assert synced.xapi_list() == ("other", "relvmoiscsi", "relvmohba")
+    assert synced.conf_d() == ["zzz.conf", "zzz.conf-zz-relvmoiscsi.conf"]
+    (synced / (CONF_D + "zzz.conf")).unlink()
+    synced.sync()
+    assert synced.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")
+    assert synced.conf_d() == ["zz-relvmoiscsi.conf"]
 
 
 def test_where_no_name_can_sort_last_it_says_so(host):
@@ -157,127 +163,81 @@ def test_where_no_name_can_sort_last_it_says_so(host):
     assert dom0.tree() == before
 
 
-# --- when others change
+# --- when others change, or ours by hand
+
+LIST = b"ext nfs lvmoiscsi relvmoiscsi relvmohba"
+EXT_NEW = {CONF: b"sm-plugins=ext new\n"}
 
 
 @pytest.mark.parametrize(
-    "path, content, plugins",
+    "ours, files, plugins, names",
     [
-        (CONF, b"sm-plugins=ext nfs lvmoiscsi new\n", ("ext", "nfs", "lvmoiscsi", "new", "relvmoiscsi", "relvmohba")),
-        (CONF, b"sm-plugins=ext\n", ("ext", "relvmoiscsi", "relvmohba")),
-        (CONF_D + "99-x.conf", b"sm-plugins=x\n", ("x", "relvmoiscsi", "relvmohba")),
-        (CONF_D + "99-x.conf.rpmsave", b"sm-plugins=x\n", ("x", "relvmoiscsi", "relvmohba")),
+        (LIST, {CONF: b"sm-plugins=ext nfs lvmoiscsi new\n"}, "ext nfs lvmoiscsi new relvmoiscsi relvmohba", []),
+        (LIST, {CONF: b"sm-plugins=ext\n"}, "ext relvmoiscsi relvmohba", []),
+        (LIST, {CONF_D + "99-x.conf": b"sm-plugins=x\n"}, "x relvmoiscsi relvmohba", ["99-x.conf"]),
+        (LIST, {CONF_D + "9.conf.rpmsave": b"sm-plugins=x\n"}, "x relvmoiscsi relvmohba", ["9.conf.rpmsave"]),
+        (b"moosefs " + LIST, EXT_NEW, "ext new relvmoiscsi relvmohba moosefs", []),
+        (b"ext lvmoiscsi relvmoiscsi relvmohba", EXT_NEW, "ext new relvmoiscsi relvmohba", []),
+        (b"ext nfs lvmoiscsi", {}, "ext nfs lvmoiscsi", []),
+        (b"*", {}, "*", []),
+        # copies of ours that an editor left decide nothing, and go
+        *((LIST, {CONF_D + name: None, CONF: b"sm-plugins=ext\n"}, "ext relvmoiscsi relvmohba", [])
+          for name in ("zz-relvmoiscsi.conf~", "#zz-relvmoiscsi.conf#", "00-copy")),
     ],
-)
-def test_it_follows_the_other_files(host, path, content, plugins):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.write(path, content)
+)  # fmt: skip
+def test_it_follows_the_other_files_and_keeps_what_was_changed_by_hand(synced, ours, files, plugins, names):
+    synced.edit(DROP_IN, b"\nsm-plugins = " + LIST, b"\nsm-plugins = " + ours)
+    for path, content in files.items():
+        synced.write(path, content or (synced / DROP_IN).read_bytes())
 
-    assert dom0.sync().changed
+    said = synced.sync().sentence
 
-    assert dom0.xapi_list() == plugins
+    assert synced.xapi_list() == tuple(plugins.split())
+    assert ("not relvmoiscsi and relvmohba, taken out by hand." in said) == (plugins == "ext nfs lvmoiscsi")
+    assert synced.conf_d() == [*names, "zz-relvmoiscsi.conf"]
+    before = synced.tree()
+    assert not synced.sync().changed
+    assert synced.tree() == before
 
 
-def test_what_is_up_to_date_is_not_touched(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    before = (dom0 / DROP_IN).stat()
+def test_what_is_up_to_date_is_not_touched(synced):
+    before = (synced / DROP_IN).stat()
 
-    outcome = dom0.sync()
+    outcome = synced.sync()
 
     assert not outcome.changed
     assert "is up to date" in outcome.sentence
-    after = (dom0 / DROP_IN).stat()
+    after = (synced / DROP_IN).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_while_xapi_has_no_list_the_drop_in_stays_as_it_was(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    (dom0 / CONF).unlink()
-    before = dom0.tree()
+def test_while_xapi_has_no_list_the_drop_in_stays_as_it_was(synced):
+    (synced / CONF).unlink()
+    before = synced.tree()
 
-    dom0.sync()
+    synced.sync()
 
-    assert dom0.tree() == before
+    assert synced.tree() == before
 
 
-# --- when ours is changed by hand
+def test_our_line_made_a_comment_is_left_so(synced):
+    synced.edit(DROP_IN, b"\nsm-plugins", b"\n#sm-plugins")
+    before = synced.tree()
+
+    assert "left so" in synced.sync().sentence
+    assert synced.tree() == before
 
 
-def test_a_driver_added_to_our_line_stays(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.edit(DROP_IN, b"\nsm-plugins = ext", b"\nsm-plugins = moosefs ext")
-    dom0.write(CONF, b"sm-plugins=ext new\n")
+def test_edits_of_our_line_outlive_our_removal(synced):
+    synced.edit(DROP_IN, b"= ext nfs lvmoiscsi relvmoiscsi", b"= ext lvmoiscsi moosefs relvmoiscsi")
 
-    dom0.sync()
+    assert synced.remove().changed
 
-    assert set(dom0.xapi_list()) == {"ext", "new", "moosefs", "relvmoiscsi", "relvmohba"}
-    before = dom0.tree()
-    assert not dom0.sync().changed
-    assert dom0.tree() == before
-
-
-def test_a_driver_taken_out_of_our_line_stays_out(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.edit(DROP_IN, b"\nsm-plugins = ext nfs ", b"\nsm-plugins = ext ")
-    dom0.write(CONF, b"sm-plugins=ext nfs new\n")
-
-    dom0.sync()
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("ext", "new", "relvmoiscsi", "relvmohba")
-
-
-def test_our_driver_taken_out_by_hand_is_not_put_back(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.edit(DROP_IN, b"= ext nfs lvmoiscsi relvmoiscsi relvmohba", b"= ext nfs lvmoiscsi")
-
-    for _ in range(2):
-        outcome = dom0.sync()
-        assert "not relvmoiscsi and relvmohba, taken out by hand." in outcome.sentence
-
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi")
-
-
-def test_our_line_made_a_comment_is_left_so(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.edit(DROP_IN, b"\nsm-plugins", b"\n#sm-plugins")
-    before = dom0.tree()
-
-    outcome = dom0.sync()
-
-    assert dom0.tree() == before
-    assert "left so" in outcome.sentence
-
-
-def test_a_star_in_our_line_is_kept(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.edit(DROP_IN, b"\nsm-plugins = ext nfs lvmoiscsi relvmoiscsi relvmohba", b"\nsm-plugins = *")
-
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("*",)
-
-
-def test_edits_of_our_line_outlive_our_removal(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.edit(DROP_IN, b"= ext nfs lvmoiscsi relvmoiscsi", b"= ext lvmoiscsi moosefs relvmoiscsi")
-
-    assert dom0.remove().changed
-
-    assert dom0.xapi_list() == ("ext", "lvmoiscsi", "moosefs")
-    assert not dom0.remove().changed
-    dom0.sync()
-    assert dom0.conf_d() == ["zz-relvmoiscsi.conf", "zz-relvmoiscsi.conf-zz-relvmoiscsi.conf"]
-    assert dom0.xapi_list() == ("ext", "lvmoiscsi", "moosefs", "relvmoiscsi", "relvmohba")
+    assert synced.xapi_list() == ("ext", "lvmoiscsi", "moosefs")
+    assert not synced.remove().changed
+    synced.sync()
+    assert synced.conf_d() == ["zz-relvmoiscsi.conf", "zz-relvmoiscsi.conf-zz-relvmoiscsi.conf"]
+    assert synced.xapi_list() == ("ext", "lvmoiscsi", "moosefs", "relvmoiscsi", "relvmohba")
 
 
 def test_a_type_of_ours_that_another_file_has_stays_when_we_go(host):
@@ -288,21 +248,6 @@ def test_a_type_of_ours_that_another_file_has_stays_when_we_go(host):
     dom0.remove()
 
     assert dom0.xapi_list() == ("ext", "relvmohba")
-
-
-@pytest.mark.parametrize(
-    "copy", ["zz-relvmoiscsi.conf~", "zz-relvmoiscsi.conf.bak", "#zz-relvmoiscsi.conf#", "00-copy"]
-)
-def test_a_copy_of_ours_that_an_editor_left_decides_nothing_and_goes(host, copy):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.write(CONF_D + copy, (dom0 / DROP_IN).read_bytes())
-    dom0.write(CONF, b"sm-plugins=ext\n")
-
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("ext", "relvmoiscsi", "relvmohba")
-    assert dom0.conf_d() == ["zz-relvmoiscsi.conf"]
 
 
 # --- when something is in the way

@@ -127,6 +127,7 @@ def here(function, host):
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     made = Host(tmp_path)
+    made.patch = monkeypatch
     for name in ("adapters", "addresses", "addresses_of", "disk_at", "disks", "places", "ports_online"):
         monkeypatch.setattr(hba, name, here(getattr(hba, name), made.world.host))
     monkeypatch.setattr(hba, "remote_ports", lambda _: list(WWPNS))
@@ -150,6 +151,14 @@ def host(tmp_path, monkeypatch):
     return made
 
 
+def locked(*what):
+    """What is done under the lock of LVM."""
+    return ["lock", *what, "unlock"]
+
+
+SCAN, GOES = "scan - - -", "take away 1:0:0:7"
+
+
 def test_a_lun_that_is_there_is_left_as_it_is(host):
     host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
 
@@ -157,20 +166,14 @@ def test_a_lun_that_is_there_is_left_as_it_is(host):
     assert host.done == []
 
 
-def test_one_that_is_not_is_scanned_for_under_the_lock_of_lvm_and_goes_again(host):
+@pytest.mark.parametrize("is_new, goes", [(False, ["take away 1:0:0:7, 3:0:0:7"]), (True, [])])
+def test_one_that_is_not_is_scanned_for_under_the_lock_of_lvm_and_goes_again_but_with_new_identities(
+    host, is_new, goes
+):
     host.mapped = [("1:0:0:7", "sdc"), ("3:0:0:7", "sdd")]
 
-    assert host.hold(host.lun()) == ["sdc", "sdd"]
-    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7, 3:0:0:7", "unlock"]
-    assert host.noted_of() is None
-
-
-def test_with_new_identities_it_stays(host):
-    host.mapped = [("1:0:0:7", "sdc")]
-
-    host.hold(host.lun(), is_new=True)
-
-    assert host.done == ["lock", "scan - - -", "unlock"]
+    assert host.hold(host.lun(), is_new) == ["sdc", "sdd"]
+    assert host.done == locked(SCAN, *goes)
     assert host.noted_of() is None
 
 
@@ -183,21 +186,14 @@ def test_a_dead_path_counts_as_if_it_were_not_there(host):
     assert host.done == ["lock", "scan - - -", "take away 3:0:0:9", "unlock"]
 
 
-def test_what_a_killed_call_has_brought_goes_with_the_next_one(host):
+@pytest.mark.parametrize("config", [{}, {"type": "qla2xxx"}], ids=["all", "no adapter is of the type that is meant"])
+def test_what_a_killed_call_has_brought_goes_with_the_next_one(host, config):
     host.note(["1:0:0:0", "3:0:0:0"])
     host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
 
-    assert host.hold(host.lun()) == ["sdc"]
-    assert host.done == ["lock", "take away 1:0:0:7", "unlock"]
+    assert host.hold(host.lun(**config)) == ["sdc"]
+    assert (host.done, host.switches()) == (locked(GOES), {})
     assert host.noted_of() is None
-
-
-def test_so_it_does_where_no_adapter_is_of_the_type_that_is_meant(host):
-    host.note(["1:0:0:0", "3:0:0:0"])
-    host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
-
-    assert host.hold(host.lun(type="qla2xxx")) == ["sdc"]
-    assert (host.done, host.switches()) == (["lock", "take away 1:0:0:7", "unlock"], {})
 
 
 @pytest.fixture
@@ -375,63 +371,70 @@ def test_what_this_host_has_or_the_pool_names_is_not_hidden_and_stays(host, sr_t
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
 
 
-def test_a_path_of_a_map_whose_paths_were_all_down_is_not_hidden_and_stays(host):
+def of_a_map_whose_paths_were_all_down(host):
     host.world.put("block/dm-0/dm/uuid", f"mpath-{OTHER}\n")
-    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-
-    host.hold(host.lun())
-
-    assert OTHER in host.hides["host1"]
-    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
 
 
-def test_one_that_another_call_is_at_stays(host):
-    host.locked, host.mapped = {OTHER}, [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-
-    host.hold(host.lun())
-
-    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
-    assert host.settled == [], "that call waits for it"
+def at_which_another_call_is(host):
+    host.locked = {OTHER}
 
 
-@pytest.mark.parametrize("owner, stays", [("here", True), ("there", False)])
-def test_one_that_this_host_s_sr_has_by_a_name_of_the_kernel_s_stays(host, monkeypatch, owner, stays):
-    """Another host's /dev/sdd is another disk."""
+def of_an_sr_of_this_host_by_a_name_of_the_kernel(host, owner="here"):
     pbd = {"SR": "sr", "host": owner, "device_config": {"device": "/dev/sdd"}}
     host.pool = lun_users.Pool({"pbd": pbd}, {"sr": {"type": "ext"}}, {})
-    look = {"/dev/sdd": OTHER}.get
-    monkeypatch.setattr(lun_users, "users_of", partial(lun_users.users_of, look=look))
-    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-
-    host.hold(host.lun())
-
-    assert ("take away 1:0:0:8" in host.done) is not stays
+    host.patch.setattr(lun_users, "users_of", partial(lun_users.users_of, look={"/dev/sdd": OTHER}.get))
 
 
-@pytest.mark.parametrize("failures", [[], ["host3 (fcoe): It hangs."]])
-def test_one_that_the_pool_comes_to_name_during_the_scan_stays(host, failures):
+def that_the_pool_comes_to_name_during_the_scan(host):
     """An administrator has it mapped and makes an SR on it, or plugs one, at that very moment."""
-    host.failures, host.mapped = failures, [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
     host.meanwhile = lambda: setattr(host, "pool", with_lun(OTHER))
-    host.hold(host.lun())
-
-    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
 
 
-def test_while_the_pool_does_not_say_whether_it_has_them_they_stay(host, caplog):
-    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-    host.meanwhile = lambda: setattr(host, "pool", None)
+def that_it_comes_to_name_while_an_adapter_hangs(host):
+    host.failures = ["host3 (fcoe): It hangs."]
+    that_the_pool_comes_to_name_during_the_scan(host)
 
+
+def of_which_xapi_does_not_tell(host):
     def read_pool():
         if host.pool is None:
             raise Refused("xapi does not answer.")
         return host.pool
 
-    host.read_pool = read_pool
+    host.read_pool, host.meanwhile = read_pool, lambda: setattr(host, "pool", None)
+
+
+@pytest.mark.parametrize(
+    "kind, is_hidden",
+    [
+        (of_a_map_whose_paths_were_all_down, False),
+        (at_which_another_call_is, True),
+        (of_an_sr_of_this_host_by_a_name_of_the_kernel, True),
+        (that_the_pool_comes_to_name_during_the_scan, True),
+        (that_it_comes_to_name_while_an_adapter_hangs, True),
+        (of_which_xapi_does_not_tell, True),
+    ],
+)
+def test_one_like_this_stays(host, caplog, kind, is_hidden):
+    kind(host)
+    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+
     host.hold(host.lun())
 
-    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
-    assert "xapi does not answer" in caplog.text
+    assert host.done == locked(SCAN, GOES)
+    assert (OTHER not in host.hides["host1"]) is is_hidden
+    assert kind is not at_which_another_call_is or host.settled == [], "that call waits for it"
+    assert kind is not of_which_xapi_does_not_tell or "xapi does not answer" in caplog.text
+
+
+def test_one_that_another_host_has_by_such_a_name_goes(host):
+    """There it is another disk."""
+    of_an_sr_of_this_host_by_a_name_of_the_kernel(host, "there")
+    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+
+    host.hold(host.lun())
+
+    assert "take away 1:0:0:8" in host.done
 
 
 @pytest.mark.parametrize("is_new, state", [(True, "Online"), (False, "Not Present"), (False, "Blocked")])

@@ -177,6 +177,7 @@ def make_host(tmp_path, monkeypatch):
     modules = (cleanup_journal, hba, hiding, udev, sm_locks, scan_module, multipath, holders, scsi_id)
     functions = [inspect.unwrap(one) for module in modules for one in vars(module).values() if callable(one)]
     monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(scan_module, "run_parallel", lambda works, *_: [work() for work in works])
 
     def make(name):
         made = KilledHost(tmp_path / name, original, after)

@@ -5,11 +5,11 @@ import pytest
 
 from kit import golden
 from kit.driver_calls import call_of
+from kit.iscsi import idle_time
 from kit.iscsi.lun import Lun
 from kit.pool.client import connected_locally
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.iscsi import target_sessions as target_module
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun, target_access
 
 
@@ -45,11 +45,15 @@ class Driver:
 
 
 @pytest.fixture
-def driver(answer, pool, tmp_path, monkeypatch):
+def clock(monkeypatch):
+    return idle_time.patched_in(monkeypatch)
+
+
+@pytest.fixture
+def driver(answer, pool, tmp_path, clock, monkeypatch):
     host = Host(str(tmp_path / "host"))
     for module in (iscsi_lun, target_access):
         monkeypatch.setattr(module, "THIS_HOST", host)
-    monkeypatch.setattr(target_module, "_TRY_SECONDS", 0.05)
     with connected_locally(pool) as session:
         defaults = Xapi.__init__.__defaults__
         monkeypatch.setattr(Xapi.__init__, "__defaults__", (pool.socket_path, *defaults[1:]))

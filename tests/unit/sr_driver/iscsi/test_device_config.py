@@ -20,12 +20,6 @@ def config(**changed):
     return parse_config({key: value for key, value in values.items() if value is not None})
 
 
-def key_of(**changed):
-    with pytest.raises(UsageError) as caught:
-        config(**changed)
-    return caught.value.sm_key
-
-
 def test_what_an_orchestrator_sends():
     found = config()
 
@@ -35,21 +29,66 @@ def test_what_an_orchestrator_sends():
     assert found.is_master
 
 
-@pytest.mark.parametrize(
-    "target, addresses",
-    [
-        ("10.0.0.5", ["10.0.0.5"]),
-        ("san7.example.com", ["san7.example.com"]),
-        ("fd00::7", ["fd00::7"]),
-        ("[fd00::7]", ["fd00::7"]),
-        ("fe80::1%eth0", ["fe80::1%eth0"]),
-        ("10.0.0.5,10.0.0.6", ["10.0.0.5", "10.0.0.6"]),
-        (" 10.0.0.6 , san7,[fd00::7] ", ["10.0.0.6", "san7", "fd00::7"]),
-        ("10.0.0.5,,10.0.0.5,", ["10.0.0.5"]),
+#: a key: what is given, and what the field becomes
+READ = {
+    ("target", "portals"): [
+        (target, tuple(Portal(address, 3260) for address in addresses.split()))
+        for target, addresses in (
+            ("10.0.0.5", "10.0.0.5"),
+            ("san7.example.com", "san7.example.com"),
+            ("fd00::7", "fd00::7"),
+            ("[fd00::7]", "fd00::7"),
+            ("fe80::1%eth0", "fe80::1%eth0"),
+            ("10.0.0.5,10.0.0.6", "10.0.0.5 10.0.0.6"),
+            (" 10.0.0.6 , san7,[fd00::7] ", "10.0.0.6 san7 fd00::7"),
+            ("10.0.0.5,,10.0.0.5,", "10.0.0.5"),
+        )
     ],
+    ("port", "portals"): [
+        (port, (Portal("10.0.0.5", number),))
+        for port, number in ((None, 3260), ("", 3260), (" ", 3260), ("1", 1), (" 65535 ", 65535))
+    ],
+    ("targetIQN", "target_iqn"): [
+        *((iqn, "") for iqn in ("", None, " ", "*")),
+        *((" " + iqn, iqn) for iqn in (IQN, "eui.0123456789ABCDEF", "naa.52004567BA64678D", "iqn.2001-04.x:a_b.C,t0")),
+    ],
+    ("SCSIid", "scsi_id"): [("", ""), (None, ""), (" ", "")],
+    ("localIQN", "local_iqn"): [(" iqn.1993-08.org.debian:01:x ", "iqn.1993-08.org.debian:01:x"), (" ", None)],
+    ("SRmaster", "is_master"): [("false", False), (None, True)],
+    ("vdis", "vdis"): [(None, None), ("", None), (" ", None), ("one", "one"), (" all ", "all")],
+    ("vdi", "vdi"): [(None, None), (" ", None), (f" {VDI} ", VDI), (VDI.upper(), VDI)],
+    ("clear-metadata-vdi", "clear_databases"): [
+        (None, False), ("", False), ("true", True), ("false", False), ("yes", False),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "key, field, value, expected", [(*names, *pair) for names, pairs in READ.items() for pair in pairs]
 )
-def test_targets(target, addresses):
-    assert config(target=target).portals == tuple(Portal(address, 3260) for address in addresses)
+def test_what_a_key_says(key, field, value, expected):
+    assert getattr(config(**{key: value}), field) == expected
+
+
+NONE_OF_THOSE = {
+    "target": ("ConfigTargetMissing", [None, "", "  ", ",", " , ,", "[]"]),
+    "port": ("ISCSIPort", ["0", "65536", "-1", "3260x", "3260.0", "iscsi", "\u00b2", "\u0663\u0662\u0666\u0660",
+                           "9" * 5000, "1_0"]),
+    "targetIQN": ("ConfigTargetIQNMissing", ["clone7", "iqn.", "iqn.a b", "iqn.a\nb", "iqn.x/../../y",
+                                             "iqn." + "x" * 220, "iqn.\u00e9"]),
+    "SCSIid": ("ConfigSCSIid", ["a b", "../x", "a\tb", "x" * 256, "\u00e9"]),
+    "vdis": ("InvalidArg", ["two", "ONE", "1", "true"]),
+    "vdi": ("InvalidArg", [VDI[:-1], "root disk"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "key, sm_key, value", [(key, sm_key, value) for key, (sm_key, values) in NONE_OF_THOSE.items() for value in values]
+)
+def test_what_is_none_of_those_is_refused_by_its_key(key, sm_key, value):
+    with pytest.raises(UsageError, match="device-config:" + key) as caught:
+        config(**{key: value})
+    assert caught.value.sm_key == sm_key
 
 
 def test_a_portal_is_printed_as_open_iscsi_has_it():
@@ -58,50 +97,6 @@ def test_a_portal_is_printed_as_open_iscsi_has_it():
         "[fd00::7]:860",
         "san7:860",
     ]
-
-
-@pytest.mark.parametrize("target", [None, "", "  ", ",", " , ,", "[]"])
-def test_a_target_is_needed(target):
-    assert key_of(target=target) == "ConfigTargetMissing"
-
-
-@pytest.mark.parametrize("port, number", [(None, 3260), ("", 3260), (" ", 3260), ("1", 1), (" 65535 ", 65535)])
-def test_ports(port, number):
-    assert config(port=port).portals[0].port == number
-
-
-@pytest.mark.parametrize(
-    "port", ["0", "65536", "-1", "3260x", "3260.0", "iscsi", "\u00b2", "\u0663\u0662\u0666\u0660", "9" * 5000, "1_0"]
-)
-def test_what_is_no_port(port):
-    assert key_of(port=port) == "ISCSIPort"
-
-
-@pytest.mark.parametrize("iqn", ["", None, " ", "*"])
-def test_an_iqn_may_be_missing(iqn):
-    assert config(targetIQN=iqn).target_iqn == ""
-
-
-@pytest.mark.parametrize("iqn", [IQN, "eui.0123456789ABCDEF", "naa.52004567BA64678D", "iqn.2001-04.com.x:a_b.C,t0"])
-def test_iqns(iqn):
-    assert config(targetIQN=" " + iqn).target_iqn == iqn
-
-
-@pytest.mark.parametrize(
-    "iqn", ["clone7", "iqn.", "iqn.a b", "iqn.a\nb", "iqn.x/../../y", "iqn." + "x" * 220, "iqn.\u00e9"]
-)
-def test_what_is_no_iqn(iqn):
-    assert key_of(targetIQN=iqn) == "ConfigTargetIQNMissing"
-
-
-@pytest.mark.parametrize("scsi_id", ["", None, " "])
-def test_a_scsi_id_may_be_missing(scsi_id):
-    assert config(SCSIid=scsi_id).scsi_id == ""
-
-
-@pytest.mark.parametrize("scsi_id", ["a b", "../x", "a\tb", "x" * 256, "\u00e9"])
-def test_what_is_no_scsi_id(scsi_id):
-    assert key_of(SCSIid=scsi_id) == "ConfigSCSIid"
 
 
 @pytest.mark.parametrize("prefix", ["", "incoming_"])
@@ -149,39 +144,6 @@ def test_what_is_no_portal_in_a_list_of_sm_is_passed_over(key, value):
     assert config(targetIQN="iqn.a:1", **{key: value}) == config(targetIQN="iqn.a:1")
 
 
-def test_a_local_iqn_overrides():
-    assert config(localIQN=" iqn.1993-08.org.debian:01:x ").local_iqn == "iqn.1993-08.org.debian:01:x"
-    assert config(localIQN=" ").local_iqn is None
-
-
-def test_only_false_is_no_master():
-    assert not config(SRmaster="false").is_master
-    assert config(SRmaster=None).is_master
-
-
-@pytest.mark.parametrize("value, vdis", [(None, None), ("", None), (" ", None), ("one", "one"), (" all ", "all")])
-def test_how_many_vdis_are_wanted(value, vdis):
-    assert config(vdis=value).vdis == vdis
-
-
-@pytest.mark.parametrize("value", ["two", "ONE", "1", "true"])
-def test_what_is_no_number_of_vdis(value):
-    with pytest.raises(UsageError, match="device-config:vdis") as caught:
-        config(vdis=value)
-    assert caught.value.sm_key == "InvalidArg"
-
-
-@pytest.mark.parametrize("value, vdi", [(None, None), (" ", None), (f" {VDI} ", VDI), (VDI.upper(), VDI)])
-def test_the_one_vdi_may_be_named(value, vdi):
-    assert config(vdi=value).vdi == vdi
-
-
-@pytest.mark.parametrize("value", [VDI[:-1], "root disk"])
-def test_what_is_no_vdi(value):
-    with pytest.raises(UsageError, match="device-config:vdi"):
-        config(vdi=value)
-
-
 @pytest.mark.parametrize(
     "key",
     ["resign", "usediscoverynumber", "multihomed", "multipathing", "LUNid", "allocation", "multipathhandle", "x"],
@@ -198,8 +160,3 @@ def test_no_value_ends_in_another_error(values):
     except UsageError as error:
         keys = ("ConfigTargetMissing", "ConfigTargetIQNMissing", "ConfigSCSIid", "ISCSIPort")
         assert error.sm_key in keys
-
-
-@pytest.mark.parametrize("value, asked", [(None, False), ("", False), ("true", True), ("false", False), ("yes", False)])
-def test_databases_of_pools_are_taken_out_only_where_it_is_said(value, asked):
-    assert config(**{"clear-metadata-vdi": value}).clear_databases is asked

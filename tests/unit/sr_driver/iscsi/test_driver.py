@@ -4,7 +4,6 @@
 import os
 import signal
 import threading
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -26,7 +25,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.iscsi import Initiator, Portal, link, open_lun, opening
+from relvmoiscsi.iscsi import Initiator, Portal, open_lun, opening
 from relvmoiscsi.sr_driver import rewrite
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun as lun_module
 from relvmoiscsi.sr_driver.iscsi.iscsi_lun import CallDevice
@@ -483,7 +482,7 @@ def test_an_sr_that_is_attached_while_the_call_waits_is_refused(driver, clone):
 
 def test_a_first_write_that_a_lost_session_keeps_back_is_not_written_behind_the_deadline(driver, clone, clock):
     def cut(connection, task):
-        clock.ahead += 60
+        clock.now += 60
         return acts.reset(connection, task)
 
     lost = Quirk("lost", "arrived", cut, {}, kinds=scsi.WRITES, times=1, name="lost")
@@ -512,26 +511,9 @@ def test_a_sigterm_after_the_first_write_ends_nothing(driver, clone):
         assert driver.create(target).result == wire.Fault(1, SUCCESS_TEXT)
 
 
-class Clock:
-    """Goes by itself, and jumps."""
-
-    def __init__(self):
-        self._real, self.ahead = time.monotonic, 0.0
-
-    def __call__(self):
-        return self._real() + self.ahead
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    found = Clock()
-    monkeypatch.setattr("relvmoiscsi.deadline.Deadline", lambda seconds, clock=found: Deadline(seconds, clock))
-    return found
-
-
 def pass_time(clock, seconds):
     def jump():
-        clock.ahead += seconds
+        clock.now += seconds
 
     return jump
 
@@ -555,7 +537,7 @@ def test_what_has_begun_goes_on_after_the_deadline(driver, clone, clock):
 
 def test_a_connection_that_is_lost_after_the_deadline_is_made_anew(driver, clone, clock):
     def cut():
-        clock.ahead += 51
+        clock.now += 51
         target.drop()
 
     at_first(clone, "write", cut)
@@ -564,8 +546,7 @@ def test_a_connection_that_is_lost_after_the_deadline_is_made_anew(driver, clone
         assert target.count("session") == 2
 
 
-def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(driver, clone, clock, monkeypatch):
-    monkeypatch.setattr(lun_module, "BATCH_SECONDS", 0.5)
+def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(driver, clone):
     write, written, stopping = clone.write, [], []
 
     def write_some(offset, data):
@@ -583,24 +564,20 @@ def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(drive
         stopping[0].join()
         target.listen_again()
         target.new_call()
-        monkeypatch.setattr(lun_module, "BATCH_SECONDS", 120.0)
         again = driver.create(target)
 
     assert failed.result.code == 47 and "Call SR.create again" not in failed.result.text
-    assert "did not answer for 0.5 seconds" in failed.result.text
+    assert "did not answer for 120 seconds" in failed.result.text
     assert again.result == wire.Fault(1, SUCCESS_TEXT)
     assert state(clone.disk) == "resignatured"
 
 
-def test_a_target_that_is_silent_is_lost_in_time(driver, clone, monkeypatch):
-    monkeypatch.setattr(link, "PING_SECONDS", 0.2)
-    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.4)
-    monkeypatch.setattr("relvmoiscsi.host.settings.deadline_seconds", lambda: 1.5)
+def test_a_target_that_is_silent_is_lost_in_time(driver, clone):
     with HostileTarget([clone], quirks=["silent_in_login"]) as target:
         found = driver.create(target)
 
     assert found.result.code == 141
-    assert "has said nothing for 0.4 seconds. Nothing was written." in found.result.text
+    assert "has said nothing for 10 seconds. Nothing was written." in found.result.text
 
 
 # --- what the LUN is like
