@@ -100,7 +100,13 @@ class World:
     def clone(self, scsi_id, **options):
         """An array snapshot of a LUN, behind the same target; gives its SCSIid."""
         lun = self.lun(scsi_id)
-        return self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
+        made = self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
+        for what in ("SR", "all"):
+            disk, writes, found = self._known.get((what, scsi_id), (None, 0, None))
+            if disk is lun.disk and writes == disk.writes:
+                disk = self.lun(made).disk
+                self._known[what, made] = disk, disk.writes, found
+        return made
 
     def lun(self, scsi_id):
         return next(lun for lun in self.luns if lun.scsi_id == scsi_id)

@@ -242,7 +242,10 @@ class Member:
 
 def answer(api, body, local):
     """The reply to an XML-RPC request (bytes), as XenAPI has it in Python."""
-    params, method = xmlrpc.client.loads(body)
+    return reply(api, *xmlrpc.client.loads(body), local)
+
+
+def reply(api, params, method, local):
     try:
         return {"Status": "Success", "Value": api.call(method, params, local)}
     except XenError as error:
