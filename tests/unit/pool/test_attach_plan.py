@@ -5,14 +5,10 @@ Not compared are the run's own notes in the pool (`pool.other_config`), which ar
 """
 
 import json
-from itertools import chain
 
 import pytest
 
-from kit.examples import EVERY_DEATH, steps
-from kit.pool.api import GoneAway
-from kit.pool_lab import only_reads
-from relvmoiscsi.errors import RelvmoiscsiError
+from kit.pool_lab import Image, only_reads
 from relvmoiscsi.pool import attach, attach_plan, luns, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import forget
@@ -138,39 +134,22 @@ def test_with_a_host_that_is_down(lab):
     assert holds(lab, clone) == [(clone, "plug", "xs3"), (clone, "scan", "")]
 
 
-def killed(lab, clone, number):
-    """Whether a first run was killed at this call of those that change something."""
-    count = [-1]
-
-    def before(method, params):
-        count[0] += not only_reads(method)
-        if count[0] >= number:
-            raise GoneAway()
-
-    lab.pool.api.before = before
-    try:
-        lab.attach(clone)
-    except RelvmoiscsiError:
-        pass
-    lab.pool.api.before = None
-    return count[0] >= number
-
-
-@pytest.mark.parametrize("is_down", [False, True], ids=["all hosts", "a host down"])
-def test_of_one_whose_run_was_killed_at_each_call(lab, is_down):
-    if is_down:
-        lab.pool.go_down(lab.pool.hosts[1])
-    seen = []
-    for number in chain([0], steps(EVERY_DEATH, str(is_down))):
-        clone = lab.clone("Production")
-        was_killed = killed(lab, clone, number)
+def test_of_one_whose_run_was_killed_at_a_call_of_each_kind_and_with_a_host_down_since(lab, deaths):
+    """The end is the same as that of a run which nobody has disturbed."""
+    clone, host, untouched = lab.clone("Production"), lab.pool.hosts[1], Image(lab)
+    lab.attach(clone)
+    expected, found = lab.summary(), set()
+    untouched.put(lab)
+    for is_down in deaths(lambda: lab.attach(clone), False, True):
         lab.later()
-        seen.append(len(holds(lab, clone)))
-        assert holds(lab, clone) == []
-        lab.drop(clone)
-        if not was_killed:
-            break
-    assert number > 15 and seen[0] > 0 == seen[-1]
+        if is_down:
+            lab.pool.go_down(host)
+            holds(lab, clone)
+            lab.pool.come_back(host)
+        found.add(len(holds(lab, clone)))
+        assert holds(lab, clone) == [] and lab.summary() == expected
+        assert not {"SR.destroy", "Async.SR.destroy", "VDI.destroy", "Async.VDI.destroy"} & set(lab.pool.api.calls)
+    assert 0 in found and len(found) > 3
 
 
 def copy_of(lab):

@@ -5,19 +5,17 @@ import json
 import os
 import threading
 from functools import wraps
-from itertools import chain
 
 import pytest
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import cut_before
-from kit.examples import EVERY_DEATH, steps
+from kit.examples import of_each_kind
 from kit.lun_world import Session
-from kit.pool import server
-from kit.pool.api import GoneAway, answer
+from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
-from kit.pool_lab import IQN, TARGET, Lab, only_reads, sr_disk
+from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from kit.reader import identities
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
@@ -496,84 +494,36 @@ def test_a_resignatured_original_is_no_longer_in_the_pool(lab):
     assert marks == old, "so that the map knows it when LVM has taken the place of the journal"
 
 
-# --- killed
+# --- cut
 
 
-def run_killed_at(lab, number):
-    """Attach, and lose the pool at the call of this number, of those that do more than read. Did it come so far?"""
-    count = [0]
-
-    def before(method, params):
-        count[0] += not only_reads(method)
-        if count[0] >= number:
-            raise GoneAway()
-
-    lab.pool.api.before = before
-    try:
-        lab.attach(everything=True)
-    except PoolFailure:
-        pass
-    finally:
-        lab.pool.api.before = None
-    return count[0] >= number
-
-
-def test_any_answer_may_be_lost(lab, world, monkeypatch):
+def test_an_answer_to_a_call_of_each_kind_may_be_lost(lab):
     """The pool has done it, and the connection ends: xmlrpc.client makes the call once more."""
-    count, number = [0], 0
+    real, seen, lost = lab.pool.api.call, [], None
 
-    def lose(api, body, local):
-        reply = answer(api, body, local)
-        count[0] += 1
-        if count[0] == number:
+    def lose(method, *words):
+        answer = real(method, *words)
+        seen.append(method)
+        if len(seen) == lost:
             raise GoneAway()
-        return reply
+        return answer
 
-    monkeypatch.setattr(server, "answer", lose)
-    while count[0] >= number:
-        count[0], number = 0, number + EVERY_DEATH
+    def attached():
+        seen.clear()
         clone = lab.clone("Production")
         (done,) = lab.attach(clone)
-        assert (done.status, done.error, len(done.vdis)) == (DONE, None, 4), number
+        assert (done.status, done.error, len(done.vdis)) == (DONE, None, 4), lost
         lab.drop(clone)
-    assert number > 35
+        return list(seen)
 
-
-def test_killed_at_every_call_the_next_run_finishes_it(world):
-    """The end is the same as that of a run which nobody has disturbed."""
-    expected = None
-    for number in chain([0], steps(EVERY_DEATH)):
-        world.luns.clear()
-        with world.pool(hosts=("xs1", "xs2")) as pool:
-            lab = Lab(world, pool)
-            world.sessions.clear()
-            lab.original("Production")
-            clones = [lab.clone("Production")]
-            reached = run_killed_at(lab, number) if number else True
-            lab.later()
-            done = lab.attach(everything=True)
-            assert {result.status for result in done} <= {DONE, ALREADY}
-            found = comparable(lab.summary(), clones, pool)
-            expected = expected or found
-            assert found == expected, number
-            assert not set(FORBIDDEN) & set(pool.api.calls)
-        if not reached:
-            break
-    assert number > 18
+    lab.pool.api.call = lose
+    for lost in of_each_kind(attached(), 40, "lost"):
+        assert len(attached()) >= lost
 
 
 def settled(lab):
     """The tasks of whoever was killed go on to their end."""
     until(lambda: all(task["status"] != "pending" for task in lab.pool.db.records("task").values()))
-
-
-def comparable(summary, clones, pool):
-    found = {}
-    for scsi_id, facts in summary.items():
-        place = clones.index(scsi_id) if scsi_id in clones else "original"
-        pbds = [(pool.hosts.index(host), plugged) for host, plugged, _ in facts["pbds"]]
-        found[place] = {**facts, "pbds": sorted(pbds)}
-    return found
 
 
 # --- which
