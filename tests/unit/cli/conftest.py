@@ -4,8 +4,10 @@
 import io
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack
 from functools import lru_cache
 
@@ -90,6 +92,34 @@ def name_pool(monkeypatch):
             monkeypatch.setenv(key, value)
 
     return name
+
+
+@pytest.fixture
+def interrupts():
+    """`interrupts(pool, *moments)`: a person presses Ctrl-C at each of these calls of the pool, (method, how many'th
+    since the moment before). A thread that makes such a call goes on when the main one, interrupted, cleans up.
+    """
+    left = []
+
+    def at(pool, *moments, number=signal.SIGINT):
+        left[:] = moments
+        main, seen, cleans_up = threading.main_thread(), [], threading.Event()
+
+        def before(method, _params):
+            is_main = threading.current_thread() is main
+            if is_main:
+                cleans_up.set()
+            seen.append(method)
+            if left and (method, seen.count(method)) == left[0]:
+                del left[0], seen[:]
+                cleans_up.clear()
+                signal.pthread_kill(main.ident, number)  # raises, where it is our own
+                assert is_main or cleans_up.wait(60)
+
+        pool.api.before = before
+
+    yield at
+    assert not left, "it was not interrupted"
 
 
 @pytest.fixture

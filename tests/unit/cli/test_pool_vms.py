@@ -2,9 +2,7 @@
 """`relvmoiscsi pool` on VMs: what it prints, how it ends, whom it asks."""
 
 import json
-import os
 import re
-import signal
 from contextlib import contextmanager
 
 import pytest
@@ -639,48 +637,29 @@ def test_a_disk_that_is_named_twice_is_one(halted, pool_command):
     assert ran.status == 0 and len(facts(ran)["disks"]) == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("json_words", [[], ["--json"]], ids=["text", "JSON"])
-def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, json_words):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def interrupt(name, _params):
-        if name == "VBD.create":
-            halted.pool.api.before = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-    halted.pool.api.before = interrupt
-    try:
-        ran = pool_command("restore", "copy", "web", "--yes", *json_words)
-    finally:
-        signal.signal(signal.SIGINT, before)
+def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, interrupts, json_words):
+    interrupts(halted.pool, ("VBD.create", 1))
+    ran = pool_command("restore", "copy", "web", "--yes", *json_words)
     said = facts(ran)["error"]["disk_state"] if json_words else ran.err
     assert ran.status == 130 and "Interrupted." in ran.err
     assert "its start is blocked. Repeat the command, or run `relvmoiscsi pool restore --undo " in said
     assert pool_command("restore", "copy", "web", "--yes").status == 0
 
 
-def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    imports = []
-
-    def interrupt(name, _params):
-        imports.append(name)
-        if imports.count("PUT /import_metadata") == 3:  # each is tried first
-            halted.pool.api.before = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-    halted.pool.api.before = interrupt
-    words = ["clone", "copy", "--all", "--yes", "--jobs", "1"]
-    try:
-        ran = pool_command(*words, "--json")
-    finally:
-        signal.signal(signal.SIGINT, before)
+@pytest.mark.processes
+def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command, interrupts):
+    interrupts(halted.pool, ("PUT /import_metadata", 3))  # each is tried first
+    words = ["clone", "copy", "--all", "--yes", "--jobs", "1", "--json"]
+    ran = pool_command(*words)
     states = {row["name"].split()[0]: (row["state"], row["what"]) for row in facts(ran)["so_far"]}
     assert ran.status == 130 and states == {"db": ("done", "cloned"), "web": ("under way", "clone")}
-    ran = pool_command(*words, "--json")
+    ran = pool_command(*words)
     assert ran.status == 0 and [vm["status"] for vm in facts(ran)["vms"]] == ["already there", "cloned"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "method", "what"),
     [
@@ -691,26 +670,17 @@ def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command)
         (["save-vms", "Production"], "Async.VDI.create", "save the records"),
     ],
 )
-def test_a_command_on_one_thing_that_is_interrupted_says_what_was_under_way(halted, pool_command, words, method, what):
+def test_a_command_on_one_thing_that_is_interrupted_says_what_was_under_way(
+    halted, pool_command, interrupts, words, method, what
+):
     if words[0] == "restore":
         pool_command("restore", "copy", "web", "--yes")
     halted.vm("helper", halted.vdi("Testing", "data")[0])
     if what == "keep":
         halted.pool.db.set("VM", halted.web, "blocked_operations", dict.fromkeys(["start"], BLOCKED))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def interrupt(name, _params):
-        if name == method:
-            halted.pool.api.before = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-    halted.pool.api.before = interrupt
-    try:
-        ran = pool_command(*words, "--yes", "--json")
-    finally:
-        signal.signal(signal.SIGINT, before)
-    (row,) = facts(ran)["so_far"]
-    assert ran.status == 130 and (row["state"], row["what"]) == ("under way", what)
+    interrupts(halted.pool, (method, 1))
+    (row,) = facts(pool_command(*words, "--yes", "--json"))["so_far"]
+    assert (row["state"], row["what"]) == ("under way", what)
     assert pool_command(*words, "--yes").status == 0
 
 
