@@ -32,12 +32,16 @@ INFO = DriverInfo(DRIVER_INFO["name"], DRIVER_INFO["description"], DRIVER_INFO["
 XS2 = 1
 
 
+_known = {}  #: what the drivers say of themselves, asked once
+
+
 @pytest.fixture
 def pool(world):
     """Two hosts, this one the master; both have the package, and the other is ready."""
     drivers = [world.at("/usr/share/relvmoiscsi/drivers/" + name) for name in ("ReLVMoISCSISR", "ReLVMoHBASR")]
     directory = sm_directory(world.at("/opt/simulated"), *drivers)
-    with Pool(directory, world.at("/var/lib/xcp/xapi")) as started:
+    with Pool(directory, world.at("/var/lib/xcp/xapi"), drivers=_known or None) as started:
+        _known.update(started.storage.drivers)
         started.db.set("host", started.master, "uuid", UUID)
         started.db.set("SM", started.db.refs("SM", type="relvmoiscsi")[0], "driver_filename", DRIVER)
         for host in started.hosts:
