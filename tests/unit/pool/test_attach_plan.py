@@ -40,6 +40,7 @@ class Watch:
 
     def _step(self, name, subject, *more):
         if name == "SR.create":
+            assert more[4] in records.OWN_TYPES.values()
             return more[0]["SCSIid"], attach_plan.RESIGNATURE, ""
         if name == "SR.introduce":
             self.introduced[subject] = more[0]
@@ -234,11 +235,11 @@ def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, world):
     assert holds(lab, clone, fresh) == []
 
 
-def test_two_that_are_introduced_have_the_names_of_the_plan(lab):
-    for _ in range(2):
+def test_copies_of_one_sr_have_names_of_their_own_those_of_the_plan(lab):
+    for _ in range(3):
         lab.clone("Production")
-    done = holds(lab, everything=True)
-    assert [on for _, what, on in done if what == "introduce"] == ["Production 2026-11-22", "Production 2026-11-22 (2)"]
+    names = [on for _, what, on in holds(lab, everything=True) if what == "introduce"]
+    assert names == ["Production 2026-11-22", "Production 2026-11-22 (2)", "Production 2026-11-22 (3)"]
 
 
 def test_an_sr_of_the_same_uuid_that_is_another_one_is_refused_in_the_plan(lab):
