@@ -10,7 +10,7 @@ import pytest
 
 from kit.lun_world import World
 from kit.pool.errors import XenError
-from kit.pool_lab import IQN, TARGET, Lab, sr_disk
+from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
 from relvmoiscsi.cli import pool, pool_discard, pool_luns, pool_secrets
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import jobs, lock, progress
@@ -22,12 +22,21 @@ def world():
     return World()
 
 
-@pytest.fixture
-def lab(world, name_pool):
+@pytest.fixture(scope="session")
+def image_of_originals():
+    world = World()
     with world.pool(hosts=("xs1", "xs2")) as pool:
         made = Lab(world, pool)
         made.original("Production")
         made.original("Testing")
+        return Image(made)
+
+
+@pytest.fixture
+def lab(world, name_pool, image_of_originals):
+    with world.pool(hosts=("xs1", "xs2")) as pool:
+        made = Lab(world, pool)
+        image_of_originals.put(made)
         name_pool(pool)
         yield made
 
