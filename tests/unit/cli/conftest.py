@@ -16,6 +16,7 @@ import pytest
 from kit import shell
 from kit.pool.simulator import Pool, sm_directory
 from kit.shell import SCSI_ID
+from kit.sparse import SparseDisk
 from relvmoiscsi import cli
 from relvmoiscsi.cli import guard, on_lun, parser
 from relvmoiscsi.host import sm_log
@@ -144,30 +145,55 @@ def original(tmp_path):
     return path
 
 
+_after = {}  #: LUNs after a run of the command that many tests begin with, made once
+
+
+def after(name, image, run):
+    if name in _after:
+        _after[name].to_file(str(image))
+    else:
+        run()
+        _after[name] = SparseDisk.from_file(str(image))
+    return image
+
+
 @pytest.fixture
-def unfinished(image, command, monkeypatch):
+def cut_short(image, command, monkeypatch):
+    """Cuts a resignature of the LUN to shell.SR behind so many writes."""
+
+    def run(writes):
+        with monkeypatch.context() as patch:
+            shell.cut(patch, writes)
+            ran = command("resignature", image, "--yes", "--sr-uuid", shell.SR)
+        assert ran.status == cli.EXIT_INTERRUPTED
+
+    return run
+
+
+@pytest.fixture
+def unfinished(image, cut_short):
     """The LUN after a resignature to shell.SR was cut behind its fourth write, before its commit."""
-    with monkeypatch.context() as patch:
-        shell.cut(patch, 4)
-        assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == cli.EXIT_INTERRUPTED
-    return image
+    return after("unfinished", image, lambda: cut_short(4))
 
 
 @pytest.fixture
-def committed(image, command, monkeypatch):
+def committed(image, command, cut_short):
     """The LUN after a resignature to shell.SR was cut behind its commit."""
-    writes = len(command("resignature", image, "--dry-run", "--json").json["plan"])
-    with monkeypatch.context() as patch:
-        shell.cut(patch, writes - 2)
-        assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == cli.EXIT_INTERRUPTED
-    return image
+
+    def run():
+        cut_short(len(command("resignature", image, "--dry-run", "--json").json["plan"]) - 2)
+
+    return after("committed", image, run)
 
 
 @pytest.fixture
 def finished(image, command):
     """The LUN after a resignature to shell.SR."""
-    assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == 0
-    return image
+
+    def run():
+        assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == 0
+
+    return after("finished", image, run)
 
 
 @pytest.fixture
