@@ -20,6 +20,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import cli
 from relvmoiscsi.cli import guard, on_lun, parser
 from relvmoiscsi.host import sm_log
+from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.this_host import Host
 
@@ -44,6 +45,15 @@ def parsers_that_stay():
 def no_waiting_for_the_disk(monkeypatch):
     """Nobody cuts the power of this machine, and what is in its page cache is what the next command reads."""
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def leases(monkeypatch):
+    """The kernel gives no lease while another process looks up the file, as a scan of /proc by another run does; on a
+    busy machine that may be a second. `leases(0)`: the test has a process that has the file open.
+    """
+    monkeypatch.setattr(exclusive, "LEASE_SECONDS", 60)
+    return lambda seconds: monkeypatch.setattr(exclusive, "LEASE_SECONDS", seconds)
 
 
 @pytest.fixture(autouse=True)

@@ -626,7 +626,8 @@ def test_a_dry_run_needs_no_right_to_write_and_nobody_to_stay_away(image, comman
 
 
 @pytest.mark.processes
-def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(finished, command):
+def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(finished, command, leases):
+    leases(0)
     before = content(finished)
     with open(str(finished), "rb") as image:
         holder = subprocess.Popen(["sleep", "3600"], stdin=image)
@@ -644,7 +645,8 @@ def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(fi
 
 
 @pytest.mark.processes
-def test_a_second_run_on_the_same_image_is_4_while_the_first_one_asks(image, command):
+def test_a_second_run_on_the_same_image_is_4_while_the_first_one_asks(image, command, leases):
+    leases(0)
     master, slave = os.openpty()
     first = shell.start("resignature", image, stdin=slave)
     os.close(slave)
