@@ -88,10 +88,7 @@ def test_an_unfinished_run_is_8_for_check_and_dry_run(unfinished, command):
 # --- locales
 
 
-@pytest.mark.parametrize(
-    "locale, argv",
-    [("C", ["show"]), ("nowhere.ISO-8859-7", ["resignature", "--yes"]), ("nowhere.ISO-8859-7", ["show", "--json"])],
-)
+@pytest.mark.parametrize("locale, argv", [("C", ["show"]), ("nowhere.ISO-8859-7", ["resignature", "--yes"])])
 def test_labels_of_any_language_are_printed_in_any_locale(image, locale, argv):
     plain = shell.environment(LC_ALL=locale, PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
     del plain["PYTHONIOENCODING"]
@@ -99,10 +96,7 @@ def test_labels_of_any_language_are_printed_in_any_locale(image, locale, argv):
     ran = shell.run(argv[0], image, *argv[1:], env=plain)
 
     assert ran.status == 0 and not ran.err
-    if "--json" in argv:
-        assert ran.json["vdis"][1]["name_label"] == "Größe <é>"
-    else:
-        assert "Größe <é>" in ran.out or "Gr\\xf6\\xdfe <\\xe9>" in ran.out
+    assert "Größe <é>" in ran.out or "Gr\\xf6\\xdfe <\\xe9>" in ran.out
     if argv == ["show"]:
         assert ("├─ " if "ö" in ran.out else "|- ") + tree().truth.uuids["disk"] in ran.out
 
