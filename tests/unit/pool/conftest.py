@@ -44,17 +44,17 @@ def lab(world, image_of_originals):
 def deaths(lab):
     """`for way in deaths(work, *ways)`: in the pool as it is now, the client of `work` dies at a call of each kind that
     changes something; `way` is what the test is to do then. A sample takes a way and a moment for each death: before
-    the call, or when the call is done and nobody hears of its answer.
+    the call, or when the call is done and nobody hears of its answer. `each_moment` takes all, of work that is short.
     """
 
-    def of(work, *ways):
+    def of(work, *ways, each_moment=WHOLE):
         image, api = Image(lab), lab.pool.api
         kinds = []
         with wrapped(api, lambda function, *words: (kinds.append(words[0]), function(*words))[1]):
             work()
         moments = [(way, is_lost) for way in ways or (None,) for is_lost in (False, True)]
         for turn, number in enumerate(of_each_kind(kinds, 40, "deaths"), SEED):
-            for way, is_answer_lost in moments if WHOLE else [moments[turn % len(moments)]]:
+            for way, is_answer_lost in moments if each_moment else [moments[turn % len(moments)]]:
                 until(lambda: not under_way(lab))
                 image.put(lab)
                 api.clock = time.time

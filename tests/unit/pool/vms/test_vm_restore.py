@@ -599,7 +599,7 @@ def test_home_they_are_on_the_sr_of_the_disks_before(halted):
 def test_killed_at_a_call_of_each_kind_it_comes_home(halted, deaths):
     original = halted.db.get("VDI", halted.root, "SR")
     bring_back(halted)
-    for _ in deaths(lambda: take_home(halted)):
+    for _ in deaths(lambda: take_home(halted), each_moment=True):
         halted.lab.later()
         until(lambda: halted.lab.pool.is_at_rest)
         if left_of(halted):
