@@ -413,11 +413,8 @@ def test_a_suspended_map_keeps_its_link_and_is_not_read(world):
 
 @pytest.mark.processes
 def test_a_look_that_hangs_is_given_up_in_time():
-    started = time.monotonic()
-
-    with pytest.raises(Uncertain, match="did not answer within 0.3 seconds"):
-        links.in_time(lambda _path: time.sleep(30), "/dev/sda", 0.3)
-    assert time.monotonic() - started < 10
+    with pytest.raises(Uncertain, match="did not answer within 0.1 seconds"):
+        links.in_time(lambda _path: time.sleep(3600), "/dev/sda", 0.1)
 
 
 def bad(_path):
