@@ -166,7 +166,7 @@ def test_the_whole_day(whole):
     assert not whole.left
 
 
-@pytest.mark.states("step", "error")
+@pytest.mark.states("error", few=1)
 @pytest.mark.parametrize("error", [ERROR, KeyboardInterrupt], ids=["error", "ctrl-c"])
 @pytest.mark.parametrize("step", STEPS)
 def test_whatever_ends_a_step_all_is_taken_away_and_told(pool, whole, step, error):
