@@ -57,9 +57,3 @@ def some(names: Sequence[str], every: int, kind: Callable[[str], str] = lambda n
 def seeds(numbers: Sequence[int], every: int) -> List[int]:
     """Of numbers that differ in nothing but chance each so many'th."""
     return [numbers[at - 1] for at in of_each_kind([""] * len(numbers), every, str(numbers))]
-
-
-#: of a client or call that is killed at its first step, its second and so on a sample takes each so many'th
-EVERY_DEATH = 1 if WHOLE else 15 if IS_36 else 5
-#: the same where a test is run with deaths before and with deaths after a call: after one is before the next
-EVERY_OTHER_DEATH = 2 if WHOLE else 18 if IS_36 else 6

@@ -100,7 +100,13 @@ class World:
     def clone(self, scsi_id, **options):
         """An array snapshot of a LUN, behind the same target; gives its SCSIid."""
         lun = self.lun(scsi_id)
-        return self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
+        made = self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
+        for what in ("SR", "all"):
+            disk, writes, found = self._known.get((what, scsi_id), (None, 0, None))
+            if disk is lun.disk and writes == disk.writes:
+                disk = self.lun(made).disk
+                self._known[what, made] = disk, disk.writes, found
+        return made
 
     def lun(self, scsi_id):
         return next(lun for lun in self.luns if lun.scsi_id == scsi_id)
@@ -217,13 +223,11 @@ class World:
     def _rebuild(self, scsi_id, volumes, seed):
         """What was written to volumes that were made stays."""
         old, built = self.lun(scsi_id).disk, build_sr(volumes, seed=seed)
-        for volume in volumes:
-            name = built.truth.volume(volume.key).name
-            there = self._lv(old, name) if volume.key.startswith("made") else None
-            if there is not None:
-                vg, lv = there
-                content = lv_bytes(old, vg, lv, 0, lv.extents * vg.extent_bytes)
-                self._put(built.disk, name, content)
+        made = [built.truth.volume(volume.key).name for volume in volumes if volume.key.startswith("made")]
+        (vg, there), (new_vg, new) = self._lvs(old), self._lvs(built.disk)
+        for name in filter(there.get, made):
+            content = lv_bytes(old, vg, there[name], 0, there[name].extents * vg.extent_bytes)
+            self._fill(built.disk, new_vg, new[name], content)
         built.disk.name = old.name
         self.luns = [each._replace(disk=built.disk) if each.scsi_id == scsi_id else each for each in self.luns]
         self.recipes[scsi_id] = list(volumes), seed
@@ -234,13 +238,17 @@ class World:
         return next(lun.scsi_id for lun in self.luns if self.sr_uuid(lun.scsi_id) == uuid)
 
     @staticmethod
-    def _lv(disk, name):
-        """(VG, LV) on a disk; None without one of that name."""
+    def _lvs(disk):
+        """The VG on a disk, and its LVs by name."""
         vg = read_sr(disk).vg
-        return next(((vg, lv) for lv in vg.lvs if lv.name == name), None)
+        return vg, {lv.name: lv for lv in vg.lvs}
 
     def _put(self, disk, name, content):
-        vg, lv = self._lv(disk, name)
+        vg, lvs = self._lvs(disk)
+        self._fill(disk, vg, lvs[name], content)
+
+    @staticmethod
+    def _fill(disk, vg, lv, content):
         done = 0
         for place in device_ranges(vg, lv, 0, len(content)):
             disk.write([Chunk(place.offset, content[done : done + place.length])])
@@ -250,7 +258,8 @@ class World:
     def _read_vdi(self, vdi):
         record = self._pool.db.record("VDI", vdi)
         disk = self.lun(self._scsi_id_of(record["SR"])).disk
-        vg, lv = self._lv(disk, "LV-" + record["uuid"])
+        vg, lvs = self._lvs(disk)
+        lv = lvs["LV-" + record["uuid"]]
         return lv_bytes(disk, vg, lv, 0, lv.extents * vg.extent_bytes)
 
     def _write_vdi(self, vdi, content):

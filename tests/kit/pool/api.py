@@ -26,7 +26,7 @@ class Api:
     `users` has those besides root: {name: (password, role)}. `latency_s` is how long each call is on its way. `before`
     is called with the name of each call and its parameters; what it raises goes through. `GoneAway` ends the
     connection. `clock` gives the time of the hosts, in seconds since 1970. With `tasks_end_at_once` a task is over when
-    its client learns its reference, unless a host is slow: no thread is started for it.
+    its client learns its reference: no thread is started for it.
     """
 
     tasks_end_at_once = False
@@ -188,7 +188,7 @@ class Api:
 
     def _start(self, method, function, params):
         task = self._task_create(params[0], method, "")
-        if self.tasks_end_at_once and not self.storage.slow:
+        if self.tasks_end_at_once:
             self._run(task, function, params)
         else:
             threading.Thread(target=self._run, args=(task, function, params), daemon=True).start()
@@ -242,7 +242,10 @@ class Member:
 
 def answer(api, body, local):
     """The reply to an XML-RPC request (bytes), as XenAPI has it in Python."""
-    params, method = xmlrpc.client.loads(body)
+    return reply(api, *xmlrpc.client.loads(body), local)
+
+
+def reply(api, params, method, local):
     try:
         return {"Status": "Success", "Value": api.call(method, params, local)}
     except XenError as error:

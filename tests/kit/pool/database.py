@@ -17,7 +17,7 @@ import xmlrpc.client
 from functools import partial
 from typing import NamedTuple
 
-from . import datamodel
+from . import datamodel, wire
 from .errors import Mistake, XenError
 
 NULL = "OpaqueRef:NULL"
@@ -166,6 +166,12 @@ _BACK = {
 }
 
 
+#: {table: its fields that are maps or sets}
+_MUTABLE = {
+    table: [name for name, field in fields.items() if field.kind in ("map", "set")] for table, fields in TABLES.items()
+}
+
+
 _RANDOM = random.Random()  #: the kernel's own takes a call of the system for each
 
 
@@ -186,6 +192,7 @@ class Database:
         self._changed = threading.Condition(self.lock)
         self._generation = 0
         self._touched = {}  #: (table, reference): the generation of its last change
+        self._read = {}  #: (table, reference): the row as a client reads it
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -211,6 +218,7 @@ class Database:
             self._row(table, ref)
             del self._rows[table][ref]
             self._touched.pop((table, ref), None)
+            self._read.pop((table, ref), None)
 
     def refs(self, table, **equal):
         """References of the records whose fields have these values, oldest first."""
@@ -232,8 +240,21 @@ class Database:
 
     def record(self, table, ref):
         with self.lock:
-            row = self._row(table, ref)
-            return {name: _copy(row[name]) if name in row else self._value(table, ref, name) for name in TABLES[table]}
+            return self._whole(table, ref, dict(self._row(table, ref)))
+
+    def as_read(self, table, ref):
+        """The record as a client reads it: a wire.Read."""
+        with self.lock:
+            if (table, ref) not in self._read:
+                self._read[table, ref] = wire.as_read(self._row(table, ref))
+            return self._whole(table, ref, wire.Read(self._read[table, ref]))
+
+    def _whole(self, table, ref, row):
+        for name in _MUTABLE[table]:
+            row[name] = row[name].copy()
+        for name in _BACK[table]:
+            row[name] = self._value(table, ref, name)
+        return row
 
     def records(self, table, **equal):
         """{reference: record} of all, or of those whose fields have these values."""
@@ -292,6 +313,7 @@ class Database:
     def _touch(self, table, ref):
         self._generation += 1
         self._touched[table, ref] = self._generation
+        self._read.pop((table, ref), None)
         self._changed.notify_all()
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -450,7 +472,8 @@ class Generic:
         return self._database.refs(table)
 
     def _get_all_records(self, table, _session):
-        return self._database.records(table)
+        with self._database.lock:
+            return {ref: self._database.as_read(table, ref) for ref in self._database.refs(table)}
 
     def _get_all_records_where(self, table, _session, expression):
         """A field that there is not is an error of a real xapi as soon as there is a row to look at; here always."""
@@ -459,13 +482,14 @@ class Generic:
         for unknown in sorted(wanted.fields - set(names)):
             raise Mistake("INTERNAL_ERROR", f"Db_exn.DBCache_NotFound(missing field, {table}, {unknown})")
 
-        def holds(row):
-            return wanted.test(lambda db_name: _text(row[names[db_name]]))
+        def holds(ref):
+            return wanted.test(lambda db_name: _text(self._database.get(table, ref, names[db_name])))
 
-        return {ref: row for ref, row in self._database.records(table).items() if holds(row)}
+        with self._database.lock:
+            return {ref: self._database.as_read(table, ref) for ref in self._database.refs(table) if holds(ref)}
 
     def _get_record(self, table, _session, ref):
-        return self._database.record(table, ref)
+        return self._database.as_read(table, ref)
 
     def _get_by_uuid(self, table, _session, wanted):
         return self._database.by_uuid(table, wanted)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A client in the process of the simulated xapi reaches it without a network. It knows no time limit.
 
-a call       the request is XML-RPC as the client has written it; the answer comes as Python has it, and nobody
-             prints and parses some megabytes of XML in each test
+a call       the request and the answer come as Python has them, and nobody prints and parses some megabytes of XML in
+             each test. What XML may change, or not carry, is printed and parsed
 GET and PUT  only the socket is another one: what http.client writes and reads is HTTP as it goes over TCP, and the
              same handler answers it
 """
@@ -11,13 +11,35 @@ import http.client
 import io
 import socket
 import xmlrpc.client
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from . import server as far_server
 from . import wire
-from .api import GoneAway
+from .api import GoneAway, reply
 from .server import Handler
+
+
+class _Call:
+    """What the client has printed for xmlrpc.client: a call that becomes bytes where it leaves the process."""
+
+    def __init__(self, params, method, **options):
+        self.params, self.method, self._options = params, method, options
+
+    def encode(self, *_):
+        return self
+
+    def text(self):
+        return _dumps(self.params, self.method, **self._options)
+
+    def sent(self):
+        """(parameters, method) as the server reads them."""
+        try:
+            return wire.plain(self.params), self.method
+        except ValueError:
+            return xmlrpc.client.loads(self.text())
+
+
+_dumps, _far_request = xmlrpc.client.dumps, xmlrpc.client.Transport.single_request
 
 
 @contextmanager
@@ -35,18 +57,21 @@ def near(server):
         connection = transport.make_connection(host)
         is_near = (connection.host, connection.port) == server.server_address and not server.tls
         if not is_near or type(connection) is not http.client.HTTPConnection:
+            if far_request is _far_request and isinstance(body, _Call):
+                body = body.text().encode("utf-8", "xmlcharrefreplace")
             return far_request(transport, host, handler, body, verbose)
         try:
-            return (wire.as_read(far_server.answer(server.api, body, server.local)),)
+            return (wire.as_read(reply(server.api, *body.sent(), server.local)),)
         except GoneAway:
             raise http.client.RemoteDisconnected("Remote end closed connection without response") from None
         except Exception as error:
             server.errors.append(error)
             raise http.client.RemoteDisconnected("the simulator has a mistake") from error
 
-    with mock.patch.object(socket, "create_connection", connect), mock.patch.object(
-        xmlrpc.client.Transport, "single_request", request
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(socket, "create_connection", connect))
+        stack.enter_context(mock.patch.object(xmlrpc.client.Transport, "single_request", request))
+        stack.enter_context(mock.patch.object(xmlrpc.client, "dumps", _Call))
         yield
 
 

@@ -115,7 +115,7 @@ class CallLog:
         with self._changed:
             return list(self._running.values())
 
-    def wait_for_start(self, command, timeout_s=10, **params):
+    def wait_for_start(self, command, timeout_s=60, **params):
         """The Running that has this command and these members, as soon as there is one."""
 
         def found():

@@ -137,9 +137,10 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             assert not thread.is_alive(), "a call to the simulated xapi does not end"
 
     def _knock(self):
-        """Have `serve_forever` look up."""
+        """Have `serve_forever` look up. Where the machine is busy, many knocks wait: the next one needs no room."""
         with socket.socket(self.address_family) as visitor:
-            visitor.connect(self.server_address)
+            visitor.setblocking(False)
+            visitor.connect_ex(self.server_address)
 
 
 class TcpServer(_Server):

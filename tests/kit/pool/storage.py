@@ -10,7 +10,6 @@ Source: xen-api ocaml/xapi/{message_forwarding,xapi_sr,xapi_pbd,xapi_secret,stor
 """
 
 import threading
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -31,7 +30,6 @@ class Storage:
         self.move_secrets = move_secrets
         self.drivers = {}  #: type to plugins.Driver
         self.offline = set()  #: hosts that are away
-        self.slow = {}  #: {host: seconds that each of its driver calls takes more}
         self._locks = {}
 
     # -- SR -----------------------------------------------------------------------------------------------------------
@@ -350,8 +348,6 @@ class Storage:
         """A driver call with a session of its own, which may change this SR and goes when the call ends."""
         db = self.database
         self.require_live(host)
-        if host in self.slow:
-            time.sleep(self.slow[host])
         master = command in ("sr_create", "sr_probe") or host == self.master()
         device_config = {"SRmaster": "true" if master else "false"}
         device_config.update(config)

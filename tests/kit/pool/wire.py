@@ -106,25 +106,37 @@ def response(answer):
     return text.encode("utf-8")
 
 
+class Read(dict):
+    """A record as a client reads it, which nobody else has."""
+
+
 def as_read(value):
     """What a client reads of `from_python(value)`, without printing and parsing."""
-    if type(value) is str:  # nearly all are
+    kind = type(value)
+    if kind is str:  # nearly all are
         return value if value.isprintable() else _text_as_read(value)
-    if isinstance(value, (bool, float, xmlrpc.client.DateTime)):
+    if kind is Read or kind in (bool, float, xmlrpc.client.DateTime):
         return value
-    if isinstance(value, (str, int)):
-        return as_read(str(value))
-    if isinstance(value, dict):
-        return {
-            key if key.isprintable() else _text_as_read(key): (
-                item if type(item) is str and item.isprintable() else as_read(item)
-            )
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [item if type(item) is str and item.isprintable() else as_read(item) for item in value]
+    if kind is int:
+        return str(value)
+    if kind is dict:
+        return {as_read(key): as_read(item) for key, item in value.items()}
+    if kind in (list, tuple):
+        return [as_read(item) for item in value]
     assert value is None, value
     return ""
+
+
+def plain(value):
+    """What a server reads of a client's parameters. Raises ValueError where that takes the real XML."""
+    kind = type(value)
+    if kind is bool or kind is str and value.isprintable() or kind is float or kind is int and abs(value) < 1 << 31:
+        return value
+    if kind in (list, tuple):
+        return [plain(item) for item in value]
+    if kind is dict and all(type(key) is str for key in value):
+        return {plain(key): plain(item) for key, item in value.items()}
+    raise ValueError(value)
 
 
 _DROPPED = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]")

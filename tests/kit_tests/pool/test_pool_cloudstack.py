@@ -28,13 +28,15 @@ SUCCESS = (
 )
 
 
-def test_a_clone_becomes_a_volume(start, connect, tmp_path):
+def test_a_clone_becomes_a_volume(start, connect, tmp_path, monkeypatch):
     disk, after, lab = (str(tmp_path / name) for name in ("lun.img", "after.img", "lab.json"))
     golden.load("chain").disk.to_file(disk)
     golden.load("one").disk.to_file(after)
     sm_directory(tmp_path / "sm", DRIVERS / "LVMoISCSISR")
     resign = f"mv {after} {disk}\n" + pool_fakes.say(pool_fakes.fault(1, SUCCESS))
-    pool = start({"ReLVMoISCSISR": pool_fakes.shell({"sr_create": resign})}, extra_env={standin.LAB_VARIABLE: lab})
+    pool = start({"ReLVMoISCSISR": pool_fakes.shell({"sr_create": resign})})
+    pool.runner.in_process["LVMoISCSISR"] = standin.reply
+    monkeypatch.setenv(standin.LAB_VARIABLE, lab)
     lun = {
         "target": "10.0.0.5", "targetIQN": TARGET_IQN, "LUNid": 7, "SCSIid": SCSI_ID, "device": disk,
         "chapuser": "alice", "chappassword": "hidden word",

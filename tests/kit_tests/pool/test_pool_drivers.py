@@ -111,7 +111,7 @@ def test_the_log_has_every_call_and_finds_a_secret(start, connect, errors, tmp_p
         "call 1 (sr_get_driver_info): environment",
         "call 2 (sr_create): environment",
     ]
-    assert pool.log[1].status == 0 and pool.log[1].stderr == b"hush\n" and 0 < pool.log[1].duration < 5
+    assert pool.log[1].status == 0 and pool.log[1].stderr == b"hush\n" and pool.log[1].duration > 0
 
     lines = [json.loads(line) for line in (tmp_path / "calls.log").read_text().splitlines()]
     assert [line["command"] for line in lines] == ["sr_get_driver_info", "sr_create"]

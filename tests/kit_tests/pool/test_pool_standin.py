@@ -44,7 +44,8 @@ WHERE = {"target": "10.0.0.5", "targetIQN": IQN}
 @pytest.mark.processes
 def test_a_scan_introduces_what_mgt_says(start, connect, errors, tmp_path, lab, image):
     sm_directory(tmp_path / "sm", DRIVERS / "LVMoISCSISR")
-    pool = start(extra_env={standin.LAB_VARIABLE: str(tmp_path / "lab.json")})
+    pool = start()
+    pool.runner.in_process["LVMoISCSISR"] = standin.reply
     chain = golden.load("chain")
     lab([lun(device=image("chain"), chapuser="alice", chappassword="hidden word")], socket=pool.socket_path)
     assert pool.rejected == {}

@@ -2,7 +2,6 @@
 """The acceptance kit against the simulated pool: what it does, refuses, reports, and that it leaves nothing behind."""
 
 import contextlib
-import functools
 import io
 import json
 import re
@@ -17,9 +16,8 @@ from acceptance import __main__ as kit
 from acceptance import day, made
 from kit.lun_world import FABRIC, World
 from kit.pool.errors import XenError
-from kit.pool_lab import IQN, TARGET, Lab, only_reads
+from kit.pool_lab import IQN, TARGET, Image, Lab, only_reads
 from relvmoiscsi import cli
-from relvmoiscsi.cli import parser
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.connection import Where
 
@@ -31,17 +29,25 @@ SCRATCH = {made.SCRATCH: "true"}
 class Acceptance(Lab):
     """A production SR with a VM that runs, and a scratch SR; the array clones what it is told to."""
 
-    def __init__(self, world, simulated, directory, target=TARGET, **options):
+    def __init__(self, world, simulated, directory):
         super().__init__(world, simulated)
-        self.directory, self.runs, self.clones, self.errors = directory, 0, [], []
+        self.directory, self.runs, self.clones, self.versions = directory, 0, [], {}
+        simulated.api.host_plugins.functions["relvmoiscsi"] = self.plugin
+
+    def make(self, target=TARGET, **options):
         for name in ("Production", "Scratch"):
             self.original(name, target, IQN if target else "", **options)
-        self.scratch = self.originals["Scratch"][1]
-        simulated.db.set("SR", self.scratch, "other_config", SCRATCH)
+        self.pool.db.set("SR", self.scratch, "other_config", SCRATCH)
         self.vm("web", self.vdi("Production", "data")[0], networks=[self.network("office")], state="Running")
-        versions = dict.fromkeys(simulated.hosts, relvmoiscsi.__version__)
-        simulated.api.host_plugins.functions["relvmoiscsi"] = lambda host, *_: versions[host]
-        self.versions = versions
+
+    @property
+    def scratch(self):
+        return self.originals["Scratch"][1]
+
+    def plugin(self, host, function, arguments):
+        if function != "version":
+            return self.world.plugin(host, function, arguments)
+        return self.versions.get(host, relvmoiscsi.__version__)
 
     def array(self, what, scsi_id):
         assert (what, scsi_id) == ("clone", self.originals["Scratch"][0])
@@ -77,15 +83,6 @@ class Acceptance(Lab):
         return {table: self.pool.db.records(table) for table in tables}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_parser():
-    """To make that of `relvmoiscsi pool` takes as long as a short command does."""
-    made = functools.lru_cache(maxsize=None)(parser.make_parser)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser, "make_parser", lambda whole: made(tuple(whole)))
-        yield
-
-
 def command(*words):
     """`relvmoiscsi pool` in this process."""
     out, err = io.StringIO(), io.StringIO()
@@ -104,9 +101,15 @@ def opened(directory, monkeypatch):
 
 
 @pytest.fixture
-def pool(tmp_path, monkeypatch):
+def empty_pool(tmp_path, monkeypatch):
     with opened(tmp_path, monkeypatch) as ready:
         yield ready
+
+
+@pytest.fixture
+def pool(empty_pool, whole):
+    whole.untouched.put(empty_pool)
+    return empty_pool
 
 
 def statuses(report):
@@ -119,23 +122,15 @@ ERROR = XenError("INTERNAL_ERROR", "a test")
 STEPS = [step.name for step in day.STEPS] + ["clean", "nothing else"]
 
 
-#: of the kinds of changes; `make test` takes four parts of them
-PARTS = 20
-
-
-class Killed(BaseException):
-    """The process is gone: nobody catches that, and it calls no more."""
-
-
 class Ends:
-    """Has a call of a step end with an error, Killed for good: the n-th that changes something, or with 0 the first.
+    """Has a call of a step end with an error: the n-th that changes something, or with 0 the first.
 
-    Counts the calls of each step that change something.
+    Counts the calls of each step that change something. `states` has the pool before the first of each kind.
     """
 
     def __init__(self, pool, step=None, number=0, error=None):
         self.wanted, self.number, self.error = step, number, error
-        self.step, self.changes, self.hit, self.methods = "", dict.fromkeys(STEPS, 0), False, []
+        self.step, self.changes, self.hit, self.states, self.pool = "", dict.fromkeys(STEPS, 0), False, {}, pool
         pool.pool.api.before = self.before
 
     def say(self, text):
@@ -145,10 +140,10 @@ class Ends:
     def before(self, method, _params):
         if self.step and not only_reads(method) and not method.startswith(("task.", "GET ")):
             self.changes[self.step] += 1
-            self.methods.append(method)
+            if self.wanted is None and method not in self.states:
+                self.states[method] = Image(self.pool)
         is_it = self.step == self.wanted and self.number == (self.changes[self.step] if self.number else 0)
-        is_it = is_it or method == self.wanted
-        if is_it and not self.hit or self.hit and self.error is Killed:
+        if is_it and not self.hit:
             self.hit = True
             raise self.error
 
@@ -157,7 +152,9 @@ class Ends:
 def whole(tmp_path_factory):
     """A run that passes, and what was counted in it."""
     with pytest.MonkeyPatch.context() as patch, opened(tmp_path_factory.mktemp("reports"), patch) as pool:
+        pool.make()
         ends, before = Ends(pool), pool.everything()
+        ends.untouched = Image(pool)
         ends.status, ends.report = pool.run(say=ends.say)
         ends.said, ends.directory, ends.left = pool.said, pool.directory, pool.everything() != before
     return ends
@@ -169,7 +166,7 @@ def test_the_whole_day(whole):
     assert not whole.left
 
 
-@pytest.mark.states("step", "error")
+@pytest.mark.states("error", few=1)
 @pytest.mark.parametrize("error", [ERROR, KeyboardInterrupt], ids=["error", "ctrl-c"])
 @pytest.mark.parametrize("step", STEPS)
 def test_whatever_ends_a_step_all_is_taken_away_and_told(pool, whole, step, error):
@@ -203,19 +200,14 @@ def verify_true(report, status, step, error, said):
     assert (status, report["result"]) == ((130, wanted) if wanted == "interrupted" else (1, "failed"))
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_what_a_run_that_is_killed_before_any_kind_of_change_leaves_is_known_by_its_marks(whole, tmp_path, part):
-    methods = sorted(set(whole.methods))
-    assert {"VM.create", "Async.VM.hard_shutdown", "SR.set_other_config", "PUT /import_metadata"} <= set(methods)
-    for method in methods[part::PARTS]:
-        with pytest.MonkeyPatch.context() as patch, opened(tmp_path, patch) as pool:
-            before = pool.everything()
-            with pytest.raises(Killed):
-                pool.run(say=Ends(pool, method, error=Killed).say)
-
-            pool.pool.api.before = None
-            assert pool.run("--clean")[0] == 0, (method, pool.said)
-            assert pool.everything() == before, method
+def test_what_a_run_that_is_killed_before_any_kind_of_change_leaves_is_known_by_its_marks(whole, pool):
+    """The process is gone, and the pool is as it was at that call."""
+    before = pool.everything()
+    assert {"VM.create", "Async.VM.hard_shutdown", "SR.set_other_config", "PUT /import_metadata"} <= set(whole.states)
+    for method, state in whole.states.items():
+        state.put(pool)
+        assert pool.run("--clean")[0] == 0, (method, pool.said)
+        assert pool.everything() == before, method
 
 
 # --- what does not fit
@@ -345,46 +337,39 @@ def fails(pool, step, text, **options):
     return report
 
 
-def test_a_host_without_the_driver(pool):
-    def missing(host, *_):
-        if host == pool.pool.hosts[1]:
-            raise XenError("XENAPI_MISSING_PLUGIN", "relvmoiscsi")
-        return relvmoiscsi.__version__
-
-    pool.pool.api.host_plugins.functions["relvmoiscsi"] = missing
-    fails(pool, "drivers", "xs2: The host has no plugin relvmoiscsi")
+def no_plugin(host, *_):
+    raise XenError("XENAPI_MISSING_PLUGIN", "relvmoiscsi")
 
 
-def test_a_host_with_another_version(pool):
+def without_the_driver(pool):
+    pool.pool.api.host_plugins.functions["relvmoiscsi"] = no_plugin
+
+
+def of_another_version(pool):
     pool.versions[pool.pool.hosts[1]] = "0.0.9"
-    fails(pool, "drivers", "0.0.9")
 
 
-def test_a_type_that_is_not_registered(pool):
+def without_a_type(pool):
     pool.pool.db.destroy("SM", pool.pool.db.refs("SM", type="relvmohba")[0])
-    fails(pool, "drivers", "no SRs of type relvmohba")
 
 
-def test_a_clone_that_is_there_already(pool):
-    old = pool.clone("Scratch")
-    fails(pool, "prepare", old)
+def with_a_clone(pool):
+    pool.clone("Scratch")
 
 
-def test_an_array_that_makes_no_clone(pool):
-    report = fails(pool, "clone", "no clone of the LUN " + pool.originals["Scratch"][0], array=lambda *_: False)
-    assert "unmap it now" in report["notes"][0]
+def without_a_person(pool):
+    pool.array = kit.ask(lambda _: None)
 
 
-def test_an_array_that_clones_something_else(pool):
-    fails(pool, "clone", "no clone", array=lambda *_: bool(pool.clone("Production")) and False)
+def whose_array_makes(*names):
+    def given(pool):
+        pool.array = lambda *_: bool([pool.clone(name) for name in names]) and len(names) > 1
+
+    return given
 
 
-def test_two_clones_at_once(pool):
-    fails(pool, "clone", "the number of clones", array=lambda *_: bool([pool.clone("Scratch") for _ in range(2)]))
-
-
-def test_a_clone_whose_data_is_another(pool):
-    """What an array gives that has not flushed what it has told to be written."""
+def whose_array_gives_old_data(pool):
+    """It has not flushed what it has told to be written."""
 
     def array(*_):
         record = pool.pool.db.record("VDI", pool.pool.db.refs("VDI", SR=pool.scratch)[-1])
@@ -392,27 +377,46 @@ def test_a_clone_whose_data_is_another(pool):
         pool.world._put(pool.world.lun(scsi_id).disk, "LV-" + record["uuid"], b"stale".ljust(4096))
         return False
 
-    fails(pool, "data", "the bytes of the disk two", array=array)
+    pool.array = array
 
 
-def test_what_others_do_meanwhile_is_told(pool):
-    def array(*words):
-        pool.pool.db.create("secret", value="of a person")
-        return pool.array(*words)
-
-    status, report = pool.run(array=array)
-    assert status == 1 and "secret: 1 came, 0 went" in report["steps"][-1]["came"]
+@pytest.mark.parametrize(
+    ("given", "step", "text"),
+    [
+        (without_the_driver, "drivers", "The host has no plugin relvmoiscsi"),
+        (of_another_version, "drivers", "0.0.9"),
+        (without_a_type, "drivers", "no SRs of type relvmohba"),
+        (with_a_clone, "prepare", "360014050000000000000000000000003"),
+        (without_a_person, "clone", "No person can answer"),
+        (whose_array_makes(), "clone", "no clone of the LUN 360014050000000000000000000000002"),
+        (whose_array_makes("Production"), "clone", "no clone"),
+        (whose_array_makes("Scratch", "Scratch"), "clone", "the number of clones"),
+        (whose_array_gives_old_data, "data", "the bytes of the disk two"),
+    ],
+)
+def test_a_pool_on_which_a_step_fails(pool, type_in, given, step, text):
+    type_in("")
+    given(pool)
+    report = fails(pool, step, text)
+    assert step != "clone" or "unmap it now" in report["notes"][0] or not report["notes"]
 
 
 # --- who runs it, and how
 
 
-def test_a_user_without_the_right_to_ask_hosts(pool, monkeypatch):
+def test_a_user_without_the_right_to_ask_hosts_and_what_others_do_meanwhile(pool, monkeypatch):
     pool.pool.api.users["operator"] = ("another password", "pool-operator")
     monkeypatch.setenv("XENSERVER_USER", "operator"), monkeypatch.setenv("XENSERVER_PASSWORD", "another password")
     monkeypatch.setattr(pool, "where", lambda: Where(pool.pool.url, "operator", "another password"))
-    status, report = pool.run()
-    assert status == 0 and "takes the role pool-admin" in report["steps"][0]["came"], "\n".join(pool.said)
+
+    def array(*words):
+        pool.pool.db.create("secret", value="of a person")
+        return pool.array(*words)
+
+    status, report = pool.run(array=array)
+    *steps, last = report["steps"]
+    assert "takes the role pool-admin" in steps[0]["came"] and {row["status"] for row in steps} == {"passed"}, pool.said
+    assert status == 1 and "secret: 1 came, 0 went" in last["came"]
 
 
 def test_no_password_is_in_a_report(pool):
@@ -430,45 +434,32 @@ def fail(text):
     raise XenError("INTERNAL_ERROR", "he said " + text)
 
 
-def test_with_chap_no_secret_stays(tmp_path, monkeypatch):
-    world = World()
-    with world.pool(hosts=("xs1", "xs2")) as simulated:
-        for name, value in simulated.environment.items():
-            monkeypatch.setenv(name, value)
-        lab = Acceptance(world, simulated, tmp_path, chap=("somebody", "the CHAP secret"))
-        before = lab.everything()
-        assert lab.run()[0] == 0, "\n".join(lab.said)
-        assert lab.everything() == before
-        assert not any("the CHAP secret" in path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.*"))
+def test_with_chap_no_secret_stays(empty_pool, tmp_path):
+    empty_pool.make(chap=("somebody", "the CHAP secret"))
+    before = empty_pool.everything()
+    assert empty_pool.run()[0] == 0, "\n".join(empty_pool.said)
+    assert empty_pool.everything() == before
+    assert not any("the CHAP secret" in path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.*"))
 
 
-def test_a_clone_behind_another_target(pool):
-    def array(*_):
-        pool.world.add("10.0.0.6", IQN + ".clones", pool.world.lun(pool.originals["Scratch"][0]).disk.copy())
-        return False
-
-    assert pool.run("--target", "10.0.0.6", array=array)[0] == 0, "\n".join(pool.said)
-    fails(pool, "clone", "no clone", array=array)
-
-
-def test_a_person_is_asked_until_the_clone_is_there(pool, type_in):
+def test_a_person_is_asked_until_the_clone_is_there_perhaps_behind_another_target(pool, type_in):
     type_in("\n\n")
     said = []
     person = kit.ask(said.append)
 
     def array(*words):
         again = person(*words)
+        name = "Production"
         if len(said) == 2:
-            pool.clone("Scratch")
+            name = "Scratch"
+            pool.world.luns.pop()
+        pool.world.add("10.0.0.6", IQN + ".clones", pool.world.lun(pool.originals[name][0]).disk.copy())
         return again
 
-    assert pool.run(array=array)[0] == 0
+    assert pool.run("--target", "10.0.0.6", array=array)[0] == 0, "\n".join(pool.said)
     assert said[0].startswith("Clone the LUN 3600") and said[1].startswith("The pool sees no clone")
-
-
-def test_a_person_who_goes_away(pool, type_in):
-    type_in("")
-    fails(pool, "clone", "No person can answer", array=kit.ask(lambda _: None))
+    pool.world.luns.pop()
+    fails(pool, "clone", "no clone", array=lambda *_: False)
 
 
 @pytest.mark.parametrize("words", [[], ["--sr", ""]])
@@ -478,34 +469,27 @@ def test_nobody_there_and_no_command_is_a_usage_error(pool, monkeypatch, words, 
     assert "SNAPSHOT=" in capsys.readouterr().err or words
 
 
-def test_fibre_channel_clones_are_mapped_to_the_other_hosts_afterwards(tmp_path, monkeypatch):
-    world, asked = World(), []
-    with world.pool(hosts=("xs1", "xs2")) as simulated:
-        for name, value in simulated.environment.items():
-            monkeypatch.setenv(name, value)
-        lab = Acceptance(world, simulated, tmp_path, target=FABRIC)
-        version = relvmoiscsi.__version__
-        simulated.api.host_plugins.functions["relvmoiscsi"] = lambda host, function, arguments: (
-            version if function == "version" else world.plugin(host, function, arguments)
-        )
-        before = lab.everything()
+def test_fibre_channel_clones_are_mapped_to_the_other_hosts_afterwards(empty_pool):
+    lab, asked = empty_pool, []
+    lab.make(target=FABRIC)
+    before = lab.everything()
 
-        def array(what, scsi_id):
-            asked.append(what)
-            if what == "clone":
-                lab.clones.append(lab.clone("Scratch"))
-                world.unmapped.add((simulated.hosts[1], lab.clones[0]))
-            else:
-                world.unmapped.clear()
-            return False
+    def array(what, scsi_id):
+        asked.append(what)
+        if what == "clone":
+            lab.clones.append(lab.clone("Scratch"))
+            lab.world.unmapped.add((lab.pool.hosts[1], lab.clones[0]))
+        else:
+            lab.world.unmapped.clear()
+        return False
 
-        assert lab.run(array=array)[0] == 0, "\n".join(lab.said)
-        assert asked == ["clone", "map"] and lab.everything() == before
+    assert lab.run(array=array)[0] == 0, "\n".join(lab.said)
+    assert asked == ["clone", "map"] and lab.everything() == before
 
 
 @pytest.mark.processes
 def test_processes_and_a_real_ctrl_c(pool, tmp_path, monkeypatch):
-    """`make acceptance` as a person runs it, with a command for the array; interrupted when it clones the VM."""
+    """`make acceptance` as a person runs it, with a command for the array; interrupted when it attaches."""
     before, asked = pool.everything(), tmp_path / "asked"
     pool.pool.api.before = lambda *_: not pool.clones and asked.exists() and pool.array("clone", asked.read_text())
     monkeypatch.setenv("SNAPSHOT", f'test -z "$XENSERVER_PASSWORD" && printf %s "$SCSIID" >{asked}')
@@ -514,14 +498,14 @@ def test_processes_and_a_real_ctrl_c(pool, tmp_path, monkeypatch):
     said = []
     for line in process.stderr:
         said.append(line)
-        if line.startswith("clone a VM: "):
+        if line.startswith("attach: "):
             process.send_signal(signal.SIGINT)
     process.stderr.close()
 
     assert process.wait() == 130, said
     (path,) = (tmp_path / "reports").glob("*.json")
     found = statuses(json.loads(path.read_text(encoding="utf-8")))
-    assert found["clone a VM"] == "interrupted" and found["clean"] == found["nothing else"] == "passed", said
+    assert found["attach"] == "interrupted" and found["clean"] == found["nothing else"] == "passed", said
     assert pool.everything() == before
 
 

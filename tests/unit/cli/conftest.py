@@ -4,8 +4,10 @@
 import io
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack
 from functools import lru_cache
 
@@ -14,9 +16,11 @@ import pytest
 from kit import shell
 from kit.pool.simulator import Pool, sm_directory
 from kit.shell import SCSI_ID
+from kit.sparse import SparseDisk
 from relvmoiscsi import cli
 from relvmoiscsi.cli import guard, on_lun, parser
 from relvmoiscsi.host import sm_log
+from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.this_host import Host
 
@@ -41,6 +45,15 @@ def parsers_that_stay():
 def no_waiting_for_the_disk(monkeypatch):
     """Nobody cuts the power of this machine, and what is in its page cache is what the next command reads."""
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def leases(monkeypatch):
+    """The kernel gives no lease while another process looks up the file, as a scan of /proc by another run does; on a
+    busy machine that may be a second. `leases(0)`: the test has a process that has the file open.
+    """
+    monkeypatch.setattr(exclusive, "LEASE_SECONDS", 60)
+    return lambda seconds: monkeypatch.setattr(exclusive, "LEASE_SECONDS", seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +106,34 @@ def name_pool(monkeypatch):
 
 
 @pytest.fixture
+def interrupts():
+    """`interrupts(pool, *moments)`: a person presses Ctrl-C at each of these calls of the pool, (method, how many'th
+    since the moment before). A thread that makes such a call goes on when the main one, interrupted, cleans up.
+    """
+    left = []
+
+    def at(pool, *moments, number=signal.SIGINT):
+        left[:] = moments
+        main, seen, cleans_up = threading.main_thread(), [], threading.Event()
+
+        def before(method, _params):
+            is_main = threading.current_thread() is main
+            if is_main:
+                cleans_up.set()
+            seen.append(method)
+            if left and (method, seen.count(method)) == left[0]:
+                del left[0], seen[:]
+                cleans_up.clear()
+                signal.pthread_kill(main.ident, number)  # raises, where it is our own
+                assert is_main or cleans_up.wait(60)
+
+        pool.api.before = before
+
+    yield at
+    assert not left, "it was not interrupted"
+
+
+@pytest.fixture
 def type_in(monkeypatch):
     """Puts somebody at a terminal, who types a text and then no more."""
     return lambda text: monkeypatch.setattr(sys, "stdin", Terminal(text))
@@ -114,30 +155,55 @@ def original(tmp_path):
     return path
 
 
+_after = {}  #: LUNs after a run of the command that many tests begin with, made once
+
+
+def after(name, image, run):
+    if name in _after:
+        _after[name].to_file(str(image))
+    else:
+        run()
+        _after[name] = SparseDisk.from_file(str(image))
+    return image
+
+
 @pytest.fixture
-def unfinished(image, command, monkeypatch):
+def cut_short(image, command, monkeypatch):
+    """Cuts a resignature of the LUN to shell.SR behind so many writes."""
+
+    def run(writes):
+        with monkeypatch.context() as patch:
+            shell.cut(patch, writes)
+            ran = command("resignature", image, "--yes", "--sr-uuid", shell.SR)
+        assert ran.status == cli.EXIT_INTERRUPTED
+
+    return run
+
+
+@pytest.fixture
+def unfinished(image, cut_short):
     """The LUN after a resignature to shell.SR was cut behind its fourth write, before its commit."""
-    with monkeypatch.context() as patch:
-        shell.cut(patch, 4)
-        assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == cli.EXIT_INTERRUPTED
-    return image
+    return after("unfinished", image, lambda: cut_short(4))
 
 
 @pytest.fixture
-def committed(image, command, monkeypatch):
+def committed(image, command, cut_short):
     """The LUN after a resignature to shell.SR was cut behind its commit."""
-    writes = len(command("resignature", image, "--dry-run", "--json").json["plan"])
-    with monkeypatch.context() as patch:
-        shell.cut(patch, writes - 2)
-        assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == cli.EXIT_INTERRUPTED
-    return image
+
+    def run():
+        cut_short(len(command("resignature", image, "--dry-run", "--json").json["plan"]) - 2)
+
+    return after("committed", image, run)
 
 
 @pytest.fixture
 def finished(image, command):
     """The LUN after a resignature to shell.SR."""
-    assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == 0
-    return image
+
+    def run():
+        assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == 0
+
+    return after("finished", image, run)
 
 
 @pytest.fixture

@@ -115,8 +115,9 @@ def test_a_lun_that_was_resignatured_twice_is_still_the_originals_clone(finished
     assert command("check", finished, "--original", original).status == 0
 
 
-@pytest.mark.parametrize("key", ["base", "disk", "snapshot", "data"])
-@pytest.mark.parametrize("side", ["clone", "original"])
+@pytest.mark.parametrize(
+    ("side", "key"), [("clone", "base"), ("original", "disk"), ("clone", "snapshot"), ("original", "data")]
+)
 def test_one_flipped_byte_of_a_guest_is_found_and_named(finished, original, command, key, side):
     at = guest_byte(key)
     flipped(finished if side == "clone" else original, at)

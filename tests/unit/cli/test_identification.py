@@ -200,6 +200,7 @@ def test_a_person_types_the_scsi_id(lun, command, monkeypatch, type_in, name):
     assert "? Type the SCSIid of the clone: " in ran.err and "[y/N]" not in ran.err
 
 
+@pytest.mark.states("typed")
 @pytest.mark.parametrize("typed", ["y\n", OTHER_SCSI_ID + "\n", SCSI_ID[:-1] + "\n", "\n", ""])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_anything_else_is_no(lun, command, monkeypatch, type_in, name, typed):

@@ -10,30 +10,43 @@ import pytest
 
 from kit.shell import TOP
 
+#: one Python that is a child for each command
 LISTER = """
-import json, sys
-from relvmoiscsi.cli import main
-stdout, sys.stdout = sys.stdout, sys.stderr
-try:
-    main(sys.argv[1:])
-except SystemExit:
-    pass
-stdout.write(json.dumps(sorted(sys.modules)))
+import json, os, sys
+for words in json.loads(sys.argv[1]):
+    if os.fork():
+        os.wait()
+        continue
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    try:
+        from relvmoiscsi.cli import main
+        main(words)
+    except SystemExit:
+        pass
+    print(json.dumps(sorted(sys.modules)), file=stdout, flush=True)
+    os._exit(0)
 """
+
+UDEV = ["direct", "udev", "no-such-disk"]
+COMMANDS = [UDEV, ["show", "/nowhere"], ["resignature", "/nowhere"], ["--help"], ["no-such-command"], ["settings"]]
 
 pytestmark = pytest.mark.processes
 
 
-def imported(*words):
-    done = subprocess.run([sys.executable, "-c", LISTER, *words], check=True, cwd=str(TOP), stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=str(TOP)))  # fmt: skip
-    return [name for name in json.loads(done.stdout.decode()) if name.startswith("relvmoiscsi.")]
+@pytest.fixture(scope="module")
+def modules():
+    """Modules of the package that each of COMMANDS imports."""
+    done = subprocess.run([sys.executable, "-c", LISTER, json.dumps(COMMANDS)], check=True, cwd=str(TOP),
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=dict(os.environ, PYTHONPATH=str(TOP)))  # fmt: skip
+    lines = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    return {
+        words[0]: [name for name in each if name.startswith("relvmoiscsi.")] for words, each in zip(COMMANDS, lines)
+    }
 
 
-def test_what_udev_asks_is_answered_without_engine_and_images():
-    modules = imported("direct", "udev", "no-such-disk")
-
-    assert "relvmoiscsi.direct.links" in modules
+def test_what_udev_asks_is_answered_without_engine_and_images(modules):
+    assert "relvmoiscsi.direct.links" in modules["direct"]
     needless = (
         "engine",
         "resignature",
@@ -45,33 +58,26 @@ def test_what_udev_asks_is_answered_without_engine_and_images():
         "cli.doctor",
         "host.xapi.api",
     )
-    assert [name for name in modules if name.startswith(tuple("relvmoiscsi." + each for each in needless))] == []
+    found = [name for name in modules["direct"] if name.startswith(tuple("relvmoiscsi." + each for each in needless))]
+    assert found == []
 
 
 @pytest.mark.parametrize("name, own", [("show", "reading"), ("resignature", "resignature")])
-def test_a_command_on_a_lun_comes_without_the_other_commands(name, own):
-    modules = imported(name, "/nowhere")
-
-    assert "relvmoiscsi.engine" in modules
+def test_a_command_on_a_lun_comes_without_the_other_commands(modules, name, own):
+    assert "relvmoiscsi.engine" in modules[name]
     others = ("reading", "resignature", "settling", "map", "doctor", "settings", "direct", "pool")
-    assert [name for name in others if "relvmoiscsi.cli." + name in modules] == [own]
+    assert [other for other in others if "relvmoiscsi.cli." + other in modules[name]] == [own]
 
 
 LIGHT = ("cli", "cli.output", "cli.overview", "errors", "wording")
 
 
-def test_the_overview_comes_without_parser_and_commands():
-    assert imported("--help") == ["relvmoiscsi." + name for name in LIGHT]
+def test_the_overview_comes_without_parser_and_commands_and_no_command_is_imported_where_none_is_named(modules):
+    assert modules["--help"] == ["relvmoiscsi." + name for name in LIGHT]
+    assert modules["no-such-command"] == sorted("relvmoiscsi." + name for name in (*LIGHT, "cli.parser"))
 
 
-def test_where_no_command_is_named_none_is_imported():
-    modules = imported("no-such-command")
-
-    assert modules == sorted("relvmoiscsi." + name for name in (*LIGHT, "cli.parser"))
-
-
-def test_the_settings_need_no_engine():
-    modules = imported("settings")
-
-    assert "relvmoiscsi.host.settings" in modules
-    assert [name for name in modules if name.startswith(("relvmoiscsi.engine", "relvmoiscsi.formats"))] == []
+def test_the_settings_need_no_engine(modules):
+    assert "relvmoiscsi.host.settings" in modules["settings"]
+    needless = [name for name in modules["settings"] if name.startswith(("relvmoiscsi.engine", "relvmoiscsi.formats"))]
+    assert needless == []

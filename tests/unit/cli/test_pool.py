@@ -2,18 +2,15 @@
 """`relvmoiscsi pool`: what it prints, how it ends, whom it asks."""
 
 import json
-import os
 import shutil
 import signal
 import sys
-import threading
-import time
 
 import pytest
 
 from kit.lun_world import World
 from kit.pool.errors import XenError
-from kit.pool_lab import IQN, TARGET, Lab, sr_disk
+from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
 from relvmoiscsi.cli import pool, pool_discard, pool_luns, pool_secrets
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import jobs, lock, progress
@@ -25,12 +22,21 @@ def world():
     return World()
 
 
-@pytest.fixture
-def lab(world, name_pool):
+@pytest.fixture(scope="session")
+def image_of_originals():
+    world = World()
     with world.pool(hosts=("xs1", "xs2")) as pool:
         made = Lab(world, pool)
         made.original("Production")
         made.original("Testing")
+        return Image(made)
+
+
+@pytest.fixture
+def lab(world, name_pool, image_of_originals):
+    with world.pool(hosts=("xs1", "xs2")) as pool:
+        made = Lab(world, pool)
+        image_of_originals.put(made)
         name_pool(pool)
         yield made
 
@@ -40,7 +46,7 @@ def facts(ran):
 
 
 def test_luns(lab, pool_command):
-    clone = lab.clone("Production")
+    clone, original = lab.clone("Production"), lab.originals["Production"][0]
     ran = pool_command("luns")
 
     assert ran.status == 0 and not ran.err
@@ -49,13 +55,7 @@ def test_luns(lab, pool_command):
     kinds = {line[0]: line[-1].strip() for line in lines[1:]}
     assert kinds[clone] == 'clone of "Production"; cannot be made one VDI'
     assert kinds[lab.originals["Testing"][0]] == 'original, "Testing"'
-
-
-def test_luns_as_json(lab, pool_command):
-    clone = lab.clone("Production")
     found = {lun["scsi_id"]: lun for lun in facts(pool_command("luns", "--json", "--target", TARGET))["luns"]}
-
-    original = lab.originals["Production"][0]
     assert (found[original]["kind"], found[clone]["kind"]) == ("original", "clone")
     assert found[clone]["copy_of"] == found[original]["sr"] and found[original]["copy_of"] is None
 
@@ -142,20 +142,13 @@ def test_a_host_that_fails_for_another_reason_is_not_said_to_be_down(lab, pool_c
     assert "  xs2: PBD.plug: ISCSI login failed; repeat the command after you correct the cause" in ran.out
 
 
-def test_a_map_that_cannot_be_written_is_told_before_the_work(lab, pool_command, tmp_path):
-    clone = lab.clone("Production")
-    for path, why in ((tmp_path / "no" / "map.json", "No such file or directory"), (tmp_path, "already exists")):
+def test_a_map_that_cannot_be_written_or_of_an_earlier_run_is_told_before_the_work(lab, pool_command, tmp_path):
+    clone, there = lab.clone("Production"), "already exists and --map-out replaces no file"
+    (tmp_path / "map.json").write_text("of an earlier run")
+    missing = tmp_path / "no" / "map.json", "No such file or directory"
+    for path, why in (missing, (tmp_path, there), (tmp_path / "map.json", there)):
         ran = pool_command("attach", clone, "--yes", "--map-out", path)
         assert ran.status == 2 and why in ran.err and "Nothing was written" in ran.err
-
-    assert lab.world.state(clone) == "clean" and list(tmp_path.iterdir()) == []
-
-
-def test_the_map_of_an_earlier_run_is_not_replaced(lab, pool_command, tmp_path):
-    clone = lab.clone("Production")
-    (tmp_path / "map.json").write_text("of an earlier run")
-    ran = pool_command("attach", clone, "--yes", "--map-out", tmp_path / "map.json")
-    assert ran.status == 2 and "already exists and --map-out replaces no file" in ran.err
     assert (tmp_path / "map.json").read_text() == "of an earlier run" and lab.world.state(clone) == "clean"
     ran = pool_command("attach", clone, "--dry-run", "--map-out", tmp_path / "new.json")
     assert ran.status == 0 and [path.name for path in tmp_path.iterdir()] == ["map.json"]
@@ -195,20 +188,13 @@ def test_copies_of_an_sr_that_the_pool_has_forgotten(lab, pool_command):
     assert ran.status == 3 and f"sees no clone of the SR {uuid}" in ran.err
 
 
-@pytest.fixture
-def interruptible():
-    """Where the tests run in the background of a shell, SIGINT is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+def states(ran):
+    return {row["name"]: (row["state"], row["what"]) for row in facts(ran)["so_far"]}
 
 
-def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interruptible):
-    def before(method, params):
-        if method == "SR.get_all_records":
-            os.kill(os.getpid(), signal.SIGINT)
-
-    lab.pool.api.before = before
+@pytest.mark.processes
+def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interrupts):
+    interrupts(lab.pool, ("SR.get_all_records", 1))
     ran = pool_command("luns", "--json")
 
     assert ran.status == 130
@@ -221,131 +207,76 @@ def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interruptible)
     assert facts(ran)["so_far"] == []
 
 
-def interrupts(lab, method, number):
-    """A person stops the command at this call of a method, counted from 1. While a thread makes it, the main one hears
-    of that.
-    """
-    found = []
-
-    def before(called, _params):
-        found.append(called)
-        if called == method and found.count(method) == number:
-            lab.pool.api.before = None
-            was = where_main_is()
-            os.kill(os.getpid(), signal.SIGINT)
-            limit = time.monotonic() + 60
-            while where_main_is() == was and time.monotonic() < limit:
-                time.sleep(0.01)
-            time.sleep(0.1)
-
-    lab.pool.api.before = before
+UNDER_WAY, NOT_BEGUN = "under way", ("not begun", None)
 
 
-def where_main_is():
-    """The instruction that the main thread is at: it waits there until it hears of a signal."""
-    frame = sys._current_frames()[threading.main_thread().ident]
-    return id(frame), frame.f_lasti
-
-
-def states(ran):
-    return {row["name"]: (row["state"], row["what"]) for row in facts(ran)["so_far"]}
-
-
+@pytest.mark.processes
 @pytest.mark.parametrize(
-    ("method", "number", "expected"),
+    ("method", "expected"),
     [
-        (
-            "Async.SR.create",
-            2,
-            [("under way", "introduce: done"), ("under way", "resignature"), ("not begun", None)],
-        ),
-        (
-            "SR.introduce",
-            2,
-            [("under way", "introduce: done"), ("under way", "introduce"), ("not begun", None)],
-        ),
-        (
-            "Async.SR.scan",
-            2,
-            [("done", "attach"), ("under way", "attach"), ("under way", "introduce: done")],
-        ),
+        ("Async.SR.create", [(UNDER_WAY, "introduce: done"), (UNDER_WAY, "resignature"), NOT_BEGUN]),
+        ("SR.introduce", [(UNDER_WAY, "introduce: done"), (UNDER_WAY, "introduce"), NOT_BEGUN]),
+        ("Async.SR.scan", [("done", "attach"), (UNDER_WAY, "attach"), (UNDER_WAY, "introduce: done")]),
     ],
 )
-def test_attach_that_is_interrupted_says_how_far_each_lun_is(
-    lab, pool_command, interruptible, method, number, expected
-):
+def test_attach_that_is_interrupted_says_how_far_each_lun_is(lab, pool_command, interrupts, method, expected):
     clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
     words = ["attach", *clones, "--yes", "--jobs", "1"]
-    interrupts(lab, method, number)
+    interrupts(lab.pool, (method, 2))
     ran = pool_command(*words, "--json")
     assert ran.status == 130 and states(ran) == dict(zip(clones, expected))
     assert "Repeat the command to resume." in facts(ran)["error"]["disk_state"]
+    if method == "SR.introduce":
+        interrupts(lab.pool, ("SR.introduce", 1))
+        assert pool_command(*words).err.splitlines()[-1] == (
+            f"relvmoiscsi: Interrupted. Started; the pool may still finish this work: {clones[0]} (introduce: done), "
+            f"{clones[1]} (introduce). Not started: {clones[2]}. Repeat the command to resume."
+        )
     assert pool_command(*words).status == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_kill_and_a_closed_terminal_end_a_command_as_ctrl_c_does(lab, pool_command, monkeypatch, number):
+WORK = ("SR.introduce", 1)
+RELEASE = ("host.get_servertime", 3)  #: by the lock, at the beginning twice
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("number", "moments"),
+    [
+        (signal.SIGINT, [WORK, ("host.get_servertime", 1)]),
+        (signal.SIGINT, [RELEASE]),
+        (signal.SIGTERM, [WORK]),
+        (signal.SIGHUP, [WORK]),
+    ],
+)
+def test_ctrl_c_at_any_time_a_kill_and_a_closed_terminal_leave_no_lock(lab, pool_command, interrupts, number, moments):
     """Of `timeout`, of systemd, of an SSH connection that was lost: what was done is said, and no lock stays."""
-    clone = lab.clone("Production")
-    monkeypatch.setattr(signal, "SIGINT", number)
-    interrupts(lab, "SR.introduce", 1)
+    clone, before = lab.clone("Production"), signal.getsignal(number)
+    interrupts(lab.pool, *moments, number=number)
     ran = pool_command("attach", clone, "--yes")
 
-    assert ran.status == 130 and "Repeat the command to resume." in ran.err
-    assert signal.getsignal(number) == signal.SIG_DFL
+    assert ran.status == 130 and ("Repeat the command to resume." in ran.err or moments == [RELEASE])
+    assert signal.getsignal(number) == before and locks(lab) == []
     assert pool_command("attach", clone, "--yes").status == 0
 
 
-def test_a_second_ctrl_c_leaves_no_lock(lab, pool_command, interruptible):
-    clone = lab.clone("Production")
-    interrupts(lab, "SR.introduce", 1)
-    first = lab.pool.api.before
-
-    def again(method, params):
-        first(method, params)
-        if lab.pool.api.before is None:
-            lab.pool.api.before = at_release
-
-    def at_release(method, _params):
-        if method == "host.get_servertime":
-            lab.pool.api.before = None
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
-
-    lab.pool.api.before = again
-    ran = pool_command("attach", clone, "--yes")
-
-    assert ran.status == 130
-    assert pool_command("attach", clone, "--yes").status == 0
-
-
-def test_attach_that_is_interrupted_says_so_in_a_sentence(lab, pool_command, interruptible):
-    clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
-    interrupts(lab, "Async.SR.create", 2)
-    ran = pool_command("attach", *clones, "--yes", "--jobs", "1")
-    assert ran.err.splitlines()[-1] == (
-        f"relvmoiscsi: Interrupted. Started; the pool may still finish this work: {clones[0]} (introduce: done), "
-        f"{clones[1]} (resignature). Not started: {clones[2]}. Repeat the command to resume."
-    )
-
-
-@pytest.mark.parametrize("words", [["--json"], []])
-def test_several_at_once_that_are_interrupted(lab, pool_command, interruptible, words):
+@pytest.mark.processes
+def test_several_at_once_that_are_interrupted(lab, pool_command, interrupts):
     """What comes of the others when the session has ended is not told: it is not known."""
     clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
-    interrupts(lab, "Async.PBD.plug", 2)
-    ran = pool_command("attach", *clones, "--yes", *words)
+    interrupts(lab.pool, ("Async.PBD.plug", 2))
+    ran = pool_command("attach", *clones, "--yes", "--json")
     assert ran.status == 130 and "Repeat the command to resume." in ran.err
-    if words:
-        assert set(states(ran)) == set(clones) and "failed" not in {state for state, _ in states(ran).values()}
+    assert set(states(ran)) == set(clones) and "failed" not in {state for state, _ in states(ran).values()}
 
 
-def test_discard_that_is_interrupted_says_how_far_each_copy_is(lab, pool_command, interruptible, monkeypatch):
+@pytest.mark.processes
+def test_discard_that_is_interrupted_says_how_far_each_copy_is(lab, pool_command, interrupts, monkeypatch):
     monkeypatch.setattr(jobs, "MOST", 1)
     for name in ("Production", "Testing"):
         pool_command("attach", lab.clone(name), "--yes", "--name", "{sr} copy", "--leave-others")
     before = lab.pool.db.refs("SR")
-    interrupts(lab, "SR.forget", 2)
+    interrupts(lab.pool, ("SR.forget", 2))
     ran = pool_command("discard", "--all", "--yes", "--json")
     assert ran.status == 130 and len(lab.pool.db.refs("SR")) == len(before) - 1
     found = {name.split('"')[1]: state for name, (state, _) in states(ran).items()}
@@ -474,13 +405,8 @@ def test_a_copy_that_is_gone_is_done(lab, pool_command):
     "words, said",
     [
         ([], "Give a subcommand"),
-        (["attach", "--yes"], "is selected"),
-        (["discard", "--yes"], "is selected"),
-        (["attach", "../x", "--yes"], "is no SCSIid"),
-        (["attach", "--all", "--yes", "--jobs", "0"], "give 1 or more LUNs in parallel"),
         (["luns", "--password-file", "/nowhere"], "/nowhere cannot be read"),
         (["luns", "--chap-user", "alice"], "need each other"),
-        (["attach", "--all", "--yes", "--name", "{x}"], "may contain only the fields sr, date and scsi_id"),
         (["attach", "--all", "--yes", "--name", ""], "--name is empty"),
         (["luns", "--target", TARGET, "--port", "65536"], "--port '65536' is not a port"),
     ],

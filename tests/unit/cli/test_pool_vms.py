@@ -2,9 +2,7 @@
 """`relvmoiscsi pool` on VMs: what it prints, how it ends, whom it asks."""
 
 import json
-import os
 import re
-import signal
 from contextlib import contextmanager
 
 import pytest
@@ -161,7 +159,7 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
 
 def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office, pool_command, type_in):
     one_cannot_be(office, pool_command)
-    pool_command("clone", "copy", "web", "--yes")
+    assert "The copies are on the networks of their originals" in pool_command("clone", "copy", "web", "--yes").out
     type_in("y\n")
     ran = pool_command("clone", "copy", "--all")
     assert ran.status == 9 and "Clone 1 VM? [y/N]" in ran.err
@@ -171,30 +169,14 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     ran = pool_command("clone", "copy", "web", "db", "--isolated", "lab")
     assert ran.status == 9 and "[y/N]" not in ran.err and ran.out.count("is on the network office") == 2
     assert not office.pool.db.refs("network", name_label="lab")
-    assert pool_command("clone", "copy", "mixed", "--yes").status == 4
-
-
-def test_on_the_same_network_that_is_told(office, pool_command):
-    ran = pool_command("clone", "copy", "web", "--yes")
-    assert "The copies are on the networks of their originals" in ran.out
-
-
-def test_one_vm_that_cannot_be_cloned(office, pool_command):
-    office.vm("mixed", office.vdi("Production", "data")[0], office.vdi("Testing", "data")[0])
     ran = pool_command("clone", "copy", "mixed", "--yes")
     assert ran.status == 4 and "mixed: failed" in ran.out and "has disks that are not on the copy" in ran.out
     assert "hostname" not in ran.out
-    assert pool_command("clone", "copy", "--all", "--yes").status == 9
-    ran = pool_command("clone", "copy", "--all", "--dry-run", "--json")
-    assert [vm["status"] for vm in facts(ran)["vms"]] == ["already there", "failed", "already there"]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["copy"], "No VM is selected"),
-        (["copy", "--all", "--jobs", "0"], "give 1 or more VMs in parallel"),
-        (["copy", "--all", "--network", "x"], "give OLD=NEW"),
         (["Production", "--all"], "was not introduced by"),
         (["copy", "--all", "--isolated", "office"], "has physical interfaces"),
         (["copy", "--all", "--network", "office=other"], "no network with the UUID or the name 'other'"),
@@ -211,12 +193,6 @@ def test_the_same_mac_beside_the_original_is_refused(office, pool_command):
     before = office.state()
     ran = pool_command("clone", "copy", "web", "--keep-mac", "--yes")
     assert ran.status == 4 and "is on the network 'office' already" in ran.out and office.state() == before
-
-
-def test_another_network(office, pool_command):
-    office.network("lab")
-    ran = pool_command("clone", "copy", "web", "--network", "office=lab", "--keep-mac", "--no-vtpm", "--yes", "--json")
-    assert facts(ran)["vms"][0]["networks"] == {"0": {"old": "office", "new": "lab"}}
 
 
 # --- discard
@@ -386,7 +362,7 @@ def test_a_network_that_is_gone_is_named_as_it_was(office, pool_command):
         for ref in db.refs(table, network=office.net):
             db.destroy(table, ref)
     db.destroy("network", office.net)
-    words = ["--from-snapshot", "--yes", "--json"]
+    words = ["--from-snapshot", "--keep-mac", "--no-vtpm", "--yes", "--json"]
     assert "use --network office=NEW" in pool_command("clone", copy.sr_uuid, "web", *words).out
     for vm, old in (("web", "office"), ("db", uuid)):
         ran = pool_command("clone", copy.sr_uuid, vm, *words, "--network", f"{old}=lab")
@@ -562,14 +538,9 @@ def test_rescue(office, pool_command, command):
 @pytest.mark.parametrize(
     "words",
     [
-        ["restore"],
-        ["restore", "copy"],
         ["restore", "copy", "web", "--undo", "web"],
         ["restore", "--home", "web", "--disk", "0"],
         ["restore", "--keep", "web", "--disk", ""],
-        ["rescue", "copy"],
-        ["rescue", "copy", "data"],
-        ["rescue", "copy", "--vm", "web"],
         ["rescue", "copy", "--rw", "--done"],
     ],
 )
@@ -628,59 +599,37 @@ def test_after_keep_the_next_steps_are_to_start_the_vm_and_to_discard_a_copy_wit
 
 
 @pytest.mark.parametrize("text", ["", ",", "0,", " "])
-def test_a_list_of_no_disks_is_not_all_of_them(halted, pool_command, text):
+def test_a_list_of_no_disks_is_not_all_of_them_and_a_disk_that_is_named_twice_is_one(halted, pool_command, text):
     before = halted.state()
     ran = pool_command("restore", "copy", "web", "--disk", text, "--yes")
     assert ran.status == 2 and "Without --disk, all disks are restored" in ran.err and halted.state() == before
-
-
-def test_a_disk_that_is_named_twice_is_one(halted, pool_command):
-    ran = pool_command("restore", "copy", "web", "--disk", "0,0", "--yes", "--json")
+    ran = pool_command("restore", "copy", "web", "--disk", "0,0", "--dry-run", "--json")
     assert ran.status == 0 and len(facts(ran)["disks"]) == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("json_words", [[], ["--json"]], ids=["text", "JSON"])
-def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, json_words):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def interrupt(name, _params):
-        if name == "VBD.create":
-            halted.pool.api.before = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-    halted.pool.api.before = interrupt
-    try:
-        ran = pool_command("restore", "copy", "web", "--yes", *json_words)
-    finally:
-        signal.signal(signal.SIGINT, before)
+def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, interrupts, json_words):
+    interrupts(halted.pool, ("VBD.create", 1))
+    ran = pool_command("restore", "copy", "web", "--yes", *json_words)
     said = facts(ran)["error"]["disk_state"] if json_words else ran.err
     assert ran.status == 130 and "Interrupted." in ran.err
     assert "its start is blocked. Repeat the command, or run `relvmoiscsi pool restore --undo " in said
     assert pool_command("restore", "copy", "web", "--yes").status == 0
 
 
-def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    imports = []
-
-    def interrupt(name, _params):
-        imports.append(name)
-        if imports.count("PUT /import_metadata") == 3:  # each is tried first
-            halted.pool.api.before = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-    halted.pool.api.before = interrupt
-    words = ["clone", "copy", "--all", "--yes", "--jobs", "1"]
-    try:
-        ran = pool_command(*words, "--json")
-    finally:
-        signal.signal(signal.SIGINT, before)
+@pytest.mark.processes
+def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command, interrupts):
+    interrupts(halted.pool, ("PUT /import_metadata", 3))  # each is tried first
+    words = ["clone", "copy", "--all", "--yes", "--jobs", "1", "--json"]
+    ran = pool_command(*words)
     states = {row["name"].split()[0]: (row["state"], row["what"]) for row in facts(ran)["so_far"]}
     assert ran.status == 130 and states == {"db": ("done", "cloned"), "web": ("under way", "clone")}
-    ran = pool_command(*words, "--json")
+    ran = pool_command(*words)
     assert ran.status == 0 and [vm["status"] for vm in facts(ran)["vms"]] == ["already there", "cloned"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "method", "what"),
     [
@@ -691,26 +640,17 @@ def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command)
         (["save-vms", "Production"], "Async.VDI.create", "save the records"),
     ],
 )
-def test_a_command_on_one_thing_that_is_interrupted_says_what_was_under_way(halted, pool_command, words, method, what):
+def test_a_command_on_one_thing_that_is_interrupted_says_what_was_under_way(
+    halted, pool_command, interrupts, words, method, what
+):
     if words[0] == "restore":
         pool_command("restore", "copy", "web", "--yes")
     halted.vm("helper", halted.vdi("Testing", "data")[0])
     if what == "keep":
         halted.pool.db.set("VM", halted.web, "blocked_operations", dict.fromkeys(["start"], BLOCKED))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def interrupt(name, _params):
-        if name == method:
-            halted.pool.api.before = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-    halted.pool.api.before = interrupt
-    try:
-        ran = pool_command(*words, "--yes", "--json")
-    finally:
-        signal.signal(signal.SIGINT, before)
-    (row,) = facts(ran)["so_far"]
-    assert ran.status == 130 and (row["state"], row["what"]) == ("under way", what)
+    interrupts(halted.pool, (method, 1))
+    (row,) = facts(pool_command(*words, "--yes", "--json"))["so_far"]
+    assert (row["state"], row["what"]) == ("under way", what)
     assert pool_command(*words, "--yes").status == 0
 
 

@@ -127,7 +127,7 @@ def test_a_command_that_fails_leaves_the_file_as_it_was(image, command, tmp_path
 @pytest.mark.parametrize("words", [("resignature", "--yes"), ("resignature", "--again", "--dry-run"), ("recover",)])
 def test_the_record_of_an_earlier_run_stays(image, command, tmp_path, words):
     file = tmp_path / "map.json"
-    command("resignature", image, "--yes", "--map-out", file)
+    assert command("resignature", image, "--yes", "--map-out", file).status == 0
     record = file.read_text()
 
     ran = command(words[0], image, *words[1:], "--map-out", file)

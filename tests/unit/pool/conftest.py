@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A pool of three hosts with the originals "Production" and "Testing"."""
 
+import time
 from contextlib import contextmanager
 
 import pytest
 
+from kit.examples import SEED, WHOLE, of_each_kind
 from kit.lun_world import World
-from kit.pool_lab import Image, Lab
+from kit.pool.api import GoneAway
+from kit.pool_fakes import until
+from kit.pool_lab import Image, Lab, only_reads
+from relvmoiscsi.errors import RelvmoiscsiError
 
 
 @contextmanager
@@ -33,3 +38,80 @@ def lab(world, image_of_originals):
     with new_lab(world) as made:
         image_of_originals.put(made)
         yield made
+
+
+@pytest.fixture
+def deaths(lab):
+    """`for way in deaths(work, *ways)`: in the pool as it is now, the client of `work` dies at a call of each kind that
+    changes something; `way` is what the test is to do then. A sample takes a way and a moment for each death: before
+    the call, or when the call is done and nobody hears of its answer. `each_moment` takes all, of work that is short.
+    """
+
+    def of(work, *ways, each_moment=WHOLE):
+        image, api = Image(lab), lab.pool.api
+        kinds = []
+        with wrapped(api, lambda function, *words: (kinds.append(words[0]), function(*words))[1]):
+            work()
+        moments = [(way, is_lost) for way in ways or (None,) for is_lost in (False, True)]
+        for turn, number in enumerate(of_each_kind(kinds, 40, "deaths"), SEED):
+            for way, is_answer_lost in moments if each_moment else [moments[turn % len(moments)]]:
+                until(lambda: not under_way(lab))
+                image.put(lab)
+                api.clock = time.time
+                with wrapped(api, Death(number, is_answer_lost)):
+                    try:
+                        work()
+                    except RelvmoiscsiError:
+                        pass
+                yield way
+
+    return of
+
+
+class Death:
+    """Of a client, at its call of this number that changes something: every later call of the client fails."""
+
+    def __init__(self, number, is_answer_lost):
+        self.number, self.is_answer_lost, self.calls = number, is_answer_lost, 0
+
+    def __call__(self, function, *words):
+        self.calls += 1
+        if self.calls < self.number:
+            return function(*words)
+        if self.calls == self.number and self.is_answer_lost:
+            function(*words)
+        raise GoneAway()
+
+
+@contextmanager
+def wrapped(api, around):
+    """A block in which `around` is called with the function of each call that changes something, and its arguments.
+    Calls that only read fail once one of the others has failed.
+    """
+    gone = []
+
+    def wrap(function):
+        def call(*words):
+            if only_reads(str(words[0])):
+                if gone:
+                    raise GoneAway()
+                return function(*words)
+            try:
+                return around(function, *words)
+            except GoneAway:
+                gone.append(words[0])
+                raise
+
+        return call
+
+    api.call, api.transferred = wrap(api.call), wrap(api.transferred)
+    try:
+        yield
+    finally:
+        del api.call, api.transferred
+
+
+def under_way(lab):
+    """Tasks that the pool ends by itself."""
+    tasks = lab.pool.db.records("task", status="pending").values()
+    return [task for task in tasks if task["name_label"].startswith("Async.")]

@@ -3,8 +3,7 @@
 
 import pytest
 
-from kit.pool.api import GoneAway
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import forget
@@ -139,31 +138,3 @@ def test_who_has_disks_there(lab):
 def test_an_sr_that_is_no_copy_is_refused(lab, world):
     with pytest.raises(Refused, match="was not introduced by `relvmoiscsi pool attach`"):
         forgotten(lab, world.sr_uuid(lab.originals["Production"][0]))
-
-
-def test_killed_at_every_call_the_next_run_finishes_it(lab, world):
-    clone = lab.clone("Production")
-    before = lab.summary()
-    number = 0
-    while True:
-        number += 3
-        (done,) = lab.attach(clone)
-        count = [0]
-
-        def cut(method, params, count=count, number=number):
-            count[0] += 1
-            if count[0] > number:
-                raise GoneAway()
-
-        lab.pool.api.before = cut
-        try:
-            forgotten(lab, done.sr_uuid)
-        except RelvmoiscsiError:
-            pass
-        lab.pool.api.before = None
-        lab.later()
-        forgotten(lab, done.sr_uuid)
-        assert lab.summary() == before, number
-        if count[0] <= number:
-            break
-    assert number > 15

@@ -51,7 +51,7 @@ def test_who_is_free_takes_the_second_step_of_others_while_the_last_first_step_g
 
     def first(_calls, item):
         if item == "d":
-            assert enough.wait(20), "nobody has taken the second steps of the others meanwhile"
+            assert enough.wait(60), "nobody has taken the second steps of the others meanwhile"
         return item
 
     def second(_calls, item):
@@ -107,11 +107,11 @@ def test_who_is_interrupted_waits_for_nobody(monkeypatch):
 
     def job(_calls, number):
         hung.set()
-        release.wait(20)
+        release.wait(60)
         return number
 
     def interrupted(thread):
-        assert hung.wait(20)
+        assert hung.wait(60)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "join", interrupted)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The client, a process of its own, is killed (SIGKILL) at a call of attach that does more than read, and run again.
+"""The client, a process of its own, is killed (SIGKILL) at a call of attach of each kind that does more than read, and
+run again.
 
 The call at which it dies is done, and its answer comes to nobody: after the n-th call the pool is as n calls leave it.
 """
@@ -10,21 +11,20 @@ import signal
 import subprocess
 import sys
 import threading
-from itertools import chain
+import time
 
 import pytest
 
-from kit.examples import steps
-from kit.lun_world import World
+from kit.examples import of_each_kind
 from kit.pool_fakes import until
-from kit.pool_lab import Lab, only_reads
+from kit.pool_lab import Image, only_reads
 from kit.shell import TOP
+from relvmoiscsi.pool import attach, luns, records, secrets
+from relvmoiscsi.pool.connection import connect
 
 pytestmark = pytest.mark.processes
 
 TARGET, IQN, CHAP = "10.0.0.6", "iqn.2026-01.test:guarded", ("alice", "a secret word")
-#: what a death leaves is the pool's, whichever Python died, and the tests without a process take the other calls
-EVERY = 20
 FORBIDDEN = {"SR.destroy", "Async.SR.destroy", "VDI.destroy", "Async.VDI.destroy"}
 
 #: imports once, then becomes the client as often as it is told: argv as JSON, a line each; answers with the process id,
@@ -65,68 +65,30 @@ def nursery():
     process.stdout.close()
 
 
-class Site:
-    """A pool with an original and two clones of it behind a target that wants CHAP."""
+def run(lab, nursery, tmp_path, words, die_at=None):
+    """(status, the calls that did more than read) of the client: killed at the call of this number."""
+    pid, seen, lock, started = [], [], threading.Lock(), threading.Event()
 
-    def __init__(self, nursery, tmp_path, pool, world):
-        self.nursery, self.tmp_path, self.pool, self.world = nursery, tmp_path, pool, world
-        self.lab = Lab(world, pool)
-        self.lab.original("Guarded", target=TARGET, iqn=IQN, chap=CHAP)
-        self.clones = [self.lab.clone("Guarded"), self.lab.clone("Guarded")]
-        (tmp_path / "chap").write_text(CHAP[1] + "\n")
-        self.chap = ["--target", TARGET, "--chap-user", CHAP[0], "--chap-password-file", str(tmp_path / "chap")]
-        self.secrets_before = self.orphans()
+    def before(method, _params):
+        if only_reads(method):
+            return
+        with lock:
+            seen.append(method)
+            if len(seen) == die_at:
+                assert started.wait(60)
+                os.kill(pid[0], signal.SIGKILL)
+                until(lambda: state_of(pid[0]) in ("Z", ""))
 
-    def run(self, *words, die_at=None):
-        """(status, what it printed, how many calls did more than read): killed at the call of this number."""
-        pid, count, lock = [], [0], threading.Lock()
-        started = threading.Event()
-
-        def before(method, params):
-            if only_reads(method):
-                return
-            with lock:
-                count[0] += 1
-                if count[0] == die_at:
-                    assert started.wait(20)
-                    os.kill(pid[0], signal.SIGKILL)
-                    until(lambda: state_of(pid[0]) in ("Z", ""))
-
-        self.pool.api.before = before
-        out = self.tmp_path / "out"
-        task = {
-            "argv": ["pool", *words, "--yes", "--json"],
-            "out": str(out),
-            "environment": self.pool.environment,
-        }
-        self.nursery.stdin.write(json.dumps(task).encode() + b"\n")
-        self.nursery.stdin.flush()
-        pid.append(int(self.nursery.stdout.readline()))
-        started.set()
-        status = int(self.nursery.stdout.readline())
-        self.pool.api.before = None
-        until(lambda: self.pool.is_at_rest)
-        self.lab.later()
-        return status, out.read_text(), count[0]
-
-    def orphans(self):
-        named = {value for pbd in self.pool.db.records("PBD").values() for value in pbd["device_config"].values()}
-        secrets = self.pool.db.records("secret", value=CHAP[1]).values()
-        return {secret["uuid"] for secret in secrets if secret["uuid"] not in named}
-
-    def notes(self):
-        return [
-            key for key in self.pool.db.get("pool", self.pool.pool, "other_config") if key.startswith("relvmoiscsi")
-        ]
-
-    def state(self):
-        """The pool without references, UUIDs and passwords."""
-        found = []
-        for scsi_id, facts in self.lab.summary().items():
-            place = self.clones.index(scsi_id) if scsi_id in self.clones else "original"
-            pbds = sorted((self.pool.hosts.index(host), plugged) for host, plugged, _ in facts["pbds"])
-            found.append((str(place), {**facts, "pbds": pbds}))
-        return sorted(found, key=str)
+    lab.pool.api.before = before
+    task = {"argv": words, "out": str(tmp_path / "out"), "environment": lab.pool.environment}
+    nursery.stdin.write(json.dumps(task).encode() + b"\n")
+    nursery.stdin.flush()
+    pid.append(int(nursery.stdout.readline()))
+    started.set()
+    status = int(nursery.stdout.readline())
+    lab.pool.api.before = None
+    until(lambda: lab.pool.is_at_rest)
+    return status, seen
 
 
 def state_of(pid):
@@ -137,40 +99,42 @@ def state_of(pid):
         return ""
 
 
-def every_death(nursery, tmp_path, words, verify):
-    """Kill the client at its first call, its second ... until it comes to its end; `verify` runs it again."""
-    expected = None
-    for number in chain([0], steps(EVERY)):
-        world = World()
-        with world.pool(hosts=("xs1", "xs2")) as pool:
-            site = Site(nursery, tmp_path, pool, world)
-            status, _, calls = site.run(*words(site), die_at=number or None)
-            expected = verify(site, expected, number) or expected
-            assert not FORBIDDEN & set(pool.api.calls)
-        if number and calls < number:
-            assert status == 0
-            return number
-    raise AssertionError("it never came to its end")
+def run_again(lab):
+    """As `attach --all --clean-secrets`."""
+    with connect(lab.where()) as calls, secrets.chap(calls, [records.Portal(TARGET)], *CHAP) as portals:
+        pool = records.read(calls)
+        secrets.clean(calls, secrets.left_behind(calls, pool, time.time()))
+        found = luns.find(calls, pool, portals, 1)
+        chosen = attach.choose(found, [], [], everything=True)
+        return attach.attach(calls, pool, chosen, attach.AttachRequest(run="a later run"), found=found)
 
 
-def test_killed_at_every_call_of_attach(nursery, tmp_path):
-    def words(site):
-        return ["attach", "--all", *site.chap]
+def orphans(lab):
+    named = {value for pbd in lab.pool.db.records("PBD").values() for value in pbd["device_config"].values()}
+    return {row["uuid"] for row in lab.pool.db.records("secret", value=CHAP[1]).values() if row["uuid"] not in named}
 
-    def finished(site, expected, number):
-        status, text, _ = site.run(*words(site), "--clean-secrets")
-        assert status == 0, text
-        rows = json.loads(text[text.index("{") : text.rindex("}") + 1])["luns"]
-        assert [row["scsi_id"] for row in rows] == site.clones
-        assert {row["status"] for row in rows} <= {"attached", "already attached"}
-        assert len(site.pool.db.refs("SR")) == 3 and len(site.pool.db.refs("PBD")) == 6, "nothing is doubled"
-        assert site.orphans() <= site.secrets_before, f"a Secret is left behind after a death at call {number}"
-        assert site.notes() == []
-        state = site.state()
-        assert expected in (None, state), number
-        if number % 10 == 0:
-            _, text, _ = site.run(*words(site))
-            assert text.count('"status": "already attached"') == 2
-        return state
 
-    assert every_death(nursery, tmp_path, words, finished) > 25
+def test_killed_at_a_call_of_each_kind_of_attach(lab, nursery, tmp_path):
+    lab.original("Guarded", target=TARGET, iqn=IQN, chap=CHAP)
+    clone, secrets_before = lab.clone("Guarded"), orphans(lab)
+    (tmp_path / "chap").write_text(CHAP[1] + "\n")
+    chap = ["--target", TARGET, "--chap-user", CHAP[0], "--chap-password-file", str(tmp_path / "chap")]
+    words = ["pool", "attach", "--all", "--yes", "--json", *chap]
+    untouched = Image(lab)
+    status, kinds = run(lab, nursery, tmp_path, words)
+    assert status == 0 and len(kinds) > 20
+    expected, count = lab.summary(), {table: len(lab.pool.db.refs(table)) for table in ("SR", "PBD")}
+
+    for number in of_each_kind(kinds, 40, "killed"):
+        untouched.put(lab)
+        lab.pool.api.clock = time.time
+        status, _ = run(lab, nursery, tmp_path, words, number)
+        assert status == signal.SIGKILL
+        lab.later()
+        (done,) = run_again(lab)
+        assert done.scsi_id == clone and done.status in (attach.DONE, attach.ALREADY)
+        assert lab.summary() == expected, f"a death at call {number}"
+        assert {table: len(lab.pool.db.refs(table)) for table in count} == count, "nothing is doubled"
+        assert orphans(lab) <= secrets_before, f"a Secret is left behind after a death at call {number}"
+        assert not lab.pool.db.get("pool", lab.pool.pool, "other_config")
+    assert not FORBIDDEN & set(lab.pool.api.calls)

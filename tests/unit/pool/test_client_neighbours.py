@@ -5,13 +5,11 @@ plugs one LUN of a target sees every LUN of it.
 
 import pytest
 
-from kit.examples import steps
 from kit.lun_world import FABRIC
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
-from kit.pool_lab import only_reads
 from kit.reader import identities
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.connection import connect
@@ -45,8 +43,7 @@ def of(lab, world, scsi_id, name="Production"):
     return identities(world.lun(scsi_id).disk) == identities(world.lun(lab.originals[name][0]).disk)
 
 
-@pytest.mark.parametrize("at_once", [1, 3])
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(("place", "at_once"), [(0, 3), (1, 1), (2, 3)])
 def test_no_host_is_made_to_see_a_clone_that_kept_the_identities_of_its_original(lab, world, shown, place, at_once):
     clones = [lab.clone("Production") for _ in range(3)]
     bad = clones[place]
@@ -165,39 +162,19 @@ def test_a_clone_of_an_sr_that_the_pool_does_not_know_holds_up_no_other(lab, wor
     assert done == {foreign: FAILED, good: DONE}
 
 
-@pytest.mark.parametrize("is_over", [False, True])
-def test_killed_at_each_call_while_a_clone_fails(lab, world, shown, is_over):
+def test_killed_at_a_call_of_each_kind_while_a_clone_fails(lab, world, shown, deaths):
     """The run after shows no host the clone; the one in which the clone gets its identities finishes all."""
-    watch = lab.pool.api.before
-    for number in steps(5, str(is_over)):
-        bad, good = lab.clone("Production"), lab.clone("Production")
-        fails(world, bad)
-        count = [-1]
-
-        def before(method, params, count=count, number=number):
-            watch(method, params)
-            count[0] += not only_reads(method)
-            if count[0] >= number:
-                raise GoneAway()
-
-        del shown[:]
-        lab.pool.api.before = before
-        try:
-            lab.attach(bad, good)
-        except RelvmoiscsiError:
-            pass
-        lab.pool.api.before = watch
+    bad, good = lab.clone("Production"), lab.clone("Production")
+    fails(world, bad)
+    for is_over in deaths(lambda: lab.attach(bad, good), False, True):
         lab.later()
         if not is_over:
             assert {result.status for result in lab.attach(bad, good)} == {FAILED}
-        assert shown == [], number
+        assert shown == []
         world.fail.clear()
-        assert {result.status for result in lab.attach(bad, good)} == {DONE}, number
-        lab.drop(bad)
-        lab.drop(good)
-        if count[0] < number:
-            break
-    assert number > 5
+        assert {result.status for result in lab.attach(bad, good)} == {DONE}
+        fails(world, bad)
+        del shown[:]
 
 
 @pytest.mark.parametrize("is_named", [True, False])

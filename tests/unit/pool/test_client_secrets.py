@@ -2,12 +2,10 @@
 """The CHAP password: in one Secret of ours, of which nothing is left; Secrets of others are let alone."""
 
 import calendar
-import xmlrpc.client
 
 import pytest
 
-from kit.pool import server
-from kit.pool.api import GoneAway, answer
+from kit.pool.api import GoneAway
 from kit.pool_lab import TARGET, sr_disk
 from relvmoiscsi.pool import attach, luns, records, secrets
 from relvmoiscsi.pool.connection import connect
@@ -143,19 +141,21 @@ def test_a_secret_that_a_pbd_names_is_none_that_was_left(lab):
         assert secrets.left_behind(calls, records.read(calls), NOON) == []
 
 
-def test_an_answer_that_is_lost_makes_no_second_secret(lab, monkeypatch):
+def test_an_answer_that_is_lost_makes_no_second_secret(lab):
     """The connection ends after secret.create; xmlrpc.client makes the call once more."""
     lost = []
 
-    def lose(api, body, local):
-        reply = answer(api, body, local)
-        if xmlrpc.client.loads(body)[1] == "secret.create" and not lost:
+    real = lab.pool.api.call
+
+    def lose(method, *words):
+        answer = real(method, *words)
+        if method == "secret.create" and not lost:
             lost.append(1)
             raise GoneAway()
-        return reply
+        return answer
 
     other = lab.pool.db.create("secret", value=CHAP[1])
-    monkeypatch.setattr(server, "answer", lose)
+    lab.pool.api.call = lose
     with connect(lab.where()) as calls, secrets.chap(calls, [Portal(TARGET)], *CHAP):
         assert lab.pool.api.calls.count("secret.create") == 2
         assert len(lab.pool.db.refs("secret")) == 2

@@ -129,7 +129,7 @@ def test_a_network_that_is_used_stays(day):
 def test_killed_at_a_call_of_each_kind_the_next_run_finishes_it(day, deaths):
     before = rows(day)
     day.clone("web", isolated="nowhere")
-    for _ in deaths(lambda: discard_all(day)):
+    for _ in deaths(lambda: discard_all(day), each_moment=True):
         day.lab.later()
         discard_all(day)
         after = rows(day)

@@ -3,6 +3,7 @@
 
 import json
 import re
+import threading
 
 import pytest
 
@@ -229,8 +230,11 @@ def test_a_name_is_written_when_the_vm_may_be_started(halted):
 
 def test_a_name_that_takes_too_long_is_not_waited_for(halted, monkeypatch):
     monkeypatch.setattr(swap_disks, "NAME_SECONDS", 0.05)
-    halted.lab.pool.storage.slow[halted.lab.pool.master] = 0.5
+    api, release = halted.lab.pool.api, threading.Event()
+    api.tasks_end_at_once, name = False, api._methods["VDI.set_name_label"]
+    api._methods["VDI.set_name_label"] = lambda *words: (release.wait(60), name(*words))[1]
     done = bring_back(halted)
+    release.set()
     assert done.status == "restored" and "did not end within 0 seconds" in done.notes[0]
     until(lambda: halted.lab.pool.is_at_rest)
 
@@ -599,7 +603,7 @@ def test_home_they_are_on_the_sr_of_the_disks_before(halted):
 def test_killed_at_a_call_of_each_kind_it_comes_home(halted, deaths):
     original = halted.db.get("VDI", halted.root, "SR")
     bring_back(halted)
-    for _ in deaths(lambda: take_home(halted)):
+    for _ in deaths(lambda: take_home(halted), each_moment=True):
         halted.lab.later()
         until(lambda: halted.lab.pool.is_at_rest)
         if left_of(halted):

@@ -7,8 +7,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from kit.lun_world import World
 from kit.pool import transfer
 from kit.pool.errors import XenError
+from kit.pool_lab import Image, Lab
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats import saved_vms
@@ -40,29 +42,26 @@ def vdis(lab):
     return lab.pool.db.refs("VDI", name_label=NAME_LABEL, SR=lab.originals["Production"][1])
 
 
-def test_a_copy_that_no_host_has_is_told_without_end(lab, monkeypatch):
+def test_a_copy_that_no_host_has_is_told_without_end(attached, monkeypatch):
     """xapi's handler fails before it takes the task, which then stays pending for ever."""
     monkeypatch.setattr(transfer_of_client, "VERDICT_SECONDS", 0.05)
-    office = Office(lab).attach()
-    for pbd in office.db.refs("PBD", SR=office.sr):
-        office.db.set("PBD", pbd, "currently_attached", False)
+    for pbd in attached.db.refs("PBD", SR=attached.sr):
+        attached.db.set("PBD", pbd, "currently_attached", False)
     with pytest.raises(PoolFailure, match="answered 500 to GET /export_raw_vdi: .*NO_HOSTS_AVAILABLE"):
-        office.sources("web")
+        attached.sources("web")
 
 
-def test_a_copy_that_the_master_does_not_have_is_told_with_the_host_that_has_it(lab):
+def test_a_copy_that_the_master_does_not_have_is_told_with_the_host_that_has_it(lab, attached):
     """xapi sends the client to a member. No handler takes the task there, so nobody waits for it."""
-    office = Office(lab).attach()
-    for pbd in office.db.refs("PBD", SR=office.sr, host=lab.pool.master):
-        office.db.set("PBD", pbd, "currently_attached", False)
+    for pbd in attached.db.refs("PBD", SR=attached.sr, host=lab.pool.master):
+        attached.db.set("PBD", pbd, "currently_attached", False)
     with pytest.raises(PoolFailure, match=r"the host 192\.0\.2\.2 has\. Plug the SR on the master"):
-        office.sources("web")
-    assert not office.db.refs("task")
+        attached.sources("web")
+    assert not attached.db.refs("task")
 
 
-def test_a_save_whose_sr_leaves_every_host_ends_at_once(lab):
+def test_a_save_whose_sr_leaves_every_host_ends_at_once(lab, office):
     """Where the SR is on no host any more, xapi ends the task of an import at once."""
-    office = Office(lab)
     sr = lab.originals["Production"][1]
 
     def unplugs(name, _params):
@@ -80,8 +79,13 @@ def test_a_save_whose_sr_leaves_every_host_ends_at_once(lab):
 class Office:
     """ "web" with a vTPM and "db", saved, and a clone of the LUN."""
 
-    def __init__(self, lab):
+    def __init__(self, lab, **made):
+        """`made`: what `made` gave of another one, which is in this lab's pool."""
         self.lab, self.db = lab, lab.pool.db
+        self.__dict__.update(made)
+
+    def make(self):
+        lab = self.lab
         self.net = lab.network("office")
         root, data = (lab.vdi("Production", label)[0] for label in ("root disk", "data"))
         self.web = lab.vm("web", root, networks=[self.net], state="Running", ha_always_run=True)
@@ -90,6 +94,10 @@ class Office:
         self.uuids = {vm: self.db.get("VM", vm, "uuid") for vm in (self.web, self.other)}
         self.saved = save(lab)
         self.clone = lab.clone("Production")
+        return self
+
+    def made(self):
+        return {name: value for name, value in self.__dict__.items() if name not in ("lab", "db")}
 
     def attach(self):
         (self.copy,) = self.lab.attach(self.clone)
@@ -127,9 +135,27 @@ class Office:
             self.db.destroy("VDI", vdi)
 
 
+@pytest.fixture(scope="session")
+def images(image_of_originals):
+    """Of an office, and of one whose clone is attached."""
+    world = World()
+    with world.pool(hosts=("xs1", "xs2", "xs3")) as pool:
+        lab = Lab(world, pool)
+        image_of_originals.put(lab)
+        office = Office(lab).make()
+        saved = Image(lab, **office.made())
+        office.attach()
+        return saved, Image(lab, **office.made())
+
+
 @pytest.fixture
-def office(lab):
-    return Office(lab)
+def office(lab, images):
+    return Office(lab, **images[0].put(lab))
+
+
+@pytest.fixture
+def attached(lab, images):
+    return Office(lab, **images[1].put(lab))
 
 
 def test_they_are_on_the_bare_clone_and_name_the_vms(office, lab):
@@ -272,16 +298,14 @@ def test_a_network_of_then_that_is_gone_is_asked_for(office):
     assert done.status == MADE and done.networks == {"0": ("office", "lab")}
 
 
-def test_the_same_mac_is_not_given_beside_the_original(office):
-    office.attach()
-    _, (done,) = office.then("web", keep_mac=True)
+def test_the_same_mac_is_not_given_beside_the_original(attached):
+    _, (done,) = attached.then("web", keep_mac=True)
     assert done.status == FAILED and "is on the network 'office' already" in str(done.error)
 
 
-def test_names_of_then(office):
-    office.attach()
+def test_names_of_then(attached):
     with pytest.raises(NotFound, match="no saved VM with the UUID or the name 'wbe'"):
-        office.then("wbe")
+        attached.then("wbe")
 
 
 def test_a_copy_without_records_says_so(office, lab):
@@ -423,12 +447,11 @@ def test_a_hostile_one_keeps_no_lun_from_being_probed_and_attached(office, lab):
     assert on_lun(lab, lab.clone("Production")).order == (2, "2026-11-23T12:00:00Z")
 
 
-def test_a_disk_of_that_name_that_is_too_large_is_not_read(office, lab):
-    office.attach()
-    (vdi,) = office.db.refs("VDI", SR=office.sr, name_label=NAME_LABEL)
-    office.db.set("VDI", vdi, "virtual_size", 1 << 40)
+def test_a_disk_of_that_name_that_is_too_large_is_not_read(lab, attached):
+    (vdi,) = attached.db.refs("VDI", SR=attached.sr, name_label=NAME_LABEL)
+    attached.db.set("VDI", vdi, "virtual_size", 1 << 40)
     with pytest.raises(NotFound, match="There are no VM records"):
-        office.then("web")
+        attached.then("web")
     assert "GET /export_raw_vdi" not in lab.pool.api.calls[-5:]
 
 
@@ -477,15 +500,14 @@ def coded_class(root, original):
 
 
 @pytest.mark.parametrize("trick", [second_objects, second_snapshots, second_field, second_id, coded_class])
-def test_no_saved_records_lead_to_the_original(office, lab, monkeypatch, trick):
+def test_no_saved_records_lead_to_the_original(attached, lab, monkeypatch, trick):
     """What one reader takes otherwise than another is never given to xapi."""
-    office.attach()
-    (source,) = office.sources("web")
+    (source,) = attached.sources("web")
     root = ET.fromstring(source.document)
     trick(root, ET.fromstring(source.document))
     source = source._replace(document=ET.tostring(root, encoding="unicode").encode())
     before = lab.pool.db.refs("VM")
-    (done,) = office.made_of([source])
+    (done,) = attached.made_of([source])
     assert done.status == FAILED and "they are ambiguous" in str(done.error)
     assert lab.pool.db.refs("VM") == before and not lab.pool.api.transfer.imports
 
