@@ -26,6 +26,7 @@ from kit.cuts import (
     every_fault,
     image,
     lvm_commit,
+    recorded,
     recover,
     resignature,
     undo,
@@ -86,8 +87,7 @@ def test_the_uncut_runs_lead_to_new_identities_and_back(name):
 def test_a_cut_resignature_is_the_old_lun_or_the_new_one_or_finishes(name):
     original, resignatured, _undone = trial(name)
 
-    crash = CrashDisk(original)
-    resignature(crash)
+    crash = recorded(original)
 
     assert every_fault(Judge(original, resignatured), crash, **how(name)) == []
 
@@ -99,8 +99,7 @@ UNDONE = ["one VDI", "everything", "fragmented", "two areas", "second area ignor
 def test_a_cut_undo_is_the_new_lun_or_the_old_one_or_finishes(name):
     original, resignatured, _undone = trial(name)
 
-    crash = CrashDisk(resignatured)
-    undo(crash)
+    crash = recorded(resignatured, undo)
 
     judge = Judge(original, resignatured, target=done(resignatured, run=undo), start=resignatured)
     assert every_fault(judge, crash, **how(name)) == []
@@ -112,8 +111,7 @@ def test_a_cut_roll_back_is_still_unfinished_or_the_old_lun(name, flush, blocks)
     original, resignatured, _undone = trial(name)
     unfinished = cut_before(original, flush, blocks=blocks)
 
-    crash = CrashDisk(unfinished)
-    undo(crash)
+    crash = recorded(unfinished, undo)
 
     assert crash.flushes == 2
     assert every_fault(Judge(original, resignatured), crash, undo_every=3, **SAMPLED) == []
@@ -125,8 +123,7 @@ def test_a_cut_in_the_resignature_of_a_later_clone_does_not_bring_the_first_one_
     first = done(image("a chain"))
     second = done(first, scsi_id="another", seed=seed)
 
-    crash = CrashDisk(first)
-    resignature(crash, scsi_id="another", seed=seed)
+    crash = recorded(first, scsi_id="another", seed=seed)
 
     judge = Judge(first, second, states=("resignatured", "resignatured"))
     assert every_fault(judge, crash, undo_every=0, **THOROUGH) == []
@@ -137,8 +134,7 @@ def test_a_cut_in_a_resignature_after_an_undo_leads_to_its_own_ids():
     original = done(done(image("a chain"), seed=1), run=undo)
     resignatured = done(original, seed=2)
 
-    crash = CrashDisk(original)
-    resignature(crash, seed=2)
+    crash = recorded(original, seed=2)
 
     assert every_fault(Judge(original, resignatured), crash, undo_every=3, **THOROUGH) == []
 
@@ -146,8 +142,7 @@ def test_a_cut_in_a_resignature_after_an_undo_leads_to_its_own_ids():
 def test_after_a_cut_new_identities_are_those_that_lvm_sees_and_of_this_lun_alone():
     """What has come to a host with a LUN may stay there once its identities are its own."""
     original, resignatured, _undone = trial("a chain")
-    crash = CrashDisk(original)
-    resignature(crash)
+    crash = recorded(original)
 
     seen = set()
     for cut, disk in crash.crash_images(limit=64, samples=8):
@@ -165,8 +160,7 @@ def test_after_a_cut_new_identities_are_those_that_lvm_sees_and_of_this_lun_alon
 
 def unfinished_images(name, every, run=resignature, base=None):
     """Of every n-th disk that a cut run leaves those that are unfinished."""
-    crash = CrashDisk(base or image(name))
-    run(crash)
+    crash = recorded(base or image(name), run)
     cuts = islice(crash.crash_images(limit=64, samples=8), every // 2, None, every)
     found = [(cut, disk) for cut, disk in cuts if engine.inspect(disk).state == engine.UNFINISHED]
     print(f"{name}: recovery is cut on {len(found)} unfinished disks")
@@ -205,8 +199,7 @@ def test_a_recovery_of_an_undo_that_is_cut_is_recovered_to_the_same_identity(nam
 def faults_of_cut_recoveries(judge, unfinished, subsets):
     found, states = [], 0
     for first_cut, disk in unfinished:
-        second = CrashDisk(disk)
-        assert recover(second)
+        second = recorded(disk, recover)
         for cut, left in second.crash_images(**subsets):
             found += judge.new_faults(f"{first_cut}; then {cut}", left, with_undo=False)
         states += second.report.states
@@ -225,8 +218,7 @@ def test_a_cut_recovery_keeps_what_lvm_wrote_after_the_commit(name, wraps):
     lvm_commit(went_on, with_new_volume)
     lvm_commit(went_on, wrap=wraps)
     finished = done(went_on, run=recover)
-    crash = CrashDisk(went_on)
-    recover(crash)
+    crash = recorded(went_on, recover)
 
     judge = Judge(original, finished)
     assert reader.vg_view(went_on) == reader.vg_view(finished)
@@ -251,8 +243,7 @@ NEEDED = {
 def test_twin_without_a_flush_a_cut_resignature_breaks(name, flush):
     original, resignatured, _undone = trial(name)
 
-    crash = CrashDisk(original, dropped_flush=flush)
-    resignature(crash)
+    crash = recorded(original, dropped_flush=flush)
 
     assert crash.flushes == 6
     faults = each_fault(Judge(original, resignatured), crash, undo_every=0, limit=2048)
@@ -263,8 +254,7 @@ def test_twin_without_a_flush_a_cut_resignature_breaks(name, flush):
 def test_twin_without_a_flush_a_cut_undo_breaks(flush):
     original, resignatured, undone = trial("one VDI")
 
-    crash = CrashDisk(resignatured, dropped_flush=flush)
-    undo(crash)
+    crash = recorded(resignatured, undo, dropped_flush=flush)
 
     assert crash.flushes == 6
     judge = Judge(original, resignatured, target=undone, start=resignatured)
@@ -276,8 +266,7 @@ def test_twin_without_a_flush_a_cut_undo_breaks(flush):
 def test_twin_without_a_flush_a_cut_roll_back_breaks(flush, broken):
     original, resignatured, _undone = trial("one VDI")
 
-    crash = CrashDisk(cut_before(original, 4), dropped_flush=flush)
-    undo(crash)
+    crash = recorded(cut_before(original, 4), undo, dropped_flush=flush)
 
     faults = each_fault(Judge(original, resignatured), crash, undo_every=0, limit=2048)
     assert broken in (fault.claim for fault in faults)
@@ -291,8 +280,7 @@ def test_twin_without_a_flush_a_cut_recovery_breaks(flush, broken):
     lvm_commit(went_on, wrap=True)
     finished = done(went_on, run=recover)
 
-    crash = CrashDisk(went_on, dropped_flush=flush)
-    recover(crash)
+    crash = recorded(went_on, recover, dropped_flush=flush)
 
     assert crash.flushes == 2
     faults = each_fault(Judge(original, finished), crash, undo_every=0, limit=2048)

@@ -63,7 +63,7 @@ def operations(base, run):
     """The numbers of the operations of a run, or of some in each of its batches."""
     whole = FailingDisk(base.copy())
     run(whole)
-    return of_each_kind([str(tried.batch) for tried in whole.tried], 6, base.name)
+    return of_each_kind([str(tried.batch) for tried in whole.tried], 15, base.name)
 
 
 class Outcome:
