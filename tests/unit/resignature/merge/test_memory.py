@@ -53,7 +53,7 @@ def small_pieces(monkeypatch):
 
 def vhds(partial):
     """A chain of VHDs with so many partial blocks, of which each takes less than 200 bytes."""
-    return chains.vhds(chains.written(10, partial)), 200 * partial
+    return chains.vhds(chains.written(4, partial)), 200 * partial
 
 
 def qcow2s(gib):
@@ -65,7 +65,7 @@ def qcow2s(gib):
 
 @pytest.mark.states("make", "small", "large", few=1)
 @pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("make, small, large", [(vhds, 100, 600), (qcow2s, 1, 2)])
+@pytest.mark.parametrize("make, small, large", [(vhds, 40, 240), (qcow2s, 1, 2)])
 def test_a_larger_disk_takes_little_more_memory(make, small, large):
     (few, low), (many, high) = make(small), make(large)
 
@@ -166,14 +166,14 @@ class Measured(Device):
 
 def test_however_many_bitmaps_there_are_a_device_is_asked_for_so_much_at_once():
     """A device has memory of its own for all that is asked of it at once."""
-    chain = chains.vhds(chains.written(40, 2000))
+    chain = chains.vhds(chains.written(16, 1600))
     made = prepared(chain)
     made = made._replace(plan=made.plan._replace(unseen=made.plan.unseen._replace(copies=())))
     device = Measured(chain.disk)
 
     engine.resignature(device, made)
 
-    assert device.most < 5 * MIB, "the head of the image, and not 8 MiB of bitmaps"
+    assert device.most < 5 * MIB, "the head of the image, and not 6 MiB of bitmaps"
 
 
 @pytest.mark.parametrize("make", [chains.vhds, chains.qcow2s])
