@@ -75,7 +75,7 @@ class Watched(Device):
         self.disk.flush()
 
 
-@pytest.mark.parametrize("seed", seeds(range(8), 4))
+@pytest.mark.parametrize("seed", seeds(range(8), 8))
 @pytest.mark.parametrize("make", [vhds, qcow2s])
 def test_of_two_hosts_that_copy_one_that_says_it_is_done_has_all_of_it(make, seed):
     """There are few free extents, so they write to the same ones."""
@@ -166,7 +166,7 @@ def test_one_that_writes_behind_the_read_back_of_another_is_noticed_behind_its_m
 
 
 @pytest.mark.parametrize("make", [vhds, qcow2s])
-@pytest.mark.parametrize("seed", seeds(range(4), 3))
+@pytest.mark.parametrize("seed", seeds(range(4), 4))
 def test_a_lun_that_the_array_has_put_back_is_not_committed(make, seed):
     chain, read = make(seed, 40)
     left = copied(chain.disk.copy())
@@ -230,7 +230,7 @@ def test_bitmaps_are_among_what_must_not_change(when):
     raise AssertionError("chance has changed: look for other seeds")
 
 
-@pytest.mark.parametrize("seed", seeds(range(10), 5))
+@pytest.mark.parametrize("seed", seeds(range(10), 10))
 @pytest.mark.parametrize("make", [vhds, qcow2s])
 def test_nothing_is_written_twice_before_the_commit(make, seed):
     """What is read back is what was written."""
