@@ -8,7 +8,7 @@ import pytest
 
 from kit.build_volumes import MIB
 from kit.chains import SECTOR, SECTORS, flatten
-from kit.chains.controls import concatenated, copied
+from kit.chains.controls import concatenated
 from kit.chains.judge import Wrong, check, fill_completely, judge, sm_cycle
 from kit.chains.libvhd import SLOT, Vhd, make, random_uuid, run_bits, with_sum
 from kit.chains.lun import EXTENT, Lun
@@ -123,18 +123,6 @@ def test_it_complains(damage, complaint):
     assert any(NAME in problem and re.search(complaint, problem) for problem in found.problems), found
     with pytest.raises(Wrong, match=f"at first: .*({complaint})"):
         judge(image.disk, NAME)
-
-
-@pytest.mark.states(few=1)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_copy_by_tapdisk_is_right(seed):
-    chain = random_chain(f"right {seed}", blocks=(4, 5, 6)[seed])
-    disk = copied(chain)
-
-    found = judge(disk, chain.leaf, chain.flats[chain.leaf])
-
-    assert found.dense and found.above_formula == 0
-    assert list(Lun.read(disk).volumes) == ["MGT", chain.leaf]
 
 
 # -- the negative control -------------------------------------------------------------------------------------------

@@ -71,18 +71,6 @@ def test_undo_gives_every_byte_back_but_free_space_of_the_ring(name):
     assert result.ids.reversed() == engine.inspect(done(original)).run.ids
 
 
-@pytest.mark.parametrize("flush", [3, 4, 5, 6])
-@pytest.mark.parametrize("name", ["one VDI", "everything", "two areas", "blocks of 4096"])
-def test_undo_of_a_cut_run_gives_every_byte_back(name, flush):
-    original = image(name)
-    disk = cut_before(original, flush)
-
-    result = undo(disk)
-
-    assert result.state == engine.CLEAN
-    assert same_but_for(disk, original, free_ring(original))
-
-
 def test_undo_is_refused_where_nothing_was_resignatured():
     assert "holds no resignature" in refused(undo, image("one VDI"))
 

@@ -16,13 +16,10 @@ from kit import lvmreader, reader
 from kit.cuts import (
     IMAGES,
     SCSI_ID,
-    CrashDisk,
     Judge,
     cut_before,
     done,
-    durable,
     each_fault,
-    entropy,
     every_fault,
     image,
     lvm_commit,
@@ -34,7 +31,6 @@ from kit.cuts import (
 )
 from kit.examples import WHOLE, some
 from relvmoiscsi import engine
-from relvmoiscsi.device import Range
 
 #: how many disks to look at; the images with many volumes write too many blocks for all subsets
 THOROUGH = {"limit": 256, "samples": 16} if WHOLE else {"limit": 16, "samples": 3, "every": 2}
@@ -64,20 +60,6 @@ def trial(name):
 
 
 # --- the runs that nobody cuts, by which the others are judged
-
-
-@pytest.mark.parametrize("name", SOME)
-def test_the_uncut_runs_lead_to_new_identities_and_back(name):
-    original, resignatured, undone = trial(name)
-
-    ids = engine.inspect(resignatured).run.ids
-    names = dict(ids.uuids)
-    names.update((lvmreader.dashed(old), lvmreader.dashed(new)) for old, new in ids.lvm_ids.items())
-    assert reader.essence(resignatured) == reader.renamed(reader.essence(original), names)
-    assert not reader.identities(resignatured) & reader.identities(original)
-    assert reader.essence(undone) == reader.essence(original)
-    everywhere = [Range(offset, len(data)) for offset, data in original.runs()]
-    assert engine.compare(original, resignatured, everywhere).problems == []
 
 
 # --- every cut
@@ -288,14 +270,3 @@ def test_twin_without_a_flush_a_cut_recovery_breaks(flush, broken):
 
 
 # --- what a success means
-
-
-@pytest.mark.parametrize("name", ["one VDI", "everything", "blocks of 4096"])
-def test_what_was_reported_as_done_is_on_the_disk(name):
-    crash = CrashDisk(image(name))
-
-    result = engine.resignature(crash, engine.prepare(crash, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID)))
-
-    assert result.flushes == crash.flushes == 6
-    assert durable(crash) == crash.current
-    assert engine.inspect(durable(crash)).state == result.state == engine.RESIGNATURED

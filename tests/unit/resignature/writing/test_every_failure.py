@@ -140,22 +140,13 @@ def check(outcome, run, modes, name):
     return outcome.seen
 
 
+@pytest.mark.parametrize("modes", [ONCE, FOR_GOOD], ids=["once", "for good"])
 @pytest.mark.parametrize("name", IMAGES)
-def test_a_resignature_that_fails_once_says_truly_what_it_left(name):
+def test_a_resignature_that_fails_says_truly_what_it_left(name, modes):
     original = image(name)
     outcome = Outcome(original, original, done(original))
 
-    seen = check(outcome, resignature, ONCE, name)
-
-    assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
-
-
-@pytest.mark.parametrize("name", IMAGES)
-def test_a_resignature_on_a_device_that_is_gone_says_truly_what_it_left(name):
-    original = image(name)
-    outcome = Outcome(original, original, done(original))
-
-    seen = check(outcome, resignature, FOR_GOOD, name)
+    seen = check(outcome, resignature, modes, name)
 
     assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
 
