@@ -350,7 +350,7 @@ class Recalled:
         self._function = function
         self._known: Dict[str, List[Tuple[Set[int], Content, Any]]] = {}
 
-    def __call__(self, disk: SparseDisk, name: str) -> Any:
+    def __call__(self, disk: SparseDisk, name: str = "") -> Any:
         known = self._known.setdefault(name, [])
         for indices, content, found in reversed(known):
             if disk.content_of(indices) == content:

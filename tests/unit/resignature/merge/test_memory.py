@@ -15,7 +15,7 @@ from kit.chains.lun import EXTENT, Lun
 from kit.chains.qemu import make
 from kit.cuts import entropy
 from relvmoiscsi import engine
-from relvmoiscsi.device import Device, align_up
+from relvmoiscsi.device import ForwardingDevice, align_up
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import qcow2_clusters
@@ -145,23 +145,18 @@ def test_what_is_told_of_a_larger_qcow2_is_not_less_than_it_takes_nor_three_time
     assert taken[large] - taken[small] <= told[large] - told[small] <= 3 * (taken[large] - taken[small])
 
 
-class Measured(Device):
+class Measured(ForwardingDevice):
     """Notes the most bytes that are asked of it at once, to be read or to be written."""
 
-    def __init__(self, disk):
-        self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
-        self.disk, self.most = disk, 0
+    most = 0
 
     def read(self, ranges):
         self.most = max(self.most, sum(part.length for part in ranges))
-        return self.disk.read(ranges)
+        return super().read(ranges)
 
     def write(self, chunks):
         self.most = max(self.most, sum(len(chunk.data) for chunk in chunks))
-        self.disk.write(chunks)
-
-    def flush(self):
-        self.disk.flush()
+        super().write(chunks)
 
 
 def test_however_many_bitmaps_there_are_a_device_is_asked_for_so_much_at_once():

@@ -20,41 +20,33 @@ from kit.cuts import (
     undo,
 )
 from relvmoiscsi import engine
-from relvmoiscsi.device import Device
+from relvmoiscsi.device import ForwardingDevice
 
 FLUSHES = 6
 READ_BATCHES = 8
 GIB = 1 << 30
 
 
-class Watched(Device):
+class Watched(ForwardingDevice):
     """Notes every range read and written."""
 
     def __init__(self, disk):
-        self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
-        self.physical_block_size = disk.physical_block_size
-        self.disk = disk
-        self.read_ranges, self.written, self.steps = [], [], []
+        super().__init__(disk)
+        self.read_ranges, self.written = [], []
 
     def read(self, ranges):
         self.read_ranges.extend(ranges)
-        self.steps.append("r")
-        return self.disk.read(ranges)
+        return super().read(ranges)
 
     def write(self, chunks):
         self.written.extend(chunks)
-        self.steps.append("w")
-        self.disk.write(chunks)
-
-    def flush(self):
-        self.steps.append("f")
-        self.disk.flush()
+        super().write(chunks)
 
 
 def resignatured(disk):
     watched = Watched(disk)
     prepared = engine.prepare(watched, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID))
-    assert "w" not in watched.steps and "f" not in watched.steps
+    assert (disk.writes, disk.flushes) == (0, 0)
     return watched, engine.resignature(watched, prepared)
 
 

@@ -17,7 +17,7 @@ from kit.chains.tapdisk import Tapdisk
 from kit.cuts import SCSI_ID, entropy
 from kit.examples import WHOLE, of_each_kind, seeds
 from relvmoiscsi import engine
-from relvmoiscsi.device import Device
+from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.protocol import steps
@@ -49,13 +49,12 @@ def is_old(chain, disk, read):
     return engine.inspect(disk).state == OLD and all(read(disk, name) == flat for name, flat in chain.flats.items())
 
 
-class Watched(Device):
+class Watched(ForwardingDevice):
     """Calls `then` at one of the moments of a run, by number from 1 on: before a read, or behind a write."""
 
     def __init__(self, disk, moment=0, then=None):
-        self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
-        self.physical_block_size = disk.physical_block_size
-        self.disk, self.moment, self.then, self.moments, self.writes = disk, moment, then, [], []
+        super().__init__(disk)
+        self.moment, self.then, self.moments, self.writes = moment, then, [], []
 
     def _pass(self, moment):
         self.moments.append(moment)
@@ -64,15 +63,12 @@ class Watched(Device):
 
     def read(self, ranges):
         self._pass("before a read")
-        return self.disk.read(ranges)
+        return super().read(ranges)
 
     def write(self, chunks):
         self.writes.append(len(chunks))
-        self.disk.write(chunks)
+        super().write(chunks)
         self._pass("behind a write")
-
-    def flush(self):
-        self.disk.flush()
 
 
 @pytest.mark.parametrize("seed", seeds(range(8), 8))
@@ -112,9 +108,9 @@ def filled_by_a_guest(disk):
 
 
 def moments_of_copying(chain):
-    watched = Watched(chain.disk.copy())
-    made = prepared(watched.disk, 2)
-    engine.copy_unseen(watched, made)
+    disk = chain.disk.copy()
+    watched = Watched(disk)
+    engine.copy_unseen(watched, prepared(disk, 2))
     return watched.moments
 
 
@@ -186,7 +182,7 @@ def test_one_that_is_put_back_while_it_is_copied_gets_no_further_batch(make):
     class Refreshed(Watched):
         def _pass(self, moment):
             if len(self.writes) == 1:
-                self.disk = chain.disk.copy()
+                self._device = chain.disk.copy()
             super()._pass(moment)
 
     device = Refreshed(chain.disk.copy())
