@@ -70,14 +70,6 @@ def shown(number, kind):
     return {0: before, 1: before, len(STEPS): after}.get(number, engine.UNFINISHED)
 
 
-# --- the tables themselves
-
-
-def test_steps_are_numbered_from_one():
-    assert [step.number for step in STEPS] == [1, 2, 3, 4, 5, 6]
-    assert [step.number for step in WAY_BACK] == [1, 2]
-
-
 # --- what is executed
 
 
@@ -165,7 +157,3 @@ def test_an_undo_that_lvm_has_overtaken_keeps_lvms_change(number):
 
     assert engine.inspect(disk).state == ENDS["undo"][number >= COMMIT.number]
     assert lvmreader.vg_view(disk) == seen
-
-
-def test_the_kinds_of_runs_are_these():
-    assert set(KINDS.values()) == set(RUNS)
