@@ -376,7 +376,7 @@ def test_what_cannot_be_finished_is_refused_by_name_and_nothing_is_written(name)
 # --- power cuts
 
 #: how many cuts of each step are tried
-FEW = {"limit": 24, "samples": 4} if WHOLE else {"limit": 8, "samples": 1, "every": 3}
+FEW = {"limit": 24, "samples": 4} if WHOLE else {"limit": 8, "samples": 1, "every": 5}
 #: unfinished work of each kind and outcome, and what has no journal
 CUT = {
     "golden clone_vdi_after_second_snap": 23,

@@ -28,7 +28,7 @@ from relvmoiscsi.errors import DeviceError, Refused
 
 pytestmark = pytest.mark.states
 
-IMAGES = some(["one VDI", "two areas", "blocks of 4096", "fragmented"], 3, lambda _name: "")
+IMAGES = some(["one VDI", "two areas", "blocks of 4096", "fragmented"], 4, lambda _name: "")
 ONE = some(["one VDI", "blocks of 4096"], 2, lambda _name: "")
 TWO = some(["two areas", "blocks of 4096"], 2, lambda _name: "")
 ONCE = [(False, leaves) for leaves in ("nothing", "half", "all")]

@@ -120,7 +120,7 @@ def test_whoever_is_overtaken_while_it_copies_stops_and_what_a_guest_wrote_since
     chain, read = vhds(seed, 20, thick=True, odd=False)
     moments = moments_of_copying(chain)
     assert len(moments) > 8
-    for moment in of_each_kind(moments, 4, "overtaken"):
+    for moment in of_each_kind(moments, 8, "overtaken"):
         disk, found = chain.disk.copy(), {}
         first, second = copied(disk, 1), prepared(disk, 2)
 
