@@ -6,31 +6,11 @@ from typing import List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import Range, align_up
 
+from .lvmreader import lvm_crc as crc
 from .sparse import SparseDisk
 
 MDA_MAGIC = bytes.fromhex("204c564d3220785b35412572304e2a3e")
 IGNORED = 1
-
-
-def _crc_table() -> List[int]:
-    table: List[int] = []
-    for number in range(256):
-        value = number
-        for _ in range(8):
-            value = value >> 1 ^ (0xEDB88320 if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-_TABLE = _crc_table()
-
-
-def crc(data: bytes) -> int:
-    """LVM's CRC-32, byte by byte from the table: start value 0xF597A6CF, no final inversion."""
-    value = 0xF597A6CF
-    for byte in data:
-        value = value >> 8 ^ _TABLE[(value ^ byte) & 0xFF]
-    return value
 
 
 class LvText(NamedTuple):

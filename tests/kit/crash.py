@@ -18,7 +18,7 @@ import itertools
 import random
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.device import Chunk, Device, ForwardingDevice, Range
 from relvmoiscsi.errors import DeviceError
 
 from .sparse import SparseDisk, check_chunks
@@ -51,7 +51,7 @@ class Report(NamedTuple):
         )
 
 
-class CrashDisk(Device):
+class CrashDisk(ForwardingDevice):
     """A disk whose power can be cut at every moment of what was done to it.
 
     The disk it is made from stays as it is. `dropped_flush=n` forgets the n-th flush (from 1): the twin of a crash test
@@ -59,8 +59,7 @@ class CrashDisk(Device):
     """
 
     def __init__(self, base: SparseDisk, dropped_flush: Optional[int] = None) -> None:
-        self.name, self.size_bytes, self.block_size = base.name, base.size_bytes, base.block_size
-        self.physical_block_size = base.physical_block_size
+        super().__init__(base)
         base.freeze()
         self.base = base.copy()
         self.current = base.copy()
@@ -222,7 +221,7 @@ class Operation(NamedTuple):
     batch: int  #: the number of the call that asked for it
 
 
-class FailingDisk(Device):
+class FailingDisk(ForwardingDevice):
     """A disk whose operation number `fail_at` (from 1) fails with DeviceError.
 
     Each range read, each chunk written and each flush is an operation. Those of a batch are done in order up to the
@@ -238,8 +237,7 @@ class FailingDisk(Device):
 
     def __init__(self, base: Device, fail_at: int = 0, for_good: bool = False, leaves: str = "nothing") -> None:
         assert leaves in ("nothing", "half", "all", "late"), leaves
-        self.name, self.size_bytes, self.block_size = base.name, base.size_bytes, base.block_size
-        self.physical_block_size = base.physical_block_size
+        super().__init__(base)
         self.base = base
         self.fail_at = fail_at
         self.for_good = for_good

@@ -12,7 +12,7 @@ reader. `Judge.faults` says what is wrong with a disk that a power cut left; non
 """
 
 import functools
-import hashlib
+import re
 from typing import NamedTuple
 
 import pytest
@@ -26,8 +26,10 @@ from kit import (
 )
 from kit.builder import AREA_DEFAULT, SMALL_BAT, vhd
 from kit.crash import CrashDisk, FailingDisk
+from kit.outcome import entropy_of as entropy
+from kit.sparse import Recalled
 from relvmoiscsi import engine
-from relvmoiscsi.device import Device, Range
+from relvmoiscsi.device import Range
 from relvmoiscsi.errors import DeviceError, Place, Refused, RelvmoiscsiError
 from relvmoiscsi.resignature.protocol.commit_record import read_commit_record
 from relvmoiscsi.resignature.protocol.journal import Mark, read_journal
@@ -37,22 +39,6 @@ SCSI_ID = "3600a098038303053743f4a4f4e4b6d41"
 OTHER_SCSI_ID = "3600a098038303053743f4a4f4e4b6d42"
 
 SECTOR = 512
-
-
-def entropy(seed=0):
-    """Bytes that look random and are the same for the same seed."""
-    drawn = [0]
-
-    def draw(length):
-        drawn[0] += 1
-        return build_noise(f"{seed} {drawn[0]}", length)
-
-    return draw
-
-
-def build_noise(seed, length):
-    blocks = (hashlib.sha256(f"{seed} {number}".encode()).digest() for number in range(length // 32 + 1))
-    return b"".join(blocks)[:length]
 
 
 # -- images ---------------------------------------------------------------------------------------------------------
@@ -144,18 +130,41 @@ def read_mark(disk):
     return None if tail is None else Mark(label, tail, read_journal(disk, tail, label))
 
 
+def recorded(disk, run=resignature, dropped_flush=None, **more):
+    """A disk that remembers a run on it. Of the same run on the same bytes it is the same one: leave it as it is."""
+    disk.freeze()
+    return _recorded(_SameDisk(disk), run, dropped_flush, tuple(sorted(more.items())))
+
+
+class _SameDisk:
+    """A disk, equal to others with the same bytes, blocks and name."""
+
+    def __init__(self, disk):
+        self.disk = disk.copy()
+        self.key = (disk.content(), disk.block_size, disk.physical_block_size, disk.name)
+
+    def __eq__(self, other):
+        return self.key == other.key
+
+    def __hash__(self):
+        return hash(self.key)
+
+
+@functools.lru_cache(maxsize=256)
+def _recorded(same, run, dropped_flush, more):
+    crash = CrashDisk(same.disk, dropped_flush)
+    run(crash, **dict(more))
+    return crash
+
+
 def done(disk, run=resignature, **more):
     """A copy of `disk` after a run that nobody cut."""
-    after = disk.copy()
-    run(after, **more)
-    return after
+    return recorded(disk, run, **more).current.copy()
 
 
 def cut_before(disk, flush, run=resignature, blocks=0, **more):
     """A copy of `disk` whose run lost power after `flush` - 1 flushes and `blocks` blocks more."""
-    crash = CrashDisk(disk)
-    run(crash, **more)
-    found = cut_groups(crash, flush, blocks)
+    found = cut_groups(recorded(disk, run, **more), flush, blocks)
     found.name = disk.name
     found.freeze()
     return found
@@ -225,9 +234,8 @@ def lvm_commit(disk, edit=None, times=1, precommit=False, wrap=False):
 
 
 def _commit_in(disk, area, mda, edit, precommit, wrap):
-    seqno = next(iter(lvmreader.parse_text(mda.text).values()))["seqno"]
-    text = mda.text.replace(b"seqno = %d\n" % seqno, b"seqno = %d\n" % (seqno + 1))
-    assert text != mda.text
+    text, count = re.subn(rb"(?<=\nseqno = )\d+", lambda seqno: b"%d" % (int(seqno.group()) + 1), mda.text)
+    assert count == 1
     if edit:
         text = edit(text)
     at = area.length - 2 * SECTOR if wrap else mda.text_offset + build_lvm.ring_size(len(mda.text))
@@ -253,48 +261,6 @@ def with_new_volume(text):
 # -- the judge ------------------------------------------------------------------------------------------------------
 
 
-class _Recorder(Device):
-    """A disk that notes what is read of it."""
-
-    def __init__(self, disk):
-        self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
-        self.physical_block_size = disk.physical_block_size
-        self.disk, self.reads = disk, []
-
-    def peek(self, offset, length):
-        data = self.disk.peek(offset, length)
-        self.reads.append((offset, length, data))
-        return data
-
-    def read(self, ranges):
-        return [self.peek(item.offset, item.length) for item in ranges]
-
-    def write(self, chunks):
-        raise AssertionError("who only looks does not write")
-
-    def flush(self):
-        raise AssertionError("who only looks does not flush")
-
-
-class Remembered:
-    """A function of what is on a disk, asked anew only where it would read other bytes than any time before.
-
-    A function that reads the same bytes gives the same result; this makes many cuts of one run cheap to look at.
-    """
-
-    def __init__(self, function):
-        self.function, self.known = function, []
-
-    def __call__(self, disk):
-        for reads, result in self.known:
-            if all(disk.peek(offset, length) == data for offset, length, data in reads):
-                return result
-        recorder = _Recorder(disk)
-        result = self.function(recorder)
-        self.known = [(recorder.reads, result)] + self.known[:15]
-        return result
-
-
 class Fault(NamedTuple):
     claim: str  #: view, state, journal, recovery, guest, twice, undo, durable
     cut: str
@@ -312,8 +278,8 @@ class Judge:
     def __init__(self, original, resignatured, target=None, states=("clean", "resignatured"), allowed=None, start=None):
         self.original, self.resignatured = original, resignatured
         self.target, self.start = target or resignatured, start or original
-        self.vg_view = Remembered(lvmreader.vg_view)
-        self.inspected = Remembered(lambda disk: engine.inspect(disk)[:4])
+        self.vg_view = Recalled(lambda disk, _: lvmreader.vg_view(disk))
+        self.inspected = Recalled(lambda disk, _: engine.inspect(disk)[:4])
         self.views = [lvmreader.vg_view(original), lvmreader.vg_view(resignatured)]
         self.start_view = lvmreader.vg_view(self.start)
         self.label = label_range(original)

@@ -34,10 +34,7 @@ class Live(NamedTuple):
     leaves: Dict[str, Tuple[str, ...]]
     verdict: str
     words: Tuple[str, ...] = ()  #: what has to be said of it: parts of a sentence, keys in braces stand for UUIDs
-    unread: Tuple[str, ...] = ()  #: VDI keys of leaves that nobody can read
-    kept: Tuple[
-        str, ...
-    ] = ()  #: identities that stay, because they are nobody's: those of a heartbeat's host, of noise
+    kept: Tuple[str, ...] = ()  #: identities that stay: they are a heartbeat's host's, or noise
 
     @property
     def built(self) -> BuiltSr:
@@ -361,7 +358,7 @@ def _poked(live: Live, key: str, offset: int, data: bytes) -> Live:
 
 
 def parent_gone() -> Live:
-    return _carried(disk("orphan", GONE, sectors=(1,)), words=("{orphan}", GONE))._replace(unread=("orphan",))
+    return _carried(disk("orphan", GONE, sectors=(1,)), words=("{orphan}", GONE))
 
 
 def duplicate_record() -> Live:

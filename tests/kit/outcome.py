@@ -12,7 +12,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.formats.identity import IdMap
 
 
-def entropy_of(seed):
+def entropy_of(seed=0):
     """Entropy that is the same for the same seed."""
     drawn = []
 
@@ -26,8 +26,9 @@ def entropy_of(seed):
 class Outcome:
     """A disk before and after a resignature. Who changes `after` looks at it with a reader of his own."""
 
-    def __init__(self, before: SparseDisk, after: SparseDisk, ids: IdMap, result: Optional[engine.Result]):
-        self.before, self.after, self.ids, self.result = before, after, ids, result
+    def __init__(self, before: SparseDisk, after: SparseDisk, ids: IdMap, result: Optional[engine.Result],
+                 prepared: Optional[engine.Prepared] = None):  # fmt: skip
+        self.before, self.after, self.ids, self.result, self.prepared = before, after, ids, result, prepared
         self._seen = {}
 
     @property
@@ -49,7 +50,7 @@ def resignatured(disk, seed="ids", **options):
     after = disk.copy()
     prepared = engine.prepare(after, entropy_of(seed), engine.ResignatureRequest(**options))
     result = engine.resignature(after, prepared)
-    return Outcome(disk, after, prepared.plan.run.ids, result)
+    return Outcome(disk, after, prepared.plan.run.ids, result, prepared)
 
 
 def names_of(ids):

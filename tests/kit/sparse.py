@@ -193,10 +193,10 @@ class SparseDisk(Device):
         """Put bytes of another disk here, without a copy of them: whole pages."""
         assert offset % PAGE == other_offset % PAGE == length % PAGE == 0, (offset, other_offset, length)
         first, other_first = offset // PAGE, other_offset // PAGE
-        for number in range(length // PAGE):
-            page = other._page(other_first + number)
-            if page is not _ZERO_PAGE or self._page(first + number) is not page:
-                self._pages[first + number] = page
+        own, below = other._pages.get, other._below.get
+        indices = range(other_first, other_first + length // PAGE)
+        pages = [own(index) or below(index, _ZERO_PAGE) for index in indices]
+        self._pages.update(zip(range(first, first + len(pages)), pages))
 
     def fill(self, offset: int, length: int, page: bytes) -> None:
         """Put one page everywhere, which is kept but once: whole pages."""
@@ -350,7 +350,7 @@ class Recalled:
         self._function = function
         self._known: Dict[str, List[Tuple[Set[int], Content, Any]]] = {}
 
-    def __call__(self, disk: SparseDisk, name: str) -> Any:
+    def __call__(self, disk: SparseDisk, name: str = "") -> Any:
         known = self._known.setdefault(name, [])
         for indices, content, found in reversed(known):
             if disk.content_of(indices) == content:

@@ -33,16 +33,6 @@ def test_closed_groups_are_whole_and_the_open_one_is_any_subset():
     assert (disk.report.states, disk.report.groups, disk.report.sampled) == (5, 2, False)
 
 
-def test_every_subset_of_ten_blocks():
-    disk = CrashDisk(SparseDisk(SIZE))
-    disk.write([Chunk(0, b"x" * 512 * 4), Chunk(8192, b"y" * 512 * 6)])
-
-    states = {image.peek(0, 12288) for _, image in disk.crash_images()}
-
-    assert len(states) == 1024 == disk.report.states
-    assert not disk.report.sampled
-
-
 def test_a_large_group_is_sampled_and_it_says_so():
     disk = CrashDisk(SparseDisk(SIZE))
     for number in range(100):
@@ -58,18 +48,6 @@ def test_a_large_group_is_sampled_and_it_says_so():
     assert len(states) > 300
     assert disk.report.sampled and disk.report.largest_group == 100
     assert "1 groups sampled" in str(disk.report)
-
-
-def test_the_sample_is_the_same_for_the_same_seed():
-    disk = CrashDisk(SparseDisk(SIZE))
-    for number in range(40):
-        disk.write([sector(number, b"x")])
-
-    def run(seed):
-        return [(cut, image.peek(0, 512 * 40)) for cut, image in disk.crash_images(seed=seed, limit=4)]
-
-    assert run(1) == run(1)
-    assert run(1) != run(2)
 
 
 def test_a_block_written_twice_between_flushes_may_hold_either():
@@ -103,17 +81,6 @@ def test_a_dropped_flush_joins_two_groups():
     assert "--c" not in states
 
 
-def test_flushes_without_writes_make_no_groups():
-    disk = CrashDisk(SparseDisk(SIZE))
-    disk.flush()
-    disk.write([sector(0, b"a")])
-    disk.flush()
-    disk.flush()
-
-    assert [len(group) for group in disk.groups] == [1, 0]
-    assert disk.flushes == 3
-
-
 def test_a_physical_block_is_old_or_new_as_a_whole():
     base = SparseDisk(SIZE)
     base.physical_block_size = 4096
@@ -136,35 +103,6 @@ def test_blocks_of_4096_are_whole():
     assert len(states) == 4
     with pytest.raises(AssertionError):
         disk.write([Chunk(512, b"a" * 512)])
-
-
-def test_the_disk_itself_reads_what_was_written_and_the_base_stays():
-    base = SparseDisk(SIZE)
-    base.poke(0, b"base")
-    disk = CrashDisk(base)
-    disk.write([sector(0, b"n")])
-
-    assert disk.read([Range(0, 2)]) == [b"nn"]
-    assert base.peek(0, 4) == b"base"
-    assert [image.name for _, image in disk.crash_images()] == [base.name] * 2
-
-
-def test_a_crash_test_of_a_bad_program_fails():
-    def careful(disk):
-        disk.write([sector(8, b"d")])
-        disk.flush()
-        disk.write([sector(0, b"c")])
-        disk.flush()
-
-    def committed_without_data(disk):
-        return [cut for cut, image in disk.crash_images() if contents(image, [0, 8]) == "c-"]
-
-    good, bad = CrashDisk(SparseDisk(SIZE)), CrashDisk(SparseDisk(SIZE), dropped_flush=1)
-    careful(good)
-    careful(bad)
-
-    assert committed_without_data(good) == []
-    assert committed_without_data(bad) == ["group 1 of 2: 1 of 2 blocks written: only 0"]
 
 
 # -- failures
@@ -235,30 +173,3 @@ def test_a_failing_write_leaves_what_it_was_told_to(leaves, expected):
 
     assert contents(base, range(9)) == expected
     assert contents(base, [20]) == "-"
-
-
-def test_a_single_block_is_not_halved():
-    base = SparseDisk(SIZE)
-
-    with pytest.raises(DeviceError):
-        FailingDisk(base, 1, leaves="half").write([sector(0, b"a")])
-
-    assert base == SparseDisk(SIZE)
-
-
-def test_a_flush_that_lies():
-    base = SparseDisk(SIZE)
-
-    with pytest.raises(DeviceError):
-        FailingDisk(base, 1, leaves="all").flush()
-
-    assert base.flushes == 1
-
-
-def test_failures_and_power_cuts_go_together():
-    disk = CrashDisk(SparseDisk(SIZE))
-
-    with pytest.raises(DeviceError):
-        script(FailingDisk(disk, 6, leaves="all"))
-
-    assert [len(group) for group in disk.groups] == [2, 2]

@@ -8,7 +8,6 @@ import pytest
 from kit import golden
 from kit.reader import (
     identities,
-    identity_places,
     layout_of,
     read_sr,
     read_vg,
@@ -21,49 +20,6 @@ JSON = ["one", "chain"]
 def uncolumned(text, title):
     """Lines of a section of tree.txt."""
     return text.split(f"# {title}\n")[1].split("\n#")[0].strip("\n").split("\n")
-
-
-def attr(lv):
-    return "-{}i-a-----".format("w" if "WRITE" in lv.status else "r")
-
-
-def ranges(lv, device):
-    return [f"{device}:{s.first_pe}-{s.first_pe + s.extent_count - 1}" for s in lv.segments]
-
-
-@pytest.mark.parametrize("name", JSON)
-def test_lvs_and_pvs_say_the_same(name):
-    image = golden.load(name)
-    vg = read_vg(image.disk)
-    (pv,) = image.manifest["pvs"]["report"][0]["pv"]
-
-    assert vg.warnings == ()
-    assert (vg.pv_id, vg.id, vg.name) == (pv["pv_uuid"], pv["vg_uuid"], pv["vg_name"])
-    assert pv["pe_start"] == f"{vg.pe_start_bytes}B"
-    assert pv["vg_extent_size"] == f"{vg.extent_bytes}B"
-    assert [pv["pv_mda_size"]] == [f"{area.length}B" for area in vg.label.mdas]
-    reported = {
-        (
-            lv["lv_name"],
-            lv["lv_uuid"],
-            lv["lv_size"],
-            lv["lv_tags"],
-            lv["lv_attr"],
-            lv["seg_pe_ranges"],
-        )
-        for lv in image.manifest["lvs"]["report"][0]["lv"]
-    }
-    assert reported == {
-        (
-            lv.name,
-            lv.id,
-            f"{lv.extents * vg.extent_bytes}B",
-            ",".join(lv.tags),
-            attr(lv),
-            ",".join(ranges(lv, "/dev/sda")),
-        )
-        for lv in vg.lvs
-    }
 
 
 @pytest.mark.parametrize("name", JSON)
@@ -100,23 +56,6 @@ def test_vhd_util_scan_says_the_same(name):
     assert sr.problems == ()
 
 
-def test_tree_reads_as_lvs_and_pvs_say():
-    image = golden.load("tree")
-    vg = read_vg(image.disk)
-
-    rows = [line.split() for line in uncolumned(image.text, "lvs")[1:]]
-    reported = {(row[0], row[1], row[2], row[3], row[4] if len(row) == 6 else "", row[-1]) for row in rows}
-
-    assert reported == {
-        (lv.name, lv.id, f"{lv.extents * vg.extent_bytes}B", attr(lv), ",".join(lv.tags), part)
-        for lv in vg.lvs
-        for part in ranges(lv, "/dev/sda")
-    }
-    (pv,) = [line.split() for line in uncolumned(image.text, "pvs")[1:]]
-    assert pv == ["/dev/sda", vg.pv_id, vg.id, "16777216B", "16773120B"]
-    assert (vg.pe_start_bytes, vg.warnings) == (16777216, ())
-
-
 def test_tree_resolves_as_vhd_util_query_says():
     image = golden.load("tree")
     sr = read_sr(image.disk)
@@ -133,15 +72,6 @@ def test_tree_resolves_as_vhd_util_query_says():
             dm_name = "{}-{}".format(vg_name.replace("-", "--"), lv_name.replace("-", "--"))
             assert parent == "/dev/mapper/" + dm_name
             assert {locator.target for locator in vhd.locators} == {vhd.parent}
-
-
-def test_the_locators_of_tree_lie_in_another_segment_than_the_headers():
-    sr = read_sr(golden.load("tree").disk)
-
-    fragmented = [v for v in sr.vhds if v.locators and sr.vg.lv(v.name).segments[0].extent_count == 1]
-
-    assert len(fragmented) == 3
-    assert {locator.offset // sr.vg.extent_bytes for vhd in fragmented for locator in vhd.locators} == {1}
 
 
 def test_the_cbt_logs_of_tree_point_to_each_other():
@@ -164,12 +94,3 @@ def test_identities_stand_where_they_may_change_or_in_free_extents(name):
     extents = {(item.offset - vg.pe_start_bytes) // vg.extent_bytes for item in left}
     assert not [extent for extent in extents if any(first <= extent < end for first, end in used)]
     assert bool(left) == (name == "chain"), "freed extents of `chain` hold journals and CBT logs of before"
-
-
-def test_identity_places_tell_where_an_identity_stands():
-    image = golden.load("one")
-    places = identity_places(image.disk)
-
-    assert places[image.manifest["vdis"][0]["uuid"]] == ["LV name", "MGT record at 2048"]
-    assert places[image.manifest["sr"]["uuid"]] == ["VG name", "MGT SR"]
-    assert len(places) == 8

@@ -1,77 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The LUNs in use that the builder makes, and the model of the storage manager's recovery: each confirms the other.
+"""The model of the storage manager's recovery leads where the real one was going, on the LUNs that it was stopped on.
 
-`live` says volume by volume what a guest must read in the end; `sm_recovery` follows the storage manager's rules on
-what the reader sees. They meet here. The golden LUNs were made by the real storage manager.
+What guests read in the end of the LUNs that the builder makes is said by `live`, by `sm_recovery` and by the engine:
+unit/resignature/reading/test_live.py compares the three.
 """
-
-from functools import lru_cache
 
 import pytest
 
 from kit import golden
 from kit.chains import links
-from kit.live import (
-    CARRIED,
-    FINISHED,
-    REFUSED,
-    STATES,
-)
 from kit.reader import read_sr
-from kit.sm_recovery import Impossible, recovery
-
-pytestmark = pytest.mark.states
-
-
-@lru_cache(maxsize=None)
-def made(name):
-    return STATES[name]()
-
-
-@lru_cache(maxsize=None)
-def recovered(name):
-    return recovery(made(name).built.disk)
-
-
-ALLOWED = [name for name in STATES if made(name).verdict != REFUSED]
-IN_VAIN = [name for name in STATES if made(name).verdict == REFUSED]
-
-
-@pytest.mark.parametrize("name", ALLOWED)
-def test_through_every_leaf_the_guest_reads_what_it_has_written(name):
-    state = made(name)
-
-    after = recovered(name)
-
-    found = {volume.split("-", 1)[1] for volume in after.leaves}
-    assert found - {state.uuid(key) for key in state.unread} == {state.uuid(key) for key in state.leaves}
-    for key in state.leaves:
-        (volume,) = [leaf for leaf in after.leaves if leaf.endswith(state.uuid(key))]
-        if name != "end footer: resized" or key not in ("disk", "alone"):
-            assert after.guest(volume) == state.guest(key), key
-        assert after.guest(volume).blocks == state.guest(key).blocks, key
-
-
-@pytest.mark.parametrize("name", ALLOWED)
-def test_only_unfinished_work_has_something_done_about_it(name):
-    state = made(name)
-
-    done = recovered(name).done
-
-    journals = [journal.name for journal in read_sr(state.built.disk).journals]
-    mine = [journal for journal in journals if journal.split("_")[0] in ("inflate", "clone", "leaf")]
-    assert sorted(text.partition(":")[0] for text in done) == sorted(mine)
-    assert (state.verdict == FINISHED) == bool(mine)
-    assert state.verdict in (FINISHED, CARRIED)
-
-
-@pytest.mark.parametrize("name", IN_VAIN)
-def test_what_the_storage_manager_cannot_read_either_is_impossible(name):
-    with pytest.raises(Impossible):
-        recovered(name)
-
-
-# --- the golden LUNs
+from kit.sm_recovery import recovery
 
 GOLDEN_DONE = {
     "running": (),

@@ -9,11 +9,9 @@ from kit.reader import (
     identities,
     layout_of,
     read_sr,
-    read_vg,
     renamed,
     same_guest,
     sightings,
-    vg_view,
 )
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Range
@@ -22,52 +20,6 @@ from relvmoiscsi.device import Range
 @pytest.fixture
 def lun():
     return builder.everything()
-
-
-def edited(*changes):
-    def edit(text):
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new, 1)
-        return text
-
-    return builder.one_vhd(edit_text=edit, stale_texts=0)
-
-
-@pytest.mark.parametrize(
-    "old, new, complaint",
-    [
-        ('"pv0", 1\n', '"pv0", 0\n', "share extent 0"),
-        ('"pv0", 1\n', '"pv0", 4000\n', "uses extents that pv0 does not have"),
-        ("start_extent = 0", "start_extent = 1", "has a gap at extent 0"),
-        ("dev_size = ", "dev_size = 9", "the disk is smaller"),
-        ("pe_count = ", "pe_count = 9", "go past its end"),
-        ("seqno = 17\n", "", "KeyError('seqno'"),
-        ("segment_count = 1", "segment_count = 2", "another number of segments"),
-        ("extent_size = 8192", "extent_size = 8192\nextent_size = 8192", "extent_size comes twice"),
-        ("\ncreation_host", "\nhost", "creation time and no creation host"),
-        ("version = 1\n", "version = 2\n", "no text format volume group"),
-        ("MGT {", "-MGT {", "a name that LVM refuses"),
-        ('"VISIBLE"]', '"VISIBLE", "NEW"]', "MGT has an unknown status"),
-    ],
-)
-def test_what_lvm_would_complain_about(old, new, complaint):
-    lun = edited((old, new))
-
-    assert any(complaint in text for text in complaints(lun.disk)), complaints(lun.disk)
-
-
-def complaints(disk):
-    """What is wrong with a VG, or what made it unreadable: the last part of every view."""
-    return vg_view(disk)[-1]
-
-
-def test_an_id_used_twice_and_a_bad_id_are_complaints():
-    lun = builder.one_vhd()
-    mgt, disk = lun.truth.volume("MGT").lv_id, lun.truth.volume("disk").lv_id
-
-    assert "an id is used twice" in read_vg(edited((mgt, disk)).disk).warnings
-    assert "'{}' is not an LVM id".format("x" * 38) in complaints(edited((mgt, "x" * 38)).disk)[0]
 
 
 # -- the SR

@@ -42,25 +42,6 @@ def test_it_holds_what_was_put(changes, offset, length):
     ).strip(b"\0")
 
 
-@given(before=pokes(), after=pokes(), freeze=st.booleans())
-def test_a_copy_and_its_original_do_not_see_each_others_changes(before, after, freeze):
-    disk = SparseDisk(SIZE)
-    poked(disk, before)
-    if freeze:
-        disk.freeze()
-    twin = disk.copy()
-    assert twin == disk and not twin.differences(disk)
-
-    old = disk.peek(0, SIZE)
-    new = poked(twin, after)
-
-    assert disk.peek(0, SIZE) == old
-    assert twin.peek(0, SIZE) == new
-    assert (twin == disk) == (old == new)
-    changed = {sector for item in twin.differences(disk) for sector in range(item.offset, item.end, 512)}
-    assert changed == {at for at in range(0, SIZE, 512) if old[at : at + 512] != new[at : at + 512]}
-
-
 @given(before=pokes(), one=pokes(), other=pokes())
 def test_copies_have_the_same_content_if_they_hold_the_same_bytes(before, one, other):
     disk = SparseDisk(SIZE)

@@ -3,8 +3,19 @@
 
 import logging
 import syslog
+from functools import lru_cache
 
 import pytest
+
+from relvmoiscsi.formats.lvm import text_format, vg
+
+
+@pytest.fixture(autouse=True, scope="session")
+def texts_are_parsed_once():
+    """Many tests look at the same few LUNs again and again. A text gives one tree, which nobody changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vg, "parse", lru_cache(maxsize=64)(text_format.parse))
+        yield
 
 
 @pytest.fixture

@@ -142,6 +142,8 @@ class Label(NamedTuple):
         """
         extension = ExtensionHeader.at(self.sector, self.extension_at, where)
         today = extension.replace(version=2, flags=extension.flags | EXTENSION_USED)
+        if today == extension:
+            return self
         end = self.extension_at + ExtensionHeader.SIZE
         return parse_label(
             sealed_label(self.sector[: self.extension_at] + bytes(today) + self.sector[end:]), self.number, where

@@ -7,7 +7,7 @@ the old SR, or through the one of the new; `read` is a reader of chains: `flat.f
 
 import itertools
 import random
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Callable, Iterator, Optional
 
 import pytest
 
@@ -17,7 +17,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 
 from ..crash import CrashDisk
-from ..cuts import SCSI_ID, entropy
+from ..cuts import SCSI_ID, entropy, recorded
 from ..examples import steps
 from ..sparse import Recalled, SparseDisk
 from .flat import Flat, flatten
@@ -26,12 +26,9 @@ from .random_chain import Chain
 Reader = Callable[[SparseDisk, str], Flat]
 
 
-def cut(chain: Chain, dropped_flush: Optional[int] = None) -> Tuple[CrashDisk, Any]:
-    """A run on a disk that remembers it, and the plan."""
-    crash = CrashDisk(chain.disk, dropped_flush)
-    prepared = engine.prepare(crash, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID, one=OneVdiRequest()))
-    engine.resignature(crash, prepared)
-    return crash, prepared
+def cut(chain: Chain, dropped_flush: Optional[int] = None) -> CrashDisk:
+    """A run on a disk that remembers it."""
+    return recorded(chain.disk, dropped_flush=dropped_flush, one=OneVdiRequest())
 
 
 def new_volume(disk: SparseDisk) -> str:

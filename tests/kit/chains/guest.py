@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a guest has written to its disk, in a flat copy that is kept beside the VHDs; and what guests write.
 
-No two sectors that `Writer` gives are alike, and none can be compressed, so one in the wrong place is noticed.
+No two sectors of 512 writes by a `Writer` are alike, and none can be compressed: one in the wrong place is noticed.
 """
 
 import hashlib
 import random
+from functools import lru_cache
 from typing import Dict, Iterator, List, Mapping, Tuple
 
 from .flat import BLOCK, SECTOR, SECTORS, Flat, digest
@@ -52,17 +53,30 @@ def unlike(found: Flat, expected: Flat) -> str:
     return f"blocks {numbers} of {-(-found.size // BLOCK)} hold something else" if numbers else ""
 
 
+_APART = 1299709
+
+
+@lru_cache(maxsize=None)
+def _noise() -> bytes:
+    return hashlib.shake_128(b"guests").digest(2 * BLOCK)
+
+
 class Writer:
     """What guests write, as it comes: each time other bytes."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
-        self._seed = dice.getrandbits(128).to_bytes(16, "big")
+        self._start = dice.getrandbits(128)
         self._count = 0
 
     def data(self, sectors: int) -> bytes:
-        self._count += 1
-        return hashlib.shake_128(self._seed + self._count.to_bytes(8, "big")).digest(sectors * SECTOR)
+        """From a place of its own in one stream of noise; an odd distance between places keeps sectors apart."""
+        found: List[bytes] = []
+        for done in range(0, sectors * SECTOR, BLOCK):
+            self._count += 1
+            start = (self._start + self._count * _APART) % BLOCK
+            found.append(_noise()[start : start + min(BLOCK, sectors * SECTOR - done)])
+        return b"".join(found)
 
     def zeros_or_data(self, sectors: int) -> bytes:
         """Guests write zeros as well, and these hide what a parent holds there."""

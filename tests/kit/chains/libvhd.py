@@ -213,11 +213,9 @@ class Vhd:
         self.write_footers()
 
     def set_entry(self, block: int, sector: int) -> None:
-        """An entry of the table, and its sector on the disk."""
+        """An entry of the table, in memory and on the disk."""
         self.bat[block] = sector
-        first = block - block % 128
-        entries = (self.bat.get(number, FREE) for number in range(first, first + 128))
-        self.volume.write(self.table_at + 4 * first, struct.pack(">128I", *entries))
+        self.volume.write(self.table_at + 4 * block, struct.pack(">I", sector))
 
     def write_bitmap(self, block: int, bits: int) -> None:
         self.volume.write(self.bat[block] * SECTOR, bits.to_bytes(SECTOR, "big"))

@@ -73,38 +73,21 @@ def _extensions(head: bytes, at: int) -> Iterator[Tuple[int, bytes]]:
 
 def read_disk(lun: Lun, name: str, offset: int, length: int) -> bytes:
     """What a guest reads. Behind the end of the disk: zeros."""
-    volume = lun.volume(name)
-    if name.startswith("LV-"):
-        return volume.read(offset, length).ljust(length, b"\0")
-    image = Image(volume)
-    found: List[bytes] = []
-    at, end = offset, min(offset + length, image.size)
-    while at < end:
-        cluster, within = divmod(at, image.cluster)
-        part = min(end - at, image.cluster - within)
-        data = image.data(cluster)
-        if data is not None:
-            found.append(data[within : within + part])
-        else:
-            found.append(read_disk(lun, image.parent, at, part) if image.parent else bytes(part))
-        at += part
-    return b"".join(found).ljust(length, b"\0")
+    return span(layers_of(lun, name), offset, length)
 
 
 def flatten(disk: SparseDisk, name: str) -> Flat:
     """What a guest reads through a volume."""
     lun = Lun.read(disk)
     size = lun.volume(name).size if name.startswith("LV-") else Image(lun.volume(name)).size
-    layers = _layers(lun, name)
+    layers = layers_of(lun, name)
     found = []
     for number in range(-(-size // BLOCK)):
-        data = _span(layers, number * BLOCK, min(BLOCK, size - number * BLOCK))
-        if any(data):
-            found.append((number, digest(data)))
-    return Flat(size, tuple(found))
+        found.append((number, digest(span(layers, number * BLOCK, min(BLOCK, size - number * BLOCK)))))
+    return Flat(size, tuple(item for item in found if item[1]))
 
 
-def _layers(lun: Lun, name: str) -> List[Tuple[Optional[Image], Volume]]:
+def layers_of(lun: Lun, name: str) -> List[Tuple[Optional[Image], Volume]]:
     found: List[Tuple[Optional[Image], Volume]] = []
     while name:
         image = None if name.startswith("LV-") else Image(lun.volume(name))
@@ -114,7 +97,7 @@ def _layers(lun: Lun, name: str) -> List[Tuple[Optional[Image], Volume]]:
     return found
 
 
-def _span(layers: List[Tuple[Optional[Image], Volume]], offset: int, length: int) -> bytes:
+def span(layers: List[Tuple[Optional[Image], Volume]], offset: int, length: int) -> bytes:
     """As `read_disk`, without opening images again."""
     if not layers:
         return bytes(length)
@@ -127,7 +110,7 @@ def _span(layers: List[Tuple[Optional[Image], Volume]], offset: int, length: int
         cluster, within = divmod(at, image.cluster)
         part = min(end - at, image.cluster - within)
         data = image.data(cluster)
-        found.append(_span(layers[1:], at, part) if data is None else data[within : within + part])
+        found.append(span(layers[1:], at, part) if data is None else data[within : within + part])
         at += part
     return b"".join(found).ljust(length, b"\0")
 

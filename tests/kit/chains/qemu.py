@@ -22,7 +22,7 @@ import struct
 from typing import Dict, List, Optional
 
 from .lun import Lun, no_space
-from .qcow2 import PLACE, USED_ONCE, Image, read_disk
+from .qcow2 import PLACE, USED_ONCE, Image, layers_of, span
 
 MOST_IN_A_ROW = 16  #: clusters that one write takes at the most: 1 MiB of 64 KiB each
 
@@ -80,6 +80,7 @@ class Qemu:
         self.lun, self.name, self.volume = lun, name, lun.volume(name)
         image = Image(self.volume)
         self.size, self.cluster, self.per_table = image.size, image.cluster, image.per_table
+        self._parents = layers_of(lun, name)[1:]
         self.parent, self._l1_at, self._counts_at = image.parent, image.l1_at, image.counts_at
         self._blocks = list(image._words(image.counts_at, image.counts_clusters * image.per_table))
         self._l1 = list(image.l1)
@@ -156,10 +157,18 @@ class Qemu:
             self._set_entry(number + index, place + index * self.cluster | USED_ONCE)
 
     def _around(self, at: int, data: bytes, number: int, row: int) -> bytes:
-        start = number * self.cluster
-        before = bytearray(read_disk(self.lun, self.name, start, row * self.cluster))
-        before[at - start : at - start + len(data)] = data
-        return bytes(before)
+        start, end = number * self.cluster, (number + row) * self.cluster
+        return self._before(start, at) + data + self._before(at + len(data), end)
+
+    def _before(self, start: int, end: int) -> bytes:
+        """Bytes [start, end) of the disk, of clusters without data of their own."""
+        found: List[bytes] = []
+        while start < end:
+            part = min(end, start - start % self.cluster + self.cluster) - start
+            inside = 0 if self.entry(start // self.cluster) & 1 else max(0, min(part, self.size - start))
+            found.append(span(self._parents, start, inside).ljust(part, b"\0"))
+            start += part
+        return b"".join(found)
 
     # -- tables
 

@@ -12,6 +12,7 @@ Blocks lie on what was there before: nothing is zero that nobody has written.
 """
 
 import random
+from functools import lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ..build_volumes import MIB, SM_BAT_ENTRIES, MgtSpec, Record, mgt_content, noise, uuids_by_key
@@ -61,10 +62,16 @@ class Chain(NamedTuple):
     story: str  #: what happened, for the reader of a failed test
 
 
-def random_chain(seed: Union[int, str, random.Random], **options: Any) -> Chain:
-    """An SR by chance. `options` are the fields of `Options`."""
-    dice = seed if isinstance(seed, random.Random) else random.Random(f"chain {seed}")
-    return _Life(dice, _chosen(Options(**options), dice)).run()
+def random_chain(seed: Union[int, str], **options: Any) -> Chain:
+    """An SR by chance. `options` are the fields of `Options`. The disk is a copy; change it as you like."""
+    found = _made(seed, tuple(sorted(options.items())))
+    return found._replace(disk=found.disk.copy())
+
+
+@lru_cache(maxsize=32)
+def _made(seed: Union[int, str], options: Tuple[Tuple[str, Any], ...]) -> Chain:
+    dice = random.Random(f"chain {seed}")
+    return _Life(dice, _chosen(Options(**dict(options)), dice)).run()
 
 
 def _chosen(options: Options, dice: random.Random) -> Options:

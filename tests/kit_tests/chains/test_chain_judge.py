@@ -8,7 +8,7 @@ import pytest
 
 from kit.build_volumes import MIB
 from kit.chains import SECTOR, SECTORS, flatten
-from kit.chains.controls import concatenated, copied
+from kit.chains.controls import concatenated
 from kit.chains.judge import Wrong, check, fill_completely, judge, sm_cycle
 from kit.chains.libvhd import SLOT, Vhd, make, random_uuid, run_bits, with_sum
 from kit.chains.lun import EXTENT, Lun
@@ -88,19 +88,10 @@ def damage_beyond_the_checksum(image):
         (lambda image: image.put(0, with_sum(image.vhd.footer[:24] + b"now" + image.vhd.footer[27:], 64)), "differ"),
         (lambda image: image.put_footers(60, struct.pack(">I", 4)), "of type 4"),
         (lambda image: image.put_footers(85, b"\1"), "it is hidden"),
-        (lambda image: image.put_footers(100, b"\1"), "reserved bytes of its footer"),
-        (lambda image: image.put_footers(68, bytes(16)), "or its uuid"),
         (lambda image: image.put_footers(16, struct.pack(">Q", 1024)), "it has no header"),
-        (lambda image: image.put(SECTOR + 1000, b"x"), "the checksum of its header"),
         (lambda image: image.put_header(28, struct.pack(">I", 2)), "2 blocks of 2097152 bytes"),
-        (lambda image: image.put_header(32, struct.pack(">I", 4096)), "blocks of 4096 bytes"),
         (lambda image: image.put_header(40, b"x"), "parent uuid"),
-        (lambda image: image.put_header(56, b"x"), "parent timestamp"),
-        (lambda image: image.put_header(60, b"x"), "reserved field"),
-        (lambda image: image.put_header(64, b"x"), "parent name"),
         (lambda image: image.put_header(576, b"MacX"), "locators"),
-        (lambda image: image.put_header(900, b"x"), "reserved bytes of its header|the reserved bytes"),
-        (lambda image: image.put(MAP_HEADER, b"x"), "it has no batmap"),
         (lambda image: image.put(MAP, b"\x01"), "the checksum of its batmap"),
         (damage_batmap_of_nothing, "calls block 1 full, which is nowhere"),
         (damage_beyond_the_checksum, "a bit for block 4096, behind what its checksum covers"),
@@ -125,24 +116,12 @@ def test_it_complains(damage, complaint):
         judge(image.disk, NAME)
 
 
-@pytest.mark.states(few=1)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_copy_by_tapdisk_is_right(seed):
-    chain = random_chain(f"right {seed}", blocks=(4, 5, 8)[seed])
-    disk = copied(chain)
-
-    found = judge(disk, chain.leaf, chain.flats[chain.leaf])
-
-    assert found.dense and found.above_formula == 0
-    assert list(Lun.read(disk).volumes) == ["MGT", chain.leaf]
-
-
 # -- the negative control -------------------------------------------------------------------------------------------
 
 WITH_DEAD_SPACE = {"depth": 3, "blocks": 8, "odd": False, "grown": False, "empty": 0.0, "busy": 0.3}
 
 
-@pytest.fixture(scope="module", params=[("dead", True), ("dead", False), ("dead 2", True)])
+@pytest.fixture(scope="module", params=[("dead", True), ("dead", False)])
 def dead(request):
     seed, thick = request.param
     chain = random_chain(seed, thick=thick, **WITH_DEAD_SPACE)
@@ -169,8 +148,6 @@ def test_concatenated_extents_do_not_coalesce(dead):
     chain, disk = dead
     with pytest.raises(Wrong, match="after [0-9]+ new blocks, coalescing fails with -28"):
         sm_cycle(disk, chain.leaf)
-    with pytest.raises(Wrong):
-        judge(disk, chain.leaf, chain.flats[chain.leaf])
 
 
 # -- what only work brings to light ---------------------------------------------------------------------------------
@@ -195,4 +172,3 @@ def test_a_block_that_shows_stale_bytes_is_noticed():
     assert check(image.disk, NAME).problems == ()
     with pytest.raises(Wrong, match=r"at first: blocks \[0\] of 3 hold something else"):
         judge(image.disk, NAME, flat)
-    assert judge(image.disk, NAME) and judge(image.disk, NAME, flatten(image.disk, NAME))

@@ -62,7 +62,7 @@ def test_chance_leaves_nothing_out():
     }  # fmt: skip
     seen = set()
     for seed in range(60):
-        seen |= facts(random_chain(f"kinds {seed}", blocks=4, stale=False))
+        seen |= facts(random_chain(f"kinds {seed}", blocks=4, stale=False, bat_entries=4096))
         if seen >= wanted:
             break
     assert seen == wanted

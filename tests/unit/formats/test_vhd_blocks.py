@@ -82,16 +82,6 @@ def test_an_entry_whose_data_is_not_on_4_kib_has_no_unit(entry):
     assert blocks.unit_of(entry) is None
 
 
-@pytest.mark.parametrize("allocated, sectors", [(0, 8448), (1, 12552), (2, 16656)])
-def test_a_dense_image_ends_where_tapdisk_would_put_the_next_block(allocated, sectors):
-    assert (1056 + SLOT_UNITS * allocated) * 8 == sectors
-
-
-def test_an_extent_of_4_mib_shifts_the_lattice_by_two_units_so_513_of_them_leave_it_where_it_was():
-    assert 1024 % SLOT_UNITS == SLOT_UNITS - 2
-    assert [count for count in range(1, 514) if 1024 * count % SLOT_UNITS == 0] == [513]
-
-
 # --- sizes
 
 

@@ -195,6 +195,16 @@ def test_the_number_of_areas_cannot_change():
         parse_label(SECTOR, 1, WHERE).sector_with(mdas=(AREA, AREA))
 
 
+@pytest.mark.parametrize("ext_version", [0, 1, 2])
+def test_a_label_of_today_has_the_extension_of_lvm_2_02_143(ext_version):
+    label = parse_label(label_sector(ext_version=ext_version), 1, WHERE)
+
+    today = label.as_of_today(WHERE)
+
+    assert today.sector[136:144] == struct.pack("<II", 2, 1)
+    assert (today.pv_id, today.mdas, today.as_of_today(WHERE)) == (label.pv_id, label.mdas, today)
+
+
 @given(st.binary(min_size=64, max_size=64), st.sampled_from([0, 1, 2]))
 def test_bytes_behind_lvms_content_survive(tail, ext_version):
     label = parse_label(label_sector(ext_version=ext_version, tail=tail), 1, WHERE)

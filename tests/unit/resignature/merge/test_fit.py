@@ -7,8 +7,7 @@ import pytest
 
 from kit.chains import flatten
 from kit.chains.random_chain import random_chain
-from kit.crash import CrashDisk
-from kit.cuts import OTHER_SCSI_ID, SCSI_ID, entropy
+from kit.cuts import OTHER_SCSI_ID, SCSI_ID, entropy, recorded
 from relvmoiscsi import engine, procedure
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
@@ -53,9 +52,7 @@ def chain():
 
 
 def left_by_a_cut(chain, one, groups, scsi_id=SCSI_ID):
-    crash = CrashDisk(chain.disk)
-    engine.resignature(crash, engine.prepare(crash, entropy(0), engine.ResignatureRequest(scsi_id=scsi_id, one=one)))
-    return crash.after_group(groups)
+    return recorded(chain.disk, scsi_id=scsi_id, one=one).after_group(groups)
 
 
 def call(disk, one, scsi_id=SCSI_ID, voice=None):
@@ -142,29 +139,30 @@ def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_gets_ids_of_its_own(chai
 # --- what is done
 
 
-def test_the_same_call_again_is_done_already(chain):
+@pytest.fixture(scope="module")
+def made_one(chain):
+    """A LUN with one VDI, and what was said of the run."""
     disk = chain.disk.copy()
-    first = call(disk, ONE)
-
-    again = call(disk, ONE)
-
-    assert again.sr_uuid == first.result.ids.new_sr
+    return disk, call(disk, ONE)
 
 
-def test_where_another_vdi_is_named_than_was_kept_it_is_no_success(chain):
-    disk = chain.disk.copy()
+@pytest.mark.parametrize("named", ["", "the UUID it had", "the UUID it has now"])
+def test_the_same_call_again_is_done_already_whichever_name_the_one_has(chain, made_one, named):
+    disk, first = made_one
+    old = chain.leaf[len("VHD-") :]
+    uuid = {"": None, "the UUID it had": old, "the UUID it has now": first.result.ids.uuids[old]}[named]
+
+    again = call(disk.copy(), OneVdiRequest(uuid))
+
+    assert isinstance(again, engine.AlreadyDone) and again.sr_uuid == first.result.ids.new_sr
+
+
+def test_a_lun_that_was_made_one_is_not_what_asks_for_others(chain, made_one):
     snapshot = chain.snapshots[0][len("VHD-") :]
-    call(disk, ONE)
 
-    with pytest.raises(Refused, match=f"of another VDI than {snapshot}"):
-        call(disk, OneVdiRequest(snapshot))
-
-
-def test_the_one_that_was_kept_may_be_named(chain):
-    disk = chain.disk.copy()
-    call(disk, ONE)
-
-    call(disk, OneVdiRequest(chain.leaf[len("VHD-") :]))
+    for asked, words in ((OneVdiRequest(snapshot), f"of another VDI than {snapshot}"), (None, "the others are gone")):
+        with pytest.raises(Refused, match=words):
+            call(made_one[0].copy(), asked)
 
 
 def test_a_lun_that_was_resignatured_with_all_is_not_what_one_asks_for(chain):
@@ -173,22 +171,6 @@ def test_a_lun_that_was_resignatured_with_all_is_not_what_one_asks_for(chain):
 
     with pytest.raises(Refused, match="was resignatured before, with"):
         call(disk, ONE)
-
-
-def test_a_lun_that_was_made_one_is_not_what_all_asks_for(chain):
-    disk = chain.disk.copy()
-    call(disk, ONE)
-
-    with pytest.raises(Refused, match="the others are gone"):
-        call(disk, None)
-
-
-def test_the_one_that_was_kept_may_be_named_by_the_uuid_it_has_now(chain):
-    disk, kept = chain.disk.copy(), chain.leaf[4:]
-    first = call(disk, ONE)
-    new = first.result.ids.uuids[kept]
-
-    assert isinstance(call(disk, OneVdiRequest(new)), engine.AlreadyDone)
 
 
 def test_on_a_copy_the_one_may_be_named_by_the_uuid_it_had(chain):

@@ -40,10 +40,14 @@ PAIR = {
 TIGHT = {**PAIR, "clusters": 187, "full": True, "busy": 0.3, "thick": True, "zeros": 1.0, "leaks": 0, "free": 8}
 
 
+def planned(disk, request=ANY):
+    return engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=request))
+
+
 def made_one(chain, request=ANY):
     """The LUN with one VDI, the name of its volume, and the plan that led to it."""
     disk = chain.disk.copy()
-    prepared = engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=request))
+    prepared = planned(disk, request)
     engine.resignature(disk, prepared)
     return disk, new_volume(disk), prepared
 
@@ -148,7 +152,7 @@ def test_data_stays_where_it_is():
 def test_until_the_commit_free_space_alone_is_written():
     chain = random_qcow2(4)
     disk = chain.disk.copy()
-    prepared = engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=ANY))
+    prepared = planned(disk)
 
     engine.copy_unseen(disk, prepared)
 
@@ -189,7 +193,7 @@ def test_a_planned_image_with_an_entry_that_is_wrong_is_noticed(monkeypatch):
     monkeypatch.setattr(image, "_entries", wrong)
 
     with pytest.raises(Refused, match="planned image does not check: clusters of table 0 are not where they should be"):
-        engine.prepare(chain.disk, entropy(0), engine.ResignatureRequest(one=ANY))
+        planned(chain.disk)
 
 
 @pytest.mark.parametrize("part", ["counts", "second_level"])
@@ -197,7 +201,7 @@ def test_what_is_written_is_what_was_verified(part, monkeypatch):
     """Tables are made up once to be verified, and once more to be written."""
     chain = random_qcow2(1, **PAIR)
     disk = chain.disk.copy()
-    prepared = engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=ANY))
+    prepared = planned(disk)
     right = getattr(image.Tables, "_" + part)
     monkeypatch.setattr(image.Tables, "_" + part, lambda *arguments: b"\1" + right(*arguments)[1:])
 
@@ -213,7 +217,7 @@ def test_what_is_written_is_what_was_verified(part, monkeypatch):
 def test_a_table_that_changes_after_it_was_read_is_noticed():
     chain = random_qcow2(1, **PAIR)
     disk = chain.disk.copy()
-    prepared = engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=ANY))
+    prepared = planned(disk)
     volume = Lun.read(disk).volume(chain.members[1])
     (part,) = volume.ranges(Image(volume).l1[0] & 0xFFFFFFFF, 8)
     disk.poke(part.offset, b"\1" * 8)
@@ -324,7 +328,7 @@ def test_what_is_refused_by_name_and_place(what):
     before = disk.copy()
 
     with pytest.raises(FormatError) as raised:
-        engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=ANY))
+        planned(disk)
 
     assert sentence.format(name, at=at) in str(raised.value)
     assert "Nothing was written" in str(raised.value)
@@ -335,7 +339,7 @@ def test_a_parent_of_another_format_than_the_image_says_is_refused():
     disk, name, _ = spoiled(112 + 8, b"raw\0\0", member=0)
 
     with pytest.raises(FormatError, match=f"extension at byte 112 of {name}: it calls its parent a"):
-        engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=ANY))
+        planned(disk)
 
 
 def test_alone_such_images_are_no_matter():

@@ -71,24 +71,11 @@ def test_undo_gives_every_byte_back_but_free_space_of_the_ring(name):
     assert result.ids.reversed() == engine.inspect(done(original)).run.ids
 
 
-@pytest.mark.parametrize("flush", [3, 4, 5, 6])
-@pytest.mark.parametrize("name", ["one VDI", "everything", "two areas", "blocks of 4096"])
-def test_undo_of_a_cut_run_gives_every_byte_back(name, flush):
-    original = image(name)
-    disk = cut_before(original, flush)
-
-    result = undo(disk)
-
-    assert result.state == engine.CLEAN
-    assert same_but_for(disk, original, free_ring(original))
-
-
-def test_undo_is_refused_where_nothing_was_resignatured():
-    assert "holds no resignature" in refused(undo, image("one VDI"))
-
-
-def test_undo_twice_is_refused():
-    disk = done(done(image("one VDI")), run=undo)
+@pytest.mark.parametrize("runs", [[], [resignature, undo]], ids=["never", "undone"])
+def test_undo_is_refused_where_nothing_is_resignatured(runs):
+    disk = image("one VDI")
+    for run in runs:
+        run(disk)
 
     assert "holds no resignature" in refused(undo, disk)
 
@@ -279,13 +266,3 @@ def test_resignature_and_undo_many_times_wears_nothing_out():
 
         assert judge.state(disk) == "clean"
         assert same_but_for(disk, original, free_ring(original))
-
-
-def test_clones_of_clones_can_go_on_for_long():
-    disk = image("text wraps")
-
-    for turn in range(8):
-        before = reader.identities(disk)
-        resignature(disk, seed=turn, scsi_id=f"3600a09803830305{turn}")
-        assert not reader.identities(disk) & before
-        assert reader.vg_view(disk)[-1] == ()
