@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Text forms of sizes, numbers, tables, errors and unprintable text. Pure, and quick to import."""
 
+import re
 from typing import Any, Container, Dict, List, Sequence
 
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -37,6 +38,14 @@ def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> List[str
 def printable(text: str) -> str:
     """Return text from a disk in a form that is safe to print, with escaped control characters."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def with_options(text: str) -> str:
+    """Return a text of the engine with the options of the command: `vdi` becomes `--vdi`, `vdis=all` `--vdis all`.
+
+    The engine names device-config keys of the SR driver.
+    """
+    return re.sub(r"`(vdis?)(?:=(\w+))?`", lambda key: "`--" + " ".join(filter(None, key.groups())) + "`", text)
 
 
 def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:

@@ -106,8 +106,9 @@ def _one_ctrl_c() -> "Iterator[None]":
 
 def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
     from relvmoiscsi.cli.output import RED, print_result, say  # noqa: PLC0415
-    from relvmoiscsi.wording import error_facts, printable  # noqa: PLC0415
+    from relvmoiscsi.wording import error_facts, printable, with_options  # noqa: PLC0415
 
+    error.message = with_options(error.message)
     if arguments.json:
         facts: Dict[str, Any] = {}
         if hasattr(arguments, "device"):
