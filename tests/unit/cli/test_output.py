@@ -75,14 +75,23 @@ def test_errors_are_red_and_headings_bold(monkeypatch):
     assert output.sys.stdout.getvalue() == said
 
 
-def test_ctrl_c_while_modules_are_imported_is_no_traceback(command, monkeypatch):
+@pytest.mark.parametrize(
+    "where, says",
+    [
+        ("parser.make_parser", "Nothing was written. Repeat the command."),
+        ("_run", "`relvmoiscsi show /dev/sdc` shows the state of /dev/sdc."),
+    ],
+)
+def test_ctrl_c_outside_of_the_work_is_no_traceback(command, monkeypatch, where, says):
+    """While modules are imported, and while the result of the work is printed."""
+
     def pressed(_words):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_main", pressed)
+    monkeypatch.setattr("relvmoiscsi.cli." + where, pressed)
     ran = command("show", "/dev/sdc")
 
-    assert (ran.status, ran.out, ran.err) == (cli.EXIT_INTERRUPTED, "", "relvmoiscsi: Interrupted.\n")
+    assert (ran.status, ran.out, ran.err) == (cli.EXIT_INTERRUPTED, "", f"relvmoiscsi: Interrupted. {says}\n")
 
 
 # --- the bar
