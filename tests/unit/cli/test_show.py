@@ -355,7 +355,9 @@ def test_a_device_that_does_not_answer_has_no_state(image, command, monkeypatch,
 def test_the_page_for_scripts_has_every_state():
     page = " ".join((shell.TOP / "docs/scripting.rst").read_text(encoding="utf-8").split())
 
-    words, null = re.search(r"``state`` is one of (.*?)\. ``state`` is (null) where the device could not be", page).groups()
+    words, null = re.search(
+        r"``state`` is one of (.*?)\. ``state`` is (null) where the device could not be", page
+    ).groups()
 
     states = (engine.EMPTY, engine.FOREIGN, engine.CLEAN, engine.UNFINISHED, engine.RESIGNATURED, engine.DAMAGED)
     assert (tuple(re.findall(r"``(\w+)``", words)), null) == (states, "null")
