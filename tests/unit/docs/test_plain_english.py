@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What people read is plain English: no word of the list, and no sentence of more than 25 words.
 
-Judged are the pages of docs/, and in relvmoiscsi, drivers/, openstack/ and ansible/ the messages, the docstrings and the
-comments. Messages are what errors, say(), ask() and help= are given, the long texts of --help, and the documentation of
-Ansible modules. After a change, this prints each finding:
+Judged are the pages of docs/, and messages, docstrings and comments in relvmoiscsi, drivers/, openstack/ and ansible/.
+Messages are what errors, say(), ask() and help= are given, the long texts of --help, and the documentation of Ansible
+modules. After a change, this prints each finding:
 
     PYTHONPATH=tests python tests/unit/docs/test_plain_english.py
 """
