@@ -319,14 +319,11 @@ def _devices(text: Optional[str]) -> List[str]:
 def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
     name, bar = printable(found.vms[vm]["name_label"]), Bar()
 
-    def told(device: str) -> None:
-        say(f"{name}: disk {device} is being moved")
-
     def work(dry_run: bool) -> Restored:
         if arguments.undo:
             return restore.undo(calls, vm, arguments.shutdown, dry_run)
         if arguments.home:
-            return move_home.home(calls, vm, told, dry_run, bar)
+            return move_home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved"), dry_run, bar)
         return restore.keep(calls, vm, dry_run)
 
     planned = work(dry_run=True)
@@ -340,7 +337,9 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
         else ("keep", f"Leave the disks of {name} as they are and remove the journal?")
     )
     _ask(arguments, planned, question)
-    shown: ContextManager[Any] = bar if arguments.home else _waiting(60 if arguments.shutdown else 10)
+    shown: ContextManager[Any] = bar
+    if not arguments.home:
+        shown = _waiting(60 if arguments.shutdown else 10)
     with _work(arguments, planned.name, what), shown:
         return _restored(work(dry_run=False))
 
