@@ -69,8 +69,8 @@ def flatten(
 ) -> Flat:
     """What a guest reads through an LV of the VG on `disk`.
 
-    `found_as` gives the name under which an LV is found on the disk, where the chain calls it by another one (which it
-    has once a rename is undone). `grown` names LVs, as found, whose last sector is not theirs. Raises ChainError.
+    `found_as` maps the name of an LV in the chain to its name on the disk, until a rename is undone. `grown` has the
+    names on the disk of LVs whose last sector belongs to another owner. Raises ChainError.
     """
     layers = _layers(disk, lv_name, found_as, grown)
     size = layers[0].size

@@ -43,7 +43,7 @@ class Call(NamedTuple):
     role: str  #: the least that may make it; "none": no session is needed
     is_async: bool
     params: tuple
-    errors: tuple  #: those that the model names: there may be others
+    errors: tuple  #: errors that the model names; a call may also end with other errors
     keys: tuple = ()
 
     def role_for(self, arguments):
