@@ -12,7 +12,7 @@ Written for judging, from the format's description and what libvhd and tapdisk d
 
     flatten(disk, "VHD-...")    a Flat: its size, and a digest of each block of 2 MiB that is not all zero
 
-Most of what tests make is zero, so a digest is of the pages of 4 KiB that are not, and of where they lie.
+Most blocks of the tests are zeros. So a digest covers only the pages of 4 KiB with other bytes, and their places.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """xapi's own data model, as tests/data/xapi/datamodel.tsv has it: what calls and fields there are, and for whom.
 
-The simulated pool asks here before it answers: what the real xapi would not know is a mistake of who asked.
+The simulated pool checks each call here first. A call that the real xapi does not know is a mistake of its caller.
 """
 
 import xmlrpc.client

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""VM, VBD, VIF, network and VDI calls, as far as a client needs them that hangs VMs on other disks.
+"""VM, VBD, VIF, network and VDI calls, as far as a client needs them to give VMs other disks.
 
 A start leaves its time in VM_metrics, which an import takes from the file; last_booted_record is of a suspend alone.
 Simpler than the real one: a VM runs nowhere; a VDI that is made or migrated is the world's, or a row alone.
