@@ -111,10 +111,9 @@ class Lvm:
     def restore_edited(self, vg_name: str) -> str:
         """The procedure of the 2015 pack, as far as LVM's metadata goes; gives the new VG's name.
 
-        The metadata goes into a text file; there the VG gets a new name, and PV and LVs new ids and names; the label
-        is made anew with the new PV id, and the text restored. (The pack left the VG's id as it was. Here it changes,
-        which costs nothing.) What follows there is not done: every LV is activated, MGT written anew, the parent set
-        anew in each VHD, every LV deactivated.
+        It saves the metadata to a text file. In the file the VG gets a new name, PV and LVs get new ids and names. Then
+        it makes a label with the new PV id, and restores the text. (The pack kept the VG's id. Here the id changes,
+        which costs nothing.) The pack's next steps are in `procedure`.
         """
         file = os.path.join(self._directory, "backup", "vg.txt")
         self("vgcfgbackup", "-f", file, vg_name)
@@ -134,8 +133,8 @@ class Lvm:
         return new_name
 
     def procedure(self, vg_name: str) -> None:
-        """The whole of it: then every LV is activated, a sector of each image and MGT read and written, as much as a
-        new parent and a new UUID take at the least, and every LV deactivated. Needs `activation`.
+        """The whole procedure: `restore_edited`, then activate every LV, read and write MGT and a sector of each image,
+        and deactivate every LV. A new parent and a new UUID take at least these writes. Needs `activation`.
         """
         new_name = self.restore_edited(vg_name)
         self("vgchange", "-ay", new_name)

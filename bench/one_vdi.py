@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What it takes to make one VDI of a disk with a snapshot, beside what would copy: counted, on LUNs in memory.
 
-Coalescing, as vhd-util does it in a live pool and `qemu-img commit` with QCOW2 images, reads all that the leaf has and
-writes it into the parent. `qemu-img convert` reads all that a guest can read and writes it to a second image. Both are
-computed from the same chain: what they move follows from the format. What ours reads and writes is counted.
+Coalescing reads all data of the leaf and writes it to the parent: vhd-util does so in a live pool, and `qemu-img
+commit` does so with QCOW2 images. `qemu-img convert` reads all that a guest can read, and writes it to a second image.
+The costs of both are computed from the same chain. The reads and writes of relvmoiscsi are counted.
 
-A guest that writes to blocks of the base again makes their old places dead. A VHD has them as free slots; of a QCOW2
-the extents that are dead to the half are copied together, as long as that is not too much. So QCOW2 images have rows
-of their own for a guest that has written elsewhere.
+If a guest writes to blocks of the base again, the old places become dead. In a VHD these are free slots. In a QCOW2 the
+run copies the live clusters of half-dead extents together, up to a limit. So QCOW2 images have rows of their own for a
+guest that has written elsewhere.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What ten LUNs at a time are worth to `relvmoiscsi pool attach`, and how much memory the client takes.
 
-The simulated pool is a process of its own, so that its work is not the client's; each call is LATENCY on its way, each
-resignature takes CREATE, as ten drivers at work on a host do, and the storage manager takes no time.
+The simulated pool is a process of its own, so its work does not count for the client. Each call takes LATENCY on the
+network. Each resignature takes CREATE, the time of a driver beside nine others. The storage manager takes no time.
 """
 
 import json

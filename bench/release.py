@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a run has found in a few numbers, beside those of the release before, which are in bench/release.json.
 
-Less is better in all of them. Counts are exact; times are multiples of what somebody else took in the same run, so they
-can be compared between machines, but for the CPU of a VDI. A run leaves its numbers in build/bench/numbers.json: copy
-them to bench/release.json with a release.
+Less is better in all of them. Counts are exact. Times are multiples of the time of another program in the same run. So
+you can compare machines. Only the CPU time of a VDI is absolute. A run leaves its numbers in build/bench/numbers.json:
+copy them to bench/release.json with a release.
 """
 
 import json

@@ -51,7 +51,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
 
 
 def verdict(what: str, is_met: bool, found: str, unmet: List[str]) -> None:
-    """One line about an expectation; those that are missed are collected."""
+    """Print one line about an expectation; add a missed expectation to `unmet`."""
     print("  {}  {}: {}".format("met   " if is_met else "MISSED", what, found))
     if not is_met:
         unmet.append(what)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Text forms of sizes, numbers, tables, errors and unprintable text. Pure, and quick to import."""
 
+import re
 from typing import Any, Container, Dict, List, Sequence
 
 from relvmoiscsi.errors import RelvmoiscsiError
 
+ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -15,6 +17,22 @@ def human_size(size: int) -> str:
         value, unit = value / 1024, unit + 1
     shown = f"{value:.1f}"
     return "{} {}".format(shown[:-2] if shown.endswith(".0") else shown, _UNITS[unit])
+
+
+def human_time(seconds: float) -> str:
+    """Return a time for people: "40 s", "12 min", "3 h 5 min"."""
+    whole = int(seconds + 0.5)
+    if whole < 60:
+        return f"{whole} s"
+    minutes = (whole + 30) // 60
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def time_left(done: int, total: int, spent_seconds: float) -> str:
+    """Return ", 12 min left" by the average rate; "" without a reliable rate, and at the end."""
+    if not 0 < done < total or spent_seconds < ESTIMATE_SECONDS:
+        return ""
+    return f", {human_time(spent_seconds * (total - done) / done)} left"
 
 
 def counted(number: int, noun: str) -> str:
@@ -37,6 +55,14 @@ def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> List[str
 def printable(text: str) -> str:
     """Return text from a disk in a form that is safe to print, with escaped control characters."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def with_options(text: str) -> str:
+    """Return a text of the engine with the options of the command: `vdi` becomes `--vdi`, `vdis=all` `--vdis all`.
+
+    The engine names device-config keys of the SR driver.
+    """
+    return re.sub(r"`(vdis?)(?:=(\w+))?`", lambda key: "`--" + " ".join(filter(None, key.groups())) + "`", text)
 
 
 def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:

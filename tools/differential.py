@@ -5,11 +5,13 @@
     git worktree add /tmp/before main
     .venv/current/bin/python tools/differential.py /tmp/before . --states 1000
 
-LUNs are golden, live and built ones of `tests/kit`, as they are, with spoiled bytes, and with a run or an undo that was
-cut; each version makes them with its own kit. Each goes through inspect, resignature, recover and undo. Of random
-chains of VHDs and of QCOW2 images each version makes one VDI, and recovers its own run that was cut. Compared are the
-state that comes out, the sentence of a refusal, whether it was refused without a write, what LVM and the storage
-manager see, and all bytes but label and free ring space, in which both versions may keep their journals as they like.
+The LUNs are the golden, live and built LUNs of `tests/kit`: whole, with spoiled bytes, and with a cut run or undo. Each
+version makes them with its own kit. Each LUN goes through inspect, resignature, recover and undo. From random chains of
+VHDs and of QCOW2 images, each version makes one VDI, and recovers a cut run of its own. The tool compares:
+
+- the state afterwards, the sentence of a refusal, and whether a refused run has written;
+- what LVM and the storage manager see;
+- all bytes, except label and free ring space, where the journals of two versions may differ.
 """
 
 import argparse

@@ -19,6 +19,10 @@ build() {
 tools/venv.sh docs
 build html build/docs
 .venv/docs/bin/python -B tools/docs_search.py
+if grep -rE '>docs/[a-z/-]+\.rst[<,]' --include='*.html' build/docs; then
+    echo 'A link has the name of a file for its text: docs/_ext' >&2
+    exit 1
+fi
 build man build/man
 {
     echo '.\" SPDX-License-Identifier: LGPL-2.1-only'

@@ -3,7 +3,7 @@
 
     .. protocol-steps::     a table of resignature.protocol.steps.STEPS
 
-And links are made where a page names another: docs/host.rst, or docs/host.rst, "Adapters".
+And links are made where a page names another: docs/host.rst, or docs/host.rst, "Adapters". A link has the page's title.
 """
 
 import re
@@ -54,7 +54,8 @@ def link_pages(app, doctree, docname):
             target = app.builder.get_relative_uri(docname, found.group(1))
             target += "#" + nodes.make_id(found.group(2)) if found.group(2) else ""
             made += [nodes.Text(text[done : found.start()])]
-            made += [nodes.reference("", found.group(), internal=True, refuri=target)]
+            title = app.env.titles[found.group(1)].astext() + (f', "{found.group(2)}"' if found.group(2) else "")
+            made += [nodes.reference("", title, internal=True, refuri=target)]
             done = found.end()
         if made:
             text.parent.replace(text, [*made, nodes.Text(text[done:])])

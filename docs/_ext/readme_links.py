@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Links of README.rst, which a page includes, lead to the pages: `docs/host.rst <docs/host.rst>`__."""
+"""Links of README.rst, which a page includes, lead to the pages and have their titles: `docs/host.rst <...>`__."""
 
 import re
 
@@ -16,6 +16,7 @@ def link_pages(app, doctree, docname):
         if page and page.group(1) in app.env.found_docs:
             link["refuri"] = app.builder.get_relative_uri(docname, page.group(1))
             link["internal"] = True
+            link[:] = [nodes.Text(app.env.titles[page.group(1)].astext())]
         elif uri.endswith(".rst") and ":" not in uri:
             link.replace_self(nodes.literal("", link.astext()))
 

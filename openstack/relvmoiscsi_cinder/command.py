@@ -130,7 +130,11 @@ def _sentence(stdout: Any) -> Optional[str]:
 
 
 def of_the_volume(sentence: str, path: str) -> str:
-    """Return the sentence without the path of the volume, which soon no longer exists. Commands get DEVICE instead."""
+    """Return the sentence without the path of the volume, which soon no longer exists. Commands get DEVICE instead.
+
+    The option --vdis becomes the extra spec.
+    """
+    sentence = re.sub(r"`--vdis (\w+)`", r"`relvmoiscsi:vdis=\1`", sentence)
     device = re.escape(path) + r"(?![\w-])"
     sentence = re.sub(r"(`relvmoiscsi [^`]*?)" + device, r"\1DEVICE", sentence)
     sentence = re.sub(r"(^|[.:!?] )" + device, r"\1The volume", sentence)

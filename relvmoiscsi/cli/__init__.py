@@ -21,32 +21,36 @@ EXIT_USAGE = 2  #: of UsageError, and of the argument parser
 EXIT_BUG = 70
 EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like EXIT_BUG
 EXIT_INTERRUPTED = 130
+_AGAIN = " Repeat the command."
 
 
 def main(argv: "Optional[Sequence[str]]" = None) -> int:
     """Run the command; return its exit status."""
+    state = " Nothing was written." + _AGAIN
     try:
-        return _main(list(sys.argv[1:] if argv is None else argv))
+        words = list(sys.argv[1:] if argv is None else argv)
+        if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
+            return _overview(words)
+        from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
+
+        parser = make_parser([word for word in words if not word.startswith("-")][:1])
+        arguments = parser.parse_args(separated(words))
+        if arguments.run is None:
+            parser.print_help()
+            return EXIT_USAGE
+        state = _how_to_tell(arguments) or _AGAIN
+        return _run(arguments)
     except KeyboardInterrupt:  # outside the handler of `_run`
-        sys.stderr.write("relvmoiscsi: Interrupted.\n")
+        sys.stderr.write(f"relvmoiscsi: Interrupted.{state}\n")
         return EXIT_INTERRUPTED
 
 
-def _main(words: "List[str]") -> int:
-    if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
-        from relvmoiscsi.cli import overview  # noqa: PLC0415
-        from relvmoiscsi.cli.output import print_text  # noqa: PLC0415
+def _overview(words: "List[str]") -> int:
+    from relvmoiscsi.cli import overview  # noqa: PLC0415
+    from relvmoiscsi.cli.output import print_text  # noqa: PLC0415
 
-        is_printed = print_text(overview.page())
-        return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
-    from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
-
-    parser = make_parser([word for word in words if not word.startswith("-")][:1])
-    arguments = parser.parse_args(separated(words))
-    if arguments.run is None:
-        parser.print_help()
-        return EXIT_USAGE
-    return _run(arguments)
+    is_printed = print_text(overview.page())
+    return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
 
 
 def _run(arguments: "Namespace") -> int:
@@ -106,8 +110,9 @@ def _one_ctrl_c() -> "Iterator[None]":
 
 def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
     from relvmoiscsi.cli.output import RED, print_result, say  # noqa: PLC0415
-    from relvmoiscsi.wording import error_facts, printable  # noqa: PLC0415
+    from relvmoiscsi.wording import error_facts, printable, with_options  # noqa: PLC0415
 
+    error.message = with_options(error.message)
     if arguments.json:
         facts: Dict[str, Any] = {}
         if hasattr(arguments, "device"):
@@ -126,7 +131,7 @@ def _say_interrupted(arguments: "Namespace", state: str, facts: "Dict[str, Any]"
     if arguments.json and not hasattr(arguments, "device"):  # the LUN may be the device that does not answer
         error = {"kind": "Interrupted", "exit_status": EXIT_INTERRUPTED, "message": "Interrupted.", "disk_state": state}
         print_result(_json({"error": error, **facts}))
-    say("Interrupted." + (" " + printable(state) if state else _how_to_tell(arguments)))
+    say("Interrupted." + (" " + printable(state) if state else _how_to_tell(arguments) or _AGAIN))
     return EXIT_INTERRUPTED
 
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, TextIO, Type
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
-from relvmoiscsi.wording import human_size
+from relvmoiscsi.wording import ESTIMATE_SECONDS, human_size, human_time, time_left
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -41,11 +41,11 @@ RED, BOLD = "31", "1"
 
 def painted(stream: Any, text: str, code: str) -> str:
     """Return the text in a colour, unless the stream is no terminal, TERM is dumb, or NO_COLOR is set."""
-    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not _is_terminal(stream)
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(stream)
     return text if is_plain else f"\033[{code}m{text}\033[0m"
 
 
-def _is_terminal(stream: Any) -> bool:
+def is_terminal(stream: Any) -> bool:
     return stream is not None and stream.isatty()
 
 
@@ -175,7 +175,6 @@ def _go_on_with(wanted: Sequence[str], typed: str) -> None:
 
 BAR = 40  #: characters
 REDRAW_SECONDS = 0.2
-ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
 
 
 class Bar:
@@ -188,7 +187,7 @@ class Bar:
     def __init__(self, stream: Optional[TextIO] = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._shows = _is_terminal(self._stream)
+        self._shows = is_terminal(self._stream)
         self._begun = self._drawn = clock()
         self._done = self._length = 0
 
@@ -213,17 +212,12 @@ class Bar:
             return
         self._done, self._drawn = done, now
         filled = "#" * (BAR * done // total)
-        text = f"  [{filled:{BAR}}] {human_size(done)} of {human_size(total)}{self._left(done, total)}"
+        text = f"  [{filled:{BAR}}] {human_size(done)} of {human_size(total)}"
+        text += time_left(done, total, now - self._begun)
         self._write("\r" + text.ljust(self._length))
         self._length = len(text)
         if done >= total:
             self._end_line()
-
-    def _left(self, done: int, total: int) -> str:
-        spent = self._drawn - self._begun
-        if not 0 < done < total or spent < ESTIMATE_SECONDS:
-            return ""
-        return f", {human_time(spent * (total - done) / done)} left"
 
     def _end_line(self) -> None:
         if self._length:
@@ -240,14 +234,14 @@ class Bar:
 
 
 @contextmanager
-def waiting(what: str, seconds: float) -> Iterator[None]:
-    """After two seconds of the block, say on a terminal what the command waits for, and how long at most."""
-    if not _is_terminal(sys.stderr):
+def waiting(what: str, seconds: float, how: str = "at most") -> Iterator[None]:
+    """After two seconds of the block, say on a terminal what the command waits for, and how long ("usually 10 s")."""
+    if not is_terminal(sys.stderr):
         yield
         return
     from threading import Timer  # noqa: PLC0415 - slow to import, and udev waits
 
-    timer = Timer(ESTIMATE_SECONDS, say, [f"Waiting for {what}, at most {human_time(seconds)}."])
+    timer = Timer(ESTIMATE_SECONDS, say, [f"Waiting for {what}, {how} {human_time(seconds)}."])
     timer.daemon = True
     timer.start()
     try:
@@ -255,12 +249,3 @@ def waiting(what: str, seconds: float) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-
-
-def human_time(seconds: float) -> str:
-    """Return a time for people: "40 s", "12 min", "3 h 5 min"."""
-    whole = int(seconds + 0.5)
-    if whole < 60:
-        return f"{whole} s"
-    minutes = (whole + 30) // 60
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -4,13 +4,14 @@
 import argparse
 import gc
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Iterator, Tuple
 
+from relvmoiscsi.cli.output import waiting
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.connection import LOCAL, Where, connect
+from relvmoiscsi.pool.connection import LOCAL, TIMEOUT_SECONDS, Where, connect
 from relvmoiscsi.pool.records import Pool
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
@@ -74,5 +75,8 @@ def first_line(path: str) -> str:
 def opened(arguments: argparse.Namespace) -> Iterator[Tuple[Calls, Pool]]:
     """Open a session, and read the pool. Raises UsageError, PoolFailure."""
     gc.enable()  # other commands end before a collection pays off
-    with connect(where(arguments)) as calls:
-        yield calls, records.read(calls)
+    with ExitStack() as stack:
+        with waiting("the answer of the pool", TIMEOUT_SECONDS):
+            calls = stack.enter_context(connect(where(arguments)))
+            pool = records.read(calls)
+        yield calls, pool

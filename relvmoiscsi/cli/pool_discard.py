@@ -4,7 +4,7 @@
 import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask
+from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, waiting
 from relvmoiscsi.cli.pool_connection import changes, opened, takes_copies
 from relvmoiscsi.cli.pool_vms import Tools
 from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError
@@ -66,7 +66,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
             with arguments.so_far.one(said[ref], "discard"):
                 made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
 
-        with arguments.so_far.work(list(said.values())):
+        with arguments.so_far.work(list(said.values())), waiting("the pool", 10 + len(refs), "usually"):
             outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
             if arguments.with_vms and gone:
                 made_vms.clean_networks(calls, gone)

@@ -4,12 +4,12 @@
 import argparse
 import shlex
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 from relvmoiscsi.cli import pool_secrets
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
-from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
+from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say, waiting
 from relvmoiscsi.cli.pool_connection import changes, first_line, opened, takes_copies
 from relvmoiscsi.cli.pool_vms import Tools
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
@@ -126,7 +126,9 @@ def _source(arguments: argparse.Namespace) -> luns.Source:
 @contextmanager
 def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.Source) -> Iterator[List[PoolLun]]:
     """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
-    with luns.seen(calls, pool, source, say) as seen:
+    with ExitStack() as stack:
+        with waiting("the LUNs of the pool", 30, "usually"):
+            seen = stack.enter_context(luns.seen(calls, pool, source, say))
         yield seen
     if arguments.clean_secrets:
         with arguments.so_far.work():

@@ -2,12 +2,13 @@
 """The commands on VMs with disks on a copy: clone, restore, rescue, save-vms."""
 
 import argparse
+import sys
 import threading
 import time
 from contextlib import contextmanager
 from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
+from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, must_be_able_to_ask, say, waiting
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
@@ -19,7 +20,7 @@ from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import counted, printable
+from relvmoiscsi.wording import counted, printable, time_left
 
 _CLONE = """\
 The command makes halted VMs that use the disks of the copy; no data is copied. It refuses a VM with a disk
@@ -173,9 +174,9 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         ask(arguments, f"Clone {counted(count, 'VM')}?")
         found = inventory.read(calls)  # the pool may have changed during the question
         todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
-        with arguments.so_far.work(todo):
+        with arguments.so_far.work(todo), _waiting(10 * -(-count // arguments.jobs)):
             wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
-            results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments))
+            results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments, count))
     lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
 
@@ -214,16 +215,22 @@ def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
     return pairs
 
 
-def _told(arguments: argparse.Namespace) -> Callable[[Source, str], None]:
-    """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`."""
-    lock = threading.Lock()
+def _told(arguments: argparse.Namespace, count: int) -> Callable[[Source, str], None]:
+    """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
+
+    In a terminal, it also prints the remaining time.
+    """
+    lock, begun = threading.Lock(), time.monotonic()
+    ended: List[Source] = []
 
     def tell(source: Source, status: str) -> None:
         state = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE
         arguments.so_far.tell(_said(source), state, status if state == DONE else "clone")
         if not arguments.json:
             with lock:
-                say(printable(f"{source.name}: {status or 'begins'}"))
+                ended.extend([source] if status else [])
+                left = time_left(len(ended), count, time.monotonic() - begun) if is_terminal(sys.stderr) else ""
+                say(printable(f"{source.name}: {status or 'begins'}{left}"))
 
     return tell
 
@@ -290,7 +297,7 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
             return _restored(planned)
         if planned.status != restore.ALREADY:
             _ask(arguments, planned, f"Restore {printable(planned.name)}?")
-        with _work(arguments, planned.name, "restore"):
+        with _work(arguments, planned.name, "restore"), _waiting(60 if arguments.shutdown else 10):
             result = restore.restore(calls, vm, swaps, arguments.shutdown)
     return _restored(result, restore.TO_KNOW)
 
@@ -310,13 +317,13 @@ def _devices(text: Optional[str]) -> List[str]:
 
 
 def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
-    name = printable(found.vms[vm]["name_label"])
+    name, bar = printable(found.vms[vm]["name_label"]), Bar()
 
     def work(dry_run: bool) -> Restored:
         if arguments.undo:
             return restore.undo(calls, vm, arguments.shutdown, dry_run)
         if arguments.home:
-            return move_home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved"), dry_run)
+            return move_home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved"), dry_run, bar)
         return restore.keep(calls, vm, dry_run)
 
     planned = work(dry_run=True)
@@ -330,7 +337,10 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
         else ("keep", f"Leave the disks of {name} as they are and remove the journal?")
     )
     _ask(arguments, planned, question)
-    with _work(arguments, planned.name, what):
+    shown: ContextManager[Any] = bar
+    if not arguments.home:
+        shown = _waiting(60 if arguments.shutdown else 10)
+    with _work(arguments, planned.name, what), shown:
         return _restored(work(dry_run=False))
 
 
@@ -339,6 +349,10 @@ def _work(arguments: argparse.Namespace, name: str, what: str) -> Iterator[None]
     """Report one change to `so_far` for the block."""
     with arguments.so_far.work(), arguments.so_far.one(name, what):
         yield
+
+
+def _waiting(usual_seconds: float = 10) -> ContextManager[None]:
+    return waiting("the pool", usual_seconds, "usually")
 
 
 def _ask(arguments: argparse.Namespace, planned: Restored, question: str) -> None:
@@ -412,7 +426,7 @@ def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
             return _lent(copy, [planned])
         if planned.status == rescue.WOULD:
             ask(arguments, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
-        with _work(arguments, planned.name, "lend"):
+        with _work(arguments, planned.name, "lend"), _waiting():
             result = rescue.lend(calls, found, copy, vdi, vm, arguments.rw)
     return _lent(copy, [result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
 
@@ -465,7 +479,7 @@ def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
             facts = {"would": [found.vms[ref]["uuid"] for ref in refs]}
             return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
         ask(arguments, printable(f"Save the records of {names}?"))
-        with _work(arguments, str(pool.srs[sr]["name_label"]), "save the records"):
+        with _work(arguments, str(pool.srs[sr]["name_label"]), "save the records"), _waiting(10 + len(refs)):
             done = save_vms.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     lines = [f"{vm.name_label}: saved" for vm in done.vms]
     lines += [f"{name}: failed: {error}" for name, error in done.failed]

@@ -128,9 +128,18 @@ class Calls:
         """Start a task, which `finish` awaits. Raises PoolFailure."""
         return str(self.call("Async." + method, *arguments))
 
-    def finish(self, method: str, task: str, limit_seconds: float = math.inf) -> str:
-        """Wait for a task and return the text of its result. Raises PoolFailure, also after `limit_seconds`."""
-        record = self._ended(method, task, limit_seconds)
+    def finish(
+        self,
+        method: str,
+        task: str,
+        limit_seconds: float = math.inf,
+        progress: Callable[[float], None] = lambda _: None,
+    ) -> str:
+        """Wait for a task and return the text of its result. Raises PoolFailure, also after `limit_seconds`.
+
+        `progress` gets the finished part of the task, from 0 to 1, at each change.
+        """
+        record = self._ended(method, task, limit_seconds, progress)
         try:
             self.call("task.destroy", task)
         except PoolFailure:
@@ -139,7 +148,7 @@ class Calls:
             raise failure(method, record["error_info"] or [record["status"]])
         return result_text(str(record["result"]))
 
-    def _ended(self, method: str, task: str, limit_seconds: float) -> Record:
+    def _ended(self, method: str, task: str, limit_seconds: float, progress: Callable[[float], None]) -> Record:
         token, record, end = "", {}, time.monotonic() + limit_seconds  # type: str, Record, float
         while record.get("status", "pending") in ("pending", "cancelling"):
             left = end - time.monotonic()
@@ -152,6 +161,7 @@ class Calls:
             token = batch["token"]
             told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]
             record = told[-1] if told else self._record_of(task)
+            progress(float(record["progress"]))
         return record
 
     def _record_of(self, task: str) -> Record:

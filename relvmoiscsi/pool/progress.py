@@ -3,10 +3,12 @@
 
 import importlib
 import threading
+import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, TextIO
 
 from relvmoiscsi.pool.attach import ATTACHING, BEGUN, ENDED, OVER, RESIGNATURING, Progress
+from relvmoiscsi.wording import time_left
 
 _WORDS = {
     (RESIGNATURING, BEGUN): "resignature started",
@@ -31,7 +33,7 @@ def shown(stream: Optional[TextIO], count: int) -> Iterator[Progress]:
         return
     tqdm = _tqdm() if stream.isatty() else None
     if tqdm is None:
-        yield _Lines(stream)
+        yield _Lines(stream, count)
         return
     bars = _Bars(tqdm, stream, count)
     try:
@@ -49,14 +51,19 @@ def _tqdm() -> Any:
 
 
 class _Lines:
-    def __init__(self, stream: TextIO) -> None:
+    """A line for each step; in a terminal, with the remaining time."""
+
+    def __init__(self, stream: TextIO, count: int) -> None:
         self._stream, self._lock = stream, threading.Lock()
+        self._begun, self._done, self._all = time.monotonic(), 0, 2 * count if stream.isatty() else 0
 
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
         if (step, how) not in _WORDS:
             return
         with self._lock:
-            self._stream.write(f"relvmoiscsi: {scsi_id} {_WORDS[step, how]}\n")
+            self._done += how != BEGUN
+            left = time_left(self._done, self._all, time.monotonic() - self._begun)
+            self._stream.write(f"relvmoiscsi: {scsi_id} {_WORDS[step, how]}{left}\n")
             self._stream.flush()
 
 

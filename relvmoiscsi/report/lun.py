@@ -9,7 +9,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
 from relvmoiscsi.report.one_vdi import IRREVERSIBLE, cost_facts, cost_words
-from relvmoiscsi.wording import human_size, printable, table
+from relvmoiscsi.wording import human_size, printable, table, with_options
 
 
 class Branches(NamedTuple):
@@ -130,7 +130,8 @@ def _cbt_uuids(lun: Lun) -> List[str]:
 def one_vdi_facts(found: OneVdiOutlook) -> Dict[str, Any]:
     """Return the value of `one_vdi` for `show --json`."""
     cost = cost_facts(found.cost) if found.cost is not None else None
-    return {"state": found.state, "cost": cost, "problem": str(found.problem) if found.problem is not None else None}
+    problem = with_options(str(found.problem)) if found.problem is not None else None
+    return {"state": found.state, "cost": cost, "problem": problem}
 
 
 def saved_vms_facts(found: Optional[SavedVms]) -> Optional[Dict[str, Any]]:
@@ -170,14 +171,13 @@ def inspection_text(
 
 
 def _one_vdi_lines(found: OneVdiOutlook) -> List[str]:
-    """Return whether the LUN has one VDI or can have one VDI; if not, why, with the names of the command's options."""
+    """Return whether the LUN has one VDI or can have one VDI; if not, why."""
     if found.state == IS_ONE:
         return ["  one VDI  yes"]
     if found.state == CAN_BE_ONE and found.cost is not None:
         loss = "" if found.cost.images == 1 else " " + IRREVERSIBLE
         return ["  one VDI  can be made" + cost_words(found.cost) + loss]
-    why = printable(str(found.problem)).replace("`vdis=all`", "`--vdis all`").replace("`vdi`", "`--vdi`")
-    return ["  one VDI  cannot be made: " + why]
+    return ["  one VDI  cannot be made: " + printable(with_options(str(found.problem)))]
 
 
 def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str]) -> List[str]:

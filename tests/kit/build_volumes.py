@@ -104,8 +104,9 @@ class VhdSpec(NamedTuple):
         return tuple(sorted({sector // BLOCK_SECTORS for sector, _ in self.writes}))
 
 
-#: What the last sector of a VHD may hold: what it should; what a running tapdisk, a grown LV or its former owner leaves
-#: there; the two footers that a resize or a change of the hidden flag has written but one of.
+#: What the last sector of a VHD may hold: the right footer; what a running tapdisk, a grown LV or an earlier owner of
+#: the extent leaves there; a footer that differs from its copy, because a resize or a change of the hidden flag was
+#: cut.
 END_FOOTERS = (
     "",
     "killed",

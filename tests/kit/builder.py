@@ -5,8 +5,8 @@
     built.disk                          a SparseDisk
     built.truth.volume("disk").name     "VHD-..."
 
-Volumes are called by keys; UUIDs and LVM ids follow from key and seed. Everything is written from the descriptions in
-docs/formats with code of its own, so it can judge the engine; real LVM, qemu-img and libvhdi judge it
+Volumes are called by keys; UUIDs and LVM ids follow from key and seed. The builder follows docs/formats, and shares no
+code with the engine, so it can judge the engine. Real LVM, qemu-img and libvhdi judge the builder
 (tests/judged/luns/test_builder_judged.py).
 """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Disks that lose power, and disks that fail.
 
-`CrashDisk` records every block written, grouped by the flushes between them. A power cut while group g is open leaves
-all earlier groups whole and any subset of the physical blocks of group g, each old or new: a device writes a physical
-block wholly or not at all. `crash_images` makes each of those disks.
+`CrashDisk` records every written block. The blocks between two flushes are a group. A power cut while group g is open
+keeps all earlier groups, and any subset of the physical blocks of group g. Each block is old or new, because a device
+writes a physical block completely or not at all. `crash_images` makes each of these disks.
 
     disk = CrashDisk(image)
     apply(plan, disk)
@@ -150,7 +150,7 @@ class CrashDisk(ForwardingDevice):
 
 
 def _changes(solid: SparseDisk, group: Sequence[Block]) -> List[Block]:
-    """The blocks of a group without those that, whatever else is cut, leave the disk as it is."""
+    """The blocks of a group that change the disk, alone or after another block of the group."""
     writes: Dict[int, int] = {}
     for block in group:
         writes[block.offset] = writes.get(block.offset, 0) + 1

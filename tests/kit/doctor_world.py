@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A directory with the files of a host on which all is well, for the doctor; each test breaks what it is about.
+"""A directory with the files of a healthy host, for the doctor. Each test breaks one thing.
 
-xapi's process has number 100 and started an hour from now: all files are older.
+xapi's process has number 100 and starts an hour from now, so all files are older than xapi.
 """
 
 import os

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""How much of what is exhaustive a run takes: a sample by a seed that is printed, or all of it (`make exhaustive`).
+"""The states, cuts and LUNs that a run takes: a sample by a seed that is printed, or all of them (`make exhaustive`).
 
 RELVMOISCSI_WHOLE=1        everything
-RELVMOISCSI_SEED=<number>  the sample of another run again; CI always takes the same one, so that a red run is about
-                           the change
+RELVMOISCSI_SEED=<number>  the sample of an earlier run; CI always takes the same sample, so a failure comes from the
+                           change
 """
 
 import os

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What LVM would see on a disk: label, metadata areas, the committed text, the volume group.
 
-Written for judging, from docs/formats/lvm.rst and not from the engine. It accepts exactly what LVM accepts and lists
-everything that LVM would complain about as `warnings`, so that "exactly the old VG or exactly the new VG" is one
-comparison of two `vg_view`s.
+The reader is a judge: it follows docs/formats/lvm.rst, and shares no code with the engine. It accepts exactly what LVM
+accepts, and lists as `warnings` everything that LVM would complain about. So a test for "exactly the old VG or exactly
+the new VG" compares two `vg_view`s.
 """
 
 import re

@@ -30,9 +30,9 @@ class Packages:
         return self._once("whole", lambda: build_rpm(self.directory / "whole"))
 
     def ours(self):
-        """The same with few modules: those that its scriptlets run, and some more.
+        """The same package with few modules: the modules that its scriptlets run, and some more.
 
-        A host compiles each module at each installation: all of them take seconds, and teach a test nothing.
+        A host compiles each module at each installation. Compiling all modules takes seconds, and tests nothing more.
         """
         return self._few("ours")
 

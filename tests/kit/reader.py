@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What LVM and the storage manager would read on a LUN: the VG, MGT, VHDs, QCOW2 images, CBT logs and journals.
 
-Written for judging, from docs/formats and not from the engine. `read_sr` gives plain values; `essence` gives all
-of them that a resignature must carry over, `renamed` what they should be afterwards, `identities` every identity
-string, `sightings` every place of the disk where one of them still stands, `same_guest` compares the rest.
+The reader is a judge: it follows docs/formats, and shares no code with the engine.
+
+    read_sr      plain values
+    essence      the values that a resignature must carry over
+    renamed      the expected values after a resignature
+    identities   every identity string
+    sightings    every place of the disk that still has an old identity
+    same_guest   compares the rest
 """
 
 import re

@@ -4,8 +4,8 @@
     ran = command("resignature", image, "--yes", "--json")      # in process: cli.main
     ran.status, ran.json["state"], ran.err
 
-Of every run it is checked that the words CloudStack waits for do not appear, that no control character reaches the
-terminal, that --json prints one object and nothing else, and that a failure says what state the disk is in.
+Every run is checked. The words that CloudStack waits for do not appear. No control character reaches the terminal.
+--json prints one object and nothing else. A failure says what state the disk is in.
 """
 
 import functools

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the storage manager itself would make of its unfinished work on a LUN: which volumes there would be after it.
 
-A model for judging, written from the behaviour of sm 3.2.12 (`_undoAllJournals`: inflate, jvhd, clone, leaf) on what
-the tests' own reader sees; it changes nothing. An LV keeps its contents under whatever name it ends: `found` says where
-on the LUN, as it was found, the data of a volume lies, and so `Recovery.guest` is what a guest must read in the end.
+The model is a judge. It follows sm 3.2.12 (`_undoAllJournals`: inflate, jvhd, clone, leaf), works on what the tests'
+own reader sees, and writes nothing. An LV may get another name, and keeps its contents. `found` says where on the
+unchanged LUN the data of a volume lies. So `Recovery.guest` is what a guest must read afterwards.
 """
 
 import re

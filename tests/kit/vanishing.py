@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Directories that others remove while they are empty, in the moment before something is put there."""
+"""Directories that another program removes while they are empty, just before a file is put there."""
 
 import os
 from contextlib import contextmanager

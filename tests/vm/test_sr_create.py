@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SR.create type=relvmoiscsi as xapi executes it, against the kernel's target, beside open-iscsi's own session.
 
-That session has the same initiator's name, an SR in use and I/O under way (kit.lab.neighbour); after each test it must
-not have noticed anything.
+That session has the same initiator name, an SR in use and I/O under way (kit.lab.neighbour). No test may disturb that
+session.
 """
 
 import os
@@ -170,7 +170,7 @@ def killed_after(pool, seconds):
 
 
 def take_again(lun, image):
-    """A LUN is made the clone once more, under whoever has it open."""
+    """Write the clone to the LUN once more, even while the LUN is open."""
     run("dd", "if=" + image.path, "of=" + lun.path, "bs=1M", "conv=notrunc,sparse", "status=none")
     assert sr_of(lun).uuid == image.sr.uuid
 

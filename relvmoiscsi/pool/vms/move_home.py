@@ -14,11 +14,17 @@ from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
 
 
-def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None, dry_run: bool = False) -> Restored:
+def home(
+    calls: Calls,
+    vm: str,
+    tell: Callable[[str], None] = lambda _: None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> Restored:
     """Move the disks of the copy to the SR of the old disks, and end the journal. The VM may run.
 
-    `tell` gets the device of each disk before its move. Raises Refused, NotFound, PoolFailure. `dry_run`: make the same
-    checks and change nothing.
+    `tell` gets the device of each disk before its move, `progress` its moved bytes and its size. Raises Refused,
+    NotFound, PoolFailure. `dry_run`: make the same checks and change nothing.
     """
     record: Record = calls.call("VM.get_record", vm)
     swaps = _verify(calls, vm, record)
@@ -32,7 +38,7 @@ def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None, dr
         for swap in swaps:
             if locked.device(swap).vdi == swap.new:  # otherwise an earlier run has moved the disk
                 tell(swap.userdevice)
-                _move(locked, swap)
+                _move(locked, swap, progress)
         for swap in swaps:
             _verify_is_home(locked, swap)
         restore_journal.forget_all(locked)
@@ -64,8 +70,11 @@ def _verify(calls: Calls, vm: str, record: Record) -> List[Swap]:
     return swaps
 
 
-def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> None:
-    """Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure."""
+def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> int:
+    """Return the size of the disk, in bytes.
+
+    Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure.
+    """
     name = record["name_label"]
     vbds.must_have(record, device, (swap.new,))
     vbds.must_be_free(calls, swap.new, device.vbd)
@@ -90,16 +99,18 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.Devic
             f"uuid={swap.new}`, then repeat the command."
         )
     _sr(calls, swap)
+    return int(vdi["virtual_size"])
 
 
-def _move(locked: LockedVm, swap: Swap) -> None:
+def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) -> None:
     """Move one disk. Raises Refused, NotFound, PoolFailure."""
     calls, record, device = locked.calls, locked.read(), locked.device(swap)
     vbds.must_be_idle(record)
-    _verify_movable(calls, record, swap, device)
+    size = _verify_movable(calls, record, swap, device)
     restore_journal.write_leaving(locked, record, swap)
     try:
-        calls.run("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
+        task = calls.start("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
+        calls.finish("VDI.pool_migrate", task, progress=lambda part: progress(int(part * size), size))
     except PoolGone:
         raise
     except PoolFailure as failure:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """qemu-img and libvhdi judge the VHDs that the tests' own tapdisk, libvhd and storage manager make.
 
-qemu-img knows neither bitmaps nor parents. Each layer is read as if it had none, on extents that were zero, and laid
-over the one below; where every block is full, on any extents. libvhdi is asked for headers only: it takes bitmaps eight
-sectors at a time, and the size a disk had when it was made for that it has.
+qemu-img knows neither bitmaps nor parents. So a test reads each layer alone, on extents of zeros, and lays it over the
+layer below. If every block is full, the extents may have other bytes. libvhdi reads only headers: it reads bitmaps
+eight sectors at a time, and takes the first size of a disk for the present size.
 """
 
 import random

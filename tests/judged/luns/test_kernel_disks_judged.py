@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A LUN that is written past the disk that this host has of it, on a real block device with its real page cache.
 
-The host is made up, but for the node of its disk, which is that of a loop device. What is written to the loop device's
-file goes past the device, as a write over a session of our own goes past the kernel's disk.
+The host is simulated, except the node of its disk, which is a loop device. A write to the file of the loop device goes
+past the device, as a write over the driver's session goes past the kernel's disk.
 """
 
 import fcntl

@@ -437,7 +437,7 @@ def test_when_a_program_fails_its_words_are_told_and_the_pack_that_was_there_sta
 
 
 def test_two_builds_of_the_same_package_are_the_same_bytes(payload, unsigned, tmp_path):
-    """Whoever builds, wherever and whenever."""
+    """By any user, in any directory, at any time."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".rpmmacros").write_text("%packager Somebody\n%_binary_payload w3.xzdio\n")
     (tmp_path / "another" / "place").mkdir(parents=True)

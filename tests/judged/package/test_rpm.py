@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The RPM as a file: what is in it, what it needs, that it is the same whoever builds it."""
+"""The RPM as a file: its contents, its requirements, and that each user builds the same bytes."""
 
 import os
 import re

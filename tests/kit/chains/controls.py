@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A chain made into one VHD in two ways that need no thought: one is right and one is wrong, and judges have to know.
+"""A chain made into one VHD in two simple ways. The first is right, and judges must accept it; the second is wrong.
 
     copied(chain)            a guest writes everything into a new VHD: nothing is shared, nothing is wasted. Right
     concatenated(chain)      the members' extents one after the other under one table. It reads right and checks right,

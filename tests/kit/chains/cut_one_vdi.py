@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Power is cut while one VDI is made: what each disk that this may leave is, and what becomes of it.
+"""Power is cut while one VDI is made: the state of each disk that the cut may leave, and the result of its recovery.
 
-Thousands of blocks are written, so the disks are sampled. Each is judged by what a guest reads through every volume of
-the old SR, or through the one of the new; `read` is a reader of chains: `flat.flatten`, or that of QCOW2.
+A run writes thousands of blocks, so the disks are a sample. Each disk is judged by the bytes that a guest reads:
+through every volume of the old SR, or through the one volume of the new SR. `read` is a reader of chains:
+`flat.flatten`, or the reader of QCOW2.
 """
 
 import itertools

@@ -12,7 +12,7 @@ Written for judging, from the format's description and what libvhd and tapdisk d
 
     flatten(disk, "VHD-...")    a Flat: its size, and a digest of each block of 2 MiB that is not all zero
 
-Most of what tests make is zero, so a digest is of the pages of 4 KiB that are not, and of where they lie.
+Most blocks of the tests are zeros. So a digest covers only the pages of 4 KiB with other bytes, and their places.
 """
 
 import hashlib
@@ -69,8 +69,8 @@ def flatten(
 ) -> Flat:
     """What a guest reads through an LV of the VG on `disk`.
 
-    `found_as` gives the name under which an LV is found on the disk, where the chain calls it by another one (which it
-    has once a rename is undone). `grown` names LVs, as found, whose last sector is not theirs. Raises ChainError.
+    `found_as` maps the name of an LV in the chain to its name on the disk, until a rename is undone. `grown` has the
+    names on the disk of LVs whose last sector belongs to another owner. Raises ChainError.
     """
     layers = _layers(disk, lv_name, found_as, grown)
     size = layers[0].size

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a guest has written to its disk, in a flat copy that is kept beside the VHDs; and what guests write.
 
-No two sectors of 512 writes by a `Writer` are alike, and none can be compressed: one in the wrong place is noticed.
+Each sector of `Writer` has other bytes, which cannot be compressed. So a test notices a sector in the wrong place.
 """
 
 import hashlib

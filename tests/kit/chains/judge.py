@@ -6,8 +6,9 @@
     sm_cycle(disk, lv_name)             deflate, snapshot, write 1 / 3 / all new blocks, inflate, coalesce
     judge(disk, lv_name, flat)          all of it, and whether a guest reads `flat` in the beginning
 
-The last three raise Wrong, an AssertionError. All work on copies of the disk, whose VG has room; the image itself gets
-none but what sm gives it, so dead space inside it tells. What is expected comes from `flat`, never from `Tapdisk`.
+The last three raise Wrong, an AssertionError. All of them work on copies of the disk. The VG has free extents, but the
+image gets only the extents that SM would give it: so dead space inside the image shows as an error. The expected bytes
+come from `flat`, never from `Tapdisk`.
 """
 
 import random

@@ -3,9 +3,10 @@
 
     judge(disk, "QCOW2-...", flat)      everything; raises Wrong
 
-A guest fills the disk, first what has no place, in writes of many clusters and of few, on a volume as large as it is or
-as SM makes it. It may not grow, and nothing of another volume may change. Where the volume has room for it, the guest
-has first written zeros where nothing was, so that nothing is left of the places that these were given.
+A guest fills the disk, in long writes and in short writes, and writes first to the blocks without a place. The volume
+has its present size, or the size that SM would give it. The image must fit into the volume, and no other volume may
+change. If the volume has room, the guest first writes zeros to these blocks, so that QEMU frees the places that they
+have.
 """
 
 import random

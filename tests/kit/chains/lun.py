@@ -3,11 +3,11 @@
 
     lun = Lun.read(disk)                        or Lun.new(...), an empty SR
     volume = lun.volume("VHD-...")              a `Volume`: read(offset, length), write(offset, data), size
-    lun.resize(volume, size)                    whole extents; new ones hold whatever they held
-    lun.commit()                                the text says now what was done
+    lun.resize(volume, size)                    whole extents; new extents keep their old bytes
+    lun.commit()                                write the changes to LVM's text
 
-What does not fit raises OSError with ENOSPC, as the kernel and LVM have it. `disk` is written at once, and nothing
-but the text and volumes is: work on a copy, with `room` for what the SR has no extents for.
+If a volume or the VG is too small, OSError with ENOSPC is raised, as the kernel and LVM do. Writes go to `disk` at
+once, and only to the text and to volumes. So work on a copy. `room` gives more extents than the SR has.
 """
 
 import errno

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the storage manager does to VHD volumes of an SR: how large they are, snapshots, coalescing, growing.
 
-Everything changes the volumes of a `Lun`; nothing is in the LUN's text before its `commit`. What a VG or a volume has
-no room for raises OSError with ENOSPC, as it does there. Source: sm 3.2.12: lvhdutil.calcSizeVHDLV, inflate, deflate,
-LVHDVDI.attach, _snapshot, resize, cleanup.py: inflateParentForCoalesce, _doCoalesce, _finishCoalesceLeaf; blktap
-vhd-util-coalesce.c.
+All functions change the volumes of a `Lun`; the LUN's text changes only with `commit`. If a VG or a volume is too
+small, OSError with ENOSPC is raised. Source: sm 3.2.12: lvhdutil.calcSizeVHDLV, inflate, deflate, LVHDVDI.attach,
+_snapshot, resize, cleanup.py: inflateParentForCoalesce, _doCoalesce, _finishCoalesceLeaf; blktap vhd-util-coalesce.c.
 """
 
 import uuid

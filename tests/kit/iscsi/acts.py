@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What quirks do. Each is called as act(connection, subject, **how), under the target's lock; True: it has dealt with
-this point, and nothing else is to happen there.
+"""What quirks do. The target calls act(connection, subject, **how) under its lock. If the act returns True, the target
+does nothing else at this point.
 
     point       subject                         kind
     connected   None

@@ -11,8 +11,8 @@ MIB = 1 << 20
 class Lun:
     """One LUN. What it holds is `disk`, a SparseDisk; give one, or a size.
 
-    `address` are the 8 bytes that REPORT LUNS gives: LUNs of 256 and more have flat addressing. `serial` is page 80,
-    `naa` the 16 hex digits of page 83, which give the SCSIid "3" + naa; a `naa` of "" leaves page 83 without one.
+    `address` are the 8 bytes that REPORT LUNS gives: LUNs of 256 and more have flat addressing. `serial` is page 80.
+    `naa` is the 16 hex digits of page 83; the SCSIid is "3" + naa. With a `naa` of "", page 83 has no identifier.
     """
 
     def __init__(self, number=0, size_bytes=MIB, disk=None, serial=None, naa=None, **more):
@@ -48,7 +48,7 @@ class Lun:
         self.unflushed = []
 
     def lose_unflushed(self, keeps=None):
-        """What a power cut does. `keeps(number of a write)` says which unflushed writes were durable all the same."""
+        """Lose unflushed writes, as a power cut does, except writes for which `keeps(number of the write)` is true."""
         writes, self.unflushed = self.unflushed, []
         for offset, before, _ in reversed(writes):
             self.disk.poke(offset, before)

@@ -32,9 +32,9 @@ class Options(NamedTuple):
     challenge_bytes: int = 16
     challenge_form: str = "hex"  #: "HEX", "base64"
     identifier_form: str = "decimal"  #: "hex"
-    #: instead of its own proof: "wrong", "none", "no response", "no name", "name" (of another user), "challenge" (asks
-    #: anew, with the initiator's own challenge), "reflected" (hangs up, asks what it was asked, and gives that answer
-    #: for its proof), "None" (chooses AuthMethod=None)
+    #: in place of its own proof: "wrong", "none", "no response", "no name", "name" (of another user); "challenge": it
+    #: sends the initiator's own challenge back; "None": it chooses AuthMethod=None. "reflected": it hangs up, sends the
+    #: challenge that it got to the next connection, and gives the answer as its proof
     cheats: str = ""
 
     # -- what it negotiates -----------------------------------------------------------------------------------------

@@ -86,6 +86,6 @@ def _are_flushed():
 
 
 def _unused_maps():
-    """Those that are below no other device."""
+    """The maps without another device above them."""
     maps = [block for block in Path("/sys/block").glob("dm-*") if read(block / "dm" / "uuid").startswith("mpath-")]
     return [block for block in maps if not list(block.glob("holders/*"))]

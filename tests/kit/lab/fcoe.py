@@ -4,8 +4,8 @@
     ini0 ==veth== tgt0     FCoE, point to point (VN2VN), once per fabric: adapters of this host, remote ports
                   tcm_fc   the array's ports; its LUNs are those of kit.lab.lio, each in both fabrics or in one
 
-As with a real array, a LUN that is mapped while the ports are logged in appears only after a scan or a link bounce,
-and one that is unmapped stays as a disk that does not answer.
+As with a real array, a LUN that is mapped while the ports are logged in appears only after a scan or a link bounce.
+After a LUN is unmapped, its disk stays, and does not answer.
 """
 
 import os

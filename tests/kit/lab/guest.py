@@ -71,9 +71,9 @@ BY_SCSID_RULE = """SUBSYSTEM=="block", KERNEL=="sd*[!0-9]", ENV{ID_SERIAL}=="?*"
     SYMLINK+="disk/by-scsid/$env{ID_SERIAL}/%k"
 """
 
-#: sg3_utils has rules that give a disk properties by which multipathd may take it; with EL 9 they are 61-. dom0 of
-#: XenServer 8 and XCP-ng 8.3 has none. They start seven programs for each event of a disk, a good part of what a test
-#: takes, so they are hidden where a test does not ask for them.
+#: sg3_utils has rules that give a disk properties by which multipathd may take it; with EL 9 their number is 61. dom0
+#: of XenServer 8 and XCP-ng 8.3 has no such rules. They start seven programs for each event of a disk, which takes much
+#: of the time of a test. So they are hidden unless a test asks for them.
 SG3_RULES = Path("/usr/lib/udev/rules.d/55-scsi-sg3_id.rules")
 HIDING = Path("/etc/udev/rules.d") / SG3_RULES.name
 

@@ -72,7 +72,7 @@ class Lun:
             self.directory.parent.rmdir()  # rtslib counts backstores from 0, and takes none that is there
         if self.breakable:
             run("dmsetup", "remove", "--retry", "--noudevsync", PREFIX + self.name)
-            settle()  # lest udev removes the node of the next one of that name
+            settle()  # otherwise udev may remove the node of the next device of that name
             run("losetup", "--detach", self._loop)
 
     # -- breaking ---------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Target:
         return lun
 
     def remove_lun(self, lun):
-        """A LUN is unmapped, whoever uses it."""
+        """Unmap a LUN, even while it is in use."""
         self.luns.remove(lun)
         self._disconnect(lun)
 

@@ -6,7 +6,7 @@
                                                                     the driver: session, files, environment, words as
     pid, status  <------------------------------------------------  xapi gives them, then the executable's own code
 
-What an interpreter does from its start to its first line is not in such a call: a test of that executes the file.
+Such a call lacks the start of the interpreter. A test of that start executes the file.
 
 The VM's tests run on a current Python alone, so vermin passes over lines that Python 3.6 does not have (novm).
 """

@@ -3,9 +3,9 @@
 
     CloudStack(session, host_uuid).resignature({"iqn": "/iqn.2026-01.test:clone/0", "storageHost": "10.0.0.5"})
 
-`session` is a XenAPI.Session; give its transport CloudStack's time-out of 60 s. The answers that CloudStack expects,
-and its habits where they are odd, are kept: it takes a failure whose text has "successfully resigned" for success, it
-never looks at the LUN's number in an SR it finds by label, and nothing is rolled back when one host cannot plug.
+`session` is a XenAPI.Session; give its transport CloudStack's time-out of 60 s. The module expects the answers that
+CloudStack expects, and keeps CloudStack's odd habits. A failure whose text has "successfully resigned" is a success. In
+an SR that it finds by label, it does not check the number of the LUN. It rolls nothing back if a host cannot plug.
 Source: apache/cloudstack, XenServerStorageProcessor.resignature, CitrixResourceBase.getIscsiSR and removeSR
 (docs/host.rst, "CloudStack's contract").
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """xapi's own data model, as tests/data/xapi/datamodel.tsv has it: what calls and fields there are, and for whom.
 
-The simulated pool asks here before it answers: what the real xapi would not know is a mistake of who asked.
+The simulated pool checks each call here first. A call that the real xapi does not know is a mistake of its caller.
 """
 
 import xmlrpc.client
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     role: str  #: the least that may make it; "none": no session is needed
     is_async: bool
     params: tuple
-    errors: tuple  #: those that the model names: there may be others
+    errors: tuple  #: errors that the model names; a call may also end with other errors
     keys: tuple = ()
 
     def role_for(self, arguments):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What `python3 -m observer DRIVER XML` does with a driver where nothing is traced: it runs it by runpy.
 
-The file behind the driver's name must then be Python 3 source, whatever its first line says (facts 2.1).
+The file behind the driver's name must then be Python 3 source, whatever its first line says.
 Source: xen-api python3/packages/observer.py, main.
 """
 

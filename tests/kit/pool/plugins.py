@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The drivers of a host: which files are taken, what they say of themselves, the SM records that follow.
 
-Source: xen-api ocaml/xapi/sm_exec.ml, sm.ml, xapi_sm.ml; `xe sm-list`: xapi-cli-server records.ml, cli_printer.ml
-(facts 1).
+Source: xen-api ocaml/xapi/sm_exec.ml, sm.ml, xapi_sm.ml; `xe sm-list`: xapi-cli-server records.ml, cli_printer.ml.
 """
 
 import os
@@ -106,7 +105,7 @@ def _feature(text):
 
 
 def synchronise(database, drivers):
-    """Make the SM table say what is registered (facts 1.4). A type that an SR has stays."""
+    """Make the SM table say what is registered. A type that an SR has stays."""
     with database.lock:
         existing = {record["type"]: ref for ref, record in database.records("SM").items()}
         for driver in drivers.values():

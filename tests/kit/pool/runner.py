@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """One driver call as xapi makes it: the request, the process, the answer; and a log of them all.
 
-Source: xen-api ocaml/xapi/sm_exec.ml (facts 2).
+Source: xen-api ocaml/xapi/sm_exec.ml.
 """
 
 import errno

@@ -330,7 +330,7 @@ def _port(lun):
 
 
 def count_in(directory, iqn, sr_uuid):
-    """Add the SR to those that use the IQN, once however often; how many there are then. Nothing is locked."""
+    """Add the SR, at most once, to the users of the IQN; the number of users afterwards. Takes no lock."""
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, iqn), "a+", encoding="ascii") as file:
         file.seek(0)

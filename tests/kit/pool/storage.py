@@ -3,10 +3,10 @@
 
 Each function below that a client can call takes the session first, then the call's parameters.
 
-Simpler than the real one: every host is this machine; no current_operations; one sr_scan per SR.scan and no sr_update
-after it; SRs have no clustering, no RRDs and no health check.
+Simpler than the real xapi: every host is this machine; no current_operations. SR.scan makes one sr_scan, and no
+sr_update after it. SRs have no clustering, no RRDs and no health check.
+
 Source: xen-api ocaml/xapi/{message_forwarding,xapi_sr,xapi_pbd,xapi_secret,storage_access,storage_smapiv1,sm}.ml
-(facts 3, 4.1).
 """
 
 import threading

@@ -11,7 +11,7 @@ An import matches what is not made anew with what the pool has:
     network   by name (the first that has it), else by bridge, else it is created
     VIF       other_config:maps_to names a network by reference, before all that
 
-So a VDI is found wherever the file's SR and location lead, and nobody is asked whether that is the disk that was meant.
+So the import takes the VDI to which the file's SR and location lead, even if another disk was meant.
 Simpler than the real one: no vdi:OLD=NEW, no CPU check, no live migration, no PVS; a template is like any VM;
 restore=true is refused.
 Source: xen-api ocaml/xapi/{export,import,importexport,xapi_http}.ml.

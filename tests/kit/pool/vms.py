@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""VM, VBD, VIF, network and VDI calls, as far as a client needs them that hangs VMs on other disks.
+"""VM, VBD, VIF, network and VDI calls, as far as a client needs them to give VMs other disks.
 
 A start leaves its time in VM_metrics, which an import takes from the file; last_booted_record is of a suspend alone.
 Simpler than the real one: a VM runs nowhere; a VDI that is made or migrated is the world's, or a row alone.
@@ -180,7 +180,7 @@ class Vms:
         self.update_allowed(vm)
 
     def vm_unblock(self, _session, vm, operation):
-        """Of one that is not blocked: no error, and allowed_operations are looked at all the same."""
+        """Unblock an operation, and compute allowed_operations. An operation that is not blocked is no error."""
         self.database.remove_from("VM", vm, "blocked_operations", operation)
         self.update_allowed(vm)
 
@@ -365,7 +365,7 @@ class Vms:
         return self.database.create("network", **{**_known("network", record), "bridge": bridge})
 
     def network_destroy(self, _session, network):
-        """VIFs that are not attached go with it, whoever has them. Source: xapi_network.ml, destroy."""
+        """Destroy a network with its unattached VIFs of any VM. Source: xapi_network.ml, destroy."""
         db = self.database
         attached = db.refs("VIF", network=network, currently_attached=True)
         if attached:

@@ -52,6 +52,14 @@ def test_the_prompt_lists_what_stays_and_what_goes_and_asks_for_that(image, comm
     assert ran.status == 4 and content(image) == before
 
 
+def test_a_refusal_names_the_options_of_the_command(image, command):
+    ran = command("resignature", image, "--vdis", "one")
+    facts = command("resignature", image, "--vdis", "one", "--json").json
+
+    words = "Name it (`--vdi`), or ask for all VDIs (`--vdis all`)."
+    assert words in " ".join(ran.err.split()) and facts["error"]["message"].endswith(words)
+
+
 def test_yes_to_that_is_enough(image, command, type_in):
     type_in("y\n")
 

@@ -75,14 +75,23 @@ def test_errors_are_red_and_headings_bold(monkeypatch):
     assert output.sys.stdout.getvalue() == said
 
 
-def test_ctrl_c_while_modules_are_imported_is_no_traceback(command, monkeypatch):
+@pytest.mark.parametrize(
+    "where, says",
+    [
+        ("parser.make_parser", "Nothing was written. Repeat the command."),
+        ("_run", "`relvmoiscsi show /dev/sdc` shows the state of /dev/sdc."),
+    ],
+)
+def test_ctrl_c_outside_of_the_work_is_no_traceback(command, monkeypatch, where, says):
+    """While modules are imported, and while the result of the work is printed."""
+
     def pressed(_words):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_main", pressed)
+    monkeypatch.setattr("relvmoiscsi.cli." + where, pressed)
     ran = command("show", "/dev/sdc")
 
-    assert (ran.status, ran.out, ran.err) == (cli.EXIT_INTERRUPTED, "", "relvmoiscsi: Interrupted.\n")
+    assert (ran.status, ran.out, ran.err) == (cli.EXIT_INTERRUPTED, "", f"relvmoiscsi: Interrupted. {says}\n")
 
 
 # --- the bar
@@ -191,17 +200,18 @@ def test_the_line_ends_where_the_work_fails(terminal, clock):
     assert terminal.getvalue().endswith("\n")
 
 
-def test_a_long_wait_says_what_for_and_how_long_at_most(monkeypatch):
+@pytest.mark.parametrize("how, words", [((), "at most 2 min"), (("usually",), "usually 2 min")])
+def test_a_long_wait_says_what_for_and_how_long(monkeypatch, how, words):
     said = threading.Event()
     terminal = Terminal()
     terminal.flush = said.set
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(output, "ESTIMATE_SECONDS", 0)
 
-    with output.waiting("the answer of 10.0.0.1:3260", 120):
+    with output.waiting("the answer of 10.0.0.1:3260", 120, *how):
         assert said.wait(60)
 
-    assert terminal.getvalue() == "relvmoiscsi: Waiting for the answer of 10.0.0.1:3260, at most 2 min.\n"
+    assert terminal.getvalue() == f"relvmoiscsi: Waiting for the answer of 10.0.0.1:3260, {words}.\n"
 
 
 def test_a_short_wait_and_a_wait_without_a_terminal_say_nothing(terminal, monkeypatch):

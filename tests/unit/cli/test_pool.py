@@ -11,6 +11,7 @@ import pytest
 from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
+from relvmoiscsi import wording
 from relvmoiscsi.cli import pool, pool_discard, pool_luns, pool_secrets
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import jobs, lock, progress
@@ -610,6 +611,23 @@ def test_without_the_library_a_terminal_has_lines(monkeypatch):
         tell("a", "attach", "begun")
 
     assert stream.text == "relvmoiscsi: a attach started\n"
+
+
+def test_without_the_library_the_lines_of_a_terminal_have_the_remaining_time(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(wording, "ESTIMATE_SECONDS", 0)
+    stream = Stream()
+    with progress.shown(stream, 1) as tell:
+        for step, how in (("resignature", "begun"), ("resignature", "over"), ("attach", "begun"), ("attach", "over")):
+            tell("a", step, how)
+
+    lines = [line.rpartition(", ") for line in stream.text.splitlines()]
+    assert [(line, left.endswith(" left")) for line, _, left in lines] == [
+        ("", False),
+        ("relvmoiscsi: a resignature finished", True),
+        ("relvmoiscsi: a attach started", True),
+        ("", False),
+    ]
 
 
 # --- secrets

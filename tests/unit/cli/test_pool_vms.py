@@ -10,8 +10,8 @@ import pytest
 from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
-from relvmoiscsi import cli
-from relvmoiscsi.cli import pool_discard
+from relvmoiscsi import cli, wording
+from relvmoiscsi.cli import pool_discard, pool_vms
 from relvmoiscsi.pool.vms import choice
 
 pytestmark = pytest.mark.states
@@ -616,6 +616,15 @@ def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, in
     assert ran.status == 130 and "Interrupted." in ran.err
     assert "its start is blocked. Repeat the command, or run `relvmoiscsi pool restore --undo " in said
     assert pool_command("restore", "copy", "web", "--yes").status == 0
+
+
+def test_in_a_terminal_clone_says_the_remaining_time(office, pool_command, monkeypatch):
+    monkeypatch.setattr(wording, "ESTIMATE_SECONDS", 0)
+    monkeypatch.setattr(pool_vms, "is_terminal", lambda _: True)
+    ran = pool_command("clone", "copy", "--all", "--isolated", "lab", "--yes", "--jobs", "1")
+
+    ends = [line for line in ran.err.splitlines() if ": cloned" in line]
+    assert [bool(re.search(": cloned, .* left$", line)) for line in ends] == [True, False]
 
 
 @pytest.mark.processes

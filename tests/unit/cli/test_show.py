@@ -140,8 +140,7 @@ def test_it_says_whether_the_lun_is_one_vdi_or_can_be(tmp_path, command, name):
     assert set(found) == {"state", "cost", "problem"}
     assert found["state"] == state
     assert (found["cost"] is not None, found["problem"] is not None) == (state == "can be", state == "cannot be")
-    problem = (found["problem"] or "").replace("`vdi", "`--vdi").replace("`--vdis=all`", "`--vdis all`")
-    assert line.endswith(problem)
+    assert line.endswith(found["problem"] or "")
     assert content(path) == before
 
 
@@ -354,10 +353,10 @@ def test_a_device_that_does_not_answer_has_no_state(image, command, monkeypatch,
 
 
 def test_the_page_for_scripts_has_every_state():
-    page = (shell.TOP / "docs/scripting.rst").read_text(encoding="utf-8")
+    page = " ".join((shell.TOP / "docs/scripting.rst").read_text(encoding="utf-8").split())
 
     words, null = re.search(
-        r"``state`` is one of (.*?)\. ``state`` is (null) where\nthe device could not be", page
+        r"``state`` is one of (.*?)\. ``state`` is (null) where the device could not be", page
     ).groups()
 
     states = (engine.EMPTY, engine.FOREIGN, engine.CLEAN, engine.UNFINISHED, engine.RESIGNATURED, engine.DAMAGED)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The code map has every room and no other. What pages point to: tests/unit/tools/test_references.py."""
+"""The code map has every room and no other; pages are 120 columns wide. Links: tests/unit/tools/test_references.py."""
 
 import re
+
+import pytest
 
 from kit.rpm_tools import TOP
 
 ARCHITECTURE = (TOP / "docs/architecture.rst").read_text(encoding="utf-8")
+PAGES = [TOP / "README.rst", *sorted((TOP / "docs").rglob("*.rst"))]
 #: made by make, Python or pip
 MADE = re.compile(r"\.|build$|dist$|htmlcov$|__pycache__$|.*\.egg-info$")
 
@@ -28,6 +31,14 @@ def rooms(top):
         if top / "relvmoiscsi" in [place, *place.parents]:
             places += folders(place)
     return {path.relative_to(top).as_posix() for path in places}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_is_120_columns_wide_except_samples_messages_and_names_of_tests(page):
+    without_samples = re.sub(r"(?m)::\n\n(?:(?: +.*)?\n)+", "\n", page.read_text(encoding="utf-8"))
+    long_lines = [line for line in without_samples.splitlines() if len(line) > 120]
+
+    assert [line for line in long_lines if "::test_" not in line and not re.match("(- )?``.*``$", line)] == []
 
 
 def test_the_code_map_has_every_room_and_no_other():

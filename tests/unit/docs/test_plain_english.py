@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What people read is plain English: no word of the list, and no sentence of more than 25 words.
 
-Judged are the pages of docs/, and in relvmoiscsi the messages, the docstrings and the comments. Messages are what
-errors, say(), ask() and help= are given, and the long texts of --help. After a change, this prints each finding:
+Judged are the pages of docs/, and messages, docstrings and comments of all Python files outside of tests.
+Messages are what errors, say(), ask() and help= are given, the long texts of --help, and the documentation of Ansible
+modules. After a change, this prints each finding:
 
     PYTHONPATH=tests python tests/unit/docs/test_plain_english.py
 """
@@ -39,6 +40,7 @@ RIDDLES = {
     r"\b[Rr]un the same again\b": "repeat the command",
 }
 ANY_RIDDLE = re.compile("|".join(RIDDLES), re.IGNORECASE)
+MANUALS = {"DOCUMENTATION", "RETURN"}  #: of Ansible modules, in YAML
 CALLS = {"say", "ask", "ask_for", "tell", "in_state", "PoolAnswer", "Finding"}
 
 
@@ -68,6 +70,8 @@ def messages(source):
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id[:1] == "_":
             whole = text_of(node.value)
             yield from re.split(r"\n\s*\n|\n(?=-)", whole.partition("\nexample:")[0]) if "\n" in whole else ()
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in MANUALS:
+            yield from re.split(r"\n *(?:- |\w+:)", re.sub(r"[A-Z]\([^)]*\)", "X", text_of(node.value)))
 
 
 def docstrings(source):
@@ -124,7 +128,7 @@ def texts_of(path):
     if path.suffix == ".rst":
         yield from prose(text)
     else:
-        yield from messages(text)
+        yield from messages(text) if "bench" not in path.parts else ()  # bench has programs in strings
         yield from docstrings(text)
         yield from comments(text)
 
@@ -136,6 +140,11 @@ def by_name():
         found[path.relative_to(TOP).as_posix()] = [path]
     for path in sorted((TOP / "relvmoiscsi").rglob("*.py")):
         found.setdefault("/".join(path.relative_to(TOP).parts[:-1][:2]), []).append(path)
+    found["drivers"] = [path for path in sorted((TOP / "drivers").rglob("*")) if path.is_file()]
+    found["openstack"] = sorted((TOP / "openstack/relvmoiscsi_cinder").rglob("*.py"))
+    found["ansible"] = sorted((TOP / "ansible/plugins").rglob("*.py"))
+    for name in ("supp-pack", "tools", "bench", "acceptance"):
+        found[name] = sorted((TOP / name).rglob("*.py"))
     return found
 
 
@@ -161,6 +170,7 @@ LONG = " ".join(["word"] * 26) + "."
         (f"parser.add_argument('--x', help={LONG!r})", 1),
         ("say(f'{name} is mute.')", 1),
         ("raise Refused('Short.' + ' Whoever comes.')", 1),
+        (f"DOCUMENTATION = '''\\ndescription:\\n  - {LONG}\\n  - Short.'''", 1),
         ("_HELP = '''\\nLest it ends.\n'''", 1),
         (f"'''{LONG}'''\nname = {LONG!r}", 0),
         ("say('xapi does not answer.')", 0),

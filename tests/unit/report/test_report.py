@@ -254,7 +254,7 @@ def test_what_goes_is_said_volume_by_volume():
 
 def test_what_one_vdi_costs_in_json_has_the_keys_of_its_page():
     page = (TOP / "docs/one-vdi.rst").read_text(encoding="utf-8")
-    table = page[page.index("* - in JSON") : page.index("**Fills decide.**")]
+    table = page[page.index("* - in JSON") : page.index("**The cost is mainly fills.**")]
     rows = re.findall(r"^   \* - (``.*``)$", table, re.MULTILINE)
 
     assert set(re.findall(r"``(\w+)``", " ".join(rows))) == set(report.cost_facts(COST))

@@ -11,7 +11,7 @@ from relvmoiscsi.formats.lvm.text_format import BYTES_FOR_AN_ITEM, Edit, edited,
 
 WHERE = Place("/dev/sdc", 4608)
 
-# as LVM 2.02.98 writes it: comments behind values, creation_host first, names with digits, dots, dashes (facts 3.1)
+# as LVM 2.02.98 writes it: comments behind values, creation_host first, names with digits, dots, dashes
 TEXT = """VG_XenStorage-aaaa {
 id = "rZFKhv-iR0f-uRM4-3uEC-qX2I-80Ix-Nx16K1"
 seqno = 5

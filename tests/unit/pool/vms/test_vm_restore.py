@@ -16,7 +16,7 @@ from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import inventory, restore, restore_journal, swap_disks
+from relvmoiscsi.pool.vms import inventory, move_home, restore, restore_journal, swap_disks
 
 
 def uuid(day, vdi):
@@ -597,6 +597,16 @@ def test_home_they_are_on_the_sr_of_the_disks_before(halted):
     assert names(halted) == ["root disk before restore 2026-11-22", "data before restore 2026-11-22"]
     vm = halted.db.record("VM", halted.web)
     assert vm["power_state"] == "Running" and not restore_journal.is_restored(vm)
+
+
+def test_home_reports_the_moved_bytes_of_each_disk(halted):
+    bring_back(halted)
+    sizes = [int(halted.db.get("VDI", halted.new(vdi), "virtual_size")) for vdi in (halted.root, halted.data)]
+    told = []
+    run(halted, lambda calls, *_: move_home.home(calls, halted.web, progress=lambda *bytes_: told.append(bytes_)))
+
+    assert [size for done, size in told if done == size] == sizes
+    assert all(0 <= done <= size for done, size in told)
 
 
 @pytest.mark.states
