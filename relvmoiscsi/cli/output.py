@@ -234,14 +234,15 @@ class Bar:
 
 
 @contextmanager
-def waiting(what: str, seconds: float, how: str = "at most") -> Iterator[None]:
-    """After two seconds of the block, say on a terminal what the command waits for, and how long ("usually 10 s")."""
+def waiting(what: str, limit_seconds: Optional[float] = None) -> Iterator[None]:
+    """After two seconds of the block, say on a terminal what the command waits for, and how long at most."""
     if not is_terminal(sys.stderr):
         yield
         return
     from threading import Timer  # noqa: PLC0415 - slow to import, and udev waits
 
-    timer = Timer(ESTIMATE_SECONDS, say, [f"Waiting for {what}, {how} {human_time(seconds)}."])
+    limit = "" if limit_seconds is None else f", at most {human_time(limit_seconds)}"
+    timer = Timer(ESTIMATE_SECONDS, say, [f"Waiting for {what}{limit}."])
     timer.daemon = True
     timer.start()
     try:

@@ -66,7 +66,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
             with arguments.so_far.one(said[ref], "discard"):
                 made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
 
-        with arguments.so_far.work(list(said.values())), waiting("the pool", 10 + len(refs), "usually"):
+        with arguments.so_far.work(list(said.values())), waiting("the pool"):
             outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
             if arguments.with_vms and gone:
                 made_vms.clean_networks(calls, gone)

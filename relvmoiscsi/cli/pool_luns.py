@@ -127,7 +127,7 @@ def _source(arguments: argparse.Namespace) -> luns.Source:
 def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.Source) -> Iterator[List[PoolLun]]:
     """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
     with ExitStack() as stack:
-        with waiting("the LUNs of the pool", 30, "usually"):
+        with waiting("the LUNs of the pool"):
             seen = stack.enter_context(luns.seen(calls, pool, source, say))
         yield seen
     if arguments.clean_secrets:

@@ -174,7 +174,7 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         ask(arguments, f"Clone {counted(count, 'VM')}?")
         found = inventory.read(calls)  # the pool may have changed during the question
         todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
-        with arguments.so_far.work(todo), _waiting(10 * -(-count // arguments.jobs)):
+        with arguments.so_far.work(todo), waiting("the pool"):
             wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
             results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments, count))
     lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
@@ -297,7 +297,7 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
             return _restored(planned)
         if planned.status != restore.ALREADY:
             _ask(arguments, planned, f"Restore {printable(planned.name)}?")
-        with _work(arguments, planned.name, "restore"), _waiting(60 if arguments.shutdown else 10):
+        with _work(arguments, planned.name, "restore"), waiting("the pool"):
             result = restore.restore(calls, vm, swaps, arguments.shutdown)
     return _restored(result, restore.TO_KNOW)
 
@@ -339,7 +339,7 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
     _ask(arguments, planned, question)
     shown: ContextManager[Any] = bar
     if not arguments.home:
-        shown = _waiting(60 if arguments.shutdown else 10)
+        shown = waiting("the pool")
     with _work(arguments, planned.name, what), shown:
         return _restored(work(dry_run=False))
 
@@ -349,10 +349,6 @@ def _work(arguments: argparse.Namespace, name: str, what: str) -> Iterator[None]
     """Report one change to `so_far` for the block."""
     with arguments.so_far.work(), arguments.so_far.one(name, what):
         yield
-
-
-def _waiting(usual_seconds: float = 10) -> ContextManager[None]:
-    return waiting("the pool", usual_seconds, "usually")
 
 
 def _ask(arguments: argparse.Namespace, planned: Restored, question: str) -> None:
@@ -426,7 +422,7 @@ def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
             return _lent(copy, [planned])
         if planned.status == rescue.WOULD:
             ask(arguments, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
-        with _work(arguments, planned.name, "lend"), _waiting():
+        with _work(arguments, planned.name, "lend"), waiting("the pool"):
             result = rescue.lend(calls, found, copy, vdi, vm, arguments.rw)
     return _lent(copy, [result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
 
@@ -479,7 +475,7 @@ def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
             facts = {"would": [found.vms[ref]["uuid"] for ref in refs]}
             return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
         ask(arguments, printable(f"Save the records of {names}?"))
-        with _work(arguments, str(pool.srs[sr]["name_label"]), "save the records"), _waiting(10 + len(refs)):
+        with _work(arguments, str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
             done = save_vms.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     lines = [f"{vm.name_label}: saved" for vm in done.vms]
     lines += [f"{name}: failed: {error}" for name, error in done.failed]
