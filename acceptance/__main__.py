@@ -50,14 +50,23 @@ def pool_process(connection: Sequence[str]) -> Command:
     def run(*words: str) -> Dict[str, Any]:
         argv = [sys.executable, "-m", "relvmoiscsi", "pool", *words, "--json", *connection]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=str(TOP), start_new_session=True
-        )
+        process, pressed = None, []  # type: Optional[subprocess.Popen[bytes]], List[int]
+        # Ctrl-C inside Popen would leave a process that goes on unknown. So the signal waits until Popen has ended.
+        before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
         try:
+            try:
+                process = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=str(TOP), start_new_session=True
+                )
+            finally:
+                signal.signal(signal.SIGINT, before)
+            if pressed:
+                raise KeyboardInterrupt
             out, err = process.communicate()
         except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            process.communicate()
+            if process:
+                process.send_signal(signal.SIGINT)
+                process.communicate()
             raise
         return answer(process.returncode, out.decode("utf-8"), err.decode("utf-8"))
 

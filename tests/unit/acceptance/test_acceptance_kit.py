@@ -4,6 +4,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -507,6 +508,24 @@ def test_processes_and_a_real_ctrl_c(pool, tmp_path, monkeypatch):
     found = statuses(json.loads(path.read_text(encoding="utf-8")))
     assert found["attach"] == "interrupted" and found["clean"] == found["nothing else"] == "passed", said
     assert pool.everything() == before
+
+
+@pytest.mark.processes
+def test_ctrl_c_while_a_command_is_started_ends_it(monkeypatch):
+    started, popen = [], subprocess.Popen
+
+    def start(_argv, **options):
+        started.append(popen([sys.executable, "-c", "import signal; signal.pause()"], **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            kit.pool_process([])("luns")
+        assert started[0].returncode is not None
+    finally:
+        started[0].kill()
 
 
 # --- the page
