@@ -3,7 +3,7 @@
 
 One row of a table below is one field: name, kind, who may write it, default. Kinds: string, bool, int (64 bit), float,
 time, ref, map (string to string), set (of strings); `VDI.SR` is the set of VDIs whose SR is this record. Access: `ro`;
-`rw`, by any session; `sm`, by the session of a driver call on that SR alone (facts 2.7).
+`rw`, by any session; `sm`, by the session of a driver call on that SR alone.
 
 Simpler than the real one: no allowed_operations, no current_operations; of what happens only `wait_for_changes` knows.
 """
@@ -332,7 +332,7 @@ class Database:
         return [found for found, record in self._rows[other].items() if record[field] == ref]
 
     def _keep_in_step(self, table, ref, changed):
-        """A host's iscsi_iqn and multipathing are fields and keys of other_config (facts 3.4)."""
+        """A host's iscsi_iqn and multipathing are fields and keys of other_config."""
         if table != "host":
             return
         row = self._rows[table][ref]

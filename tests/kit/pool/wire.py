@@ -4,7 +4,7 @@
 xapi writes strings bare (`<value>text</value>`), an element without children as `<tag/>`, and no white space. It reads
 strictly: no attributes on the protocol's tags, exactly the elements it expects, text of white space ignored.
 
-Source: xen-api ocaml/libs/xml-light2/xml.ml, ocaml/libs/http-lib/xMLRPC.ml, ocaml/xapi/sm_exec.ml (facts 2.2, 2.3).
+Source: xen-api ocaml/libs/xml-light2/xml.ml, ocaml/libs/http-lib/xMLRPC.ml, ocaml/xapi/sm_exec.ml.
 """
 
 import re
