@@ -12,8 +12,8 @@ Blocks lie on what was there before: nothing is zero that nobody has written.
 """
 
 import random
-from functools import lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from functools import lru_cache, wraps
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ..build_volumes import MIB, SM_BAT_ENTRIES, MgtSpec, Record, mgt_content, noise, uuids_by_key
 from ..sparse import PAGE, SparseDisk
@@ -62,16 +62,23 @@ class Chain(NamedTuple):
     story: str  #: what happened, for the reader of a failed test
 
 
+def made_once(make: Callable[..., Chain]) -> Callable[..., Chain]:
+    """Have `make` called once for equal arguments. Each caller gets a copy of the disk, and may change it."""
+    kept = lru_cache(maxsize=32)(make)
+
+    @wraps(make)
+    def copied(*arguments: Any, **options: Any) -> Chain:
+        found = kept(*arguments, **options)
+        return found._replace(disk=found.disk.copy())
+
+    return copied
+
+
+@made_once
 def random_chain(seed: Union[int, str], **options: Any) -> Chain:
-    """An SR by chance. `options` are the fields of `Options`. The disk is a copy; change it as you like."""
-    found = _made(seed, tuple(sorted(options.items())))
-    return found._replace(disk=found.disk.copy())
-
-
-@lru_cache(maxsize=32)
-def _made(seed: Union[int, str], options: Tuple[Tuple[str, Any], ...]) -> Chain:
+    """An SR by chance. `options` are the fields of `Options`."""
     dice = random.Random(f"chain {seed}")
-    return _Life(dice, _chosen(Options(**dict(options)), dice)).run()
+    return _Life(dice, _chosen(Options(**options), dice)).run()
 
 
 def _chosen(options: Options, dice: random.Random) -> Options:

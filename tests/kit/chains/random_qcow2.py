@@ -8,15 +8,14 @@ volumes in pieces on extents that were not empty, thick ones and thin ones, hard
 """
 
 import random
-from functools import lru_cache
-from typing import Any, NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from ..build_volumes import Record, uuids_by_key
 from . import random_chain
 from .guest import Guest, Writer
 from .lun import EXTENT
 from .qemu import Qemu, make, set_hidden, set_size
-from .random_chain import _SNAPSHOT, Chain, _Life
+from .random_chain import _SNAPSHOT, Chain, _Life, made_once
 
 
 class Options(NamedTuple):
@@ -41,16 +40,11 @@ class Options(NamedTuple):
     stale: bool = True
 
 
+@made_once
 def random_qcow2(seed: Union[int, str], **options: Any) -> Chain:
-    """An SR by chance. `options` are the fields of `Options`. The disk is a copy; change it as you like."""
-    found = _made(seed, tuple(sorted(options.items())))
-    return found._replace(disk=found.disk.copy())
-
-
-@lru_cache(maxsize=32)
-def _made(seed: Union[int, str], options: Tuple[Tuple[str, Any], ...]) -> Chain:
+    """An SR by chance. `options` are the fields of `Options`."""
     dice = random.Random(f"qcow2 {seed}")
-    return _Qcow2Life(dice, _chosen(Options(**dict(options)), dice)).run()
+    return _Qcow2Life(dice, _chosen(Options(**options), dice)).run()
 
 
 def _chosen(options: Options, dice: random.Random) -> Options:
