@@ -152,7 +152,7 @@ run_job() {
     mv "$reports/$1.new" "$reports/$1.ended"
 }
 
-# count_processor: $processor is the seconds of one that all children of this shell have taken which ended, with theirs
+# count_processor: $processor is the CPU time, in seconds, of all ended children of this shell, and of their children
 count_processor() {
     local file=$reports/times-$BASHPID
     times >"$file" # in a pipe it would count those of the pipe

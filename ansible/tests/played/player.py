@@ -48,8 +48,9 @@ def play(wish, modules):
 
 
 def status_of(do, *arguments):
-    """What the process ends with, which calls this. A play leaves to the first one what that has made, as archives of
-    modules.
+    """Call `do`, and return the exit status for the process that does so and then ends.
+
+    A play leaves its archives of modules to later plays.
     """
     try:
         do(*arguments)
