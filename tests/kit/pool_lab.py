@@ -5,6 +5,7 @@ engine behind SR.create.
 
 import pickle
 import re
+from contextlib import contextmanager
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from relvmoiscsi.pool import attach, luns, records
@@ -215,3 +216,13 @@ class Image:
         world.luns = [lun._replace(disk=disks[lun.scsi_id]) for lun in self._luns]
         world._known = {key: (disks[key[1]], 0, found) for key, found in self._known.items()}
         return more
+
+
+@contextmanager
+def lab_of_three(world, image=None):
+    """A lab of three hosts; with what `image` has, if one is given."""
+    with world.pool(hosts=("xs1", "xs2", "xs3")) as pool:
+        lab = Lab(world, pool)
+        if image:
+            image.put(lab)
+        yield lab

@@ -10,19 +10,13 @@ from kit.examples import SEED, WHOLE, of_each_kind
 from kit.lun_world import World
 from kit.pool.api import GoneAway
 from kit.pool_fakes import until
-from kit.pool_lab import Image, Lab, only_reads
+from kit.pool_lab import Image, lab_of_three, only_reads
 from relvmoiscsi.errors import RelvmoiscsiError
-
-
-@contextmanager
-def new_lab(world):
-    with world.pool(hosts=("xs1", "xs2", "xs3")) as pool:
-        yield Lab(world, pool)
 
 
 @pytest.fixture(scope="session")
 def image_of_originals():
-    with new_lab(World()) as lab:
+    with lab_of_three(World()) as lab:
         lab.original("Production")
         lab.original("Testing")
         return Image(lab)
@@ -35,8 +29,7 @@ def world():
 
 @pytest.fixture
 def lab(world, image_of_originals):
-    with new_lab(world) as made:
-        image_of_originals.put(made)
+    with lab_of_three(world, image_of_originals) as made:
         yield made
 
 

@@ -4,7 +4,7 @@
 import pytest
 
 from kit.lun_world import World
-from kit.pool_lab import Image, Lab
+from kit.pool_lab import Image, lab_of_three
 from relvmoiscsi.formats.identity import derived_uuid
 
 
@@ -63,10 +63,7 @@ class Day:
 
 @pytest.fixture(scope="session")
 def image_of_day(image_of_originals):
-    world = World()
-    with world.pool(hosts=("xs1", "xs2", "xs3")) as pool:
-        lab = Lab(world, pool)
-        image_of_originals.put(lab)
+    with lab_of_three(World(), image_of_originals) as lab:
         return Image(lab, **Day.make(lab))
 
 

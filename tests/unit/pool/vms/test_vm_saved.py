@@ -10,7 +10,7 @@ import pytest
 from kit.lun_world import World
 from kit.pool import transfer
 from kit.pool.errors import XenError
-from kit.pool_lab import Image, Lab
+from kit.pool_lab import Image, lab_of_three
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats import saved_vms
@@ -138,10 +138,7 @@ class Office:
 @pytest.fixture(scope="session")
 def images(image_of_originals):
     """Of an office, and of one whose clone is attached."""
-    world = World()
-    with world.pool(hosts=("xs1", "xs2", "xs3")) as pool:
-        lab = Lab(world, pool)
-        image_of_originals.put(lab)
+    with lab_of_three(World(), image_of_originals) as lab:
         office = Office(lab).make()
         saved = Image(lab, **office.made())
         office.attach()
