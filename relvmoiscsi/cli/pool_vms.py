@@ -337,7 +337,9 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
         else ("keep", f"Leave the disks of {name} as they are and remove the journal?")
     )
     _ask(arguments, planned, question)
-    shown: ContextManager[Any] = bar if arguments.home else waiting("the pool")
+    shown: ContextManager[Any] = waiting("the pool")
+    if arguments.home:
+        shown = bar
     with _work(arguments, planned.name, what), shown:
         return _restored(work(dry_run=False))
 
