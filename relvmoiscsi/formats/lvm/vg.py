@@ -4,6 +4,7 @@
 SM makes volume groups of one PV and linear LVs. This module refuses every other volume group, and names the reason.
 """
 
+from bisect import bisect_left
 from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
@@ -45,7 +46,7 @@ def extents_of(segments: Iterable[Segment]) -> List[int]:
 
 
 class LogicalVolume(NamedTuple):
-    """A volume as the text describes the volume; `segments` are in the order of the volume's extents."""
+    """A volume as the text describes the volume; `segments` are in the order of the volume's extents, without a gap."""
 
     name: str
     id: str  #: 32 characters
@@ -55,7 +56,8 @@ class LogicalVolume(NamedTuple):
 
     @property
     def extent_count(self) -> int:
-        return sum(segment.extent_count for segment in self.segments)
+        last = self.segments[-1]
+        return last.start_extent + last.extent_count
 
     @property
     def read_only(self) -> bool:
@@ -98,13 +100,14 @@ class VolumeGroup(NamedTuple):
         if offset < 0 or length < 0 or offset + length > self.size_of(lv):
             raise Truncated("A structure", Place(lv.name, offset), length, self.size_of(lv) - offset)
         found = []
-        for segment in lv.segments:
-            start = segment.start_extent * self.extent_size
-            end = start + segment.extent_count * self.extent_size
-            first, last = max(offset, start), min(offset + length, end)
-            if first < last:
-                on_device = self.pe_start + segment.first_pe * self.extent_size + (first - start)
-                found.append(Range(on_device, last - first))
+        # a merged image has a segment for each of its extents: look only at those that hold the bytes
+        index = bisect_left(lv.segments, Segment(offset // self.extent_size + 1, 0, 0)) - 1
+        while length > 0:
+            segment = lv.segments[index]
+            within = offset - segment.start_extent * self.extent_size
+            size = min(length, segment.extent_count * self.extent_size - within)
+            found.append(Range(self.pe_start + segment.first_pe * self.extent_size + within, size))
+            offset, length, index = offset + size, length - size, index + 1
         return found
 
 
