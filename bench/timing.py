@@ -40,7 +40,7 @@ _COMMAND = "import gc, sys; gc.disable(); sys.path.insert(0, '.'); from relvmois
 _COMMAND += "status = main(sys.argv[1:]); sys.stderr.write(open('/proc/self/status').read()); sys.exit(status)"
 
 
-def can_run() -> Optional[str]:
+def _cannot_run() -> Optional[str]:
     """Why there is nothing to measure here, or None."""
     if os.geteuid() != 0:
         return "loop devices and LVM need root"
@@ -127,6 +127,10 @@ def _measure(bench: _Bench, rounds: int) -> Tuple[Seconds, Seconds]:
 
 
 def run(results: Dict[str, Any], unmet: List[str]) -> None:
+    reason = _cannot_run()
+    if reason is not None:
+        print(f"\nNOT RUN: time and memory beside LVM: {reason}")
+        return
     times: Dict[int, Seconds] = {}
     processor: Dict[int, Seconds] = {}
     os.makedirs("build/bench", exist_ok=True)
