@@ -5,6 +5,9 @@ On files, LVM itself is stood in for (a container may not activate volumes), and
 initiator.
 """
 
+import contextlib
+import io
+import json
 import os
 import subprocess
 import sys
@@ -18,10 +21,28 @@ from cinder.volume.targets import fake
 from oslo_config import cfg
 
 from kit import golden
+from relvmoiscsi import cli
 from relvmoiscsi_cinder import lvm, resignature
 
 CONF = cfg.CONF
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EMPTY = "The volume is empty: its first 65536 bytes are zero. Nothing was written."
+
+
+def show(path):
+    return json.loads(told("show", path, "--json"))
+
+
+def check(path, original):
+    told("check", path, "--original", original)
+
+
+def told(*words):
+    """What the command prints when it does that."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert cli.main(words) == 0, words
+    return out.getvalue()
 
 
 class FileVolumeGroup:
@@ -87,10 +108,17 @@ class Driver(lvm.ResignatureLVMVolumeDriver):
         return self.vg.path(self._escape_snapshot(volume["name"]))
 
 
-class CinderCase(test.TestCase):
-    """A cinder-volume of one back end; which, say those below."""
+def copied(source, target, *more, **options):
+    """In place of dd, which reads holes and cuts a file off, where a device keeps its size."""
+    size_bytes = os.path.getsize(target)
+    subprocess.run(["cp", "--sparse=always", source, target], check=True)
+    os.truncate(target, size_bytes)
 
-    driver = ""  #: volume_driver in cinder.conf
+
+class FileCase(test.TestCase):
+    """A cinder-volume of one back end, whose volumes are files."""
+
+    driver = f"{__name__}.Driver"  #: volume_driver in cinder.conf
 
     def setUp(self):
         super().setUp()
@@ -102,30 +130,26 @@ class CinderCase(test.TestCase):
         for name, value in self.settings().items():
             self.override_config(name, value, group=configuration.SHARED_CONF_GROUP)
         self.use_command()
+        LocalTarget.exported, LocalTarget.directory = [], self.directory
+        self.stub_out("cinder.volume.volume_utils.copy_volume", copied)
         self.manager = manager.VolumeManager()
-        self.set_up_back_end(self.manager.driver)
+        self.manager.driver.vg = FileVolumeGroup(self.directory)
+        self.manager.driver._sparse_copy_volume = True
         self.manager.driver.set_initialized()
         self.manager.stats = {"allocated_capacity_gb": 0, "pools": {}}
         self.rescheduled, self.types = [], []
         self.stub_out("cinder.scheduler.rpcapi.SchedulerAPI.create_volume", self._reschedule)
 
+    def _reschedule(self, *arguments, **options):
+        self.rescheduled.append(arguments)
+
     def settings(self):
         """Of the back end, in cinder.conf."""
         return {"volume_driver": self.driver, "target_helper": "lioadm", "volume_clear": "none"}
 
-    def set_up_back_end(self, driver):
-        raise NotImplementedError
-
     def path(self, volume):
-        """Of what holds it on this host, which needs no connection."""
-        raise NotImplementedError
-
-    def fill(self, volume, disk):
-        """Make a volume that is known, with a disk of tests/kit in it."""
-        raise NotImplementedError
-
-    def _reschedule(self, *arguments, **options):
-        self.rescheduled.append(arguments)
+        """Of the file, which needs no connection."""
+        return os.path.join(self.directory, volume.name)
 
     def use_command(self):
         """`relvmoiscsi` is that of this tree; nothing asks for root."""
@@ -169,7 +193,7 @@ class CinderCase(test.TestCase):
             self.context, host=CONF.host, volume_type_id=type_id, status="creating", **{"size": 1, **more}
         )
         if content is not None:
-            self.fill(made, content)
+            content.to_file(self.path(made))
             made.status = "available"
             made.save()
         return made
@@ -200,27 +224,7 @@ class CinderCase(test.TestCase):
             problem = raised
         return objects.Volume.get_by_id(self.context, volume.id), problem
 
-
-class FileCase(CinderCase):
-    """Volumes that are files."""
-
-    driver = f"{__name__}.Driver"
-
-    def set_up_back_end(self, driver):
-        LocalTarget.exported, LocalTarget.directory = [], self.directory
-        driver.vg = FileVolumeGroup(self.directory)
-        driver._sparse_copy_volume = True
-
-        def copied(source, target, *more, **options):
-            """In place of dd, which reads holes and cuts a file off, where a device keeps its size."""
-            size_bytes = os.path.getsize(target)
-            subprocess.run(["cp", "--sparse=always", source, target], check=True)
-            os.truncate(target, size_bytes)
-
-        self.stub_out("cinder.volume.volume_utils.copy_volume", copied)
-
-    def path(self, volume):
-        return os.path.join(self.directory, volume.name)
-
-    def fill(self, volume, disk):
-        disk.to_file(self.path(volume))
+    def made_of(self, original, **more):
+        """As `create`, of that volume; the volume then, and what a user reads of it."""
+        made, _ = self.create(self.volume(original.volume_type_id, source_volid=original.id, **more))
+        return made, made.metadata["relvmoiscsi"]

@@ -2,8 +2,6 @@
 """Volumes that Cinder makes of volumes with an SR on them, as its own manager does it."""
 
 import contextlib
-import io
-import json
 import os
 import subprocess
 import sys
@@ -18,27 +16,8 @@ from cinder.volume import api, group_types
 
 from kit import cuts, golden
 from kit.sparse import SparseDisk
-from relvmoiscsi import cli
 from relvmoiscsi_cinder import lvm, resignature
-from tests.kit_cinder import TOP, FileCase, LocalTarget
-
-EMPTY = "The volume is empty: its first 65536 bytes are zero. Nothing was written."
-
-
-def show(path):
-    return json.loads(told("show", path, "--json"))
-
-
-def check(path, original):
-    told("check", path, "--original", original)
-
-
-def told(*words):
-    """What the command prints when it does that."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert cli.main(words) == 0, words
-    return out.getvalue()
+from tests.kit_cinder import EMPTY, TOP, FileCase, LocalTarget, check, show
 
 
 def same(path, other):
@@ -60,8 +39,7 @@ class ResignatureCase(FileCase):
         original = self.golden_volume(wanted)
         before = kept(self.path(original))
         made, problem = self.create(self.volume(wanted, snapshot_id=self.snapshot(original).id))
-        assert problem is None
-        assert made.status == "available"
+        assert (problem, made.status) == (None, "available")
         assert made.metadata == {"relvmoiscsi": f"resignatured as SR {made.id}"}
         found = show(self.path(made))
         assert (found["state"], found["sr"]["uuid"]) == ("resignatured", made.id)
@@ -70,64 +48,33 @@ class ResignatureCase(FileCase):
         assert LocalTarget.exported == []
 
     def test_a_volume_made_from_a_resignatured_volume_has_identities_of_its_own(self):
-        wanted = self.wanted()
-        original = self.golden_volume(wanted)
-        first, problem = self.create(self.volume(wanted, source_volid=original.id))
-        assert problem is None
-        second, problem = self.create(self.volume(wanted, source_volid=first.id, size=2))  # larger, as it may be
-        assert problem is None
+        original = self.golden_volume(self.wanted())
+        first, _ = self.made_of(original)
+        second, _ = self.made_of(first, size=2)  # larger, as it may be
         assert os.path.getsize(self.path(second)) == 2 << 30
         assert show(self.path(second))["sr"]["uuid"] == second.id
         check(self.path(second), self.path(first))
         check(self.path(second), self.path(original))
 
     def test_one_vdi_where_the_type_asks_for_it(self):
-        wanted = self.wanted(**{resignature.VDIS: "one"})
-        made, problem = self.create(self.volume(wanted, source_volid=self.golden_volume(wanted, "one").id))
-        assert problem is None
+        made, _ = self.made_of(self.golden_volume(self.wanted(**{resignature.VDIS: "one"}), "one"))
         assert show(self.path(made))["one_vdi"]["state"] == "is"
 
     def test_done_twice_it_changes_nothing_the_second_time(self):
-        wanted = self.wanted()
-        made, problem = self.create(self.volume(wanted, source_volid=self.golden_volume(wanted).id))
-        assert problem is None
+        made, _ = self.made_of(self.golden_volume(self.wanted()))
         before = kept(self.path(made))
         self.manager.driver._resignatured(made, None, "all")
         assert same(self.path(made), before)
         assert self.calls() == ["show", "resignature", "show"]
 
-    def test_a_type_that_does_not_ask_has_copies(self):
+    def test_a_type_that_does_not_ask_has_copies_and_so_has_the_backup_of_a_volume(self):
         for specs in ({}, {resignature.WANTED: "false"}):
-            plain = self.volume_type(**specs)
-            original = self.golden_volume(plain)
-            made, problem = self.create(self.volume(plain, source_volid=original.id))
-            assert problem is None
+            original = self.golden_volume(self.volume_type(**specs))
+            made, _ = self.create(self.volume(original.volume_type_id, source_volid=original.id))
             assert same(self.path(made), self.path(original))
-        assert self.calls() == []
-
-    def test_the_copy_that_cinder_makes_to_back_a_volume_up_stays_a_copy(self):
-        wanted = self.wanted()
-        original = self.golden_volume(wanted)
+        original = self.golden_volume(self.wanted())
         copy = self.manager.driver._create_temp_cloned_volume(self.context, original)
         assert same(self.path(copy), self.path(original))
-        assert self.calls() == []
-
-    def test_a_volume_without_an_sr_goes_into_error_and_says_why(self):
-        wanted = self.wanted()
-        original = self.empty_volume(wanted)
-        made, problem = self.create(self.volume(wanted, source_volid=original.id))
-        assert isinstance(problem, resignature.ResignatureFailed)
-        assert made.status == "error"
-        assert made.metadata == {"relvmoiscsi": EMPTY}
-        assert self.rescheduled == []  # a second one elsewhere would leave this one behind
-        assert LocalTarget.exported == []
-        assert same(self.path(made), self.path(original))
-
-    def test_a_type_with_a_word_that_is_none_is_refused_before_anything_is_attached(self):
-        wanted = self.wanted(**{resignature.VDIS: "two"})
-        made, problem = self.create(self.volume(wanted, source_volid=self.golden_volume(wanted).id))
-        assert isinstance(problem, resignature.ResignatureFailed)
-        assert "'two'" in made.metadata["relvmoiscsi"]
         assert self.calls() == []
 
     def test_a_cinder_that_encrypts_its_volumes_is_told_so(self):
@@ -139,32 +86,36 @@ class ResignatureCase(FileCase):
         assert self.calls() == []
 
     def test_the_version_is_that_of_the_command(self):
-        setup = subprocess.run([sys.executable, "setup.py", "--version"], cwd=TOP, stdout=subprocess.PIPE, check=True)
+        version = subprocess.check_output([sys.executable, "setup.py", "--version"], cwd=TOP).decode().strip()
         with open(os.path.join(TOP, "openstack", "setup.py")) as ours:
-            assert f'VERSION = "{setup.stdout.decode().strip()}"' in ours.read()
-
-    def test_a_host_without_the_command_says_so(self):
-        wanted = self.wanted()
-        os.unlink(os.path.join(self.directory, "bin", "relvmoiscsi"))
-        made, problem = self.create(self.volume(wanted, source_volid=self.golden_volume(wanted).id))
-        assert isinstance(problem, resignature.ResignatureFailed)
-        assert made.status == "error"
-        assert "relvmoiscsi" in made.metadata["relvmoiscsi"]
-        assert LocalTarget.exported == []
+            assert f'VERSION = "{version}"' in ours.read()
 
 
 class FailureCase(FileCase):
     """What a user reads where something fails, and what state the volume is in."""
 
-    def made_of(self, original):
-        made, _ = self.create(self.volume(original.volume_type_id, source_volid=original.id))
-        return made, made.metadata["relvmoiscsi"]
+    def test_a_volume_without_an_sr_goes_into_error_and_says_why(self):
+        original = self.empty_volume(self.wanted())
+        made, problem = self.create(self.volume(original.volume_type_id, source_volid=original.id))
+        assert isinstance(problem, resignature.ResignatureFailed)
+        assert (made.status, made.metadata) == ("error", {"relvmoiscsi": EMPTY})
+        assert self.rescheduled == []  # a second one elsewhere would leave this one behind
+        assert LocalTarget.exported == []
+        assert same(self.path(made), self.path(original))
 
-    def test_a_word_that_is_no_boolean_is_no_plain_copy(self):
+    def test_a_type_with_a_word_that_is_none_is_refused_before_anything_is_attached(self):
+        made, says = self.made_of(self.golden_volume(self.wanted(**{resignature.VDIS: "two"})))
+        assert made.status == "error" and "'two'" in says
         made, says = self.made_of(self.golden_volume(self.volume_type(**{resignature.WANTED: "ture"})))
-        assert made.status == "error"
         assert says.endswith("relvmoiscsi:resignature='ture'; it can be true or false. No volume was made.")
-        assert not os.path.exists(self.path(made))
+        assert made.status == "error" and not os.path.exists(self.path(made))
+        assert self.calls() == []
+
+    def test_a_host_without_the_command_says_so(self):
+        os.unlink(os.path.join(self.directory, "bin", "relvmoiscsi"))
+        made, says = self.made_of(self.golden_volume(self.wanted()))
+        assert made.status == "error" and "relvmoiscsi" in says
+        assert LocalTarget.exported == []
 
     def test_a_source_whose_resignature_was_cut_is_finished_first(self):
         made, says = self.made_of(self.volume(self.wanted(), cuts.cut_before(golden.load("chain").disk, 4)))
@@ -173,46 +124,37 @@ class FailureCase(FileCase):
         assert self.calls() == ["show", "recover", "show", "resignature"]
 
     def test_done_and_not_printed_is_done(self):
-        original = self.golden_volume(self.wanted())
         self.command_ends("resignature", "{} >/dev/full; exit")
-        made, says = self.made_of(original)
+        made, says = self.made_of(self.golden_volume(self.wanted()))
         assert (made.status, says) == ("available", f"resignatured as SR {made.id}")
         assert self.calls() == ["show", "resignature", "show"]
 
     def test_one_that_was_killed_says_what_the_volume_is(self):
-        original = self.golden_volume(self.wanted())
         self.command_ends("resignature", "kill -9 $$")
-        made, says = self.made_of(original)
+        made, says = self.made_of(self.golden_volume(self.wanted()))
         assert made.status == "error"
         assert says.endswith("The volume still has the identities of its source.")
 
-    def test_a_host_that_does_not_let_go_of_the_volume(self):
-        original = self.golden_volume(self.wanted())
+    def test_a_host_that_does_not_let_go_of_the_volume_is_told_unless_something_failed_before(self):
+        wanted = self.wanted()
         with mock.patch.object(LocalTarget, "terminate_connection", side_effect=RuntimeError("array busy")):
-            made, says = self.made_of(original)
+            made, says = self.made_of(self.golden_volume(wanted))
+            _, says_of_empty = self.made_of(self.empty_volume(wanted))
         assert made.status == "error"
         assert says.startswith("The volume has its new identities, but the host of cinder-volume could not detach")
         assert show(self.path(made))["sr"]["uuid"] == made.id
-
-    def test_two_failures_are_told_by_the_first(self):
-        original = self.empty_volume(self.wanted())
-        with mock.patch.object(LocalTarget, "terminate_connection", side_effect=RuntimeError("array busy")):
-            _, says = self.made_of(original)
-        assert says == EMPTY
+        assert says_of_empty == EMPTY
 
     def test_what_a_back_end_says_is_for_the_log_alone(self):
         original = self.golden_volume(self.wanted())
         secret = RuntimeError("401 for https://admin:hunter2@192.0.2.7/api/igroups")
         with mock.patch.object(LocalTarget, "initialize_connection", side_effect=secret):
             made, problem = self.create(self.volume(original.volume_type_id, source_volid=original.id))
-        says = (
-            "The volume has no new identities: the host of cinder-volume could not attach the volume; "
-            "its log gives the cause."
-        )
+        says = "The volume has no new identities: the host of cinder-volume could not attach the volume; "
+        says += "its log gives the cause."
         assert (made.metadata["relvmoiscsi"], str(problem)) == (says, says)
 
     def test_a_property_that_a_user_sets_meanwhile_stays(self):
-        original = self.empty_volume(self.wanted())
         exported = LocalTarget.create_export
 
         def meanwhile(target, context, volume, path):
@@ -221,7 +163,7 @@ class FailureCase(FileCase):
             return exported(target, context, volume, path)
 
         with mock.patch.object(LocalTarget, "create_export", meanwhile):
-            made, says = self.made_of(original)
+            made, _ = self.made_of(self.empty_volume(self.wanted()))
         assert made.metadata == {"owner": "anna", "relvmoiscsi": EMPTY}
 
 
@@ -248,8 +190,7 @@ class ImageCase(FileCase):
         assert (made.status, made.volume_type_id, made.use_quota) == ("available", wanted, True)
         assert same(self.path(made), self.path(original))
         assert self.calls() == []
-        copy, problem = self.create(self.volume(wanted, source_volid=made.id))
-        assert problem is None
+        copy, _ = self.made_of(made)
         assert show(self.path(copy))["sr"]["uuid"] == copy.id
 
     def test_a_volume_of_an_image_is_that_image_also_where_it_comes_from_the_cache(self):
@@ -270,10 +211,9 @@ class GroupCase(FileCase):
     """Groups of a driver that has no way of its own to copy one, which Cinder's LVM driver is."""
 
     def group(self, type_id, **more):
-        kind = group_types.create(self.context, f"group type {uuid.uuid4()}", {})
-        return factory.create_group(
-            self.context, host=self.manager.host, group_type_id=kind["id"], volume_type_ids=[type_id], **more
-        )
+        kind = group_types.create(self.context, f"group type {uuid.uuid4()}", {})["id"]
+        options = {"group_type_id": kind, "volume_type_ids": [type_id], **more}
+        return factory.create_group(self.context, host=self.manager.host, **options)
 
     def copied(self, original):
         source = self.group(original.volume_type_id, status="available")
@@ -285,15 +225,14 @@ class GroupCase(FileCase):
             self.manager.create_group_from_src(self.context, target, source_group=source)
         return objects.Volume.get_by_id(self.context, made.id), objects.Group.get_by_id(self.context, target.id)
 
-    def test_a_volume_that_fails_is_not_available_and_nor_is_its_group(self):
-        made, group = self.copied(self.empty_volume(self.wanted()))
-        assert (made.status, group.status) == ("error", "error")
-        assert made.metadata == {"relvmoiscsi": EMPTY}
-
-    def test_volumes_of_a_group_have_new_identities(self):
-        made, group = self.copied(self.golden_volume(self.wanted()))
+    def test_volumes_of_a_group_have_new_identities_and_one_that_fails_is_in_error_as_its_group_is(self):
+        wanted = self.wanted()
+        made, group = self.copied(self.golden_volume(wanted))
         assert (made.status, group.status) == ("available", "available")
         assert show(self.path(made))["sr"]["uuid"] == made.id
+        made, group = self.copied(self.empty_volume(wanted))
+        assert (made.status, group.status) == ("error", "error")
+        assert made.metadata == {"relvmoiscsi": EMPTY}
 
 
 class ComplianceCase(test_volume_drivers.TestVolumeDrivers):

@@ -15,6 +15,9 @@ from cinder.volume.drivers import linstordrv
 from relvmoiscsi_cinder import asking, command, resignature
 from tests.kit_cinder import FileCase
 
+EMPTY = command.Told("The volume is empty.")
+DONE = ["snapshot of the original", "cloned", "snapshot deleted", "resignatured"]
+
 
 class Array(driver.VolumeDriver):
     """A driver of an array, which writes down what it is asked for."""
@@ -52,6 +55,9 @@ class Noted(resignature.ResignatureMixin):
 
     problem = None
 
+    def __init__(self):
+        Array.__init__(self)
+
     def _resignature(self, volume, vdis):
         self.done.append("resignatured")
         if self.problem:
@@ -63,8 +69,7 @@ class WithResignature(Noted, Array):
 
 
 class LinstorWithResignature(Noted, OnLinstor):
-    def __init__(self):
-        Array.__init__(self)
+    pass
 
 
 class DriversCase(FileCase):
@@ -72,66 +77,62 @@ class DriversCase(FileCase):
 
     def pair(self, type_id):
         original = self.volume(type_id)
-        return original, self.volume(type_id, source_volid=original.id)
+        return self.volume(type_id, source_volid=original.id), original
 
-    def test_what_a_driver_calls_of_itself_on_the_way_is_left_alone(self):
-        original, made = self.pair(self.wanted())
-        array = LinstorWithResignature()
-        array.create_cloned_volume(made, original)
-        assert array.done == ["snapshot of the original", "cloned", "snapshot deleted", "resignatured"]
+    def of_snapshots(self, *types):
+        """Volumes to be made, and the snapshots that they are made of."""
+        snapshots = [factory.create_snapshot(self.context, self.volume(one).id, volume_type_id=one) for one in types]
+        return [self.volume(one, snapshot_id=two.id) for one, two in zip(types, snapshots)], snapshots
 
-    def test_a_failure_leaves_no_snapshot_of_the_original(self):
-        original, made = self.pair(self.wanted())
-        array = LinstorWithResignature()
-        array.problem = command.Told("The volume is empty.")
-        self.assertRaises(resignature.ResignatureFailed, array.create_cloned_volume, made, original)
-        assert array.done == ["snapshot of the original", "cloned", "snapshot deleted", "resignatured"]
+    def test_what_a_driver_calls_of_itself_on_the_way_is_left_alone_and_no_snapshot_stays(self):
+        for problem in (None, EMPTY):
+            array = LinstorWithResignature()
+            array.problem = problem
+            if problem:
+                self.assertRaises(resignature.ResignatureFailed, array.create_cloned_volume, *self.pair(self.wanted()))
+            else:
+                array.create_cloned_volume(*self.pair(self.wanted()))
+            assert array.done == DONE
 
     def test_after_a_failure_the_next_volume_is_resignatured(self):
-        original, made = self.pair(self.wanted())
-        array = LinstorWithResignature()
+        pair, array = self.pair(self.wanted()), LinstorWithResignature()
         with mock.patch.object(OnLinstor, "create_snapshot", side_effect=RuntimeError):
-            self.assertRaises(RuntimeError, array.create_cloned_volume, made, original)
-        array.create_cloned_volume(made, original)
+            self.assertRaises(RuntimeError, array.create_cloned_volume, *pair)
+        array.create_cloned_volume(*pair)
         assert array.done[-1] == "resignatured"
 
     def test_another_volume_meanwhile_is_resignatured(self):
         wanted = self.wanted()
         array, other = LinstorWithResignature(), LinstorWithResignature()
-        (original, made), (source, copy) = self.pair(wanted), self.pair(wanted)
+        pair, another_pair = self.pair(wanted), self.pair(wanted)
 
         def meanwhile(snapshot):
-            thread = threading.Thread(target=other.create_cloned_volume, args=(copy, source))
+            thread = threading.Thread(target=other.create_cloned_volume, args=another_pair)
             thread.start()
             thread.join()
 
         array.create_snapshot = meanwhile
-        array.create_cloned_volume(made, original)
-        assert other.done == ["snapshot of the original", "cloned", "snapshot deleted", "resignatured"]
-        assert array.done == ["cloned", "snapshot deleted", "resignatured"]
+        array.create_cloned_volume(*pair)
+        assert (array.done, other.done) == (DONE[1:], DONE)
 
     def test_a_driver_may_take_arguments_that_others_do_not(self):
-        plain = self.volume_type()
-        snapshot = factory.create_snapshot(self.context, self.volume(plain).id, volume_type_id=plain)
+        (made,), (snapshot,) = self.of_snapshots(self.volume_type())
         array = WithResignature()
-        array.create_volume_from_snapshot(self.volume(plain, snapshot_id=snapshot.id), snapshot, cgsnapshot=True)
+        array.create_volume_from_snapshot(made, snapshot, cgsnapshot=True)
         assert array.done == ["cloned for a group"]
 
     def test_a_group_that_the_array_makes_is_resignatured_when_it_is_made(self):
-        wanted, plain = self.wanted(), self.volume_type()
-        snapshots = [factory.create_snapshot(self.context, self.volume(one).id) for one in (wanted, plain, wanted)]
-        made = [self.volume(one, snapshot_id=two.id) for one, two in zip((wanted, plain, wanted), snapshots)]
+        wanted = self.wanted()
+        made, snapshots = self.of_snapshots(wanted, self.volume_type(), wanted)
         array = WithResignature()
         update, of_volumes = array.create_group_from_src(self.context, mock.Mock(), made, mock.Mock(), snapshots)
         assert array.done == ["cloned for a group"] * 3 + ["resignatured"] * 2
         assert of_volumes == [{"id": volume.id, "provider_location": "there"} for volume in made]
 
     def test_of_a_group_that_fails_is_known_where_its_volumes_are(self):
-        wanted = self.wanted()
-        snapshots = [factory.create_snapshot(self.context, self.volume(wanted).id) for _ in range(2)]
-        made = [self.volume(wanted, snapshot_id=snapshot.id) for snapshot in snapshots]
+        made, snapshots = self.of_snapshots(*[self.wanted()] * 2)
         array = WithResignature()
-        array.problem = command.Told("The volume is empty.")
+        array.problem = EMPTY
         arguments = (self.context, mock.Mock(), made, mock.Mock(), snapshots)
         self.assertRaises(resignature.ResignatureFailed, array.create_group_from_src, *arguments)
         known = [objects.Volume.get_by_id(self.context, volume.id) for volume in made]
@@ -146,25 +147,22 @@ class DriversCase(FileCase):
             state = fakes.FakeBackendState("host", {"capabilities": stats})
             return capabilities_filter.CapabilitiesFilter().backend_passes(state, properties)
 
-        assert [passes(pool) for pool in WithResignature().get_volume_stats()["pools"]] == [True, True]
-        assert [passes(pool) for pool in Array().get_volume_stats()["pools"]] == [False, False]
+        for back_end, can in ((WithResignature(), True), (Array(), False)):
+            assert [passes(pool) for pool in back_end.get_volume_stats()["pools"]] == [can, can]
 
 
 class AskingCase(FileCase):
     """For which volumes new identities are asked."""
 
-    def asked(self, word, **more):
+    def asked(self, word):
         wanted = self.volume_type(**{asking.WANTED: word})
-        original = self.volume(wanted, **more)
-        name = more.get("display_name", "name")
-        return asking.vdis_wanted(self.volume(wanted, source_volid=original.id, display_name=name), original)
+        original = self.volume(wanted)
+        return asking.vdis_wanted(self.volume(wanted, source_volid=original.id, display_name="name"), original)
 
-    def test_words_of_a_boolean(self):
+    def test_words_of_a_boolean_and_any_other_word_is_refused(self):
         found = {word: self.asked(word) for word in ("true", "True", "<is> True", "yes", "1", "false", "<is> False")}
         assert list(found.values()) == ["all"] * 5 + [None] * 2, found
-
-    def test_any_other_word_is_refused(self):
-        for word in ("ture", "enabled", "", "<IS> True", "<is> <is> True"):
+        for word in ("ture", "", "<IS> True", "<is> <is> True"):
             with self.assertRaisesRegex(command.Told, "can be true or false"):
                 self.asked(word)
 

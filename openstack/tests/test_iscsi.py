@@ -14,8 +14,7 @@ from relvmoiscsi.cli import guard, over_iscsi
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi_cinder import resignature
 from relvmoiscsi_cinder.place import Place, place_of
-from tests.kit_cinder import Driver, FileCase, LocalTarget
-from tests.test_cinder import EMPTY, check, show
+from tests.kit_cinder import EMPTY, Driver, FileCase, LocalTarget, check, show
 
 CHAP = Chap("cinder", "sesamesesame")
 ME = "iqn.2026-01.test:me"
@@ -65,59 +64,41 @@ class IscsiCase(FileCase):
         self.stub_out("cinder.utils.get_root_helper", lambda: "false")  # nobody becomes root
         self.stub_out("cinder.volume.volume_utils.brick_get_connector", mock.Mock(side_effect=AssertionError))
 
-    def made(self, original):
-        made, _ = self.create(self.volume(original.volume_type_id, source_volid=original.id))
-        return made
-
-    def argv(self):
-        with open(os.path.join(self.directory, "calls")) as calls:
-            return calls.read()
-
     def test_a_volume_has_new_identities_without_a_device_without_os_brick_and_without_root(self):
         original = self.golden_volume(self.wanted())
-        made = self.made(original)
-        assert (made.status, made.metadata) == ("available", {"relvmoiscsi": f"resignatured as SR {made.id}"})
+        made, says = self.made_of(original)
+        assert (made.status, says) == ("available", f"resignatured as SR {made.id}")
         assert show(self.path(made))["sr"]["uuid"] == made.id
         check(self.path(made), self.path(original))
         assert LocalTarget.exported == []
-        assert (
-            f"resignature iscsi://{TgtTarget.tgt.portal}/{TgtTarget.tgt.iqn}/1 --json --initiator-name" in self.argv()
-        )
-        assert CHAP.secret not in self.argv() and CHAP.user not in self.argv()
-
-    def test_the_command_logs_in_as_whom_the_back_end_was_told(self):
-        self.made(self.golden_volume(self.wanted()))
-        (told,) = TgtTarget.initiators
-        assert {line.split("--initiator-name ")[1].split()[0] for line in self.argv().splitlines()} == {told}
+        argv = Path(self.directory, "calls").read_text()
+        assert f"resignature iscsi://{TgtTarget.tgt.portal}/{TgtTarget.tgt.iqn}/1 --json --initiator-name" in argv
+        assert CHAP.secret not in argv and CHAP.user not in argv
+        (told,) = TgtTarget.initiators  # whom the back end was told
+        assert {line.split("--initiator-name ")[1].split()[0] for line in argv.splitlines()} == {told}
 
     def test_another_portal_where_the_first_does_not_answer(self):
         TgtTarget.dead_portals = (f"127.0.0.1:{free_port()}",)
-        made = self.made(self.golden_volume(self.wanted()))
+        made, _ = self.made_of(self.golden_volume(self.wanted()))
         assert made.status == "available"
         assert show(self.path(made))["sr"]["uuid"] == made.id
 
     def test_a_target_that_lets_nobody_in_is_for_the_log_alone(self):
         with mock.patch(f"{__name__}.CHAP", CHAP._replace(secret="wrongwrongwrong")):
-            made = self.made(self.golden_volume(self.wanted()))
+            made, says = self.made_of(self.golden_volume(self.wanted()))
         assert made.status == "error"
-        says = (
-            "The volume has no new identities: the host of cinder-volume could not log in to the volume; "
-            "its log gives the cause."
-        )
-        assert made.metadata == {"relvmoiscsi": says}
+        wanted = "The volume has no new identities: the host of cinder-volume could not log in to the volume; "
+        assert says == wanted + "its log gives the cause."
         assert LocalTarget.exported == []
 
-    def test_what_the_command_says_of_the_volume_is_told(self):
-        made = self.made(self.empty_volume(self.wanted()))
-        assert (made.status, made.metadata) == ("error", {"relvmoiscsi": EMPTY})
-
-    def test_what_the_command_says_of_the_back_end_is_not(self):
-        says = '{{"error": {{"message": "127.0.0.1 answers no more.", "disk_state": ""}}}}'  # for str.format
-        original = self.golden_volume(self.wanted())
-        self.command_ends("resignature", f"echo '{says}'; exit 6")
-        made = self.made(original)
-        assert made.metadata["relvmoiscsi"].endswith("The volume still has the identities of its source.")
-        assert "127.0.0.1" not in made.metadata["relvmoiscsi"]
+    def test_what_the_command_says_of_the_volume_is_told_and_what_it_says_of_the_back_end_is_not(self):
+        wanted = self.wanted()
+        made, says = self.made_of(self.empty_volume(wanted))
+        assert (made.status, says) == ("error", EMPTY)
+        error = '{{"error": {{"message": "127.0.0.1 answers no more.", "disk_state": ""}}}}'  # for str.format
+        self.command_ends("resignature", f"echo '{error}'; exit 6")
+        _, says = self.made_of(self.golden_volume(wanted))
+        assert says.endswith("The volume still has the identities of its source.") and "127.0.0.1" not in says
 
     def test_other_work_with_a_volume_is_os_bricks(self):
         conn = {"driver_volume_type": "iscsi", "data": {"target_portal": "a", "target_iqn": "iqn.a", "target_lun": 1}}
@@ -130,14 +111,10 @@ class PlaceCase(FileCase):
     def place(self, kind="iscsi", **data):
         return place_of({"driver_volume_type": kind, "data": data}, ME)
 
-    def test_one_path(self):
-        found = self.place(
-            target_portal="10.0.0.1:3260", target_iqn="iqn.2026-01.test:a", target_lun=7, auth_method=None
-        )
-        assert found.devices == ("iscsi://10.0.0.1:3260/iqn.2026-01.test:a/7",)
+    def test_one_path_or_several_each_with_its_own_name_of_the_target(self):
+        found = self.place(target_portal="10.0.0.1:3260", target_iqn="iqn.test:a", target_lun=7, auth_method=None)
+        assert found.devices == ("iscsi://10.0.0.1:3260/iqn.test:a/7",)
         assert found.options == ("--initiator-name", ME)
-
-    def test_several_paths_each_with_its_own_name_of_the_target(self):
         found = self.place(
             target_portal="10.0.0.1:3260", target_iqn="iqn.a", target_lun=1,
             target_portals=["10.0.0.1:3260", "[fd00::1]:3261"], target_iqns=["iqn.a", "iqn.b"], target_luns=["1", 2],

@@ -9,13 +9,14 @@
 
 The root is a tmpfs in a mount namespace that a child process holds: when the child ends, however that comes about,
 nothing is left of it. Programs and libraries are those of this machine, read-only; all other directories begin empty.
-What rpm needs besides are packages of stand-ins, made by the real rpmbuild (`make_package`).
+What rpm needs besides are packages of stand-ins (kit.rpm_tools).
 """
 
 import glob
 import os
 import stat
 import subprocess
+from pathlib import Path
 from typing import Dict, NamedTuple, Optional
 
 #: what scriptlets, and the programs they run, need of this machine
@@ -51,18 +52,13 @@ class Dom0:
 
     def __enter__(self):
         os.makedirs(self.base, exist_ok=True)
-        self.holder = subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-euc", self._script()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-euc", self._script()]
+        self.holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if self.holder.stdout.readline() != b"ready\n":
             self.__exit__()
             raise OSError(f"no root directory could be mounted at {self.base}")
-        for name in DIRECTORIES:
-            assert os.stat(self.path("/" + name)).st_dev == os.stat(self.path("/")).st_dev, (
-                "this would change the machine"
-            )
+        device = os.stat(self.path("/")).st_dev
+        assert {os.stat(self.path("/" + name)).st_dev for name in DIRECTORIES} == {device}, "not our own"
         return self
 
     def __exit__(self, *_):
@@ -91,16 +87,14 @@ class Dom0:
         """The file `path` of the root, for this process; below `/etc`, links lead out of it."""
         return f"/proc/{self.holder.pid}/root{self.root}{path}"
 
-    def write(self, path, content, mode=0o644):
-        target = self.path(path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "w", encoding="utf-8") as file:
-            file.write(content)
-        os.chmod(target, mode)
+    def write(self, path, content):
+        target = Path(self.path(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content, encoding="utf-8")
+        target.chmod(0o644)
 
     def read(self, path):
-        with open(self.path(path), encoding="utf-8") as file:
-            return file.read()
+        return Path(self.path(path)).read_text(encoding="utf-8")
 
     def exists(self, path):
         return os.path.lexists(self.path(path))
@@ -108,26 +102,20 @@ class Dom0:
     def names(self, path):
         return sorted(os.listdir(self.path(path)))
 
-    def run(self, argv, stdin="", check=True):
+    def run(self, argv, check=True):
         """Run a program with the root as its root directory."""
-        return self._in_namespace(["chroot", self.root, *argv], stdin, check)
+        return self._in_namespace(["chroot", self.root, *argv], check)
 
     def rpm(self, *arguments, check=True):
         """Run this machine's rpm on the root."""
         options = ["--root", self.root, "--dbpath", DATABASE, "--define", "_pkgverify_level digest"]
-        return self._in_namespace(["rpm", *options, *arguments], "", check)
+        return self._in_namespace(["rpm", *options, *map(str, arguments)], check)
 
-    def _in_namespace(self, argv, stdin, check):
+    def _in_namespace(self, argv, check):
         prefix = ["nsenter", "--mount", "--target", str(self.holder.pid), "--wd=/"]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "COLUMNS": "1000"}
-        done = subprocess.run(
-            prefix + argv,
-            check=False,
-            input=stdin.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-        )
+        done = subprocess.run(prefix + argv, check=False, env=environment, **pipes)
         result = Result(done.returncode, done.stdout.decode(), done.stderr.decode())
         assert not check or result.status == 0, f"{argv} failed: {result}"
         return result
@@ -160,32 +148,3 @@ def entry(path) -> Entry:
     else:
         content = b""
     return Entry(status.st_mode, status.st_uid, content)
-
-
-def make_package(directory, name, version, files, config=(), noreplace=(), directories=(), provides=()) -> str:
-    """Build a package of stand-ins with rpmbuild; gives its path. `files`: content, or (content, mode), by path."""
-    top = os.path.join(str(directory), f"{name}-{version}")
-    built = os.path.join(top, "RPMS", "noarch", f"{name}-{version}-1.noarch.rpm")
-    if os.path.exists(built):
-        return built
-    sources, install, listed = os.path.join(top, "files"), [], []
-    os.makedirs(sources)
-    for number, (path, content) in enumerate(sorted(files.items())):
-        text, mode = content if isinstance(content, tuple) else (content, 0o644)
-        with open(os.path.join(sources, str(number)), "w", encoding="utf-8") as file:
-            file.write(text)
-        install.append(f"install -D -m {mode:o} {sources}/{number} %{{buildroot}}{path}")
-        attribute = "%config(noreplace) " if path in noreplace else "%config " if path in config else ""
-        listed.append(attribute + path)
-    install += [f"install -d %{{buildroot}}{path}" for path in directories]
-    listed += ["%dir " + path for path in directories]
-    spec = os.path.join(top, name + ".spec")
-    lines = ["Name: " + name, "Version: " + str(version), "Release: 1", "Summary: " + name, "License: none"]
-    lines += ["BuildArch: noarch", "AutoReqProv: no", *("Provides: " + each for each in provides)]
-    lines += ["%global __os_install_post %{nil}", "%description", name, "%install", *install, "%files", *listed]
-    with open(spec, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-    argv = ["rpmbuild", "-bb", "--quiet", "--define", "_topdir " + top, "--define", "_dbpath " + top + "/db", spec]
-    done = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert done.returncode == 0, done.stdout.decode()
-    return built

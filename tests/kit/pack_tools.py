@@ -12,48 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import relvmoiscsi
+from kit.rpm_tools import TOP, make_package, succeed
+from relvmoiscsi import __version__ as VERSION
 
-TOP = Path(relvmoiscsi.__file__).resolve().parent.parent
 BUILD_PACK = TOP / "supp-pack" / "build_pack.py"
-VERSION = relvmoiscsi.__version__
-
-#: what stands in for dom0: the programs that scriptlets start, and the packages that they and the payload ask for
-PROGRAMS_OF_DOM0 = ("sh", "mkdir", "cat", "mv", "rm", "find")
-PACKAGES_OF_DOM0 = ("/bin/sh", "/usr/bin/python3", "sm")
-
-REPO = "{http://linux.duke.edu/metadata/repo}"
-
-PAYLOAD_SPEC = """
-Name: {name}
-Version: {version}
-Release: {release}
-Summary: Stands in for the payload
-License: LGPL-2.1-only
-BuildArch: {arch}
-Provides: relvmoiscsi(itself)
-{requires}
-%description
-A file, and nothing that runs.
-%install
-mkdir -p %{{buildroot}}/usr/share/relvmoiscsi
-printf '%01000d' 7 >%{{buildroot}}/usr/share/relvmoiscsi/payload
-%files
-/usr/share/relvmoiscsi
-"""
-
-DOM0_SPEC = """
-Name: dom0
-Version: 1
-Release: 1
-Summary: Stands in for what a host has
-License: LGPL-2.1-only
-BuildArch: noarch
-{provides}
-%description
-No file at all.
-%files
-"""
 
 
 def build_pack():
@@ -64,39 +26,11 @@ def build_pack():
     return module
 
 
-def succeed_bytes(*argv, **options):
-    """Standard output of a program that must succeed."""
-    done = subprocess.run(
-        [str(word) for word in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, **options
-    )
-    assert done.returncode == 0, (argv, done.returncode, done.stdout, done.stderr)
-    return done.stdout
-
-
-def succeed(*argv, **options):
-    return succeed_bytes(*argv, **options).decode()
-
-
-def rpmbuild(text, directory, epoch=1700000000):
-    """The RPM that a spec file gives, built as at one moment for ever."""
-    directory.mkdir(parents=True)
-    (directory / "a.spec").write_text(text)
-    settings = (f"_topdir {directory}", f"_rpmdir {directory}", "_buildhost localhost")
-    settings += ("use_source_date_epoch_as_buildtime 1", "clamp_mtime_to_source_date_epoch 1")
-    defines = [word for setting in settings for word in ("--define", setting)]
-    environment = dict(os.environ, SOURCE_DATE_EPOCH=str(epoch))
-    succeed("rpmbuild", "-bb", *defines, directory / "a.spec", env=environment)
-    (rpm,) = directory.glob("*/*.rpm")
-    return rpm
-
-
-def payload_rpm(
-    directory, name="relvmoiscsi", version=VERSION, release="1", requires=("/usr/bin/python3", "sm"), arch="noarch"
-):
-    lines = "".join(f"Requires: {what}\n" for what in requires)
-    return rpmbuild(
-        PAYLOAD_SPEC.format(name=name, version=version, release=release, requires=lines, arch=arch), directory
-    )
+def payload_rpm(directory, version=VERSION, release="1", requires=("/usr/bin/python3", "sm"), arch="noarch"):
+    """A small stand-in for the payload."""
+    what = {"version": version, "release": release, "requires": requires, "arch": arch}
+    files = {"/usr/share/relvmoiscsi/payload": "7".zfill(1000)}
+    return make_package(directory, "relvmoiscsi", files=files, provides=("relvmoiscsi(itself)",), **what)
 
 
 class Run(NamedTuple):
@@ -119,15 +53,10 @@ class Run(NamedTuple):
 def make_pack(rpm, output, *arguments, umask=0o022, **environment):
     """Run the command as an administrator does."""
     argv = [sys.executable, str(BUILD_PACK), "--rpm", str(rpm), "--output", str(output)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    env = dict(os.environ, **environment)
     # Python 3.6 has no argument `umask`
-    done = subprocess.run(
-        argv + list(arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        check=False,
-        env=dict(os.environ, **environment),
-        preexec_fn=lambda: os.umask(umask),
-    )
+    done = subprocess.run([*argv, *arguments], check=False, env=env, preexec_fn=lambda: os.umask(umask), **pipes)
     return Run(done.returncode, done.stdout.decode(), done.stderr.decode(), output)
 
 
@@ -137,6 +66,12 @@ class Keyring:
     def __init__(self):
         self.home = Path(tempfile.mkdtemp(prefix="pack-gpg.", dir="/tmp"))
         atexit.register(self.remove)  # a test run that is interrupted leaves no gpg-agent
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
 
     def gpg(self, *arguments):
         return succeed("gpg", "--homedir", self.home, "--batch", "--passphrase", "", *arguments)
@@ -166,13 +101,9 @@ class Keyring:
 
     def status_of(self, signature, signed):
         """gpg's status words for a detached signature, asked for as xapi asks."""
-        done = subprocess.run(
-            ["gpg", "--homedir", str(self.home), "--no-default-keyring", "--keyring", str(self.home / "pubring.kbx")]
-            + ["--status-fd", "1", "--verify", str(signature), str(signed)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
+        argv = ["gpg", "--homedir", self.home, "--no-default-keyring", "--keyring", self.home / "pubring.kbx"]
+        argv = [str(word) for word in (*argv, "--status-fd", "1", "--verify", signature, signed)]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
         lines = [line.split(" ") for line in done.stdout.decode().splitlines()]
         return {line[1]: line[2:] for line in lines}
 
@@ -194,25 +125,18 @@ def listing(iso, names):
     return {line.rstrip() for line in output.splitlines() if line.rstrip()}
 
 
-def query(rpm, what):
-    return succeed("rpm", "-qp", "--nosignature", "--qf", what, rpm)
-
-
 def tree(directory):
-    """Everything below a directory: name, permissions, date and content."""
-    return {
-        str(path.relative_to(directory)): (
-            oct(path.stat().st_mode),
-            int(path.stat().st_mtime),
-            path.read_bytes() if path.is_file() else None,
-        )
-        for path in directory.rglob("*")
-    }
+    """Everything below a directory: permissions, date and content by name."""
+    found = {}
+    for path in directory.rglob("*"):
+        status, content = path.stat(), path.read_bytes() if path.is_file() else None
+        found[str(path.relative_to(directory))] = (status.st_mode, int(status.st_mtime), content)
+    return found
 
 
-def dom0_repository(directory, provides=PACKAGES_OF_DOM0):
+def dom0_repository(directory, provides=("/bin/sh", "/usr/bin/python3", "sm")):
     """What dom0 has, as a repository with a package without files; gives its directory."""
-    rpmbuild(DOM0_SPEC.format(provides="\n".join("Provides: " + what for what in provides)), directory)
+    make_package(directory, "dom0", provides=provides)
     succeed("createrepo_c", "-q", directory)
     return directory
 
@@ -224,7 +148,7 @@ class Host:
         self.directory = directory
         self.dom0 = dom0
         self.root = directory / "root"
-        for program in PROGRAMS_OF_DOM0:
+        for program in ("sh", "mkdir", "cat", "mv", "rm", "find"):  # that scriptlets start
             self.copy_with_libraries(shutil.which(program))
 
     def copy_with_libraries(self, program):
@@ -237,18 +161,13 @@ class Host:
     def dnf(self, configuration, *arguments):
         """Run dnf with the configuration, whose text xapi or the administrator wrote; (exit status, output)."""
         path = self.directory / "yum.conf"
-        path.write_text(
-            f"{configuration}\n[dom0]\nname=dom0\nbaseurl=file://{self.dom0}\ngpgcheck=0\nrepo_gpgcheck=0\n"
-        )
+        dom0 = f"[dom0]\nname=dom0\nbaseurl=file://{self.dom0}\ngpgcheck=0\nrepo_gpgcheck=0\n"
+        path.write_text(f"{configuration}\n{dom0}")
         argv = ["dnf", "-y", "--noplugins", "-c", str(path), "--releasever=/", "--installroot", str(self.root)]
         argv += ["--setopt=cachedir=" + str(self.directory / "cache"), "--setopt=metadata_expire=0"]
-        done = subprocess.run(
-            argv + list(arguments),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-            env=dict(os.environ, LANG="C", HOME="/root"),
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        env = dict(os.environ, LANG="C", HOME="/root")
+        done = subprocess.run([*argv, *arguments], check=False, env=env, **pipes)
         return done.returncode, done.stdout.decode()
 
     def must_dnf(self, *arguments):
@@ -257,15 +176,8 @@ class Host:
         return output
 
     def installed(self):
-        names = succeed(
-            "rpm",
-            "--root",
-            self.root,
-            "-qa",
-            "--qf",
-            "%{name}-%{version}-%{release}\n",
-            env=dict(os.environ, HOME="/root"),
-        )
+        form = "%{name}-%{version}-%{release}\n"
+        names = succeed("rpm", "--root", self.root, "-qa", "--qf", form, env=dict(os.environ, HOME="/root"))
         return {name for name in names.split() if not name.startswith(("gpg-pubkey", "dom0-"))}
 
     def applied(self):

@@ -13,7 +13,7 @@ import pytest
 from bench.counts import resignature
 from bench.lvm import Lvm
 from kit import builder
-from kit.lab import initiator
+from kit.lab import initiator, luns
 from kit.lab.command import run, settle
 from kit.lab.xapi import TOP
 from relvmoiscsi.host.disk.block_device import open_device
@@ -38,7 +38,7 @@ def command(path):
 
 @pytest.mark.parametrize("vdis", [6, 50])
 def test_the_command_beside_the_procedure(lab, host_with_sm, pytestconfig, report, tmp_path, vdis):
-    image = lab.disk(builder.many_vdis(vdis).disk, "many.img")
+    image = luns.from_disk(builder.many_vdis(vdis).disk, "many.img")
     pairs = []
 
     for number in range(pytestconfig.getoption("--pairs")):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from kit import builder
-from kit.lab import initiator
+from kit.lab import initiator, luns
 from kit.lab.command import settle
 from kit.lab.xapi import SUCCESS, config_of, created
 from kit.pool import client
@@ -46,7 +46,7 @@ def stock_probe(pool, target, lun):
 
 @pytest.mark.parametrize("vdis", [1, 50])
 def test_a_call_beside_a_bare_login_and_a_stock_probe(lab, make_pool, standin_sees, pytestconfig, report, vdis):
-    image = lab.disk(builder.many_vdis(vdis).disk, "many.img")
+    image = luns.from_disk(builder.many_vdis(vdis).disk, "many.img")
     rounds = []
     pool = make_pool(executes=True)
     pool.runner.in_process.clear()  # a stock driver is a process as well

@@ -33,10 +33,9 @@ collect_ignore_glob = ([] if HAS_FCOE else ["test_fibre_channel.py"]) if IN_VM e
 
 
 def pytest_addoption(parser):
+    calls = 40 if examples.WHOLE else 6
     parser.addoption("--pairs", type=int, default=1, help="how often the files bench_*.py measure")
-    parser.addoption(
-        "--calls", type=int, default=40 if examples.WHOLE else 6, help="calls of which every other one is killed"
-    )
+    parser.addoption("--calls", type=int, default=calls, help="calls of which every other one is killed")
     parser.addoption("--seed", type=int, default=examples.SEED, help="of the moments of the kills")
 
 
@@ -131,18 +130,16 @@ def known_drivers():
 
 @pytest.fixture
 def make_pool(lab, host_with_sm, warm, sm_dir, known_drivers):
-    """Makes a pool of hosts; `drivers` is another directory of drivers, `options` are those of Pool.
+    """Makes a pool of hosts, with the [driver] section of `configure`, which goes when the test ends.
 
-    Its calls are forks of `warm`, unless `executes`. `ask_again`: its drivers are asked what they are, as those of the
-    first pool were.
+    `drivers` is another directory of drivers, `options` are those of Pool. Calls are forks of `warm`, unless
+    `executes`. `ask_again`: the drivers are asked what they are, as those of the first pool were.
     """
     pools, ends = [], ExitStack()
 
     def make(multipathing="false", drivers=None, ask_again=None, executes=False, **options):
         os.makedirs(os.path.dirname(XAPI_SOCKET), exist_ok=True)
-        if not xapi.CONFIG.exists():
-            ends.callback(xapi.CONFIG.unlink, missing_ok=True)
-            xapi.configure()
+        xapi.configure()
         directory = drivers or sm_dir
         ask_again = bool(drivers) if ask_again is None else ask_again
         pool = Pool(directory, XAPI_SOCKET, drivers=None if ask_again else known_drivers.get(directory), **options)
@@ -157,6 +154,7 @@ def make_pool(lab, host_with_sm, warm, sm_dir, known_drivers):
             pool.db.set("host", host, "other_config", {"iscsi_iqn": INITIATOR, "multipathing": multipathing})
         return pool
 
+    ends.callback(xapi.CONFIG.unlink, missing_ok=True)
     with ends:
         yield make
         for pool in pools:
@@ -190,22 +188,20 @@ def clone(lab, image):
 def standin_sees(lab):
     """Tells the stand-in for lvmoiscsi of LUNs, and how to reach them."""
 
+    def of(target, lun):
+        chap = {"chapuser": target.chap.user, "chappassword": target.chap.password} if target.chap else {}
+        return {"target": "127.0.0.1", "targetIQN": target.iqn, "LUNid": str(lun.number), "SCSIid": lun.scsi_id,
+                "device": "/dev/disk/by-id/scsi-" + lun.scsi_id, **chap}  # fmt: skip
+
     def tell(*targets):
-        helper = ["kit.lab.reach"]
-        luns = [
-            dict(
-                {"target": "127.0.0.1", "targetIQN": target.iqn, "LUNid": str(lun.number), "SCSIid": lun.scsi_id},
-                device="/dev/disk/by-id/scsi-" + lun.scsi_id,
-                **({"chapuser": target.chap.user, "chappassword": target.chap.password} if target.chap else {}),
-            )
-            for target in targets
-            for lun in target.luns
-        ]
         users = ["{chapuser}", "{chappassword}"] if any(target.chap for target in targets) else []
+        words = {"attach": ["login", "{targetIQN}", "{portal}", *users], "detach": ["logout", "{targetIQN}"],
+                 "list": ["list", "{targetIQN}"]}  # fmt: skip
+        told = {name: [["kit.lab.reach", *rest]] for name, rest in words.items()}
+        told["luns"] = [of(target, lun) for target in targets for lun in target.luns]
+        told["references"] = str(initiator.SR_REF)
         with open(standin.LAB, "w", encoding="utf-8") as file:
-            attach, detach = [*helper, "login", "{targetIQN}", "{portal}", *users], [*helper, "logout", "{targetIQN}"]
-            commands = {"attach": [attach], "detach": [detach], "list": [[*helper, "list", "{targetIQN}"]]}
-            json.dump({"luns": luns, "references": str(initiator.SR_REF), **commands}, file)
+            json.dump(told, file)
 
     yield tell
     if os.path.exists(standin.LAB):

@@ -3,21 +3,19 @@
 
 import json
 import os
-import shutil
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
-from kit.lab import initiator
+from kit.lab import initiator, luns
 from kit.lab.command import run, settle, until
+from kit.lab.guest import event_activation
+from kit.lab.xapi import CONFIG, TOP, install_rules, remove_rules
 from kit.pool.simulator import XAPI_SOCKET, Pool, sm_directory
 
-TOP = Path(__file__).resolve().parents[2]
 COMMAND = Path("/usr/sbin/relvmoiscsi")
-RULES = Path("/etc/udev/rules.d")
-CONFIG = Path("/etc/relvmoiscsi.conf")
 INVENTORY = Path("/etc/xensource-inventory")
 LINKS = Path("/dev/xapi/block")
 
@@ -27,86 +25,53 @@ ADMINISTRATORS = b"# ours since 2019\n[other]\nkey = value ; \xe9\n\n"
 @pytest.fixture(scope="module", autouse=True)
 def installed(guest, sdk):
     """The command and all rules, as the package installs them."""
-    packaged = (TOP / "supp-pack/relvmoiscsi").read_text()
+    packaged = Path(TOP, "supp-pack/relvmoiscsi").read_text()
     assert '"/usr/share/relvmoiscsi"' in packaged
-    COMMAND.write_text(packaged.replace("/usr/share/relvmoiscsi", str(TOP)))
+    COMMAND.write_text(packaged.replace("/usr/share/relvmoiscsi", TOP))
     COMMAND.chmod(0o755)
-    before = {path.name for path in RULES.iterdir()}
-    for path in sorted((TOP / "udev").glob("*.rules")):
-        shutil.copy(str(path), str(RULES))
+    came = install_rules("*.rules")
     os.makedirs("/run/relvmoiscsi", exist_ok=True)
-    run("udevadm", "control", "--reload")
     yield
-    for path in list(RULES.iterdir()):
-        if path.name not in before:
-            path.unlink()
-    run("udevadm", "control", "--reload")
+    remove_rules(came)
     COMMAND.unlink()
 
 
 @pytest.fixture(autouse=True)
-def config():
-    CONFIG.write_bytes(ADMINISTRATORS)
-    yield CONFIG
-    CONFIG.unlink()
-
-
-@pytest.fixture
 def pool(tmp_path):
+    """The host has the administrator's file, and is the master of a pool."""
+    CONFIG.write_bytes(ADMINISTRATORS)
     os.makedirs(os.path.dirname(XAPI_SOCKET), exist_ok=True)
     with Pool(sm_directory(tmp_path / "sm"), XAPI_SOCKET) as pool:
         INVENTORY.write_text("INSTALLATION_UUID='{}'\n".format(pool.db.get("host", pool.master, "uuid")))
         yield pool
     INVENTORY.unlink()
-
-
-@pytest.fixture
-def lun(lab):
-    return lab.lun(lab.blank("direct.img"))
-
-
-class Ran:
-    """What a run of `relvmoiscsi direct` gave."""
-
-    def __init__(self, result):
-        self.status, self.out, self.err = result.status, result.out, result.err
-
-    @property
-    def json(self):
-        return json.loads(self.out)
+    CONFIG.unlink()
 
 
 def direct(*argv, env=None):
-    return Ran(run(COMMAND, "direct", *argv, check=False, env=env))
+    return run(COMMAND, "direct", *argv, check=False, env=env)
 
 
-def added(name, lun):
-    ran = direct("add", name, lun.scsi_id, "--iscsi", "--json")
+def is_linked_by(ran):
     assert ran.status == 0, ran.err
-    return ran.json
+    return json.loads(ran.out)["is_linked"]
 
 
-def by_hand(name, lun):
-    """What an administrator may do: write the line, and log in or have udev look."""
-    with CONFIG.open("ab") as config:
-        config.write(f"[direct]\n{name} = {lun.scsi_id}\n".encode("ascii"))
-
-
-def link(name="disk"):
-    """Where a link leads, settled: "/dev/sda"; None without a link."""
-    settle()
-    path = LINKS / name
-    return os.path.realpath(str(path)) if path.is_symlink() else None
-
-
-def problem(name="disk"):
-    (found,) = [each for each in direct("list", "--json").json["luns"] if each["name"] == name]
+def problem():
+    (found,) = json.loads(direct("list", "--json").out)["luns"]
     return found["problem"]
 
 
-def login(target):
-    for portal in target.portals:
-        initiator.login(target.iqn, portal)
+def by_hand(lun):
+    """What an administrator may do: write the line, and log in or have udev look."""
+    CONFIG.write_bytes(ADMINISTRATORS + f"[direct]\ndisk = {lun.scsi_id}\n".encode("ascii"))
+
+
+def link():
+    """Where the link leads, settled: "/dev/sda"; None without a link."""
+    settle()
+    path = LINKS / "disk"
+    return os.path.realpath(str(path)) if path.is_symlink() else None
 
 
 def trigger(*devices, action="change"):
@@ -114,65 +79,16 @@ def trigger(*devices, action="change"):
         run("udevadm", "trigger", "--settle", "--action=" + action, "--sysname-match=" + os.path.basename(device))
 
 
-# --- one path
-
-
-def test_a_link_comes_with_its_lun_and_stays_at_every_event_until_it_is_removed(lab, pool, config):
-    lun = lab.lun(lab.blank("direct.img"), breakable=True)
-    target = lab.target(lun)
-    assert not added("disk", lun)["is_linked"]
-
-    login(target)
-    disk = link()
-    assert disk == initiator.device_of(lun.scsi_id)
-    trigger(disk, action="add")
-    assert link() == disk
-    subprocess.check_call(["dd", "if=/dev/zero", "of=" + disk, "bs=4096", "count=1", "status=none"])  # a watch event
-    assert link() == disk
-    COMMAND.rename(COMMAND.with_name("relvmoiscsi.away"))
-    try:
-        trigger(disk)
-        assert link() == disk, "a host without the command for a moment, as in an upgrade"
-    finally:
-        COMMAND.with_name("relvmoiscsi.away").rename(COMMAND)
-
-    # Asked as the rule asks, as the rules of others would hang themselves: a LUN that hangs keeps its link.
-    lun.freeze()
-    try:
-        kept = direct("udev", os.path.basename(disk), env={"RELVMOISCSI_DIRECT": "disk"}).out
-    finally:
-        lun.heal()
-    assert kept == "disk\n"
-
-    initiator.logout(target.iqn)
-    assert link() is None
-    login(target)
-    assert link() == initiator.device_of(lun.scsi_id)
-
-    text = config.read_bytes()
-    with open(str(LINKS / "disk"), "rb"):
-        refused = direct("remove", "disk")
-    assert refused.status == 4 and f"is in use by process {os.getpid()} (" in refused.err
-    assert config.read_bytes() == text and link() is not None
-    assert direct("remove", "disk").status == 0
-    assert link() is None and not LINKS.exists()
-    assert config.read_bytes() == ADMINISTRATORS
-
-
-# --- several
-
-
 class Watch:
     """Everything the link leads to while the block runs."""
 
-    def __init__(self, name="disk"):
-        self.path, self.seen, self._over = str(LINKS / name), set(), threading.Event()
-        self._thread = threading.Thread(target=self._look)
+    def __init__(self):
+        self.seen, self._over, self._thread = set(), threading.Event(), threading.Thread(target=self._look)
 
     def _look(self):
         while not self._over.wait(0.01):
             try:
-                self.seen.add(os.path.basename(os.readlink(self.path)))
+                self.seen.add(os.path.basename(os.readlink(str(LINKS / "disk"))))
             except OSError:
                 pass  # no link at this moment
 
@@ -185,24 +101,64 @@ class Watch:
         self._thread.join()
 
 
-def test_of_two_paths_there_is_no_link_and_of_their_map_there_is(lab, pool, lun):
+def test_a_link_comes_with_its_lun_and_stays_at_every_event_until_it_is_removed(lab):
+    lun = lab.lun(luns.blank("direct.img"), breakable=True)
+    target = lab.target(lun)
+    assert not is_linked_by(direct("add", "disk", lun.scsi_id, "--iscsi", "--json"))
+
+    initiator.login(target.iqn, target.portal)
+    disk = link()
+    assert disk == initiator.device_of(lun.scsi_id)
+    trigger(disk, action="add")
+    assert link() == disk
+    subprocess.check_call(["dd", "if=/dev/zero", "of=" + disk, "bs=4096", "count=1", "status=none"])  # a watch event
+    assert link() == disk
+    away = COMMAND.rename(COMMAND.with_name("relvmoiscsi.away"))
+    try:
+        trigger(disk)
+        assert link() == disk, "a host without the command for a moment, as in an upgrade"
+    finally:
+        away.rename(COMMAND)
+
+    # Asked as the rule asks, as the rules of others would hang themselves: a LUN that hangs keeps its link.
+    lun.freeze()
+    kept = direct("udev", os.path.basename(disk), env={"RELVMOISCSI_DIRECT": "disk"}).out
+    lun.heal()
+    assert kept == "disk\n"
+
+    initiator.logout(target.iqn)
+    assert link() is None
+    initiator.login(target.iqn, target.portal)
+    assert link() == initiator.device_of(lun.scsi_id)
+
+    text = CONFIG.read_bytes()
+    with open(str(LINKS / "disk"), "rb"):
+        refused = direct("remove", "disk")
+    assert refused.status == 4 and f"is in use by process {os.getpid()} (" in refused.err
+    assert CONFIG.read_bytes() == text and link() is not None
+    assert direct("remove", "disk").status == 0
+    assert link() is None and not LINKS.exists()
+    assert CONFIG.read_bytes() == ADMINISTRATORS
+
+
+def test_of_two_paths_there_is_no_link_and_of_their_map_there_is(lab, pool):
+    lun = lab.lun(luns.blank("direct.img"))
     target = lab.target(lun, portals=["127.0.0.1:3260", "127.0.0.2:3260"])
+    add = ("add", "disk", lun.scsi_id, "--iscsi", "--json")
     initiator.login(target.iqn, target.portals[0])
-    added("disk", lun)
-    assert link() is not None
+    assert is_linked_by(direct(*add)) and link() is not None
     initiator.login(target.iqn, target.portals[1])
     assert link() is None
     assert "has 2 paths" in problem()
     direct("remove", "disk")
-    refused = direct("add", "disk", lun.scsi_id, "--iscsi")
+    refused = direct(*add)
     assert refused.status == 4 and "has 2 paths" in refused.err and "Nothing was changed." in refused.err
 
     pool.db.set("host", pool.master, "other_config", {"multipathing": "true"})
     with lab.multipathing(lun.scsi_id):
         with Watch() as seen:
-            assert added("disk", lun)["is_linked"]
-            the_map = link()
-            first = initiator.devices_of(lun.scsi_id)[0]
+            assert is_linked_by(direct(*add))
+            the_map, first = link(), initiator.devices_of(lun.scsi_id)[0]
             run("dmsetup", "message", lun.scsi_id, "0", "fail_path", first)
             trigger(the_map, first)
             assert link() == the_map
@@ -213,43 +169,35 @@ def test_of_two_paths_there_is_no_link_and_of_their_map_there_is(lab, pool, lun)
     assert {name[:3] for name in seen} == {"dm-"}
 
 
-# --- what is on it
-
-
-def test_an_sr_is_refused_and_never_linked(lab, pool):
-    image = lab.image("chain")
-    lun = lab.lun(image)
+def test_an_sr_is_refused_and_never_linked(lab):
+    lun = lab.lun(lab.image("chain"))
     target = lab.target(lun)
-    login(target)
+    initiator.login(target.iqn, target.portal)
 
     refused = direct("add", "disk", lun.scsi_id, "--iscsi")
 
     assert refused.status == 4 and "holds an SR (volume group 'VG_XenStorage-" in refused.err
     assert CONFIG.read_bytes() == ADMINISTRATORS
-    by_hand("disk", lun)
+    by_hand(lun)
     with Watch() as seen:
         trigger(*initiator.devices_of(lun.scsi_id))
     assert (seen, link()) == (set(), None)
     assert "holds an SR" in problem()
 
 
-def guest_lvm(lab, lun, target):
-    """What a guest does on its disk."""
-    login(target)
-    device = initiator.device_of(lun.scsi_id)
-    initiator.lvm("pvcreate", device, device=device)
-    initiator.lvm("vgcreate", "guest", device, device=device)
-    initiator.lvm("lvcreate", "-an", "-l", "4", "-n", "root", "-Zn", "guest", device=device)
-    initiator.logout(target.iqn)
-
-
-def test_lvm_of_the_guest_is_left_alone_though_events_activate(lab, pool, lun):
+def test_lvm_of_the_guest_is_left_alone_though_events_activate(lab):
+    lun = lab.lun(luns.blank("direct.img"))
     target = lab.target(lun)
-    guest_lvm(lab, lun, target)
-    by_hand("disk", lun)
+    initiator.login(target.iqn, target.portal)
+    device = initiator.device_of(lun.scsi_id)
+    for words in (("pvcreate", device), ("vgcreate", "guest", device),
+                  ("lvcreate", "-an", "-l", "4", "-n", "root", "-Zn", "guest")):  # fmt: skip
+        initiator.lvm(*words, device=device)
+    initiator.logout(target.iqn)
+    by_hand(lun)
 
-    with lab.event_activation():
-        login(target)
+    with event_activation():
+        initiator.login(target.iqn, target.portal)
         assert link() == initiator.device_of(lun.scsi_id)
         assert initiator.active_lvs("guest") == []
         CONFIG.write_bytes(ADMINISTRATORS)

@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 import pytest
 import XenAPI
 
-from kit.lab import initiator, prober
+from kit.lab import initiator, luns, prober
 from kit.lab.command import read, settle, until
 from kit.lab.fcoe import Fabrics
-from kit.lab.guest import sg3_rules
+from kit.lab.guest import event_activation, sg3_rules
 from kit.lab.xapi import TOP, Call, chosen
 from kit.pool import client
 from kit.pool.simulator import DRIVERS, sm_directory
@@ -134,7 +134,7 @@ def test_clones_are_resignatured_at_once_beside_their_original_in_use_and_stay(l
     device, vg = initiator.device_of(original.scsi_id), "VG_XenStorage-" + image.sr.uuid
     initiator.lvm("lvcreate", "-an", "-Zn", "-Wn", "-l", "1", "-n", heartbeat, vg, device=device)
     clone, second = (fc.map(lab.lun(image.clone(f"clone{number}.img")), number, ONE) for number in (7, 8))
-    digest = image.digest()
+    digest = luns.digest(image)
 
     with in_use(original, image.sr.uuid) as vg:
         assert initiator.devices_of(clone.scsi_id) == []
@@ -155,7 +155,7 @@ def test_clones_are_resignatured_at_once_beside_their_original_in_use_and_stay(l
             assert created(pool, clone) == SUCCESS
             assert state_of(pool, original)["UUID"] == image.sr.uuid
     assert any("was resignatured already" in line for line in lab.smlog())
-    assert image.digest() == digest
+    assert luns.digest(image) == digest
 
 
 def test_what_a_call_has_brought_is_hidden_and_goes_unless_it_was_resignatured(lab, fc, pool, image, pair):
@@ -164,9 +164,9 @@ def test_what_a_call_has_brought_is_hidden_and_goes_unless_it_was_resignatured(l
     for disk in fc.disks():
         fc.delete(disk)
     fc.map(clone, 7, ONE)
-    digest = lab.digest(clone)
+    digest = luns.digest(clone)
 
-    with sg3_rules(), lab.event_activation(), lab.untouched():
+    with sg3_rules(), event_activation(), lab.untouched():
         found = state_of(pool, clone)
         assert (found["UUID"], found["state"]) == (image.sr.uuid, "clean")
         answer = created(pool, clone, resign=None)
@@ -181,7 +181,7 @@ def test_what_a_call_has_brought_is_hidden_and_goes_unless_it_was_resignatured(l
     assert int(facts["size"]) == os.path.getsize(clone.path)
     names = [adapter.findtext("fc_host/port_name").strip() for adapter in document.iter("Adapter")]
     assert "0x" + read(f"/sys/class/fc_host/{fc.host(0)}/port_name")[2:] in names
-    assert lab.digest(clone) == digest
+    assert luns.digest(clone) == digest
 
     # What somebody else has brought in stays; of what was not named nothing is even looked for.
     fc.map(original, 0, TWO)
@@ -231,7 +231,7 @@ def test_a_lun_in_the_place_of_another_and_two_of_one_id_are_refused(lab, fc, po
     original, clone = pair
     fc.map(clone, 7, ONE)
     fc.scan()
-    digest = lab.digest(clone)
+    digest = luns.digest(clone)
     for disk in initiator.devices_of(original.scsi_id):
         fc.delete(os.path.basename(disk))
     fc.unmap(7, ONE)
@@ -248,7 +248,7 @@ def test_a_lun_in_the_place_of_another_and_two_of_one_id_are_refused(lab, fc, po
     answer = created(pool, clone)
     assert is_failure(answer, 67, "have the SCSIid", "first sectors differ"), answer
     fc.unmap(10, TWO)
-    assert lab.digest(clone) == digest == lab.digest(other)
+    assert luns.digest(clone) == digest == luns.digest(other)
     assert created(pool, clone) == SUCCESS
 
 

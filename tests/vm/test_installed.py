@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The driver and the command as the package installs them, run by an old Python."""
+"""The driver and the command as the package installs them, run by an old Python, beside a storage manager."""
 
+import contextlib
 import glob
 import os
+from pathlib import Path
 
 import pytest
 
-from kit.lab import initiator, xapi
+from kit.lab import initiator, luns, xapi
 from kit.lab.command import run
 from kit.lab.xapi import SUCCESS, chosen, created
 
@@ -19,8 +21,8 @@ SHARED = ("/opt/xensource", "/usr/libexec/sm", "/etc/xapi.d", "/usr/lib/systemd/
 OTHERS = ("/opt/xensource/sm/LVHDSR.py", "/usr/libexec/sm/other", "/etc/xapi.d/plugins/other")
 
 
-@pytest.fixture
-def python():
+@contextlib.contextmanager
+def python36():
     """The Python of the host is 3.6, as dom0's, where the machine has one; by the system's the judges install it."""
     if not os.path.exists(PYTHON36):
         yield
@@ -34,18 +36,6 @@ def python():
     os.symlink(before, HOST_PYTHON)
 
 
-@pytest.fixture
-def storage_manager():
-    """A storage manager is installed, which is not ours: its files are there before, and after."""
-    for path in OTHERS:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="ascii") as file:
-            file.write("of another package\n")
-    yield
-    for path in OTHERS:
-        os.unlink(path)
-
-
 def files_of_packages():
     """Every file where our package and others install theirs."""
     found = (os.walk(directory) for directory in SHARED)
@@ -53,33 +43,31 @@ def files_of_packages():
 
 
 @pytest.fixture
-def sdk(python, xenapi):
-    """Of the Python that runs the package here."""
-    with xenapi():
-        yield
-
-
-@pytest.fixture
-def installed(host_with_sm, storage_manager, python, sdk):
-    """The package is installed."""
+def installed(host_with_sm, xenapi):
+    """The package is installed where a storage manager is, whose files are there before, and after."""
+    for path in map(Path, OTHERS):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("of another package\n")
     before = files_of_packages()
-    xapi.remove_rules()
+    xapi.remove_rules(Path(xapi.RULES).glob("*-relvmoiscsi.rules"))
     (package,) = glob.glob(os.path.join(os.environ["RELVMOISCSI_VM"], "rpm", "relvmoiscsi-[0-9]*.rpm"))
     try:
-        run(*RPM, "--initdb")
-        run(*RPM, "--upgrade", "--nodeps", package)
-        yield
-        run(*RPM, "--erase", "--nodeps", "relvmoiscsi")
+        with python36(), xenapi():
+            run(*RPM, "--initdb")
+            run(*RPM, "--upgrade", "--nodeps", package)
+            yield
+            run(*RPM, "--erase", "--nodeps", "relvmoiscsi")
     finally:  # other tests go by these rules, whatever becomes of this one
         run("rm", "-rf", "/run/e2e/rpmdb")
         xapi.install_rules()
     assert files_of_packages() == before
     assert not os.path.exists("/usr/share/relvmoiscsi")
+    for path in OTHERS:
+        os.unlink(path)
 
 
 def test_the_installed_driver_and_command_work(lab, make_pool, installed, image, clone):
-    copies = lab.target(clone)
-    digest = image.digest()
+    copies, digest = lab.target(clone), luns.digest(image)
     pool = make_pool(drivers="/opt/xensource/sm", executes=True)
     assert "LVHD over iSCSI with resigning of duplicates" in pool.sm_list()
 
@@ -88,7 +76,7 @@ def test_the_installed_driver_and_command_work(lab, make_pool, installed, image,
 
     (call,) = pool.log.of("sr_create")
     assert call.argv[0].startswith("/opt/xensource/sm/") and call.stderr == b""
-    assert image.digest() == digest
+    assert luns.digest(image) == digest
     initiator.login(copies.iqn, copies.portal)
     shown = run("/usr/sbin/relvmoiscsi", "show", initiator.device_of(clone.scsi_id)).out
     (sr_uuid,) = chosen(lab)

@@ -21,7 +21,6 @@ from relvmoiscsi.iscsi import Credentials, Initiator, Portal, list_luns
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS
 
 USER, TARGET = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
-ME = Initiator("iqn.2026-01.test:looks")
 SUCCESS = wire.Fault(1, SUCCESS_TEXT)
 
 
@@ -32,13 +31,9 @@ class Calls:
         self.root, self.image = tmp_path / "host", tmp_path / "lun.img"
         self._socket, self._pool, self._session = socket, pool, session
 
-    def start(self, tgt, command="sr_create", credentials=NO_CREDENTIALS, **config):
-        (lun,) = list_luns([Portal("127.0.0.1", tgt.port)], tgt.iqn, ME, Deadline(60), credentials)
-        return self.begin(tgt, command, lun.scsi_id, **config)
-
-    def begin(self, tgt, command, scsi_id, **config):
+    def start(self, tgt, command="sr_create", scsi_id=None, **config):
         named = {"SRmaster": "true", "target": "127.0.0.1", "port": str(tgt.port), "targetIQN": tgt.iqn}
-        config = {**named, "SCSIid": scsi_id, **config}
+        config = {**named, "SCSIid": scsi_id or scsi_id_at(tgt), **config}
         call = call_of(command, config, host_ref=self._pool.master, session_ref=self._session)
         return driver_process.start(self._socket, self.root, call)
 
@@ -48,6 +43,12 @@ class Calls:
     def state(self):
         with open_device(str(self.image), writable=False) as device:
             return engine.inspect(device).state
+
+
+def scsi_id_at(tgt, credentials=NO_CREDENTIALS):
+    me = Initiator("iqn.2026-01.test:looks")
+    (lun,) = list_luns([Portal("127.0.0.1", tgt.port)], tgt.iqn, me, Deadline(60), credentials)
+    return lun.scsi_id
 
 
 @pytest.fixture
@@ -61,24 +62,18 @@ def calls(tmp_path):
             yield Calls(tmp_path, socket, pool, session.handle)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"HeaderDigest": "CRC32C", "DataDigest": "CRC32C"},
-        {"MaxRecvDataSegmentLength": 512, "ImmediateData": "No"},
-        {"chap": USER, "mutual": TARGET},
-    ],
-    ids=lambda more: ", ".join(more) or "plain",
-)
-def test_a_clone_behind_tgt_gets_new_identities(calls, tmp_path, more):
-    chap = {}
-    if "chap" in more:
-        chap = {"chapuser": USER.user, "chappassword": USER.secret}
-        chap.update({"incoming_chapuser": TARGET.user, "incoming_chappassword": TARGET.secret})
-    with Tgt(tmp_path, [Export(1, calls.image)], **more) as tgt:
-        credentials = Credentials(*USER, *TARGET) if chap else NO_CREDENTIALS
-        found = calls.answer(tgt, credentials=credentials, **chap)
+@pytest.fixture
+def tgt(calls, tmp_path):
+    with Tgt(tmp_path, [Export(1, calls.image)]) as tgt:
+        yield tgt
+
+
+def test_a_clone_behind_tgt_gets_new_identities_with_chap_and_digests(calls, tmp_path):
+    chap = {"chapuser": USER.user, "chappassword": USER.secret}
+    chap.update({"incoming_chapuser": TARGET.user, "incoming_chappassword": TARGET.secret})
+    more = {"HeaderDigest": "CRC32C", "DataDigest": "CRC32C"}
+    with Tgt(tmp_path, [Export(1, calls.image)], chap=USER, mutual=TARGET, **more) as tgt:
+        found = calls.answer(tgt, scsi_id=scsi_id_at(tgt, Credentials(*USER, *TARGET)), **chap)
 
     assert found.result == SUCCESS and found.stderr == b""
     assert calls.state() == "resignatured"
@@ -86,51 +81,28 @@ def test_a_clone_behind_tgt_gets_new_identities(calls, tmp_path, more):
 
 @pytest.mark.states(few=1)
 @pytest.mark.parametrize("sent, state", [(9000, "clean"), (30000, "unfinished"), (60000, "unfinished")])
-def test_a_call_that_is_killed_while_it_writes_is_finished_by_the_next(calls, tmp_path, sent, state):
+def test_a_call_that_is_killed_while_it_writes_is_finished_by_the_next(calls, tgt, sent, state):
     """Of 95,000 bytes that it sends, all but 4,000 are what it writes; 26,000 are the journal and the first label."""
-    with Tgt(tmp_path, [Export(1, calls.image)]) as tgt:
-        with CuttingProxy(tgt.portal, [Cut("out", sent, SILENCE)]) as proxy:
-            process = calls.start(tgt, port=str(proxy.port))
-            proxy.wait_for_cut()
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+    with CuttingProxy(tgt.portal, [Cut("out", sent, SILENCE)]) as proxy:
+        process = calls.start(tgt, port=str(proxy.port))
+        proxy.wait_for_cut()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
 
-        assert calls.state() == state
-        assert calls.answer(tgt).result == SUCCESS
+    assert calls.state() == state
+    assert calls.answer(tgt).result == SUCCESS
     assert calls.state() == "resignatured"
 
 
-def test_a_call_is_told_to_end_while_the_target_is_silent(calls, tmp_path):
-    before = calls.image.stat().st_mtime_ns
-    with Tgt(tmp_path, [Export(1, calls.image)]) as tgt:
-        (lun,) = list_luns([Portal("127.0.0.1", tgt.port)], tgt.iqn, ME, Deadline(60))
-        tgt.freeze()
-        process = calls.begin(tgt, "sr_create", lun.scsi_id)
-        tgt.wait_for_initiator()
-        process.send_signal(signal.SIGTERM)
-        found = driver_process.ended(process)
-        tgt.thaw()
+def test_a_call_is_told_to_end_while_the_target_is_silent(calls, tgt):
+    before, scsi_id = calls.image.stat().st_mtime_ns, scsi_id_at(tgt)
+    tgt.freeze()
+    process = calls.start(tgt, scsi_id=scsi_id)
+    tgt.wait_for_initiator()
+    process.send_signal(signal.SIGTERM)
+    found = driver_process.ended(process)
+    tgt.thaw()
 
     assert found.result.code == 47 and "SIGTERM ended this call: " in found.result.text
     assert NOT_BEGUN in found.result.text
     assert calls.image.stat().st_mtime_ns == before
-
-
-def test_a_portal_that_is_dead_and_one_that_is_not(calls, tmp_path):
-    with Tgt(tmp_path, [Export(1, calls.image)]) as tgt:
-        assert calls.answer(tgt, target="127.0.0.77,127.0.0.1").result == SUCCESS
-
-
-def test_a_target_that_the_portal_does_not_have_is_83(calls, tmp_path):
-    with Tgt(tmp_path, [Export(1, calls.image)]) as tgt:
-        assert calls.answer(tgt, targetIQN="iqn.2026-01.test:another").result.code == 83
-
-
-def test_a_probe_answers_beside_a_call_of_another_host(calls, tmp_path):
-    with Tgt(tmp_path, [Export(1, calls.image)]) as tgt:
-        process = calls.start(tgt)
-        calls.root = tmp_path / "another"
-        probed = calls.answer(tgt, "sr_probe")
-
-        assert driver_process.ended(process).result == SUCCESS
-    assert "<state>" in wire.as_string(probed.result)

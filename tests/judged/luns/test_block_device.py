@@ -5,7 +5,6 @@ import contextlib
 import fcntl
 import json
 import os
-import stat
 import subprocess
 import sys
 import time
@@ -15,17 +14,15 @@ import pytest
 
 from kit.builder import one_vhd
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import DeviceError, NotFound, Refused
+from relvmoiscsi.errors import DeviceError, Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive
-from relvmoiscsi.host.disk.block_device import BLKFLSBUF, BlockDevice, open_device, same_device
-from relvmoiscsi.host.disk.scsi_id import scsi_id_of
-
-pytestmark = pytest.mark.root
+from relvmoiscsi.host.disk.block_device import BLKFLSBUF, BlockDevice, open_device
 
 MIB = 1024 * 1024
 SIZE = 8 * MIB
 CONTENT = b"".join(b"%015d\n" % number for number in range(SIZE // 16))
+BLOCK = 4096
 
 
 @pytest.fixture
@@ -35,8 +32,7 @@ def attach():
 
     def losetup(file, *options):
         command = ["losetup", "--find", "--show", *options, str(file)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-        attached.append(done.stdout.decode().strip())
+        attached.append(subprocess.check_output(command).decode().strip())
         if os.path.exists("/run/udev/control"):  # else a worker of udev is at the new device for a moment
             subprocess.run(["udevadm", "settle"], check=True)
         return attached[-1]
@@ -47,18 +43,6 @@ def attach():
 
 
 @pytest.fixture
-def unattached(tmp_path):
-    """A loop device without a file, of a number that `losetup --find` does not give to anybody."""
-    number, add, remove = 2000 + os.getpid() % 1000, 0x4C80, 0x4C81  # linux/loop.h, LOOP_CTL_ADD and LOOP_CTL_REMOVE
-    node = str(tmp_path / "loop")
-    with open("/dev/loop-control", "rb", buffering=0) as control:
-        fcntl.ioctl(control, add, number)
-        os.mknod(node, 0o600 | stat.S_IFBLK, os.makedev(7, number))
-        yield node
-        fcntl.ioctl(control, remove, number)
-
-
-@pytest.fixture
 def image(tmp_path):
     path = tmp_path / "image"
     path.write_bytes(CONTENT)
@@ -66,240 +50,149 @@ def image(tmp_path):
 
 
 @pytest.fixture
-def block_size():
-    """Tests for which it matters have both: `of_both_sizes`."""
-    return 4096
+def loop(attach, image):
+    return attach(image, "--sector-size", str(BLOCK))
 
 
-of_both_sizes = pytest.mark.parametrize("block_size", [512, 4096])
+def is_refused(device, words, writable=True, timeout=0):
+    with pytest.raises(Refused, match=words) as caught:
+        open_device(device, writable, lock_timeout=timeout)
+    return str(caught.value)
 
 
-@pytest.fixture
-def loop(attach, image, block_size):
-    return attach(image, "--sector-size", str(block_size))
+# -- bytes ------------------------------------------------------------------------------------------------------------
 
 
-@of_both_sizes
-def test_size_and_block_size_are_those_of_the_device(loop, block_size):
-    with open_device(loop, writable=False) as device:
-        assert isinstance(device, BlockDevice)
-        assert (device.name, device.size_bytes, device.block_size) == (loop, SIZE, block_size)
-        assert device.physical_block_size >= block_size
-        assert device.data_ranges() == [Range(0, SIZE)]
-
-
-@of_both_sizes
-def test_any_range_can_be_read_whatever_the_block_size(loop, image):
-    whole = image.read_bytes()
+@pytest.mark.parametrize("block_size", [512, 4096])
+def test_any_range_is_read_and_what_is_written_is_in_the_file_and_nothing_else(attach, image, block_size):
+    loop = attach(image, "--sector-size", str(block_size))
     ranges = [Range(SIZE - 1, 1), Range(0, SIZE), Range(513, 4095), Range(4096, 1), Range(3 * MIB - 7, 14)]
+    chunks = [Chunk(number * 3 * block_size, bytes([number]) * block_size) for number in range(50)]
+    chunks.append(Chunk(4 * MIB, b"z" * (2 * MIB + block_size)))
+    expected = bytearray(CONTENT)
+    for chunk in chunks:
+        expected[chunk.offset : chunk.end] = chunk.data
 
-    with open_device(loop, writable=False) as device:
-        assert device.read(ranges) == [whole[item.offset : item.end] for item in ranges]
+    with open_device(loop, writable=True) as device:
+        assert isinstance(device, BlockDevice) and device.physical_block_size >= block_size
+        assert (device.name, device.size_bytes, device.block_size) == (loop, SIZE, block_size)
+        assert device.data_ranges() == [Range(0, SIZE)]
+        assert device.read(ranges) == [CONTENT[item.offset : item.end] for item in ranges]
+        device.write(chunks)
+        device.flush()
+        assert image.read_bytes() == expected
+
+        os.truncate(str(image), MIB)  # the loop device keeps its size
+        with pytest.raises(DeviceError) as caught:
+            device.read([Range(0, 10), Range(2 * MIB + 1, 10)])
+        error = caught.value
+        assert (error.device, error.action, error.offset, error.length) == (loop, "read", 2 * MIB, block_size)
 
 
 def test_a_batch_may_be_larger_than_the_kernel_has_mappings_for_a_process(attach, tmp_path):
     path = tmp_path / "large"
-    path.write_bytes(b"")
+    path.touch()
     os.truncate(str(path), 70000 * 8192)
 
     with open_device(attach(path), writable=False) as device:
-        found = device.read([Range(number * 8192, 1) for number in range(70000)])
-
-        assert set(found) == {b"\0"}
+        assert set(device.read([Range(number * 8192, 1) for number in range(70000)])) == {b"\0"}
 
 
-@of_both_sizes
-def test_what_is_written_and_flushed_is_in_the_file_and_the_rest_is_as_before(loop, image, block_size):
-    expected = bytearray(image.read_bytes())
-    chunks = [Chunk(number * 3 * block_size, bytes([number]) * block_size) for number in range(50)]
-    chunks.append(Chunk(4 * MIB, b"z" * (2 * MIB + block_size)))
+@pytest.mark.parametrize("is_permitted", [True, False])
+def test_a_reader_through_the_page_cache_sees_what_was_written(loop, monkeypatch, is_permitted):
+    """Without the right to drop the page cache the device can still be written."""
 
-    with open_device(loop, writable=True) as device:
-        device.write(chunks)
-        device.flush()
-
-    for chunk in chunks:
-        expected[chunk.offset : chunk.end] = chunk.data
-    assert image.read_bytes() == expected
-
-
-def test_a_reader_through_the_page_cache_sees_what_was_written(loop, block_size):
-    with open(loop, "rb", buffering=0) as cached:
-        assert cached.read(16) == b"%015d\n" % 0
-
-        with open_device(loop, writable=True) as device:
-            device.write([Chunk(0, b"n" * block_size)])
-            cached.seek(0)
-            assert cached.read(16) == b"n" * 16
-
-
-def test_a_device_is_open_for_writing_once(loop):
-    with open_device(loop, writable=True), pytest.raises(Refused, match="is in use by this very process") as caught:
-        open_device(loop, writable=True)
-
-    assert str(caught.value).endswith("Nothing was written.")
-
-
-def test_readers_are_welcome_while_it_is_open_for_writing(loop):
-    with open_device(loop, writable=True), open_device(loop, writable=False) as reader:
-        assert reader.read([Range(0, 4)]) == [b"0000"]
-
-
-def test_a_mounted_device_is_refused_and_the_mount_is_named(attach, image, tmp_path):
-    loop = attach(image)
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    subprocess.run(["mkfs.ext2", "-q", loop], check=True)
-    subprocess.run(["mount", loop, str(mount)], check=True)
-    try:
-        with pytest.raises(Refused, match=f"in use by the file system mounted at {mount}"):
-            open_device(loop, writable=True)
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
-
-    with open_device(loop, writable=True):
-        pass
-
-
-def test_a_read_only_device_is_refused_for_writing_only(attach, image):
-    loop = attach(image, "--read-only")
-
-    with pytest.raises(Refused, match=f"{loop} is read-only"):
-        open_device(loop, writable=True)
-    with open_device(loop, writable=False) as device:
-        assert device.read([Range(0, 4)]) == [b"0000"]
-
-
-def test_a_device_set_read_only_is_refused(attach, image):
-    loop = attach(image)
-    subprocess.run(["blockdev", "--setro", loop], check=True)
-
-    try:
-        with pytest.raises(Refused, match=f"{loop} is read-only"):
-            open_device(loop, writable=True)
-    finally:
-        subprocess.run(["blockdev", "--setrw", loop], check=True)  # the flag outlives the attachment
-
-
-def test_blocks_of_another_size_are_refused(attach, image):
-    with pytest.raises(Refused, match="has logical blocks of 2048 bytes; 512 or 4096 are supported"):
-        open_device(attach(image, "--sector-size", "2048"), writable=False)
-
-
-def test_without_the_right_to_drop_the_page_cache_the_device_can_still_be_written(loop, block_size, monkeypatch):
-    ioctl = fcntl.ioctl
-
-    def not_permitted(descriptor, request, argument):
+    def not_permitted(descriptor, request, argument, ioctl=fcntl.ioctl):
         if request == BLKFLSBUF:
             raise PermissionError(1, "Operation not permitted")
         return ioctl(descriptor, request, argument)
 
-    monkeypatch.setattr("relvmoiscsi.host.disk.block_device.fcntl.ioctl", not_permitted)
+    if not is_permitted:
+        monkeypatch.setattr("relvmoiscsi.host.disk.block_device.fcntl.ioctl", not_permitted)
+    with open(loop, "rb", buffering=0) as cached:
+        assert cached.read(16) == b"%015d\n" % 0
+        with open_device(loop, writable=True) as device:
+            device.write([Chunk(0, b"n" * BLOCK)])
+            cached.seek(0)
+            assert not is_permitted or cached.read(16) == b"n" * 16
 
-    with open_device(loop, writable=True) as device:
-        device.write([Chunk(0, b"x" * block_size)])
+
+@pytest.mark.parametrize("how", ["attached", "set"])
+def test_a_read_only_device_is_refused_for_writing_only(attach, image, how):
+    loop = attach(image, *(["--read-only"] if how == "attached" else []))
+    subprocess.run(["blockdev", "--setro", loop], check=True)
+    try:
+        is_refused(loop, f"{loop} is read-only")
+        with open_device(loop, writable=False) as device:
+            assert device.read([Range(0, 4)]) == [b"0000"]
+    finally:
+        if how == "set":
+            subprocess.run(["blockdev", "--setrw", loop], check=True)  # the flag outlives the attachment
 
 
-def test_a_node_that_became_a_file_is_refused(image):
+def test_blocks_of_another_size_and_a_node_that_became_a_file_are_refused(attach, image):
+    loop = attach(image, "--sector-size", "2048")
+    is_refused(loop, "has logical blocks of 2048 bytes; 512 or 4096 are supported", writable=False)
     with pytest.raises(Refused, match="does not tell its geometry"):
         BlockDevice(str(image), writable=False)
 
 
-@pytest.mark.parametrize("writable", [True, False])
-def test_a_loop_device_without_a_file_is_not_found(unattached, writable):
-    with pytest.raises(NotFound):
-        open_device(unattached, writable)
+# -- who has it open --------------------------------------------------------------------------------------------------
+
+
+def test_a_device_is_open_for_writing_once_and_readers_are_welcome(loop):
+    with open_device(loop, writable=False) as first, open_device(loop, writable=True):
+        assert is_refused(loop, "is in use by this very process").endswith("Nothing was written.")
+        with open_device(loop, writable=False) as second:
+            assert first.read([Range(0, 4)]) == second.read([Range(0, 4)]) == [b"0000"]
 
 
 def test_udev_is_kept_away_until_the_device_is_closed(loop):
-    node = os.open(loop, os.O_RDONLY)
-
-    with open_device(loop, writable=True), pytest.raises(BlockingIOError):
+    with open(loop, "rb") as node:
+        with open_device(loop, writable=True), pytest.raises(BlockingIOError):
+            fcntl.flock(node, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(node, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    fcntl.flock(node, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-    os.close(node)
 
 
-def test_a_udev_worker_is_waited_for(loop, monkeypatch):
+def test_a_udev_worker_is_waited_for_and_named_if_it_does_not_end(loop, monkeypatch):
     node = os.open(loop, os.O_RDONLY)
     fcntl.flock(node, fcntl.LOCK_SH)
-    monkeypatch.setattr(flock, "pause", lambda _seconds: os.close(node))
+    is_refused(loop, "locked by this very process, and was not free within 0 seconds")
 
+    monkeypatch.setattr(flock, "pause", lambda _seconds: os.close(node))
     with open_device(loop, writable=True, lock_timeout=60):
         pass
 
 
-def test_a_worker_that_does_not_end_is_named_and_the_device_refused(loop):
-    node = os.open(loop, os.O_RDONLY)
-    fcntl.flock(node, fcntl.LOCK_SH)
-
-    with pytest.raises(Refused, match="locked by this very process, and was not free within 0 seconds"):
-        open_device(loop, writable=True, lock_timeout=0)
-
-    os.close(node)
-    with open_device(loop, writable=True):
-        pass
-
-
-def test_an_image_behind_a_loop_device_is_refused_and_the_loop_device_is_named(loop, image):
-    with pytest.raises(Refused, match=f"is in use by loop device {loop}"):
-        open_device(str(image), writable=True)
-
-
-@of_both_sizes
-def test_failing_reads_and_writes_name_the_range(loop, image, block_size):
-    with open_device(loop, writable=True) as device:
-        os.truncate(str(image), MIB)  # the loop device keeps its size
-
-        with pytest.raises(DeviceError) as caught:
-            device.read([Range(0, 10), Range(2 * MIB + 1, 10)])
-
-    error = caught.value
-    assert (error.device, error.action, error.offset, error.length) == (loop, "read", 2 * MIB, block_size)
-
-
-def test_nodes_of_one_device_are_the_same_device(loop, image, tmp_path):
-    node = str(tmp_path / "node")
-    os.mknod(node, 0o600 | stat.S_IFBLK, os.stat(loop).st_rdev)
-
-    assert same_device(loop, node)
-    assert not same_device(loop, str(image))
-
-
-def test_a_loop_device_has_no_scsi_id(loop):
-    assert scsi_id_of(loop) is None
-
-
-# --- who has it open
+def test_a_loop_device_over_it_is_named_and_of_an_image_the_one_in_front_of_it(attach, image, loop):
+    is_refused(str(image), f"is in use by loop device {loop}")
+    over = attach(loop, "--read-only")
+    is_refused(loop, f"{loop} is in use by loop device {over}")
 
 
 _HOLDER = "import os, sys; held = os.open(sys.argv[1], {}); print('open', flush=True); sys.stdin.read()"
 
 
 @contextlib.contextmanager
-def held_open(node, flags):
-    """Another process has the device open, until the end of the block."""
-    program = [sys.executable, "-c", _HOLDER.format(flags), node]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == b"open\n"
+def beside(*argv):
+    """Another process, which does something, says so, and stays until the end of the block."""
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"open\n"
         try:
-            yield holder.pid
+            yield process.pid
         finally:
-            holder.stdin.close()
+            process.stdin.close()
 
 
 @pytest.mark.parametrize("flags", ["os.O_RDONLY", "os.O_WRONLY"])
 def test_whoever_has_it_open_without_asking_to_be_alone_is_named(loop, flags):
-    with held_open(loop, flags) as pid, pytest.raises(Refused, match=rf"in use by process {pid} \(") as caught:
-        open_device(loop, writable=True, lock_timeout=0)
-
-    assert str(caught.value).endswith("Nothing was written.")
+    with beside(sys.executable, "-c", _HOLDER.format(flags), loop) as pid:
+        assert is_refused(loop, rf"in use by process {pid} \(").endswith("Nothing was written.")
 
 
 def test_a_program_that_looks_for_a_moment_is_waited_for(loop, monkeypatch):
     with contextlib.ExitStack() as looking:
-        looking.enter_context(held_open(loop, "os.O_RDONLY"))
+        looking.enter_context(beside(sys.executable, "-c", _HOLDER.format("os.O_RDONLY"), loop))
         ended = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: looking.close())
         monkeypatch.setattr(exclusive, "time", ended)
 
@@ -307,30 +200,16 @@ def test_a_program_that_looks_for_a_moment_is_waited_for(loop, monkeypatch):
             pass
 
 
-def test_a_reader_in_this_process_is_no_obstacle(loop):
-    with open_device(loop, writable=False) as reader, open_device(loop, writable=True):
-        assert reader.read([Range(0, 4)]) == [b"0000"]
-
-
-def test_a_loop_device_over_it_is_named(attach, image, loop):
-    over = attach(loop, "--read-only")
-
-    with pytest.raises(Refused, match=f"{loop} is in use by loop device {over}"):
-        open_device(loop, writable=True, lock_timeout=0)
-
-
-def test_a_mount_in_another_namespace_is_named(attach, image, tmp_path):
+@pytest.mark.parametrize("namespace", [(), ("unshare", "--mount")], ids=["here", "in another namespace"])
+def test_a_mounted_device_is_refused_and_the_mount_is_named(attach, image, tmp_path, namespace):
     loop, mount = attach(image), tmp_path / "mount"
     mount.mkdir()
     subprocess.run(["mkfs.ext2", "-q", loop], check=True)
-    program = f"mount {loop} {mount} && echo mounted && read -r _"
-    with subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout.readline() == b"mounted\n"
-        with pytest.raises(Refused, match=f"in use by the file system mounted at {mount}"):
-            open_device(loop, writable=True, lock_timeout=0)
-        other.stdin.close()
+    with beside(*namespace, "sh", "-c", f"mount {loop} {mount} && echo open && read -r _; umount {mount}"):
+        is_refused(loop, f"in use by the file system mounted at {mount}")
+
+    with open_device(loop, writable=True):
+        pass
 
 
 def test_a_device_of_which_nobody_was_asked_takes_more_than_a_yes(attach, tmp_path):

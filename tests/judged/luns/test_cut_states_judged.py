@@ -7,7 +7,6 @@ comes in more variants than there is time for: RINGS of them are drawn.
 
 import random
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 
@@ -28,7 +27,6 @@ from kit.judges import (
     with_new_ids,
 )
 from kit.reader import read_label, read_sr, read_vg
-from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import Refused
@@ -58,52 +56,54 @@ CURRENT_LABELS = [name for name in LUNS if name != OLD_LABEL]
 IGNORED = {"second area ignored": 1}
 
 
-class Case(NamedTuple):
-    """A run that CrashDisk has recorded, and what LVM should see before and after its commit."""
+class Case:
+    """A resignature, or the undo of one, that CrashDisk has recorded; `old` and `new` are what LVM sees on a device."""
 
-    original: SparseDisk  #: of which the LUN is a clone
-    run: CrashDisk
-    old: object  #: device -> SeenVg
-    new: object
+    def __init__(self, kind, name):
+        self.original, ignored = LUNS[name](), IGNORED.get(name, 0)  #: of which the LUN is a clone
+        self.run = CrashDisk(self.original)
+        prepared = engine.prepare(self.run, dice("new ids"))
+        engine.resignature(self.run, prepared)
+        vgs = vg_of(self.original), with_new_ids(vg_of(self.original), prepared.plan.run.ids)
+        self.old, self.new = (partial(expected, vg, ignored_mdas=ignored) for vg in vgs)
+        if kind == "undo":
+            self.run, self.old, self.new = CrashDisk(self.run.current), self.new, self.old
+            engine.undo(self.run, dice("undo"))
+        self.label = read_label(self.original)
 
+    def done(self, groups):
+        """The disk after the first so many groups of writes."""
+        disk = self.run.base.copy()
+        for block in (block for group in self.run.groups[:groups] for block in group):
+            disk.poke(block.offset, block.data)
+        return disk
 
-def recorded(kind, name):
-    """A resignature, or the undo of one."""
-    original = LUNS[name]()
-    run = CrashDisk(original)
-    prepared = engine.prepare(run, dice("new ids"))
-    engine.resignature(run, prepared)
-    old = partial(expected, vg_of(original), ignored_mdas=IGNORED.get(name, 0))
-    new = partial(expected, with_new_ids(vg_of(original), prepared.plan.run.ids), ignored_mdas=IGNORED.get(name, 0))
-    if kind == "resignature":
-        return Case(original, run, old, new)
-    back = CrashDisk(run.current)
-    engine.undo(back, dice("undo"))
-    return Case(original, back, new, old)
-
-
-@pytest.fixture(params=CURRENT_LABELS)
-def name(request):
-    return request.param
+    def areas(self):
+        """What LVM reads."""
+        return [Range(0, 2048), *self.label.mdas]
 
 
 @pytest.fixture
-def case(name):
-    return recorded("resignature", name)
+def case(kind, name):
+    return Case(kind, name)
 
 
-def lvm_states(run):
+of_any_lun = pytest.mark.parametrize("name", CURRENT_LABELS)
+resignatures = pytest.mark.parametrize("kind", ["resignature"])
+both_kinds = pytest.mark.parametrize("kind", ["resignature", "undo"])
+a_sample = pytest.mark.states("name", few=1)
+
+
+def lvm_states(case):
     """All cut states of a run that may matter to LVM, as (description, disk), each once."""
-    label = read_label(run.base)
-    areas = [Range(0, 2048), *label.mdas]
-    headers = [Range(area.offset, 512) for area in areas]
+    areas = case.areas()
     rings, by_headers = set(), {}
-    for description, disk in run.crash_images(limit=16, samples=8):
-        changed = [part for part in disk.differences(run.base) if lies_in(part, areas)]
+    for description, disk in case.run.crash_images(limit=16, samples=8):
+        changed = [part for part in disk.differences(case.run.base) if lies_in(part, areas)]
         ring = tuple((part, disk.peek(part.offset, part.length)) for part in changed)
         if ring not in rings:
             rings.add(ring)
-            view = tuple(disk.peek(part.offset, part.length) for part in [areas[0], *headers])
+            view = tuple(disk.peek(area.offset, 512 if area.offset else area.length) for area in areas)
             by_headers.setdefault(view, []).append((description, disk))
     picker = random.Random(0)
     for states in by_headers.values():
@@ -114,41 +114,28 @@ def lies_in(part, areas):
     return any(area.offset <= part.offset < area.end for area in areas)
 
 
-def done(run, groups):
-    """The disk after the first so many groups of writes."""
-    disk = run.base.copy()
-    for group in run.groups[:groups]:
-        for block in group:
-            disk.poke(block.offset, block.data)
-    return disk
-
-
 @pytest.mark.states("name")
 @pytest.mark.parametrize("name", LUNS)
-@pytest.mark.parametrize("kind", ["resignature", "undo"])
-def test_after_any_cut_lvm_sees_exactly_the_old_or_exactly_the_new_volume_group(kind, name, lvm, loops):
-    case = recorded(kind, name)
+@both_kinds
+def test_after_any_cut_lvm_sees_exactly_the_old_or_exactly_the_new_volume_group(kind, name, case, lvm, loops):
     original, clone = loops(case.original), loops(case.original)
     alone, both = lvm.over(clone.path), lvm.over(original.path, clone.path)
     old, new = (whatever_label_version(vg(clone.path)) for vg in (case.old, case.new))
     warnings = OLD_HEADER if name == OLD_LABEL else ()
-    in_duplicate = (*warnings, *DUPLICATE)
     (there,) = lvm.over(original.path).seen(warnings)
     counts = {old: 0, new: 0}
 
-    for description, disk in lvm_states(case.run):
+    for description, disk in lvm_states(case):
         clone.put(disk)
 
         (seen,) = alone.seen(warnings)
         assert whatever_label_version(seen) in (old, new), description
         assert alone("vgck", warnings=warnings) == "", description
         assert_lvm_member(clone.path, seen.pvs[0][1])
-        if seen.name == there.name:
-            assert both.seen(in_duplicate) in ((there,), (seen,)), description
-            assert both("vgck", warnings=in_duplicate) == "", description
-        else:
-            assert both.seen(warnings) == tuple(sorted([there, seen])), description
-            assert both("vgck", warnings=warnings) == "", description
+        of_both = (*warnings, *DUPLICATE) if seen.name == there.name else warnings
+        sights = ((there,), (seen,)) if seen.name == there.name else (tuple(sorted([there, seen])),)
+        assert both.seen(of_both) in sights, description
+        assert both("vgck", warnings=of_both) == "", description
         counts[whatever_label_version(seen)] += 1
 
     print("LVM was shown {} times the old volume group and {} times the new one".format(*counts.values()))
@@ -157,50 +144,43 @@ def test_after_any_cut_lvm_sees_exactly_the_old_or_exactly_the_new_volume_group(
 
 
 def test_with_a_flush_left_out_lvm_sees_neither(lvm, loops):
-    original = LUNS["qcow2"]()
-    run = CrashDisk(original, dropped_flush=HEADERS)
-    prepared = engine.prepare(run, dice("new ids"))
-    engine.resignature(run, prepared)
-    clone = loops(original)
-    good = [
-        (vg, ())
-        for vg in (
-            expected(vg_of(original), clone.path),
-            expected(with_new_ids(vg_of(original), prepared.plan.run.ids), clone.path),
-        )
-    ]
+    case = Case("resignature", "qcow2")
+    case.run = CrashDisk(case.original, dropped_flush=HEADERS)
+    engine.resignature(case.run, engine.prepare(case.run, dice("new ids")))
+    clone, found = loops(case.original), set()
 
-    found = []
-    for _, disk in lvm_states(run):
+    for _, disk in lvm_states(case):
         clone.put(disk)
         answer = lvm.over(clone.path).attempt("vgs", "--noheadings", "-o", "vg_name,vg_uuid,vg_seqno")
-        found.append((tuple(answer.stdout.split()), answer.stderr))
+        found.add((tuple(answer.stdout.split()), answer.stderr))
 
-    assert set(found) > {(vg.vg[:3], said) for vg, said in good}
+    assert found > {(vg(clone.path).vg[:3], ()) for vg in (case.old, case.new)}
 
 
 # -- LVM goes on before we do -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.states("name", few=1)
+@a_sample
+@of_any_lun
+@both_kinds
 @pytest.mark.parametrize("groups", [SWITCHED, HEADERS])
-def test_what_lvm_changes_after_the_commit_is_there_after_recovery(groups, case, lvm, loops):
-    original, clone = loops(case.original), loops(done(case.run, groups))
-    own, both = lvm.over(clone.path), lvm.over(original.path, clone.path)
+def test_what_lvm_changes_after_the_commit_is_there_after_recovery(groups, kind, case, lvm, loops):
+    original, clone = loops(case.original), loops(case.done(groups))
+    own, both, sector = lvm.over(clone.path), lvm.over(original.path, clone.path), case.label.sector
     new = case.new(clone.path)
-    sector = read_label(case.original).sector
+    state, judge = (engine.RESIGNATURED, both) if kind == "resignature" else (engine.CLEAN, own)
     geometry = lvm.over(original.path).headers(original.path, sector)
-    both.create(new.name, NEW_LV, "--addtag", "here", extents=2)
+    judge.create(new.name, NEW_LV, "--addtag", "here", extents=2)
     (changed,) = own.seen()
 
     result = recover(clone)
 
-    assert result.state == clone.inspect().state == engine.RESIGNATURED
+    assert result.state == clone.inspect().state == state
     assert own.seen() == own.listed() == (changed,)
     assert (changed.vg[:2], int(changed.vg[2])) == (new.vg[:2], int(new.vg[2]) + 1)
     assert changed.lv_names == new.lv_names | {NEW_LV}
     assert set(new.segments) < set(changed.segments)
-    assert own("vgck") == both("vgck") == ""
+    assert own("vgck") == judge("vgck") == ""
     headers = own.headers(clone.path, sector)
     assert [headers[key] for key in GEOMETRY] == [geometry[key] for key in GEOMETRY]
     assert_lvm_member(clone.path, new.pvs[0][1])
@@ -212,10 +192,9 @@ def test_what_lvm_changes_after_the_commit_is_there_after_recovery(groups, case,
 
 
 def test_recovery_lands_whatever_lvm_has_committed_in_the_second_area_however_often(lvm, loops):
-    case = recorded("resignature", "two areas")
-    clone = loops(done(case.run, SWITCHED))
-    own = lvm.over(clone.path)
-    new = case.new(clone.path)
+    case = Case("resignature", "two areas")
+    clone = loops(case.done(SWITCHED))
+    own, new = lvm.over(clone.path), case.new(clone.path)
     offsets = []
 
     while len(offsets) < 2 or min(offsets[1:]) > offsets[0]:  # until its ring has come round
@@ -226,25 +205,25 @@ def test_recovery_lands_whatever_lvm_has_committed_in_the_second_area_however_of
         engine.recover(disk, engine.find_unfinished(disk))
         landed = vg_of(disk)
         assert landed == vg_of(clone.disk())._replace(label=landed.label, mda=landed.mda), len(offsets)
-        assert landed.label.mdas == read_label(case.original).mdas
+        assert landed.label.mdas == case.label.mdas
         own.remove(new.name, NEW_LV)
 
     recover(clone)
     (now,) = own.seen()
     assert now._replace(vg=new.vg) == new
-    assert own("vgck") == ""
-    assert own("pvck", clone.path)
+    assert own("vgck") == "" and own("pvck", clone.path)
 
 
-@pytest.mark.states("name", few=1)
+@a_sample
+@of_any_lun
+@resignatures
 @pytest.mark.parametrize("settle", [recover, undo])
 @pytest.mark.parametrize("groups", [IN_PROGRESS, CONTENTS])
 def test_when_lvm_changes_the_old_volume_group_the_run_is_taken_back_and_the_change_kept(
     groups, settle, case, lvm, loops
 ):
-    clone = loops(done(case.run, groups))
-    own = lvm.over(clone.path)
-    old = case.old(clone.path)
+    clone = loops(case.done(groups))
+    own, old = lvm.over(clone.path), case.old(clone.path)
     own.create(old.name, NEW_LV)
     (changed,) = own.seen()
 
@@ -255,20 +234,13 @@ def test_when_lvm_changes_the_old_volume_group_the_run_is_taken_back_and_the_cha
     assert changed.lv_names == old.lv_names | {NEW_LV}
     assert own("vgck") == ""
     assert_lvm_member(clone.path, old.pvs[0][1])
-    outside = [part for part in clone.disk().differences(case.original) if not lies_in(part, lvm_areas(case))]
-    assert outside == []
-
-
-def lvm_areas(case):
-    label = read_label(case.original)
-    return [Range(0, 2048), *label.mdas]
+    assert all(lies_in(part, case.areas()) for part in clone.disk().differences(case.original))
 
 
 def test_undo_leaves_alone_what_others_have_written_to_extents_that_lvm_has_given_them(lvm, loops):
-    case = recorded("resignature", "golden tree")
-    clone = loops(done(case.run, CONTENTS))
-    own = lvm.over(clone.path)
-    old = case.old(clone.path)
+    case = Case("resignature", "golden tree")
+    clone = loops(case.done(CONTENTS))
+    own, old = lvm.over(clone.path), case.old(clone.path)
     child = next(vhd.name for vhd in read_sr(case.original).vhds if vhd.locators)
     start = lv_ranges(old, child)[0].offset
     own.remove(old.name, child)
@@ -284,30 +256,11 @@ def test_undo_leaves_alone_what_others_have_written_to_extents_that_lvm_has_give
     assert own("vgck") == ""
 
 
-@pytest.mark.states("name", few=1)
-@pytest.mark.parametrize("groups", [SWITCHED, HEADERS])
-def test_what_lvm_changes_after_the_commit_of_an_undo_is_there_after_recovery(groups, name, lvm, loops):
-    case = recorded("undo", name)
-    clone = loops(done(case.run, groups))
-    own = lvm.over(clone.path)
-    old = case.new(clone.path)
-    own.create(old.name, NEW_LV)
-    (changed,) = own.seen()
-
-    result = recover(clone)
-
-    assert result.state == clone.inspect().state == engine.CLEAN
-    assert own.seen() == (changed,)
-    assert changed.lv_names == old.lv_names | {NEW_LV}
-    assert own("vgck") == ""
-    assert own("pvck", "--labelsector", str(read_label(case.original).sector), clone.path)
-
-
 @pytest.mark.parametrize("end", [recover, undo])
 @pytest.mark.parametrize("groups", [IN_PROGRESS, CONTENTS])
 def test_an_undo_that_was_cut_and_then_overtaken_by_lvm_is_taken_back(groups, end, lvm, loops):
-    case = recorded("undo", "two areas")
-    clone = loops(done(case.run, groups))
+    case = Case("undo", "two areas")
+    clone = loops(case.done(groups))
     own = lvm.over(clone.path)
     own.create(case.old(clone.path).name, NEW_LV)
     (changed,) = own.seen()
@@ -325,11 +278,10 @@ def test_an_undo_that_was_cut_and_then_overtaken_by_lvm_is_taken_back(groups, en
 
 @pytest.mark.parametrize("groups", [IN_PROGRESS, CONTENTS, SWITCHED])
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_cut_run_is_still_known_after_lvm_has_upgraded_an_old_label(version, groups, lvm, loops):
-    original = built(builder.two_metadata_areas, ext_version=version, style="2.02")
-    run = CrashDisk(original)
-    engine.resignature(run, engine.prepare(run, dice("new ids")))
-    clone = loops(done(run, groups))
+def test_a_cut_run_is_still_known_after_lvm_has_upgraded_an_old_label(version, groups, lvm, loops, monkeypatch):
+    old_label = partial(built, builder.two_metadata_areas, ext_version=version, style="2.02")
+    monkeypatch.setitem(LUNS, "old label", old_label)
+    clone = loops(Case("resignature", "old label").done(groups))
     lvm.over(clone.path).create(vg_of(clone.disk()).name, NEW_LV, warnings=OLD_HEADER)
 
     assert clone.inspect().state == engine.UNFINISHED

@@ -8,6 +8,7 @@ stays free. Each LVM command of the tables starts while the run stands still beh
 import contextlib
 import threading
 import time
+from typing import NamedTuple
 
 import pytest
 
@@ -24,48 +25,33 @@ SECONDS = 600  #: no test takes that long, unless a process waits for ever
 JOURNAL, CONTENTS, HEADERS = 1, 3, 5  #: flushes of a run; the fourth is the commit
 IN_THE_MIDDLE = (JOURNAL, CONTENTS, HEADERS)
 
-#: each waits for the lock of the group: OLD is its name, LV a volume of it, DEVICE its disk
-OF_THE_GROUP = {
-    "lvcreate": "-an -Zn -Wn -l 1 -n new OLD",
-    "lvremove": "-y OLD/LV",
-    "lvrename": "OLD LV new",
-    "lvchange": "--addtag new OLD/LV",
-    "vgchange": "--addtag new OLD",
-    "vgrename": "OLD new",
-    "vgexport": "OLD",
-    "vgck": "--updatemetadata OLD",
-    "vgchange -u": "OLD",
-    "vgremove": "-ff -y OLD",
-    "vgcfgrestore": "--force -f BACKUP OLD",
-}
-#: the same, but they look which group the disk is in: after the commit that is the new one
-OF_THE_DISK = {
-    "vgs": "",
-    "pvs": "",
-    "vgscan": "",
-    "pvchange": "--addtag new DEVICE",
-    "pvchange -u": "DEVICE",
-    "pvresize": "DEVICE",
-    "vgimportclone": "DEVICE",
-}
-#: each needs the disk for itself
-OF_A_FREE_DISK = {
-    "pvcreate": "-ff -y DEVICE",
-    "pvremove": "-ff -y DEVICE",
-    "vgcreate": "-y new DEVICE",
-    "vgextend": "-y OTHER DEVICE",
-}
-#: each works on another group, or another disk
-ELSEWHERE = {
-    "vgchange -an": "OTHER",
-    "vgchange": "--addtag new OTHER",
-    "lvcreate": "-an -Zn -Wn -l 1 -n new OTHER",
-    "pvcreate": "-y BLANK",
-    "vgcreate": "new BLANK",
-    "vgextend": "-y OTHER BLANK",
-    "vgremove": "-ff -y OTHER",
-    "pvscan": "--cache BLANK",
-}
+#: of each kind the commands that LVM has. OLD is the name of the group, LV a volume of it, DEVICE its disk
+COMMANDS = {
+    "of the group": {  # each waits for the lock of the group
+        "lvcreate": "-an -Zn -Wn -l 1 -n new OLD", "lvremove": "-y OLD/LV", "lvrename": "OLD LV new",
+        "lvchange": "--addtag new OLD/LV", "vgchange": "--addtag new OLD", "vgrename": "OLD new", "vgexport": "OLD",
+        "vgck": "--updatemetadata OLD", "vgchange -u": "OLD", "vgremove": "-ff -y OLD",
+        "vgcfgrestore": "--force -f BACKUP OLD",
+    },
+    "of the disk": {  # the same, but they look which group the disk is in: after the commit that is the new one
+        "vgs": "", "pvs": "", "vgscan": "", "pvchange": "--addtag new DEVICE", "pvchange -u": "DEVICE",
+        "pvresize": "DEVICE", "vgimportclone": "DEVICE",
+    },
+    "of a free disk": {  # each needs the disk for itself
+        "pvcreate": "-ff -y DEVICE", "pvremove": "-ff -y DEVICE", "vgcreate": "-y new DEVICE",
+        "vgextend": "-y OTHER DEVICE",
+    },
+    "elsewhere": {  # each works on another group, or another disk
+        "vgchange -an": "OTHER", "vgchange": "--addtag new OTHER", "lvcreate": "-an -Zn -Wn -l 1 -n new OTHER",
+        "pvcreate": "-y BLANK", "vgcreate": "new BLANK", "vgextend": "-y OTHER BLANK", "vgremove": "-ff -y OTHER",
+        "pvscan": "--cache BLANK",
+    },
+}  # fmt: skip
+
+
+def each_of(*kinds):
+    rows = [(kind, command) for kind in kinds for command in COMMANDS[kind]]
+    return pytest.mark.parametrize("kind, command", rows, ids=[f"{command} {kind}" for kind, command in rows])
 
 
 class Standing(Device):
@@ -109,10 +95,10 @@ class World:
         self.after = self.before.copy()
         self.ids = engine.resignature(self.after, engine.prepare(self.after, dice("new ids"))).ids
 
-    def words(self, command, table):
+    def begin(self, kind, command):
         given = [f"{self.names['OLD']}/{self.names['LV']}" if word == "OLD/LV" else self.names.get(word, word)
-                 for word in table[command].split()]  # fmt: skip
-        return [*command.split(), *given]
+                 for word in COMMANDS[kind][command].split()]  # fmt: skip
+        return self.lvm.begin(*command.split(), *given)
 
     def locked(self, prepared, timeout=SECONDS):
         return lvm_locks(engine.vg_names(prepared.plan.run), self.lvm.lock_directory, timeout)
@@ -142,14 +128,6 @@ class World:
         except (Refused, DeviceError) as error:
             errors.append(error)
 
-    def assert_new_identity(self):
-        """LVM finds the new group where the engine has put it, and nothing to complain of."""
-        own = self.lvm.over(self.loop.path)
-        (seen,) = own.seen()
-        new = expected(with_new_ids(vg_of(self.before), self.ids), self.loop.path)
-        assert seen.lvs == new.lvs and own("vgck") == ""
-        return seen, new
-
 
 def _blank(disk):
     blank = disk.copy()
@@ -174,80 +152,91 @@ def waits_or_has_ended(command):
     return False
 
 
+class Ended(NamedTuple):
+    """What became of a command that has begun while the run stood still."""
+
+    has_waited: bool
+    status: int
+    said: str
+
+
+def beside_the_run(world, kind, command, behind, with_locks=True):
+    """The run has gone on and ended. It must have been well, unless it is `with_locks` no more."""
+    with world.run_under_way(behind, with_locks) as errors:
+        process = world.begin(kind, command)
+        has_waited = waits_or_has_ended(process)
+    ended = Ended(has_waited, *said_by(process))
+    assert not with_locks or errors == [], ended
+    return ended, errors
+
+
+def said_by(process):
+    said = process.communicate(timeout=SECONDS)[0].decode()
+    return process.returncode, said
+
+
 @pytest.mark.states("command", few=2)
 @pytest.mark.parametrize("behind", IN_THE_MIDDLE)
-@pytest.mark.parametrize("command", OF_THE_GROUP)
-def test_a_command_on_the_old_group_waits_and_then_finds_no_such_group(command, behind, world):
-    with world.run_under_way(behind) as errors:
-        process = world.lvm.begin(*world.words(command, OF_THE_GROUP))
-        assert waits_or_has_ended(process)
-    said = process.communicate(timeout=SECONDS)[0].decode()
+@each_of("of the group")
+def test_a_command_on_the_old_group_waits_and_then_finds_no_such_group(kind, command, behind, world):
+    ended, _ = beside_the_run(world, kind, command, behind)
 
-    assert errors == [] and process.returncode != 0, said
-    assert world.loop.disk() == world.after, said
+    assert ended.has_waited and ended.status != 0, ended
+    assert world.loop.disk() == world.after, ended
 
 
 @pytest.mark.states("command", few=2)
-@pytest.mark.parametrize("behind", [JOURNAL, CONTENTS])
-@pytest.mark.parametrize("command", OF_THE_DISK)
-def test_a_command_that_has_read_the_old_group_waits_and_writes_nothing(command, behind, world):
-    with world.run_under_way(behind) as errors:
-        process = world.lvm.begin(*world.words(command, OF_THE_DISK))
-        assert waits_or_has_ended(process)
-    said = process.communicate(timeout=SECONDS)[0].decode()
+@pytest.mark.parametrize("behind", IN_THE_MIDDLE)
+@each_of("of the disk")
+def test_a_command_that_looks_which_group_the_disk_is_in_leaves_volumes_and_group_whole(kind, command, behind, world):
+    """If it has read the old group, it waits and writes nothing."""
+    ended, _ = beside_the_run(world, kind, command, behind)
 
-    assert errors == [] and world.loop.disk() == world.after, said
-
-
-@pytest.mark.states("command")
-@pytest.mark.parametrize("command", OF_THE_DISK)
-def test_a_command_that_has_read_the_new_group_before_the_end_leaves_volumes_and_group_whole(command, world):
-    with world.run_under_way(HEADERS) as errors:
-        process = world.lvm.begin(*world.words(command, OF_THE_DISK))
-        assert waits_or_has_ended(process)
-    said = process.communicate(timeout=SECONDS)[0].decode()
-
-    seen, new = world.assert_new_identity()
-    assert errors == [] and process.returncode == 0, said
+    assert ended.has_waited, ended
+    if behind != HEADERS:
+        assert world.loop.disk() == world.after, ended
+        return
+    own = world.lvm.over(world.loop.path)
+    (seen,), new = own.seen(), expected(with_new_ids(vg_of(world.before), world.ids), world.loop.path)
+    assert ended.status == 0 and seen.lvs == new.lvs and own("vgck") == "", ended
     if command not in ("pvchange -u", "vgimportclone"):  # which are asked for other ids
-        assert (seen.name, seen.vg[1], seen.pvs[0][1]) == (new.name, new.vg[1], new.pvs[0][1]), said
+        assert (seen.name, seen.vg[1], seen.pvs[0][1]) == (new.name, new.vg[1], new.pvs[0][1]), ended
 
 
 @pytest.mark.states("command", few=2)
 @pytest.mark.parametrize("behind", IN_THE_MIDDLE)
-@pytest.mark.parametrize("command", OF_A_FREE_DISK)
-def test_a_command_that_makes_or_wipes_a_pv_does_not_get_the_disk(command, behind, world):
-    with world.run_under_way(behind) as errors:
-        process = world.lvm.begin(*world.words(command, OF_A_FREE_DISK))
-        assert not waits_or_has_ended(process)
-    said = process.communicate(timeout=SECONDS)[0].decode()
+@each_of("of a free disk")
+def test_a_command_that_makes_or_wipes_a_pv_does_not_get_the_disk(kind, command, behind, world):
+    ended, _ = beside_the_run(world, kind, command, behind)
 
-    assert errors == [] and process.returncode != 0, said
-    assert world.loop.disk() == world.after, said
+    assert not ended.has_waited and ended.status != 0, ended
+    assert world.loop.disk() == world.after, ended
+
+
+@pytest.mark.states("command", few=2)
+@pytest.mark.parametrize("behind", IN_THE_MIDDLE)
+@each_of("elsewhere")
+def test_a_command_on_another_group_ends_while_the_run_stands_still(kind, command, behind, world):
+    ended, _ = beside_the_run(world, kind, command, behind)
+
+    assert not ended.has_waited and ended.status == 0, ended
+    assert world.loop.disk() == world.after
 
 
 @pytest.mark.states("command")
-@pytest.mark.parametrize("command", OF_THE_GROUP)
-def test_twin_without_the_locks_the_command_does_harm(command, world):
-    with world.run_under_way(CONTENTS, with_locks=False) as errors:
-        process = world.lvm.begin(*world.words(command, OF_THE_GROUP))
-        assert not waits_or_has_ended(process)
-        said = process.communicate(timeout=SECONDS)[0].decode()
+@each_of("of the group")
+def test_twin_without_the_locks_the_command_does_harm(kind, command, world):
+    ended, errors = beside_the_run(world, kind, command, CONTENTS, with_locks=False)
 
-    assert process.returncode == 0, said
+    assert not ended.has_waited and ended.status == 0, ended
     assert errors or world.loop.disk() != world.after
 
 
 @pytest.mark.parametrize("command", ["pvcreate", "pvremove"])
 def test_twin_without_the_claim_the_command_wipes_the_disk(command, world):
-    process = world.lvm.begin(*world.words(command, OF_A_FREE_DISK))
-    said = process.communicate(timeout=SECONDS)[0].decode()
+    assert said_by(world.begin("of a free disk", command))[0] == 0
 
-    assert process.returncode == 0 and vg_is_gone(world), said
-
-
-def vg_is_gone(world):
-    return world.lvm.over(world.loop.path).attempt("vgs", world.names["OLD"]).status != 0
+    assert world.lvm.over(world.loop.path).attempt("vgs", world.names["OLD"]).status != 0
 
 
 @contextlib.contextmanager
@@ -282,21 +271,6 @@ def test_twin_without_the_locks_a_command_that_read_before_the_run_restores_old_
     assert read_vg(world.loop.disk()).name == world.names["OLD"]
 
 
-@pytest.mark.states("command", few=2)
-@pytest.mark.parametrize("behind", IN_THE_MIDDLE)
-@pytest.mark.parametrize("command", ELSEWHERE)
-def test_a_command_on_another_group_ends_while_the_run_stands_still(command, behind, world):
-    with world.run_under_way(behind) as errors:
-        process = world.lvm.begin(*world.words(command, ELSEWHERE))
-        has_waited = waits_or_has_ended(process)
-        if has_waited:
-            process.kill()
-        said = process.communicate(timeout=SECONDS)[0].decode()
-
-    assert not has_waited and process.returncode == 0, said
-    assert errors == [] and world.loop.disk() == world.after
-
-
 # --- a clone that LVM does not see
 
 
@@ -306,34 +280,17 @@ def unseen(lvm, loops, tmp_path):
 
 
 @pytest.mark.states("command")
-@pytest.mark.parametrize("command", [*OF_THE_GROUP, *OF_THE_DISK, *OF_A_FREE_DISK])
-def test_a_clone_that_lvm_does_not_see_needs_no_lock_and_commands_on_its_original_wait_for_nothing(command, unseen):
-    tables = {**OF_THE_GROUP, **OF_THE_DISK, **OF_A_FREE_DISK}
-    with unseen.run_under_way(CONTENTS, with_locks=False) as errors:
-        process = unseen.lvm.begin(*unseen.words(command, tables))
-        has_waited = waits_or_has_ended(process)
-        if has_waited:
-            process.kill()
-        said = process.communicate(timeout=SECONDS)[0].decode()
+@each_of("of the group", "of the disk", "of a free disk")
+def test_a_clone_that_lvm_does_not_see_needs_no_lock_and_commands_on_its_original_wait_for_nothing(
+    kind, command, unseen
+):
+    ended, errors = beside_the_run(unseen, kind, command, CONTENTS, with_locks=False)
 
-    assert not has_waited, said
-    assert errors == [] and unseen.loop.disk() == unseen.after, said
+    assert not ended.has_waited and errors == [], ended
+    assert unseen.loop.disk() == unseen.after, ended
 
 
-def test_a_command_that_read_the_original_before_the_run_writes_to_the_original_alone(unseen):
-    with unseen.loop.open() as device:
-        prepared = engine.prepare(device, dice("new ids"))
-        with asking(unseen):
-            engine.resignature(device, prepared)
+def test_twin_with_the_locks_of_its_names_a_command_on_the_original_waits(unseen):
+    ended, _ = beside_the_run(unseen, "of the group", "lvcreate", CONTENTS)
 
-    assert unseen.loop.disk() == unseen.after
-
-
-@pytest.mark.parametrize("command", ["lvcreate", "vgchange"])
-def test_twin_with_the_locks_of_its_names_a_command_on_the_original_waits(command, unseen):
-    with unseen.run_under_way(CONTENTS) as errors:
-        process = unseen.lvm.begin(*unseen.words(command, OF_THE_GROUP))
-        assert waits_or_has_ended(process)
-    said = process.communicate(timeout=SECONDS)[0].decode()
-
-    assert errors == [] and process.returncode == 0, said
+    assert ended.has_waited and ended.status == 0, ended

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Real LVM2 judges LUNs that were resignatured on a loop device."""
 
-from functools import partial
-
 import pytest
 
 from kit import builder, golden
@@ -14,6 +12,7 @@ from kit.judges import (
     dice,
     expected,
     resignature,
+    undo,
     vg_of,
     with_new_ids,
 )
@@ -22,105 +21,104 @@ from kit.reader import essence, renamed
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused
 
-
-def built(make, **options):
-    return make(**options).disk
-
-
 LUNS = {
-    "golden one": lambda: golden.load("one").disk,
     "golden chain": lambda: golden.load("chain").disk,
     "golden tree": lambda: golden.load("tree").disk,
-    "two areas": partial(built, builder.two_metadata_areas),
-    "second area ignored": partial(built, builder.two_metadata_areas, second_area="ignored"),
-    "wrapped text": partial(built, builder.wrapped_text),
-    "fragmented": partial(built, builder.fragmented_locators),
-    "five deep": partial(built, builder.five_deep_with_raw_root),
-    "qcow2": partial(built, builder.qcow2_chain),
-    "everything": partial(built, builder.everything),
-    "500 VDIs": partial(built, builder.many_vdis, count=500, chained=True),
-    "4 KiB sectors": partial(built, builder.four_k),
-    "label of version 0": partial(built, builder.one_vhd, ext_version=0, style="2.02"),
-    "label of version 1": partial(built, builder.one_vhd, ext_version=1, style="2.02"),
-    "label in sector 3": partial(built, builder.one_vhd, label_sector=3),
+    "two areas": lambda: builder.two_metadata_areas().disk,
+    "second area ignored": lambda: builder.two_metadata_areas(second_area="ignored").disk,
+    "wrapped text": lambda: builder.wrapped_text().disk,
+    "qcow2": lambda: builder.qcow2_chain().disk,
+    "everything": lambda: builder.everything().disk,
+    "500 VDIs": lambda: builder.many_vdis(count=500, chained=True).disk,
+    "4 KiB sectors": lambda: builder.four_k().disk,
+    "label of version 0": lambda: builder.one_vhd(ext_version=0, style="2.02").disk,
+    "label of version 1": lambda: builder.one_vhd(ext_version=1, style="2.02").disk,
+    "label in sector 3": lambda: builder.one_vhd(label_sector=3).disk,
 }
 OLD_LABELS = ("label of version 0", "label of version 1")
 IGNORED = {"second area ignored": 1}
 
-OTHER_NAME = "VG_XenStorage-0a0b0c0d-0000-4000-8000-000000000002"
+
+class World:
+    """A LUN on a loop device, and LVM that sees it; `warnings` is what LVM says of it, before and after."""
+
+    def __init__(self, name, lvm, loops):
+        self.before, self.ignored = LUNS[name](), IGNORED.get(name, 0)
+        self.warnings = OLD_HEADER if name in OLD_LABELS else ()
+        self.loop, self.old = loops(self.before), vg_of(self.before)
+        self.own = lvm.over(self.loop.path)
+
+    def headers(self):
+        return self.own.headers(self.loop.path, self.old.label.sector)
+
+    def expected(self, vg):
+        return expected(vg, self.loop.path, self.ignored)
 
 
-@pytest.fixture(params=LUNS)
-def case(request):
-    return request.param
-
-
-@pytest.fixture
-def before(case):
-    return LUNS[case]()
-
-
-@pytest.fixture
-def warnings(case):
-    """What LVM says of a LUN, before and after."""
-    return OLD_HEADER if case in OLD_LABELS else ()
-
-
-@pytest.mark.states("case", few=4)
-def test_lvm_sees_the_same_volume_group_with_new_ids_finds_nothing_to_complain_and_goes_on(
-    case, before, warnings, lvm, loops
+@pytest.mark.states("name", few=4)
+@pytest.mark.parametrize("name", LUNS)
+def test_lvm_sees_the_same_volume_group_with_new_ids_beside_the_original_or_old_ones_again_and_goes_on(
+    name, lvm, loops
 ):
-    loop, label, ignored = loops(before), vg_of(before).label, IGNORED.get(case, 0)
-    own = lvm.over(loop.path)
-    assert own.listed(warnings) == (expected(vg_of(before), loop.path, ignored),)
-    headers = own.headers(loop.path, label.sector)
-    geometry = [headers[key] for key in GEOMETRY]
+    world = World(name, lvm, loops)
+    own, loop, warnings, old = world.own, world.loop, world.warnings, world.old
+    original = loops(world.before)
+    both, there = lvm.over(original.path, loop.path), expected(old, original.path, world.ignored)
+    assert own.listed(warnings) == (world.expected(old),)
+    geometry = [world.headers()[key] for key in GEOMETRY]
 
     ids = resignature(loop).ids
 
-    new = expected(with_new_ids(vg_of(before), ids), loop.path, ignored)
+    new = world.expected(with_new_ids(old, ids))
     assert own.listed(warnings) == own.seen(warnings) == (new,)
     assert own("vgck", warnings=warnings) == own("vgck", new.name, warnings=warnings) == ""
-    assert own("pvck", "--labelsector", str(label.sector), loop.path).count("Found") == 1 + len(label.mdas)
+    assert own("pvck", "--labelsector", str(old.label.sector), loop.path).count("Found") == 1 + len(old.label.mdas)
     assert_lvm_member(loop.path, new.pvs[0][1])
-    assert own.attempt("vgck", vg_of(before).name).stderr == (
-        f'Volume group "{vg_of(before).name}" not found',
-        f"Cannot process volume group {vg_of(before).name}",
-    )
-    assert_areas_are_the_original_ones(own.headers(loop.path, label.sector), geometry, before, ids, ignored)
-    assert_bytes_are_those_of_a_disk_in_memory(loop, before, ids)
+    complaints = f'Volume group "{old.name}" not found', f"Cannot process volume group {old.name}"
+    assert own.attempt("vgck", old.name).stderr == complaints
+    assert_areas_are_the_original_ones(world, geometry, with_new_ids(old, ids))
+    assert_bytes_are_those_of_a_disk_in_memory(world, ids)
     assert loop.inspect().state == engine.RESIGNATURED
+    assert both.seen(warnings) == tuple(sorted([there, new]))
+    assert both("vgck", warnings=warnings) == ""
 
-    own.create(new.name, NEW_LV, warnings=warnings)
+    undo(loop)
+    if name not in OLD_LABELS:  # LVM keeps a label that has become one of today's
+        assert own.listed() == (world.expected(old),)
+    assert own("vgck", warnings=warnings) == "" and loop.inspect().state == engine.CLEAN
 
+    resignature(loop)
+    both.create(new.name, NEW_LV, warnings=warnings)
+    with_lv = {vg.name: vg.lv_names for vg in both.seen(warnings)}
+    assert with_lv == {new.name: new.lv_names | {NEW_LV}, old.name: there.lv_names}
+    assert original.disk() == world.before
     found = loop.inspect()
     assert found.state == engine.RESIGNATURED
-    if case not in OLD_LABELS:
+    if name not in OLD_LABELS:
         assert found.problem is None and NEW_LV in [lv.name for lv in found.lun.vg.lvs]
         changed = loop.disk()
-        with loop.open() as device, pytest.raises(Refused, match="cannot be undone: LVM has changed the volume group"):
-            engine.undo(device, dice("undo"))
+        with pytest.raises(Refused, match="cannot be undone: LVM has changed the volume group"):
+            undo(loop)
         assert loop.disk() == changed
 
 
-def assert_areas_are_the_original_ones(headers, geometry, before, ids, ignored):
+def assert_areas_are_the_original_ones(world, geometry, new):
     """With one text in each, and no change under way."""
-    new = with_new_ids(vg_of(before), ids)
+    headers = world.headers()
     assert [headers[key] for key in GEOMETRY] == geometry
-    read = len(new.label.mdas) - ignored
-    assert headers["texts"] == [f"vgname {new.name} seqno {new.seqno}"] * read
+    assert headers["texts"] == [f"vgname {new.name} seqno {new.seqno}"] * (len(new.label.mdas) - world.ignored)
     for number, area in enumerate(new.label.mdas, 1):
         header = f"mda_header_{number}."
         assert (headers[header + "start"], headers[header + "size"]) == (str(area.offset), str(area.length))
         assert [headers[header + "raw_locn[1]." + key] for key in ("offset", "size")] == ["0", "0"]
 
 
-def assert_bytes_are_those_of_a_disk_in_memory(loop, before, ids):
-    in_memory, after = before.copy(), loop.disk()
+def assert_bytes_are_those_of_a_disk_in_memory(world, ids):
+    in_memory, after = world.before.copy(), world.loop.disk()
     engine.resignature(in_memory, engine.prepare(in_memory, dice("new ids")))
     assert after == in_memory
-    with_dashes = {dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}
-    assert essence(after) == renamed(essence(before), {**ids.uuids, **with_dashes})
+    names = {**ids.uuids, **{dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}}
+    assert essence(after) == renamed(essence(world.before), names)
 
 
 def test_without_a_resignature_lvm_does_complain_of_the_clone(lvm, loops):
@@ -128,33 +126,6 @@ def test_without_a_resignature_lvm_does_complain_of_the_clone(lvm, loops):
     both = lvm.over(loops(before).path, loops(before).path)
 
     assert any("Not using device" in line for line in both.attempt("vgs").stderr)
-
-
-@pytest.mark.states("case")
-def test_original_and_clone_are_two_volume_groups_side_by_side_and_lvm_goes_on_with_both(
-    case, before, warnings, lvm, loops
-):
-    ignored = IGNORED.get(case, 0)
-    original, clone = loops(before), loops(before)
-    both, own = lvm.over(original.path, clone.path), lvm.over(clone.path)
-    old = expected(vg_of(before), original.path, ignored)
-    new = expected(with_new_ids(vg_of(before), resignature(clone).ids), clone.path, ignored)
-    name = new.name
-    assert both.seen(warnings) == tuple(sorted([old, new]))
-    assert both("vgck", warnings=warnings) == ""
-
-    both.create(name, NEW_LV, warnings=warnings)
-    with_lv = {vg.name: vg.lv_names for vg in both.seen(warnings)}
-    both.remove(name, NEW_LV)
-    both("vgrename", name, OTHER_NAME, warnings=warnings)
-    both("vgrename", OTHER_NAME, name, warnings=warnings)
-
-    assert with_lv == {name: new.lv_names | {NEW_LV}, old.name: old.lv_names}
-    (now,) = own.seen()
-    assert now._replace(vg=new.vg, pvs=new.pvs) == new
-    assert (now.name, now.vg[1], now.pvs[0][:2]) == (name, new.vg[1], new.pvs[0][:2])
-    assert own("vgck") == both("vgck", warnings=warnings) == ""
-    assert original.disk() == before
 
 
 def test_lvm_writes_over_the_journal_without_complaint_when_its_rings_come_round(lvm, loops):
@@ -165,47 +136,21 @@ def test_lvm_writes_over_the_journal_without_complaint_when_its_rings_come_round
     (new,) = own.seen()
     assert loop.inspect().run is not None
 
-    offsets, turns = [text_offset(own, loop)], 0
+    offsets, turns = [], 0
     while turns < 2:
         assert len(offsets) < 100, "the ring does not come round"
+        offsets.append(int(own.headers(loop.path)["mda_header_1.raw_locn[0].offset"]))
+        turns += len(offsets) > 1 and offsets[-1] < offsets[-2]
         own.create(name, NEW_LV)
-        offsets.append(text_offset(own, loop))
         own.remove(name, NEW_LV)
-        turns += offsets[-1] < offsets[-2]
 
     (now,) = own.seen()
     assert now._replace(vg=new.vg) == new
-    assert own("vgck") == ""
-    assert own("pvck", loop.path)
+    assert own("vgck") == "" and own("pvck", loop.path)
     assert_lvm_member(loop.path, new.pvs[0][1])
     found = loop.inspect()
     assert (found.state, found.run) == (engine.RESIGNATURED, None)
     with loop.open() as device:
         assert isinstance(engine.prepare(device, dice("again")), engine.AlreadyDone)
-        with pytest.raises(Refused, match="cannot be undone: LVM has reclaimed the space of the journal"):
-            engine.undo(device, dice("undo"))
-
-
-def text_offset(own, loop):
-    """Where the committed text lies in the first metadata area."""
-    return int(own.headers(loop.path)["mda_header_1.raw_locn[0].offset"])
-
-
-@pytest.mark.states("name")
-@pytest.mark.parametrize("name", ["golden tree", "two areas", "wrapped text", "4 KiB sectors", "500 VDIs"])
-def test_after_an_undo_lvm_sees_the_volume_group_it_saw_before(name, lvm, loops):
-    before = LUNS[name]()
-    loop = loops(before)
-    own = lvm.over(loop.path)
-    old = own.listed()
-    resignature(loop)
-
-    with loop.open() as device:
-        engine.undo(device, dice("undo"))
-
-    assert own.listed() == old == (expected(vg_of(before), loop.path),)
-    assert own("vgck") == ""
-    assert_lvm_member(loop.path, old[0].pvs[0][1])
-    assert loop.inspect().state == engine.CLEAN
-    own.create(old[0].name, NEW_LV)
-    assert own("vgck") == ""
+    with pytest.raises(Refused, match="cannot be undone: LVM has reclaimed the space of the journal"):
+        undo(loop)

@@ -4,134 +4,198 @@
 LVM        lists the volume, takes it for sound, and goes on: lvcreate, lvextend, lvreduce, lvremove
 libvhdi    reads headers and block table of the VHD
 qemu-img   knows no bitmaps of VHDs, so it is asked where nothing has been on the extents, and no slot is given away;
-           of QCOW2 it checks everything, where LVM says that the volume lies
+           of QCOW2 it checks everything, where LVM says that the volume lies, and fills the disk within its volume
 """
 
 import json
+import random
+import subprocess
 
 import pytest
+from volumes import blocks_of, by_qemu, info, take_out, vhdiinfo
 
 from kit import reader
-from kit.chains import BLOCK, flatten
-from kit.chains.flat import digest
+from kit.chains import flatten
 from kit.chains.judge import check
+from kit.chains.lun import Lun
+from kit.chains.qcow2 import Image
 from kit.chains.qcow2 import flatten as flatten_qcow2
 from kit.chains.random_chain import random_chain
 from kit.chains.random_qcow2 import random_qcow2
 from kit.cuts import entropy
-from kit.judges import NEW_LV, Loop, expected, extract, lv_ranges, run, vg_of
+from kit.judges import NEW_LV, expected, lv_ranges, run, vg_of
 from relvmoiscsi import engine
 from relvmoiscsi.engine import OneVdiRequest
+from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.resignature.merge import qcow2_image as image
 
-pytestmark = pytest.mark.root
-CHAINS = {f"vhd {seed}": lambda seed=seed: random_chain(seed, bat_entries=4096, free=40, depth=3) for seed in range(4)}
-CHAINS.update({f"qcow2 {seed}": lambda seed=seed: random_qcow2(seed, depth=3, free=40) for seed in range(4)})
-
-
-class OnLoop:
-    """A chain that has become one VDI, on a loop device."""
-
-    def __init__(self, loop: Loop, chain) -> None:
-        self.loop, self.chain = loop, chain
-        with open_device(loop.path, writable=True) as device:
-            self.prepared = engine.prepare(device, entropy(0), engine.ResignatureRequest(one=OneVdiRequest()))
-            engine.resignature(device, self.prepared)
-        (self.name,) = [lv.name for lv in vg_of(loop.disk()).lvs if reader.kind_of(lv.name) in ("vhd", "qcow2")]
-
-    def guest(self):
-        read = flatten if self.name.startswith("VHD") else flatten_qcow2
-        return read(self.loop.disk(), self.name)
-
-    def extracted(self, own, path):
-        (seen,) = own.seen()
-        extract(self.loop.disk(), lv_ranges(seen, self.name), path)
-        return path
+MIB = 1 << 20
+#: VHDs of which no slot is given away, and nothing has been on the extents; any QCOW2
+PLAIN = {"bat_entries": 4096, "free": 40, "stale": False, "odd": False, "grown": False, "depth": 3}
+CHAINS = [(random_chain, seed, PLAIN) for seed in (1, 2, 4, 6, 9, 12)]
+CHAINS += [(random_qcow2, seed, {"depth": 3, "free": 40}) for seed in range(4)]
 
 
-@pytest.fixture(params=CHAINS)
-def one(request, loops):
-    chain = CHAINS[request.param]()
-    return OnLoop(loops(chain.disk), chain)
+def become_one(device):
+    prepared = engine.prepare(device, entropy(0), engine.ResignatureRequest(one=OneVdiRequest()))
+    engine.resignature(device, prepared)
+    return prepared
 
 
-@pytest.mark.states(few=1)
-def test_lvm_accepts_the_result_and_goes_on_with_it(one, lvm):
-    own = lvm.over(one.loop.path)
-    vg = vg_of(one.loop.disk())
-    seen = expected(vg, one.loop.path)
+@pytest.mark.states("seed", few=2)
+@pytest.mark.parametrize("make, seed, options", CHAINS)
+def test_lvm_libvhdi_and_qemu_accept_the_result_and_lvm_goes_on_with_it(make, seed, options, loops, lvm, tmp_path):
+    chain = make(seed, **options)
+    flat, loop = chain.flats[chain.leaf], loops(chain.disk)
+    own = lvm.over(loop.path)
+
+    with open_device(loop.path, writable=True) as device:
+        prepared = become_one(device)
+
+    vg = vg_of(loop.disk())
+    (name,) = [lv.name for lv in vg.lvs if lv.name != "MGT"]
+    seen = expected(vg, loop.path)
     assert own.listed() == own.seen() == (seen,)
-    assert seen.lv_names == {"MGT", one.name}
-    assert own("vgck") == "" and own("pvck", one.loop.path)
+    assert own("vgck") == "" and own("pvck", loop.path)
+    path = take_out(loop, lvm, tmp_path / "volumes", kinds=(name,))[name]
+    if make is random_chain:
+        fields = vhdiinfo(path)
+        assert (fields["Disk type"], fields.get("Parent filename")) == ("Dynamic", None)
+        assert f"({flat.size} bytes)" in fields["Media size"]
+        assert fields["Identifier"] == reader.read_sr(loop.disk()).vhd(name).uuid
+        assert info(path, "-f", "vpc")["virtual-size"] == flat.size
+        there = check(loop.disk(), name).allocated
+        assert there == prepared.cost.blocks, "chance has changed: a slot was given away; look for another seed"
+        assert blocks_of(by_qemu(path)) == flat.blocks
+    else:
+        checked(path)
+        assert blocks_of(by_qemu(path, "qcow2")) == flat.blocks
 
+    def length():
+        return sum(part.length for part in lv_ranges(own.seen()[0], name))
+
+    def guest():
+        return (flatten if make is random_chain else flatten_qcow2)(loop.disk(), name)
+
+    volume, before = f"{vg.name}/{name}", length()
     own.create(vg.name, NEW_LV)
-    assert own.seen()[0].lv_names == seen.lv_names | {NEW_LV}
-    own("lvextend", "-l", "+1", f"{vg.name}/{one.name}")
-    assert sum(part.length for part in lv_ranges(own.seen()[0], one.name)) == size_of(seen, one.name) + (4 << 20)
-    if one.name.startswith("QCOW2"):  # of a VHD the last sector is the footer's, which SM writes then
-        assert one.guest() == one.chain.flats[one.chain.leaf]
-    own("lvreduce", "-f", "-l", "-1", f"{vg.name}/{one.name}")
-    assert one.guest() == one.chain.flats[one.chain.leaf]
+    own("lvextend", "-l", "+1", volume)
+    assert length() == before + 4 * MIB
+    if make is random_qcow2:  # of a VHD the last sector is the footer's, which SM writes then
+        assert guest() == flat
+    own("lvreduce", "-f", "-l", "-1", volume)
+    assert guest() == flat
     own.remove(vg.name, NEW_LV)
     assert own.seen()[0].lvs == seen.lvs
-    own.remove(vg.name, one.name)
-    assert own.seen()[0].lv_names == {"MGT"}
-    assert own("vgck") == ""
+    own.remove(vg.name, name)
+    assert own.seen()[0].lv_names == {"MGT"} and own("vgck") == ""
 
 
-def size_of(seen, name):
-    return sum(part.length for part in lv_ranges(seen, name))
+# -- QCOW2 in files: room for what a guest may write ------------------------------------------------------------------
 
 
-def on(loops, chain):
-    return loops(chain.disk), chain
+def checked(path):
+    """What `qemu-img check` says; neither errors nor leaks."""
+    found = json.loads(run("qemu-img", "check", "-f", "qcow2", "--output=json", str(path)))
+    assert not [key for key in ("corruptions", "leaks", "check-errors") if found.get(key)], found
+    return found
 
 
-def blocks_of(path):
-    """Of a raw image: SHA-256 by the number of each block of 2 MiB that is not all zero."""
-    data = path.read_bytes()
-    blocks = {at // BLOCK: data[at : at + BLOCK] for at in range(0, len(data), BLOCK)}
-    return {number: digest(block) for number, block in blocks.items() if any(block)}
+def as_files(disk, folder):
+    """The volumes of an SR as files, and parents are files as well."""
+    folder.mkdir()
+    lun = Lun.read(disk)
+    for volume in lun.volumes.values():
+        (folder / volume.name).write_bytes(volume.read(0, volume.size))
+    for volume in lun.volumes.values():
+        parent = Image(volume).parent if volume.name.startswith("QCOW2-") else ""
+        if parent:
+            kind = "raw" if parent.startswith("LV-") else "qcow2"
+            path = str(folder / volume.name)
+            run("qemu-img", "rebase", "-u", "-f", "qcow2", "-F", kind, "-b", str(folder / parent), path)
 
 
-@pytest.mark.states(few=1)
-@pytest.mark.parametrize("seed", range(4))
-def test_libvhdi_reads_the_vhd_as_one_without_a_parent(seed, loops, lvm, tmp_path):
-    one = OnLoop(*on(loops, random_chain(seed, bat_entries=4096, free=40, grown=False)))
-
-    said = run("vhdiinfo", str(one.extracted(lvm.over(one.loop.path), tmp_path / "image")))
-
-    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in said.splitlines())}
-    assert fields["Disk type"] == "Dynamic"
-    assert f"({one.chain.flats[one.chain.leaf].size} bytes)" in fields["Media size"]
-    assert fields["Identifier"] == reader.read_sr(one.loop.disk()).vhd(one.name).uuid
-    assert not fields.get("Parent filename")
+def made_one(chain, folder):
+    """The path of the image that the chain becomes, in a folder of its own."""
+    disk = chain.disk.copy()
+    become_one(disk)
+    (volume,) = engine.inspect(disk).lun.disks().values()
+    as_files(disk, folder)
+    return folder / volume.name.text
 
 
-@pytest.mark.states(few=1)
-@pytest.mark.parametrize("seed", (1, 2, 4, 6, 9, 12))
-def test_qemu_reads_the_vhd_where_no_slot_was_given_away(seed, loops, lvm, tmp_path):
-    one = OnLoop(*on(loops, random_chain(seed, bat_entries=4096, free=40, stale=False, odd=False, depth=3)))
-    there = check(one.loop.disk(), one.name).allocated
-    assert there == one.prepared.cost.blocks, "chance has changed: a slot was given away; look for another seed"
-    image = one.extracted(lvm.over(one.loop.path), tmp_path / "image")
+@pytest.mark.states(few=2)
+@pytest.mark.parametrize("seed", range(8))
+def test_qemu_reads_the_same_and_fills_the_disk_within_its_volume(seed, tmp_path):
+    chain = random_qcow2(seed)
+    as_files(chain.disk, tmp_path / "old")
 
-    run("qemu-img", "convert", "-f", "vpc", "-O", "raw", str(image), str(tmp_path / "flat"))
+    new, old = made_one(chain, tmp_path / "new"), tmp_path / "old" / chain.leaf
 
-    assert json.loads(run("qemu-img", "info", "--output=json", "-f", "vpc", str(image)))["virtual-size"] == (
-        one.chain.flats[one.chain.leaf].size
-    )
-    assert blocks_of(tmp_path / "flat") == dict(one.chain.flats[one.chain.leaf].blocks)
+    assert checked(new)["image-end-offset"] <= new.stat().st_size
+    assert info(old, "-f", "qcow2")["virtual-size"] == info(new, "-f", "qcow2")["virtual-size"]
+    run("qemu-img", "compare", "-f", "qcow2", "-F", "qcow2", str(old), str(new))
+    is_thick = new.stat().st_size >= clusters.formula_size(chain.flats[chain.leaf].size)
+    fills(chain, new, seed, is_zeroed=is_thick)
 
 
-@pytest.mark.states(few=1)
-@pytest.mark.parametrize("seed", range(4))
-def test_qemu_checks_the_qcow2_where_lvm_says_that_it_lies(seed, loops, lvm, tmp_path):
-    one = OnLoop(*on(loops, random_qcow2(seed, free=40)))
-    image = one.extracted(lvm.over(one.loop.path), tmp_path / "image")
+def fills(chain, path, seed, is_zeroed=False):
+    """A guest writes everywhere, in pieces of many clusters and of few; a thin volume is made as large as SM does.
 
-    said = json.loads(run("qemu-img", "check", "-f", "qcow2", "--output=json", str(image)))
-    run("qemu-img", "convert", "-f", "qcow2", "-O", "raw", str(image), str(tmp_path / "flat"))
+    If asked to, it has first written zeros where there is nothing: tapdisk has QEMU give up the places of such.
+    """
+    size, wanted = chain.flats[chain.leaf].size, bytearray(by_qemu(path, "qcow2"))
+    with open(str(path), "r+b") as file:
+        bits = int.from_bytes(file.read(24)[20:], "big")
+        room = -(-max(clusters.formula_size(size), clusters.full_size(size, 1 << bits)) // (4 * MIB)) * 4 * MIB
+        file.truncate(max(room, path.stat().st_size))
+    room, dice, commands, at = path.stat().st_size, random.Random(seed), [], 0
+    while at < size:
+        length = min(dice.choice((1, 4, 16, 16)) << bits, size - at)
+        commands.append((at, length, dice.randrange(1, 256)))
+        at += length
+    dice.shuffle(commands)
+    asked = ""
+    for part in json.loads(run("qemu-img", "map", "--output=json", str(path))) if is_zeroed else ():
+        asked += f"write -z -u {part['start']} {part['length']}\n" if part["zero"] else ""
+    for at, length, byte in commands:
+        asked += f"write -P {byte} {at} {length}\n"
+        wanted[at : at + length] = bytes([byte]) * length
+    said = subprocess.run(["qemu-io", "-f", "qcow2", str(path)], input=asked.encode(), stdout=-1, stderr=-2, check=True)
+    assert b"rror" not in said.stdout and b"o space" not in said.stdout, said.stdout
+    assert path.stat().st_size == room, "the file has grown past its volume"
+    checked(path)
+    assert by_qemu(path, "qcow2") == wanted
 
-    assert not [key for key in ("corruptions", "leaks", "check-errors") if said.get(key)], said
-    assert blocks_of(tmp_path / "flat") == dict(one.chain.flats[one.chain.leaf].blocks)
+
+#: a volume without a cluster to spare, of which much is dead
+TIGHT = {"depth": 2, "bits": 16, "clusters": 187, "full": True, "busy": 0.3, "thick": True, "zeros": 1.0, "leaks": 0,
+         "raw": False, "mixed": False, "grown": False, "empty": 0.0, "odd": False, "free": 8}  # fmt: skip
+
+
+def test_with_dead_clusters_in_pieces_the_disk_does_not_fit_into_its_volume(tmp_path, monkeypatch):
+    """The negative control: counts alone tell QEMU where it may write, and that is not enough."""
+    chain, every = random_qcow2(1, **TIGHT), image.layouts
+    monkeypatch.setattr(image, "layouts", lambda *arguments: list(every(*arguments))[-1:])
+    fills(chain, made_one(chain, tmp_path / "right"), 1)
+    monkeypatch.setattr(image, "_give_away", lambda *_: None)
+
+    with pytest.raises(AssertionError, match="grown past its volume"):
+        fills(chain, made_one(chain, tmp_path / "wrong"), 1)
+
+
+SIZES = (512 * 3, 5 * MIB, (10 << 30) + 65536, 2 << 40, 17589500641280)
+#: qemu-img makes no images of that size with tiny clusters
+SHAPES = [(size, cluster) for cluster in (4096, 65536, 2 * MIB) for size in SIZES if cluster > 4096 or size <= 1 << 40]
+
+
+@pytest.mark.parametrize("size, cluster", SHAPES)
+def test_how_large_a_full_image_is_by_qemu_img(size, cluster):
+    asked = ("measure", "-O", "qcow2", "--output=json", "-o", f"cluster_size={cluster}", "--size", str(size))
+
+    said = json.loads(run("qemu-img", *asked))
+
+    assert clusters.full_size(size, cluster) == said["fully-allocated"]
+    if cluster == clusters.SM_CLUSTER_BYTES:
+        assert clusters.formula_size(size) == size + said["required"]

@@ -3,7 +3,7 @@
 
 import pytest
 
-from kit.packages import Packages
+from kit.rpm_tools import Packages
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,12 @@
 import contextlib
 import itertools
 
+from kit import golden
+
 from . import initiator, luns
 from .command import HANGS, read, settle, until, write
-from .guest import event_activation
 from .lio import Lun, Target
 from .restore import restore
-from .secrets import Watcher
 from .world import World, assert_untouched
 
 WWIDS = "/etc/multipath/wwids"
@@ -37,102 +37,67 @@ class Lab:
     """A host and its storage, for one test. `clear` takes away what was made here, and nothing of another Lab."""
 
     def __init__(self, guest):
-        self.guest = guest
-        self.syslog = guest.syslog
+        self.guest, self.syslog = guest, guest.syslog
         self._others = {iqn for iqn, _ in initiator.sessions()}, luns.names()  #: sessions and files: they stay
-        self._targets = []
-        self._luns = []
-        self._threads = []
-        self._srs = []
-        self._mark = guest.syslog.mark()
+        self._targets, self._luns, self._threads, self._srs = [], [], [], []
+        self.mark = len(self.syslog.lines)  #: in the log, where this test begins
 
     # -- storage ----------------------------------------------------------------------------------------------------
 
     def image(self, kind, name=None):
         """A golden LUN as a new file: "one", "chain" or "tree"."""
-        return luns.from_golden(kind, name)
-
-    def blank(self, name, size=64 << 20):
-        """A new file of zeros; `size` in bytes."""
-        return luns.blank(name, size)
-
-    def disk(self, disk, name):
-        """A new file with a disk of tests/kit, such as `builder.one_vhd().disk`."""
-        return luns.from_disk(disk, name)
+        return luns.from_disk(golden.load(kind).disk, name or kind + ".img")
 
     def target(self, *lun_list, iqn=None, **options):
         """A target that is up; LUNs without a number of their own get 0, 1, ... `options`: see lio.Target."""
         for number, lun in enumerate(lun_list):
             lun.number = lun.number or number
-        target = Target(iqn or f"iqn.2026-01.lab:t{next(_TARGETS)}", lun_list, **options)
-        self._targets.append(target)
-        return target.create()
+        self._targets.append(Target(iqn or f"iqn.2026-01.lab:t{next(_TARGETS)}", lun_list, **options))
+        return self._targets[-1].create()
 
     def lun(self, image, **options):
         """A LUN on an image; `options`: see lio.Lun."""
         self._luns.append(Lun(image.path, **options))
         return self._luns[-1]
 
-    def digest(self, lun):
-        """Stands for what a LUN holds."""
-        return luns.Image(lun.path).digest()
-
     # -- the host ---------------------------------------------------------------------------------------------------
 
     def attach(self, target, lun, uuid):
-        """The SR on `lun` is in use on this host, until this Lab is cleared."""
+        """The SR on `lun` is in use on this host, until its `detach` or until this Lab is cleared."""
         self._srs.append(initiator.AttachedSr(target, lun, uuid))
-        return self._srs[-1].attach()
-
-    def attached(self, target, lun, uuid):
-        """Context: the SR on `lun` is in use on this host."""
-        self._srs.append(initiator.AttachedSr(target, lun, uuid))
-        return initiator.attached(self._srs[-1])
+        return self._srs[-1]
 
     def smlog(self):
         """Texts logged to LOCAL2 in this test."""
-        return self.syslog.smlog(self._mark)
-
-    def world(self):
-        return World.now()
-
-    def event_activation(self):
-        """Context: LVM activates what appears."""
-        return event_activation()
-
-    def secrets(self):
-        """Context: what the command lines and environments of all processes say."""
-        return Watcher()
+        return self.syslog.smlog(self.mark)
 
     @contextlib.contextmanager
     def untouched(self, except_for=()):
         """Context: the world is the same at its end, whatever happens within."""
         before = World.now()
-        yield before
-        assert_untouched(before, except_for=except_for)
+        yield
+        assert_untouched(before, except_for)
 
     @contextlib.contextmanager
-    def multipathing(self, *scsi_ids, paths=2):
-        """Context: multipathd runs and `scsi_ids` have maps of so many paths; at its end wwids is what it was."""
+    def multipathing(self, *scsi_ids):
+        """Context: multipathd runs and `scsi_ids` have maps of two paths; at its end wwids is what it was."""
         wwids = read(WWIDS)
         self.guest.multipathd.start()
         try:
             for scsi_id in scsi_ids:
-                until(lambda it=scsi_id: len(initiator.multipath_map(it) or ()) == paths, "map of " + scsi_id)
+                until(lambda it=scsi_id: len(initiator.multipath_map(it) or ()) == 2, "map of " + scsi_id)
             settle()
-            yield self.guest.multipathd
+            yield
         finally:
             self.guest.multipathd.stop()
             write(WWIDS, wwids + "\n")
 
-    # -- calls ------------------------------------------------------------------------------------------------------
+    # -- calls, and the end -------------------------------------------------------------------------------------------
 
     def begin(self, thread):
         """Start a thread of the test. It has ended before anything that it may use is taken away."""
         self._threads.append(thread)
         thread.start()
-
-    # -- the end ----------------------------------------------------------------------------------------------------
 
     def end_calls(self, seconds=HANGS):
         """Mend the LUNs, and wait until the threads of the test have ended, whatever became of the test."""

@@ -4,49 +4,30 @@
 import os
 import subprocess
 import time
+from typing import NamedTuple
 
 #: never a pyenv shim in front of a system program
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class Result:
-    """What a program said; `output` is stdout and stderr together, as text."""
-
-    def __init__(self, argv, status, out, err):
-        self.argv = argv
-        self.status = status
-        self.out = out
-        self.err = err
-
-    @property
-    def output(self):
-        return self.out + self.err
-
-    def __repr__(self):
-        return "$ {}\nexit status {}\n{}".format(" ".join(self.argv), self.status, self.output)
-
-
 #: seconds after which something hangs: so long that a busy machine is never taken for one that does
 HANGS = 600
+
+
+class Result(NamedTuple):
+    """What a program said."""
+
+    status: int
+    out: str
+    err: str
 
 
 def run(*argv, check=True, timeout=HANGS, env=None, stdin=""):
     """Run a program to its end; AssertionError with all it said if it fails and `check` is on. Seconds: `timeout`."""
     argv = [str(word) for word in argv]
-    whole_env = dict(os.environ, PATH=PATH, LC_ALL="C", LVM_SUPPRESS_FD_WARNINGS="1")
-    whole_env.update(env or {})
-    done = subprocess.run(
-        argv,
-        input=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-        timeout=timeout,
-        env=whole_env,
-        check=False,
-    )
-    result = Result(argv, done.returncode, done.stdout, done.stderr)
-    assert not check or result.status == 0, repr(result)
+    env = {**os.environ, "PATH": PATH, "LC_ALL": "C", "LVM_SUPPRESS_FD_WARNINGS": "1", **(env or {})}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "universal_newlines": True}
+    done = subprocess.run(argv, input=stdin, timeout=timeout, env=env, check=False, **pipes)
+    result = Result(done.returncode, done.stdout, done.stderr)
+    assert not check or result.status == 0, f"$ {' '.join(argv)}\nexit status {result.status}\n{result.out}{result.err}"
     return result
 
 
@@ -72,6 +53,11 @@ def settle(seconds=HANGS):
         return
     run("udevadm", "settle", f"--timeout={seconds}", timeout=seconds + 10)
     _Settled.number = number
+
+
+def reload_rules():
+    """Have udev read its rules anew; by itself the program gives a busy machine a minute."""
+    run("udevadm", "control", "--reload", f"--timeout={HANGS}")
 
 
 def read(path):

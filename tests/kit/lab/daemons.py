@@ -27,22 +27,16 @@ class Daemon:
             self._process = None
         return self._process.pid if self._process else None
 
-    @property
-    def log(self):
-        return read(LOGS / (self.name + ".log"))
-
     def start(self):
         assert self.pid is None, f"{self.name} runs already"
         LOGS.mkdir(parents=True, exist_ok=True)
-        env = dict(os.environ, PATH=PATH, LC_ALL="C")
+        place = {"cwd": "/", "env": dict(os.environ, PATH=PATH, LC_ALL="C"), "start_new_session": True}
         with (LOGS / (self.name + ".log")).open("ab") as log:
-            self._process = subprocess.Popen(
-                self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=env, start_new_session=True
-            )
-        until(self.answers, f"{self.name} answers\n{self.log}")
+            self._process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **place)
+        until(self.answers, f"{self.name} answers")
 
     def answers(self):
-        assert self.pid is not None, f"{self.name} ended:\n{self.log}"
+        assert self.pid is not None, f"{self.name} ended:\n" + read(LOGS / (self.name + ".log"))
         return "@" + self.socket in read("/proc/net/unix").split()
 
     def stop(self):

@@ -3,9 +3,10 @@
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 
-from .command import run, settle, write
+from .command import reload_rules, run, settle, write
 from .daemons import LOGS, Iscsid, Multipathd
 from .syslog import Syslog
 
@@ -99,13 +100,15 @@ class Guest:
         for directory in ("/run/lock", "/var/lock/sm", "/var/run/sm", "/var/run/sr-ref", "/run/lock/lvm", "/run/lvm"):
             os.makedirs(directory, exist_ok=True)
         configure_lvm()
-        configure_iscsid()
-        Path("/etc/multipath").mkdir(exist_ok=True)
+        for directory in ("/etc/iscsi", "/etc/multipath"):
+            Path(directory).mkdir(exist_ok=True)
+        write("/etc/iscsi/initiatorname.iscsi", f"InitiatorName={INITIATOR}\n")
+        write("/etc/iscsi/iscsid.conf", ISCSID_CONF)
         write("/etc/multipath.conf", MULTIPATH_CONF)
         write("/etc/udev/rules.d/62-lab-by-scsid.rules", BY_SCSID_RULE)
         if not HIDING.is_symlink():  # a VM that serves runs several sessions
             HIDING.symlink_to("/dev/null")
-        run("udevadm", "control", "--reload")
+        reload_rules()
         self.syslog.start()
         self.iscsid.start()
         make_what_first_use_makes()
@@ -117,12 +120,6 @@ class Guest:
         self.iscsid.stop()
         self.syslog.save(LOGS / "syslog.txt")
         self.syslog.stop()
-
-
-def configure_iscsid():
-    Path("/etc/iscsi").mkdir(exist_ok=True)
-    write("/etc/iscsi/initiatorname.iscsi", f"InitiatorName={INITIATOR}\n")
-    write("/etc/iscsi/iscsid.conf", ISCSID_CONF)
 
 
 def make_what_first_use_makes():
@@ -147,12 +144,12 @@ def configure_lvm(events=False):
 def sg3_rules():
     """Within, udev has the rules of sg3_utils."""
     HIDING.unlink()
-    run("udevadm", "control", "--reload")
+    reload_rules()
     try:
         yield
     finally:
         HIDING.symlink_to("/dev/null")
-        run("udevadm", "control", "--reload")
+        reload_rules()
 
 
 @contextlib.contextmanager
@@ -164,8 +161,5 @@ def event_activation():
     finally:
         settle()
         configure_lvm()
-        for directory in ("/run/lvm/pvs_online", "/run/lvm/vgs_online", "/run/lvm/pvs_lookup"):
-            if os.path.isdir(directory):
-                for name in os.listdir(directory):
-                    os.unlink(os.path.join(directory, name))
-                os.rmdir(directory)
+        for name in ("pvs_online", "vgs_online", "pvs_lookup"):
+            shutil.rmtree("/run/lvm/" + name, ignore_errors=True)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The initiator's side of the host, as people and other drivers use it: iscsiadm, LVM, multipath."""
 
-import contextlib
 import shutil
 from pathlib import Path
 
@@ -16,26 +15,15 @@ def iscsiadm(*words, check=True):
     return run("iscsiadm", *words, check=check)
 
 
-def discover(portal, check=True):
-    """SendTargets; the result's `out` has a line for each portal."""
-    return iscsiadm("-m", "discovery", "-t", "sendtargets", "-p", portal, check=check)
-
-
-def login(iqn, portal, chap=None, mutual=None, check=True):
-    """Make the node record and log in; the result of the login. No password stands on a command line."""
+def login(iqn, portal, chap=None):
+    """Make the node record and log in. No password stands on a command line."""
     node = ("-m", "node", "-T", iqn, "-p", portal)
     if not _records(iqn, portal):
         iscsiadm(*node, "-o", "new")  # beside a record of a discovery it would make a second one; login then ends in 15
-    values = {}
     if chap:
-        values.update({"authmethod": "CHAP", "username": chap.user, "password": chap.password})
-    if mutual:
-        values.update({"username_in": mutual.user, "password_in": mutual.password})
-    if values:
-        _set_auth(iqn, portal, values)
-    result = iscsiadm(*node, "--login", check=check)
+        _set_auth(iqn, portal, {"authmethod": "CHAP", "username": chap.user, "password": chap.password})
+    iscsiadm(*node, "--login")
     settle()
-    return result
 
 
 def _records(iqn, portal):
@@ -55,13 +43,11 @@ def _set_auth(iqn, portal, values):
     record.write_text("\n".join(lines) + "\n")
 
 
-def logout(iqn, portal=None, check=True):
-    """Log out and remove the record; of one portal or of all."""
-    node = ("-m", "node", "-T", iqn) + (("-p", portal) if portal else ())
-    result = iscsiadm(*node, "--logout", check=check)
+def logout(iqn):
+    """Log out of all portals and remove the record."""
+    iscsiadm("-m", "node", "-T", iqn, "--logout")
     settle()
-    iscsiadm(*node, "-o", "delete", check=check)
-    return result
+    iscsiadm("-m", "node", "-T", iqn, "-o", "delete")
 
 
 def rescan(iqn):
@@ -82,17 +68,13 @@ def sessions():
 
 def devices_of(scsi_id):
     """Paths of all SCSI disks with that id, in the order of their names."""
-    found = []
-    for block in sorted(Path("/sys/block").glob("sd*")):
-        if read(block / "device" / "wwid") == "naa." + scsi_id[1:]:
-            found.append("/dev/" + block.name)
-    return found
+    blocks = sorted(Path("/sys/block").glob("sd*"))
+    return ["/dev/" + block.name for block in blocks if read(block / "device" / "wwid") == "naa." + scsi_id[1:]]
 
 
 def device_of(scsi_id):
     """The one disk with that id; waits for it."""
-    until(lambda: devices_of(scsi_id), f"there is a disk {scsi_id}")
-    (device,) = devices_of(scsi_id)
+    (device,) = until(lambda: devices_of(scsi_id), f"there is a disk {scsi_id}")
     return device
 
 
@@ -114,12 +96,10 @@ def logout_all(keep=()):
 # -- LVM and multipath ----------------------------------------------------------------------------------------------
 
 
-def lvm(*words, device=None, check=True):
+def lvm(*words, device=None):
     """An LVM command of the pool master; it sees one device only if `device` is given."""
-    words = list(words)
-    if device:
-        words += ["--config", f'devices {{ global_filter = [ "a|^{device}$|", "r|.*|" ] }}']
-    return run("lvm", *words, env=MASTER, check=check)
+    filtered = ["--config", f'devices {{ global_filter = [ "a|^{device}$|", "r|.*|" ] }}'] if device else []
+    return run("lvm", *words, *filtered, env=MASTER)
 
 
 def active_lvs(vg):
@@ -141,28 +121,21 @@ class AttachedSr:
     """An SR that is in use on this host: session, VG active, line in sm's session reference file."""
 
     def __init__(self, target, lun, uuid):
-        self.target = target
-        self.lun = lun
-        self.uuid = uuid
-        self.vg = "VG_XenStorage-" + uuid
-        self.device = ""
-
-    def attach(self):
-        if self.target.iqn not in [iqn for iqn, _ in sessions()]:
-            login(self.target.iqn, self.target.portal, self.target.chap, self.target.mutual)
-        self.device = device_of(self.lun.scsi_id)
+        self.target, self.uuid, self.vg = target, uuid, "VG_XenStorage-" + uuid
+        if target.iqn not in [iqn for iqn, _ in sessions()]:
+            login(target.iqn, target.portal, target.chap)
+        self.device = device_of(lun.scsi_id)
         lvm("vgchange", "-ay", self.vg, device=self.device)
         lvm("vgmknodes", self.vg, device=self.device)
-        with (SR_REF / self.target.iqn).open("a") as lines:
-            lines.write(self.uuid + "\n")
-        return self
+        with (SR_REF / target.iqn).open("a") as lines:
+            lines.write(uuid + "\n")
 
     @property
     def active(self):
         return active_lvs(self.vg)
 
     def detach(self):
-        """Does nothing where it is not attached, or no more."""
+        """Does nothing where it is not attached any more."""
         if not self.device:
             return
         lvm("vgchange", "-an", self.vg, device=self.device)
@@ -173,13 +146,3 @@ class AttachedSr:
             reference.unlink()
             logout(self.target.iqn)
         self.device = ""
-
-
-@contextlib.contextmanager
-def attached(sr):
-    """The AttachedSr is in use within."""
-    sr.attach()
-    try:
-        yield sr
-    finally:
-        sr.detach()

@@ -5,6 +5,7 @@ import os
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from .command import read, run, settle, until, write
 from .guest import INITIATOR
@@ -21,18 +22,13 @@ class Lun:
     """A logical unit on an image file.
 
     `number` is its LUN. `serial` makes its SCSI id; two LUNs with one serial are one disk to the initiator. A
-    `breakable` one lies on device-mapper and can `freeze`, `fail`, be `slow` and `heal`.
+    `breakable` one lies on device-mapper and can `freeze`, be `slow` and `heal`.
     """
 
     def __init__(self, path, number=0, serial=None, breakable=False):
-        self.path = str(path)
-        self.number = number
-        self.serial = serial or str(uuid.uuid4())
-        self.breakable = breakable
+        self.path, self.number, self.serial, self.breakable = str(path), number, serial or str(uuid.uuid4()), breakable
         self.name = f"{Path(self.path).stem}-{uuid.uuid4().hex[:6]}"
-        self._users = 0
-        self._loop = ""
-        self._is_broken = False
+        self._users, self._loop, self._is_broken = 0, "", False
 
     @property
     def scsi_id(self):
@@ -82,14 +78,6 @@ class Lun:
         self._is_broken = True
         self._dmsetup("suspend", "--noflush", "--nolockfs")
 
-    def fail(self):
-        """From now on every command is answered with an error, until `heal`."""
-        self._reload("error")
-
-    def fail_writes(self):
-        """From now on writes are answered with an error and reads work, until `heal`."""
-        self._reload("flakey {dev} 0 0 3600 1 error_writes")
-
     def slow(self, milliseconds):
         """From now on every command takes that long, until `heal`."""
         self._reload("delay {dev} 0 " + str(milliseconds))
@@ -104,11 +92,9 @@ class Lun:
             self.heal()
 
     def _table(self, target):
-        sectors = os.path.getsize(self.path) // 512
-        return f"0 {sectors} {target.format(dev=self._loop)}\n"
+        return f"0 {os.path.getsize(self.path) // 512} {target.format(dev=self._loop)}\n"
 
     def _reload(self, target):
-        assert self.breakable, f"{self.path} was not made breakable"
         self._is_broken = True
         self._dmsetup("load", stdin=self._table(target))
         self._dmsetup("suspend", "--noflush", "--nolockfs")
@@ -119,12 +105,11 @@ class Lun:
         run("dmsetup", command, PREFIX + self.name, "--noudevsync", *options, stdin=stdin)
 
 
-class Chap:
+class Chap(NamedTuple):
     """A user and a password, as the target wants them (`chap`) or gives them (`mutual`)."""
 
-    def __init__(self, user, password):
-        self.user = user
-        self.password = password
+    user: str
+    password: str
 
 
 class Target:
@@ -132,15 +117,7 @@ class Target:
 
     def __init__(self, iqn, luns=(), portals=("127.0.0.1:3260",), chap=None, mutual=None):
         self.iqn, self.luns, self.portals, self.chap, self.mutual = iqn, list(luns), list(portals), chap, mutual
-        self._opened = []
-
-    @property
-    def portal(self):
-        return self.portals[0]
-
-    @property
-    def directory(self):
-        return ISCSI / self.iqn
+        self.portal, self.directory, self._opened = portals[0], ISCSI / iqn, []
 
     def create(self):
         for portal, group in zip(self.portals, self._groups()):
@@ -148,7 +125,12 @@ class Target:
             (group / "np" / portal).mkdir()
             write(group / "attrib" / "authentication", "1\n" if self.chap else "0\n")
             write(group / "attrib" / "generate_node_acls", "0\n")
-            self._permit(group, INITIATOR)
+            acl = group / "acls" / INITIATOR
+            acl.mkdir()
+            for suffix, chap in (("", self.chap), ("_mutual", self.mutual)):
+                if chap:
+                    write(acl / "auth" / f"userid{suffix}", chap.user)
+                    write(acl / "auth" / f"password{suffix}", chap.password)
         for lun in self.luns:
             self._connect(lun)
         self.enable()
@@ -156,18 +138,6 @@ class Target:
 
     def _groups(self):
         return [self.directory / f"tpgt_{number}" for number in range(1, len(self.portals) + 1)]
-
-    def _permit(self, group, initiator):
-        acl = group / "acls" / initiator
-        acl.mkdir()
-        if self.chap:
-            write(acl / "auth" / "userid", self.chap.user)
-            write(acl / "auth" / "password", self.chap.password)
-        if self.mutual:
-            write(acl / "auth" / "userid_mutual", self.mutual.user)
-            write(acl / "auth" / "password_mutual", self.mutual.password)
-
-    # -- while it is in use -----------------------------------------------------------------------------------------
 
     def enable(self):
         """Open the portals."""

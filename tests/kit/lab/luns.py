@@ -5,7 +5,6 @@ import hashlib
 import os
 import zlib
 
-from kit import golden
 from kit.reader import read_sr
 from kit.sparse import SparseDisk
 
@@ -32,24 +31,20 @@ class Image:
         run("cp", "--sparse=always", self.path, LUNS / name)
         return Image(LUNS / name)
 
-    def digest(self):
-        """Stands for size and contents; zeros count the same whether they are stored or a hole.
 
-        Not against an adversary: a checksum of each block is several times faster than a hash where all is emulated.
-        """
-        state = hashlib.sha256(b"%d\n" % os.path.getsize(self.path))
-        with open(self.path, "rb") as image:
-            for start, end in _extents(image.fileno()):
-                for offset in range(start - start % _BLOCK, end, _BLOCK):
-                    block = os.pread(image.fileno(), _BLOCK, offset)
-                    if block != _ZEROS[: len(block)]:
-                        state.update(b"%d %d %d\n" % (offset, zlib.crc32(block), zlib.adler32(block)))
-        return state.hexdigest()
+def digest(lun):
+    """Of an image, or of a LUN: stands for size and contents; zeros count the same, stored or a hole.
 
-
-def from_golden(kind, name=None):
-    """A new file with the golden LUN `one`, `chain` or `tree`."""
-    return from_disk(golden.load(kind).disk, name or kind + ".img")
+    Not against an adversary: a checksum of each block is several times faster than a hash where all is emulated.
+    """
+    state = hashlib.sha256(b"%d\n" % os.path.getsize(lun.path))
+    with open(lun.path, "rb") as image:
+        for start, end in _extents(image.fileno()):
+            for offset in range(start - start % _BLOCK, end, _BLOCK):
+                block = os.pread(image.fileno(), _BLOCK, offset)
+                if block != _ZEROS[: len(block)]:
+                    state.update(b"%d %d %d\n" % (offset, zlib.crc32(block), zlib.adler32(block)))
+    return state.hexdigest()
 
 
 def from_disk(disk, name):

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from . import initiator
+from . import initiator, luns
 from .command import HANGS, read, run, settle
 from .world import iscsi_sessions
 
@@ -33,9 +33,8 @@ class Neighbour:
     """`lab` is one of its own, which lives as long. `array` is the target, `image` the original, `sr` is attached."""
 
     def __init__(self, lab):
-        self._lab = lab
         self.image = lab.image("one", "production.img")
-        self.data = lab.lun(lab.blank("data.img", 16 << 20))
+        self.data = lab.lun(luns.blank("data.img", 16 << 20))
         self.original = lab.lun(self.image)
         self.array = lab.target(self.original, self.data, iqn="iqn.2026-01.lab:array")
         self.uuid = self.image.sr.uuid
@@ -49,7 +48,7 @@ class Neighbour:
             session=dict(iscsi_sessions()).get(self._session),
             troubles=self._troubles(),
             said=_kernel_said(),
-            original=self.image.digest(),
+            original=luns.digest(self.image),
             active=self.sr.active,
         )
 

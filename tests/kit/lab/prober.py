@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a stock lvmoiscsi would find on a LUN: LVM's own `pvs` names the VG, another reader reads MGT."""
 
+import contextlib
 import json
-import os
 from typing import Any, NamedTuple, Tuple
 
+from kit.pool.standin import Disk
 from kit.reader import VG_PREFIX, read_sr
-from kit.sparse import SparseDisk
 
 from . import initiator
 
@@ -21,20 +21,6 @@ class Seen(NamedTuple):
     problems: Tuple[str, ...]
 
 
-class DeviceView(SparseDisk):
-    """A block device as tests/kit/reader.py wants it: read when asked, not before."""
-
-    def __init__(self, path):
-        self._descriptor = os.open(path, os.O_RDONLY)
-        super().__init__(os.lseek(self._descriptor, 0, os.SEEK_END), name=path)
-
-    def peek(self, offset, length):
-        return os.pread(self._descriptor, length, offset)
-
-    def close(self):
-        os.close(self._descriptor)
-
-
 def probe_device(device):
     """What is on a block device; None if LVM sees no SR there."""
     rows = _report("pvs", "vg_name,pv_uuid", device)
@@ -42,11 +28,8 @@ def probe_device(device):
         return None
     assert len(rows) == 1, rows
     lvs = _report("lvs", "lv_name", device)
-    view = DeviceView(device)
-    try:
-        sr = read_sr(view)
-    finally:
-        view.close()
+    with contextlib.closing(Disk(device)) as disk:
+        sr = read_sr(disk)
     assert sr is not None, f"LVM sees {rows[0]} where tests/kit/reader sees no SR"
     assert sr.mgt is not None, f"there is no MGT volume on {device}"
     return Seen(
@@ -59,6 +42,5 @@ def probe_device(device):
 
 
 def _report(command, fields, device):
-    name = command[:-1]
-    result = initiator.lvm(command, "--reportformat", "json", "-o", fields, device=device)
-    return json.loads(result.out)["report"][0][name]
+    said = initiator.lvm(command, "--reportformat", "json", "-o", fields, device=device).out
+    return json.loads(said)["report"][0][command[:-1]]

@@ -8,30 +8,28 @@ import signal
 from pathlib import Path
 
 from . import initiator
-from .command import read, run, settle, until
+from .command import read, reload_rules, run, settle, until
 from .world import World
 
 #: what a World says instead of the contents of a file
 _NO_CONTENTS = re.compile(r"-> .*|special|\d+ bytes, SHA-256 [0-9a-f]{16}")
 
 
-def restore(before, except_for=()):
+def restore(before):
     """End what runs since `before` and log out everywhere; take away what has come, and put files back."""
-    lines = before.diff(World.now(), except_for)
+    lines = before.diff(World.now())
     came = {section: _keys(lines, "+", section) for section in before.sections}
     _end(came["processes"])
-    initiator.logout_all(keep={text.split()[0] for text in before["sessions"].values()})
+    initiator.logout_all(keep={text.split()[0] for text in before.sections["sessions"].values()})
     for line in reversed(came["mounts"]):
         run("umount", line.split()[1], check=False)
     for name in reversed(came["dm"]):
         run("dmsetup", "remove", "--retry", name, check=False)
-    for path in reversed(came["names"]):
-        _remove(path)
-    for path in reversed(came["files"]):
+    for path in [*reversed(came["names"]), *reversed(came["files"])]:
         _remove(path)
     for path in _keys(lines, "-", "files") + _keys(lines, "~", "files"):
-        _put_back(path, before["files"][path])
-    run("udevadm", "control", "--reload")
+        _put_back(path, before.sections["files"][path])
+    reload_rules()
     settle()
 
 

@@ -55,12 +55,8 @@ class Watcher:
     def places(self, secret):
         """Where a secret stood: "cmdline of 123: iscsiadm -m ..."; the lab's own processes are among them."""
         wanted = secret.encode("utf-8")
-        return sorted(
-            f"{kind} of {pid}: {_text(text)}"
-            for (pid, kind), texts in list(self.seen.items())
-            for text in list(texts)
-            if wanted in text
-        )
+        every = [(key, text) for key, texts in list(self.seen.items()) for text in list(texts)]
+        return sorted(f"{kind} of {pid}: {_text(text)}" for (pid, kind), text in every if wanted in text)
 
     def _tell(self, what, content):
         self._socket.send(struct.pack("=IHHII", 16 + len(content), what, 1, 0, 0) + content)

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from .command import HANGS
 
 LOCAL2 = 18
+PATH = "/dev/log"
 
 
 class Line(NamedTuple):
     """A message as it came: `text` begins with the program's name."""
 
     facility: int
-    severity: int
     text: str
     at: float  #: time.monotonic() when it came
 
@@ -26,19 +26,17 @@ class Line(NamedTuple):
 class Syslog:
     """Listens on /dev/log and keeps everything."""
 
-    def __init__(self, path="/dev/log"):
-        self.path = path
+    def __init__(self):
         self.lines = []
         self._came = threading.Condition()
         self._stop = threading.Event()
-        self._socket = None
 
     def start(self):
-        if os.path.lexists(self.path):
-            os.unlink(self.path)
+        if os.path.lexists(PATH):
+            os.unlink(PATH)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.path)
-        os.chmod(self.path, 0o666)
+        self._socket.bind(PATH)
+        os.chmod(PATH, 0o666)
         self._socket.settimeout(0.2)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -47,7 +45,7 @@ class Syslog:
         self._stop.set()
         self._thread.join()
         self._socket.close()
-        os.unlink(self.path)
+        os.unlink(PATH)
 
     def _listen(self):
         while not self._stop.is_set():
@@ -65,15 +63,11 @@ class Syslog:
             self._came.wait_for(lambda: len(self.lines) > number, seconds)
             return len(self.lines)
 
-    def mark(self):
-        """A place in the log, for `smlog(since=...)`."""
-        return len(self.lines)
-
     def smlog(self, since=0):
-        """The texts of LOCAL2; what was sent before is in: a line of our own, sent now, comes behind it."""
+        """The texts of LOCAL2 from line `since`; what was sent before is in: a line of our own comes behind it."""
         mark = f"mark {uuid.uuid4()}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(mark.encode("ascii"), self.path)
+            sender.sendto(mark.encode("ascii"), PATH)
         with self._came:
             arrived = self._came.wait_for(lambda: any(line.text == mark for line in self.lines[since:]), HANGS)
         assert arrived, "the log listens"
@@ -81,13 +75,11 @@ class Syslog:
 
     def save(self, path):
         with open(str(path), "w", encoding="utf-8") as out:
-            for line in self.lines:
-                out.write(f"{line.at:10.3f} {line.facility}.{line.severity} {line.text}\n")
+            out.writelines(f"{line.at:10.3f} {line.facility} {line.text}\n" for line in self.lines)
 
 
 def _parse(message):
     """RFC 3164 as libc sends it: <priority>Mon dd hh:mm:ss text; Python's handler leaves the time out."""
     match = re.match(r"<(\d+)>(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?(.*)", message.rstrip("\0\n"), re.S)
-    if match is None:
-        return Line(1, 5, message, time.monotonic())
-    return Line(int(match.group(1)) >> 3, int(match.group(1)) & 7, match.group(2), time.monotonic())
+    facility, text = (int(match.group(1)) >> 3, match.group(2)) if match else (1, message)
+    return Line(facility, text, time.monotonic())

@@ -5,6 +5,7 @@ import fnmatch
 import hashlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from .command import read, settle
 from .lio import PREFIX
@@ -14,21 +15,9 @@ DATABASES = ("/etc/iscsi", "/var/lib/iscsi")
 RECORDS = ("nodes", "send_targets", "static", "isns", "fw", "ifaces")
 
 #: every file below is part of the world, with its contents
-TREES = (
-    "/run/relvmoiscsi",
-    "/run/lock/sm",
-    "/run/sr-ref",
-    "/run/sm",
-    "/run/lock/lvm",
-    "/run/lock/iscsi",
-    "/run/lvm",
-    "/run/multipath",
-    "/run/udev/rules.d",
-    "/etc/udev/rules.d",
-    "/etc/lvm",
-    "/etc/multipath",
-    "/var/lib/relvmoiscsi",
-)
+TREES = ("/run/relvmoiscsi", "/run/lock/sm", "/run/sr-ref", "/run/sm", "/run/lock/lvm", "/run/lock/iscsi", "/run/lvm",
+         "/run/multipath", "/run/udev/rules.d", "/etc/udev/rules.d", "/etc/lvm", "/etc/multipath",
+         "/var/lib/relvmoiscsi")  # fmt: skip
 
 #: the names in here are part of the world
 DIRECTORIES = ("/run", "/tmp", "/var/tmp", "/dev/mapper", "/dev/shm")
@@ -40,15 +29,10 @@ LINKS = ("/dev/disk/by-id", "/dev/disk/by-path", "/dev/disk/by-scsid", "/dev/dis
 PASSING = ("(udev-worker)", "systemd-udevd")
 
 
-class World:
-    """A snapshot: for each section, a dictionary of text to text.
+class World(NamedTuple):
+    """A snapshot, which `World.now()` makes: for each section, a dictionary of text to text."""
 
-    sessions, records, block, dm, files, names, links, udev (entries of SCSI disks in its database), processes, mounts.
-    `World.now()` makes one.
-    """
-
-    def __init__(self, sections):
-        self.sections = sections
+    sections: dict
 
     @classmethod
     def now(cls):
@@ -63,14 +47,11 @@ class World:
                 "files": dict(_files(TREES)),
                 "names": dict(_names()),
                 "links": dict(_links()),
-                "udev": {entry.name: "" for entry in Path("/run/udev/data").glob("b8:*")},
+                "udev": {entry.name: "" for entry in Path("/run/udev/data").glob("b8:*")},  # of SCSI disks
                 "processes": dict(_processes()),
                 "mounts": dict.fromkeys(read("/proc/self/mounts").splitlines(), ""),
             }
         )
-
-    def __getitem__(self, section):
-        return self.sections[section]
 
     def diff(self, after, except_for=()):
         """What changed from here to `after`, one line each: `+ section: key: value`, `-`, or `~` with old and new.
@@ -80,9 +61,9 @@ class World:
         return [line for line in _differences(self.sections, after.sections) if not _excepted(line, except_for)]
 
 
-def assert_untouched(before, after=None, except_for=()):
-    """Assert that nothing of the world changed but what `except_for` names; `after` is now unless given."""
-    lines = before.diff(after or World.now(), except_for)
+def assert_untouched(before, except_for=()):
+    """Assert that nothing of the world has changed by now but what `except_for` names."""
+    lines = before.diff(World.now(), except_for)
     assert not lines, "the world is not as it was:\n" + "\n".join(lines)
 
 
@@ -102,10 +83,8 @@ def _differences(before, after):
 def _excepted(line, patterns):
     section, _, rest = line[2:].partition(": ")
     key = rest.partition(": ")[0]
-    return any(
-        fnmatch.fnmatchcase(section, pattern) or fnmatch.fnmatchcase(f"{section}:{key}", pattern)
-        for pattern in patterns
-    )
+    names = (section, f"{section}:{key}")
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
 def iscsi_sessions():

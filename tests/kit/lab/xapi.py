@@ -2,23 +2,22 @@
 """SR.create of type relvmoiscsi, by a real XenAPI client, at a simulated pool that executes the driver as xapi does."""
 
 import contextlib
-import glob
 import os
 import re
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
 
 import XenAPI
 
-from kit.lab.command import HANGS
+from kit.lab.command import HANGS, reload_rules
 from kit.pool import client
 
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, os.pardir))
 CONFIG = Path("/etc/relvmoiscsi.conf")
+RULES = "/etc/udev/rules.d"
 DRIVER = os.path.join(TOP, "drivers/ReLVMoISCSISR")
 
 #: the answer of a call that has done its work (docs/host.rst, "CloudStack's contract")
@@ -48,16 +47,19 @@ def set_up_host():
             pass
 
 
-def install_rules():
-    for rules in glob.glob(os.path.join(TOP, "udev", "*-relvmoiscsi.rules")):
-        shutil.copy(rules, "/etc/udev/rules.d")
-    subprocess.run(["udevadm", "control", "--reload"], check=True)
+def install_rules(pattern="*-relvmoiscsi.rules"):
+    """Of the package; gives those that were not there."""
+    came = [rules for rules in Path(TOP, "udev").glob(pattern) if not Path(RULES, rules.name).exists()]
+    for rules in came:
+        shutil.copy(str(rules), RULES)
+    reload_rules()
+    return [Path(RULES, rules.name) for rules in came]
 
 
-def remove_rules():
-    for rules in glob.glob("/etc/udev/rules.d/*-relvmoiscsi.rules"):
-        os.unlink(rules)
-    subprocess.run(["udevadm", "control", "--reload"], check=True)
+def remove_rules(rules):
+    for path in rules:
+        path.unlink()
+    reload_rules()
 
 
 def config_of(array, lun, **more):
@@ -82,11 +84,9 @@ def introduce(pool, target, lun, uuid, name):
 def created(pool, array, lun, **more):
     """What XenAPI says to SR.create: the four strings of its failure."""
     with client.connected(pool) as session:
-        host = session.xenapi.host.get_all()[0]
+        api, config = session.xenapi, config_of(array, lun, **more)
         try:
-            session.xenapi.SR.create(
-                host, config_of(array, lun, **more), "0", "name", "", "relvmoiscsi", "user", True, {}
-            )
+            api.SR.create(api.host.get_all()[0], config, "0", "name", "", "relvmoiscsi", "user", True, {})
         except XenAPI.Failure as failure:
             return failure.details
     raise AssertionError("SR.create has made an SR, and must never do so")
@@ -102,10 +102,8 @@ class Call(threading.Thread):
 
     def __init__(self, lab, call, pool, *words, **more):
         super().__init__(daemon=True)
-        self.lab, self.pool = lab, pool
-        self.answer = None
-        self._call = lambda: call(pool, *words, **more)
-        self._mark = lab.syslog.mark()
+        self.lab, self.answer = lab, None
+        self._call, self._mark = lambda: call(pool, *words, **more), len(lab.syslog.lines)
         lab.begin(self)
 
     def run(self):
@@ -135,9 +133,8 @@ class Call(threading.Thread):
             for line in syslog.lines[had:seen]:
                 if text in line.text:
                     return int(line.text.partition("[")[2].partition("]")[0])
-            assert seen > had or self.answer is None, "the call ended before {!r}: {}\n{}".format(
-                text, self.answer, "\n".join(self.lab.smlog())
-            )
+            ended = f"the call ended before {text!r}: {self.answer}"
+            assert seen > had or self.answer is None, "\n".join([ended, *self.lab.smlog()])
         raise AssertionError(f"{text!r} was not logged within {seconds} seconds")
 
     def end(self, seconds=HANGS):
