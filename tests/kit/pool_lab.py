@@ -8,6 +8,8 @@ import re
 from contextlib import contextmanager
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
+from kit.pool.api import GoneAway
+from kit.pool.errors import XenError
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import choice, clone, inventory
@@ -132,6 +134,54 @@ class Lab:
                 wanted["isolated"], found = choice.isolated_network(calls, found, isolated, sr_uuid=sr_uuid)
             wish = choice.CloneRequest(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
             return clone.clone(calls, pool, found, copy, sources, wish)
+
+    def before(self, method, work, number=1):
+        """Somebody does `work` just before the call of this method that has this number, and never again."""
+        left = [number]
+
+        def before(name, _params):
+            left[0] -= name == method
+            if name == method and not left[0]:
+                self.pool.api.before = None
+                work()
+
+        self.pool.api.before = before
+
+    @contextmanager
+    def cut(self, method, number=1, error=None):
+        """A block in which the calls of this method fail, from the one of this number on; as a connection that ends,
+        unless an `error` is given.
+        """
+        left = [number]
+
+        def before(name, _params):
+            left[0] -= name == method
+            if name == method and left[0] < 1:
+                raise error or GoneAway()
+
+        self.pool.api.before = before
+        yield
+        self.pool.api.before = None
+
+    def answer(self, method, function):
+        """From now on the pool does this instead; gives what it did before."""
+        methods = self.pool.api._methods
+        methods[method], real = function, methods.get(method)
+        return real
+
+    def refuse(self, method, *error):
+        """From now on the pool answers this call with this error."""
+
+        def refuse(*_words):
+            raise XenError(*error)
+
+        return self.answer(method, refuse)
+
+    def unplug(self, sr, *hosts):
+        """These hosts, or all, have an SR (a reference) no longer."""
+        for pbd, record in self.pool.db.records("PBD", SR=sr).items():
+            if not hosts or record["host"] in hosts:
+                self.pool.storage.pbd_unplug("", pbd)
 
     def later(self, minutes=31):
         """The locks of clients that were killed become stale."""
