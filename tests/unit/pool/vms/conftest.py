@@ -29,6 +29,14 @@ class Day:
     def clone(self, *names, **more):
         return self.lab.clone_vms(self.copy.sr_uuid, *names, **more)
 
+    def clone_one(self, vm="web", **more):
+        (done,) = self.clone(vm, **more)
+        return done
+
+    def ref_of(self, done):
+        """Reference of the VM that `clone` has made."""
+        return self.db.by_uuid("VM", done.uuid)
+
     def start(self, vm=None):
         self.lab.pool.api.vms.vm_start("", vm or self.web)
 

@@ -33,25 +33,21 @@ def uses_of(day, *srs):
 def test_they_go_with_their_snapshots_and_nothing_else_does_and_the_lun_is_as_it_was(day):
     world, plugged = day.lab.world, []
     disk = world.lun(day.copy.scsi_id).disk
-    content, vdis, before = disk.peek(0, disk.size_bytes), set(day.db.refs("VDI", SR=day.sr)), refs(day)
-    pbds = set(day.db.refs("PBD", SR=day.sr))
     day.snapshot()
-    before["VM"].update(day.db.refs("VM"))
-    before["VBD"].update(day.db.refs("VBD"))
-    before["VIF"].update(day.db.refs("VIF"))
+    content, before = disk.peek(0, disk.size_bytes), refs(day)
+    its = {"SR": {day.sr}, **{table: set(day.db.refs(table, SR=day.sr)) for table in ("VDI", "PBD")}}
     cloned(day, snapshots=True, isolated="nowhere")
     day.lab.pool.api.calls.clear()
     world.log.clear()
-    real = day.lab.answer(
-        "PBD.unplug", lambda *words: (plugged.append(day.db.get("PBD", words[1], "host")), real(*words))
-    )
 
+    def unplug(session, pbd):
+        plugged.append(day.db.get("PBD", pbd, "host"))
+        real(session, pbd)
+
+    real = day.lab.answer("PBD.unplug", unplug)
     assert discard(day) == ["nowhere"]
     after = refs(day)
-    gone = {table: before[table] - after[table] for table in before}
-    nothing = dict.fromkeys(before, set())
-    assert gone == {**nothing, "VDI": vdis, "SR": {day.sr}, "PBD": pbds}
-    assert {table: after[table] - before[table] for table in before} == nothing
+    assert after == {table: before[table] - its.get(table, set()) for table in before}
     assert not DESTROYS & set(day.lab.pool.api.calls) and disk.peek(0, disk.size_bytes) == content
     assert {command for command, _, _ in world.log} == {"sr_detach"}
     assert len(plugged) == 3 and plugged[-1] == day.lab.pool.master
