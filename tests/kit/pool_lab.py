@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
+from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import choice, clone, inventory
+from relvmoiscsi.pool.vms import choice, clone, forget, inventory
 
 TARGET, IQN = "10.0.0.5", "iqn.2026-01.test:array"
 
@@ -201,6 +202,40 @@ class Lab:
             chosen = attach.choose(found, scsi_ids, of, everything, are_clones)
             wanted = attach.AttachRequest(date="2026-11-22", run="a run", jobs=jobs_at_once, leave_others=leave_others)
             return attach.attach(calls, pool, chosen, wanted, tell, found)
+
+    def look(self, *portals):
+        """The LUNs that are found there, or behind all targets of the pool."""
+        with connect(self.where()) as calls:
+            pool = records.read(calls)
+            return luns.find(calls, pool, portals or pool.portals(), 1)
+
+    def lun(self, scsi_id, *portals):
+        """What is found to have this SCSIid."""
+        (found,) = [lun for lun in self.look(*portals) if lun.scsi_id == scsi_id]
+        return found
+
+    def detach(self, sr_uuid):
+        with connect(self.where()) as calls:
+            pool = records.read(calls)
+            forget.detach(calls, pool, pool.sr_by_uuid(sr_uuid))
+
+    def discard(self, sr_uuid):
+        with connect(self.where()) as calls:
+            pool = records.read(calls)
+            forget.discard(calls, pool, pool.sr_by_uuid(sr_uuid))
+
+    def forget_original(self, name):
+        self.unplug(self.originals[name][1])
+        self.pool.storage.sr_forget("", self.originals[name][1])
+
+    def fail(self, scsi_id, command="sr_create"):
+        """From now on the driver has no luck with this LUN."""
+        self.world.fail[command, scsi_id] = NotFound("The LUN did not appear.", "ISCSIDevice")
+
+    def overwrite(self, scsi_id, name="Production"):
+        """The array puts the data of this original onto a LUN."""
+        lun, original = self.world.lun(scsi_id), self.world.lun(self.originals[name][0])
+        self.world.luns[self.world.luns.index(lun)] = lun._replace(disk=original.disk.copy())
 
     def drop(self, scsi_id):
         """A clone and what the pool has of it go, so that the next one is seen alone."""
