@@ -161,8 +161,10 @@ class Lab:
                 raise error or GoneAway()
 
         self.pool.api.before = before
-        yield
-        self.pool.api.before = None
+        try:
+            yield
+        finally:
+            self.pool.api.before = None
 
     def answer(self, method, function):
         """From now on the pool does this instead; gives what it did before."""
