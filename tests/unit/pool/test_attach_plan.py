@@ -180,38 +180,27 @@ def test_of_one_that_was_detached_and_of_one_that_was_discarded(lab, copy):
     assert [step[1:] for step in holds(lab, clone)] == [step for step in ALL if step[0] != "resignature"]
 
 
-def no_mark(key):
-    return lambda lab, ref: lab.pool.db.remove_from("SR", ref, "other_config", key)
+def no_original(lab, ref):
+    config = lab.pool.db.get("SR", ref, "other_config")
+    lab.pool.db.set("SR", ref, "other_config", {**config, records.ORIGINAL_SR: ""})
 
 
 def no_label(lab, ref):
     lab.pool.db.remove_from("VDI", lab.pool.db.refs("VDI", SR=ref)[0], "other_config", records.OLD_VDI)
 
 
-def no_original(lab, ref):
-    config = lab.pool.db.get("SR", ref, "other_config")
-    lab.pool.db.set("SR", ref, "other_config", {**config, records.ORIGINAL_SR: ""})
-
-
-def original_forgotten(lab, ref):
-    lab.forget_original("Production")
-
-
-def neither(lab, ref):
-    original_forgotten(lab, ref), no_original(lab, ref)
-
-
 @pytest.mark.parametrize(
     ("happens", "steps"),
     [
-        (no_mark("gc"), ["mark"]),
-        (no_mark("indestructible"), ["mark"]),
-        (no_mark("relvmoiscsi:run"), ["mark"]),
+        (lambda lab, ref: lab.pool.db.remove_from("SR", ref, "other_config", "gc"), ["mark"]),
+        (lambda lab, ref: lab.pool.db.remove_from("SR", ref, "other_config", "indestructible"), ["mark"]),
+        (lambda lab, ref: lab.pool.db.remove_from("SR", ref, "other_config", "relvmoiscsi:run"), ["mark"]),
         (no_label, ["label VDIs"]),
         (no_original, ["label VDIs"]),
-        (original_forgotten, []),
-        (neither, []),
+        (lambda lab, _ref: lab.forget_original("Production"), []),
+        (lambda lab, ref: (lab.forget_original("Production"), no_original(lab, ref)), []),
     ],
+    ids=["gc", "indestructible", "run", "label", "original", "original forgotten", "neither"],
 )
 def test_of_one_without_a_mark_or_a_label(lab, copy, happens, steps):
     clone, ref, _ = copy

@@ -116,9 +116,7 @@ def test_it_is_stale_after_30_minutes_and_not_before(lab, calls, other):
     mine = taken(other, "discard")
     mine.verify(other)
     assert keys(lab) == [f"{WHAT}:2"]
-    with pytest.raises(
-        Refused, match="has broken this run's lock .* belongs to `relvmoiscsi pool discard`"
-    ):
+    with pytest.raises(Refused, match="has broken this run's lock .* belongs to `relvmoiscsi pool discard`"):
         slow.verify(calls)
     slow.release()
     mine.verify(other)

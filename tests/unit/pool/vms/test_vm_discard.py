@@ -94,41 +94,25 @@ def snapshot(day, vm, name="mine", memory=False):
     return ref
 
 
-def protect(day, vm):
-    day.db.set("VM", vm, "blocked_operations", {"destroy": "protected"})
-
-
-def busy(day, vm):
-    day.db.set("VM", vm, "current_operations", {"a task": "clone"})
-
-
 def with_disk_elsewhere(day, vm):
     day.db.create("VBD", VM=vm, VDI=day.elsewhere(), userdevice="7")
 
 
+SPOILED = {
+    "is protected from deletion": lambda day, vm: day.db.set("VM", vm, "blocked_operations", {"destroy": "protected"}),
+    "is busy: clone": lambda day, vm: day.db.set("VM", vm, "current_operations", {"a task": "clone"}),
+    "has a disk that is not on this copy": with_disk_elsewhere,
+}
+
+
 @pytest.mark.parametrize("of_snapshot", [False, True])
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (protect, "is protected from deletion"),
-        (busy, "is busy: clone"),
-        (with_disk_elsewhere, "has a disk that is not on this copy"),
-    ],
-)
-def test_one_of_several_is_refused_before_anything_goes(day, spoil, said, of_snapshot):
+@pytest.mark.parametrize("said", SPOILED)
+def test_one_of_several_is_refused_before_anything_goes(day, said, of_snapshot):
     day.lab.vm("aaa", day.root)
     web = cloned(day, "aaa", "web")
     snap = snapshot(day, web)
-    spoil(day, snap if of_snapshot else web)
+    SPOILED[said](day, snap if of_snapshot else web)
     day.refuses(discard, said)
-
-
-def running(day):
-    day.start(cloned(day))
-
-
-def suspended(day):
-    day.db.set("VM", cloned(day), "power_state", "Suspended")
 
 
 def fast_clone(day):
@@ -137,18 +121,14 @@ def fast_clone(day):
     return day.lab.vm("my experiment", day.vdi_on_copy("own"), other_config=marks)
 
 
-def control_domain(plugged):
+def control_domain(day, plugged):
     """A backup appliance reads a disk there."""
-
-    def happens(day):
-        dom0 = day.db.create("VM", name_label="Control domain: xs1", is_control_domain=True, power_state="Running")
-        day.db.create("VBD", VM=dom0, VDI=day.new(day.data), userdevice="1", currently_attached=plugged)
-
-    return happens
+    dom0 = day.db.create("VM", name_label="Control domain: xs1", is_control_domain=True, power_state="Running")
+    day.db.create("VBD", VM=dom0, VDI=day.new(day.data), userdevice="1", currently_attached=plugged)
 
 
-def memory_there(day):
-    """Of a VM that is suspended, wherever its disks are."""
+def asleep(day):
+    """Its memory is on the copy, wherever its disks are."""
     day.db.set("VM", day.web, "power_state", "Suspended")
     day.db.set("VM", day.web, "suspend_VDI", day.vdi_on_copy("memory"))
 
@@ -158,36 +138,39 @@ def restored(day):
     bring_back(day)
 
 
-def reverted(day):
-    """Its disks there have other UUIDs than the journal says."""
-    restored(day)
-    day.db.set("VBD", day.vbd("0"), "VDI", day.vdi_on_copy("reverted"))
-
-
-def host_down(day):
-    """xapi does not take note that a PBD of a crashed host is not attached any more."""
-    day.lab.pool.go_down(day.lab.pool.hosts[2])
-
-
 IN_USE = "Running or suspended VMs have disks on the SR 'Production 2026-11-22': web"
+OF_DOM0 = r"Control domains have disks of the SR .*: Control domain: xs1 \(VBD .*\)"
+HAPPENS = {
+    "running": lambda day: day.start(cloned(day)),
+    "suspended": lambda day: day.db.set("VM", cloned(day), "power_state", "Suspended"),
+    "asleep": asleep,
+    "a clone of the copy": fast_clone,
+    "of dom0": lambda day: control_domain(day, False),
+    "plugged in dom0": lambda day: control_domain(day, True),
+    "restored": restored,
+    # its disks there have other UUIDs than the journal says
+    "reverted": lambda day: (restored(day), day.db.set("VBD", day.vbd("0"), "VDI", day.vdi_on_copy("reverted"))),
+    # xapi does not take note that a PBD of a crashed host is not attached any more
+    "a host is down": lambda day: day.lab.pool.go_down(day.lab.pool.hosts[2]),
+}
 
 
 @pytest.mark.parametrize(
     ("happens", "said"),
     [
-        (running, IN_USE + " 2026-11-22"),
-        (suspended, "is not shut down"),
-        (memory_there, IN_USE),
-        (fast_clone, r"The VM 'my experiment' \(.*The VM was not destroyed"),
-        (control_domain(False), r"Control domains have disks of the SR .*: Control domain: xs1 \(VBD .*\)"),
-        (control_domain(True), r"Control domains have disks of the SR .*: Control domain: xs1 \(VBD .*\)"),
-        (restored, "VMs were restored from the SR"),
-        (reverted, "VMs were restored from the SR"),
-        (host_down, "attached on hosts that are down: xs3. Nothing was unplugged"),
+        ("running", IN_USE + " 2026-11-22"),
+        ("suspended", "is not shut down"),
+        ("asleep", IN_USE),
+        ("a clone of the copy", r"The VM 'my experiment' \(.*The VM was not destroyed"),
+        ("of dom0", OF_DOM0),
+        ("plugged in dom0", OF_DOM0),
+        ("restored", "VMs were restored from the SR"),
+        ("reverted", "VMs were restored from the SR"),
+        ("a host is down", "attached on hosts that are down: xs3. Nothing was unplugged"),
     ],
 )
 def test_what_keeps_it_keeps_all(day, happens, said):
-    happens(day)
+    HAPPENS[happens](day)
     day.refuses(discard, said)
 
 
@@ -276,14 +259,9 @@ def lent(day):
     day.db.create("VBD", VM=day.lab.vm("helper"), VDI=day.new(day.data), userdevice="1")
 
 
-def started(day):
-    vm = day.lab.vm("web", day.new(day.data), state="Running", resident_on=day.lab.pool.hosts[0])
-    assert day.db.refs("VBD", VM=vm, currently_attached=True)
-
-
-def started_on_a_member(day):
-    started(day)
-    day.db.set("VM", day.db.refs("VM")[-1], "resident_on", day.lab.pool.hosts[1])
+def started(number):
+    """On the host of this number."""
+    return lambda day: day.lab.vm("web", day.new(day.data), state="Running", resident_on=day.lab.pool.hosts[number])
 
 
 @pytest.mark.parametrize(
@@ -295,8 +273,8 @@ def started_on_a_member(day):
         (lent, "since the run began: helper", "SR.get_all_records"),
         (lent, "since the run began: helper", "Async.PBD.unplug"),
         (lent, "since the run began: helper", "PBD.destroy"),
-        (started, IN_USE, "Async.PBD.unplug"),
-        (started_on_a_member, IN_USE, "Async.PBD.unplug"),
+        (started(0), IN_USE, "Async.PBD.unplug"),
+        (started(1), IN_USE, "Async.PBD.unplug"),
     ],
 )
 def test_a_vm_that_comes_between_is_not_robbed(day, comes, said, moment):

@@ -88,54 +88,55 @@ def reverted_after_an_undo(day):
     day.set_journal(lambda _: journal), day.db.set("VBD", day.vbd("0"), "VDI", day.vdi_on_copy("reverted"))
 
 
-def lent(day):
-    helper = day.lab.vm("helper", state="Running")
-    day.db.create("VBD", VM=helper, VDI=day.new(day.root), mode="RO", userdevice="5")
-
-
 def half_way_home(day):
     """One disk of two was moved; gives that one's reference."""
     day.cut(take_home, "Async.VDI.pool_migrate", 2)
     return day.db.get("VBD", day.vbd("0"), "VDI")
 
 
-def half_way_home_and_running(day):
-    half_way_home(day), day.start()
-
-
-def another_where_one_has_come_home(day):
-    """On the same SR: it is not the one that has come."""
-    half_way_home(day), day.hang("0", day.lab.vdi("Production", "before")[0])
-
-
-def set_of_copy(field, value):
+def of_copy(field, value):
     return lambda day: day.db.set("VDI", day.new(day.data), field, value)
 
 
-def running(day):
-    return bring_back(day, shutdown=True)
+def lent(day):
+    day.db.create("VBD", VM=day.lab.vm("helper", state="Running"), VDI=day.new(day.root), userdevice="5")
+
+
+HAPPENS = {
+    "reverted": reverted,
+    "reverted after an undo": reverted_after_an_undo,
+    "lent": lent,
+    "has a snapshot": lambda day: day.snapshot(),
+    "no SR": lambda day: day.db.destroy("SR", original(day)),
+    "tracks blocks": of_copy("cbt_enabled", True),
+    "is reset": of_copy("on_boot", "reset"),
+    "no disk": lambda day: day.db.destroy("VBD", day.vbd("0")),
+    # a disk on the same SR: it is not the one that has come
+    "another one": lambda day: (half_way_home(day), day.hang("0", day.lab.vdi("Production", "before")[0])),
+    "half the way": lambda day: (half_way_home(day), day.start()),
+}
 
 
 @pytest.mark.parametrize(
     ("happens", "work", "said"),
     [
-        (reverted, take_home, "is not what it was"),
-        (reverted_after_an_undo, undo, "--keep"),
-        (reverted_after_an_undo, take_home, "--keep"),
-        (reverted_after_an_undo, bring_back, "--keep"),
-        (lent, take_home, "is a disk of 'helper' as well.*rescue --done"),
-        (lambda day: day.snapshot(), take_home, HAS_SNAPSHOTS),
-        (lambda day: day.db.destroy("SR", original(day)), take_home, "held the old disks, is no longer in.*--keep"),
-        (set_of_copy("cbt_enabled", True), take_home, "the disk 1 of the VM 'web'.*changed block tracking"),
-        (set_of_copy("on_boot", "reset"), take_home, "the disk 1 of the VM 'web'.*on-boot=persist"),
-        (lambda day: day.db.destroy("VBD", day.vbd("0")), take_home, "was interrupted. First repeat the restore"),
-        (another_where_one_has_come_home, undo, "The disk 0 of the VM 'web' is not what it was"),
-        (another_where_one_has_come_home, take_home, "The disk 0 of the VM 'web' is not what it was"),
-        (half_way_home_and_running, running, "are being moved to its own SR"),
+        ("reverted", take_home, "is not what it was"),
+        ("reverted after an undo", undo, "--keep"),
+        ("reverted after an undo", take_home, "--keep"),
+        ("reverted after an undo", bring_back, "--keep"),
+        ("lent", take_home, "is a disk of 'helper' as well.*rescue --done"),
+        ("has a snapshot", take_home, HAS_SNAPSHOTS),
+        ("no SR", take_home, "held the old disks, is no longer in the pool.*--keep"),
+        ("tracks blocks", take_home, "the disk 1 of the VM 'web'.*changed block tracking"),
+        ("is reset", take_home, "the disk 1 of the VM 'web'.*on-boot=persist"),
+        ("no disk", take_home, "was interrupted. First repeat the restore"),
+        ("another one", undo, "The disk 0 of the VM 'web' is not what it was"),
+        ("another one", take_home, "The disk 0 of the VM 'web' is not what it was"),
+        ("half the way", lambda day: bring_back(day, shutdown=True), "are being moved to its own SR"),
     ],
 )
 def test_what_is_refused_keeps_disks_and_journal(restored, happens, work, said):
-    happens(restored)
+    HAPPENS[happens](restored)
     restored.refuses(work, said, (Refused, NotFound))
     assert is_restored(restored)
 

@@ -131,37 +131,21 @@ def test_never_two_writers(day, helper):
     day.refuses(lambda day: lend(day, "root disk", helper), "two VMs must not use one disk")
 
 
-def another_has_it(day, _owner):
-    day.lab.vm("third", day.new(day.root))
+MEANWHILE = {
+    "has just attached this disk": lambda day, _owner: day.lab.vm("third", day.new(day.root)),
+    "is running meanwhile": lambda day, owner: day.start(owner),
+    "is busy with the VM 'owner'": lambda day, owner: day.db.set("VM", owner, "current_operations", {"x": "migrate"}),
+}
 
 
-def its_vm_is_started(day, owner):
-    day.start(owner)
-
-
-def its_vm_is_moved(day, owner):
-    day.db.set("VM", owner, "current_operations", {"OpaqueRef:1": "migrate_send"})
-
-
-@pytest.mark.parametrize(
-    ("happens", "said"),
-    [
-        (lambda day, owner: day.lab.vm("third", day.new(day.root)), "has just attached this disk"),
-        (lambda day, owner: day.start(owner), "is running meanwhile"),
-        (
-            lambda day, owner: day.db.set("VM", owner, "current_operations", {"x": "migrate_send"}),
-            "busy with the VM 'o",
-        ),
-    ],
-    ids=["another has it", "its VM was started", "its VM is moved"],
-)
-def test_what_has_changed_since_the_question(day, helper, happens, said):
+@pytest.mark.parametrize("said", MEANWHILE)
+def test_what_has_changed_since_the_question(day, helper, said):
     """A restored VM has the disk and is halted: it may be read, as long as that stays so."""
     new = day.new(day.root)
     owner = day.lab.vm("owner", new)
 
     def meanwhile(calls, found, copy):
-        happens(day, owner)
+        MEANWHILE[said](day, owner)
         return rescue.lend(calls, found, copy, new, helper, False)
 
     with pytest.raises(Refused, match=said):
