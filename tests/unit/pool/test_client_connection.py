@@ -73,12 +73,6 @@ def test_hosts_that_name_one_another_are_given_up(lab, serve):
         names_of_hosts(lab.where()._replace(pool=member))
 
 
-def test_a_wrong_password_is_said(lab):
-    with pytest.raises(PoolFailure, match="does not accept this user and password") as caught:
-        names_of_hosts(lab.where()._replace(password="wrong"))
-    assert caught.value.exit_status == 6 and "wrong" not in str(caught.value)
-
-
 def test_nobody_is_there_or_no_pool(serve):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

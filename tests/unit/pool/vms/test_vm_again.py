@@ -93,27 +93,23 @@ def test_a_task_of_another_that_does_not_end_is_waited_for_and_left(day):
 # --- others get the disks meanwhile
 
 
-def test_disks_that_another_vm_gets_meanwhile_are_its_own(day):
+def other(day):
+    day.lab.vm("forensics", day.new(day.data))
+
+
+def restored(day):
+    """As `restore` leaves it: its own look at the disks is before this one's import."""
+    for device, vdi in (("0", day.root), ("1", day.data)):
+        day.db.set("VBD", day.vbd(device), "VDI", day.new(vdi))
+
+
+@pytest.mark.parametrize(("comes", "whose"), [(other, "forensics"), (restored, "web")])
+def test_disks_that_another_vm_gets_meanwhile_are_its_own(halted, comes, whose):
     """Ten VMs take minutes, and the pool was read before the first. A person's VM gets the disk during the import."""
-    for device in "01":
-        day.db.set("VBD", day.vbd(device), "currently_attached", False)
-    day.lab.before("PUT /import_metadata", lambda: day.lab.vm("forensics", day.new(day.data)), 2)
-    done = day.clone_one()
-    assert done.status == FAILED and "is a disk of the VM 'forensics' meanwhile" in str(done.error)
-    assert day.copies() == []
-
-
-def test_restored_meanwhile_it_keeps_its_disks(day):
-    """What `restore` leaves: its own look at the disks is before this one's import."""
-
-    def restored(_objects):
-        for device, vdi in (("0", day.root), ("1", day.data)):
-            day.db.set("VBD", day.vbd(device), "VDI", day.new(vdi))
-
-    day.lab.pool.api.transfer.fail_import = restored
-    done = day.clone_one()
-    assert done.status == FAILED and "is a disk of the VM 'web' meanwhile" in str(done.error)
-    assert day.copies() == [] and day.srs() == {day.sr}
+    halted.lab.before("PUT /import_metadata", lambda: comes(halted), 2)
+    done = halted.clone_one()
+    assert done.status == FAILED and f"is a disk of the VM '{whose}' meanwhile" in str(done.error)
+    assert halted.copies() == [] and (comes is other or halted.srs() == {halted.sr})
 
 
 # --- what a run has left
@@ -140,27 +136,31 @@ def test_a_template_that_a_run_has_left_is_finished_and_is_a_vm(day):
     assert day.clone_one().status == ALREADY
 
 
-def test_what_a_run_has_left_half_is_verified_and_finished(day):
+def with_disk_elsewhere(day, vm):
+    day.db.create("VBD", VM=vm, VDI=day.elsewhere(), userdevice="7")
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (lambda day, vm: day.start(vm), "the copy is not halted, or HA is on. The VM was not changed."),
+        (with_disk_elsewhere, "its disk 7 is not on the copy. The VM was not changed."),
+    ],
+    ids=["started", "another disk"],
+)
+def test_what_a_run_has_left_half_is_verified_and_finished_or_told(day, happens, said):
     """And not destroyed: it may have been started, and the guest has written since."""
     vm = half(day)
-    day.start(vm)
-    running = day.clone_one()
-    said = "unfinished: the copy is not halted, or HA is on. The VM was not changed."
-    assert running.status == FAILED and said in str(running.error)
-    day.shut_down(vm)
-    again = day.clone_one()
-    assert (again.status, again.uuid) == (MADE, day.db.get("VM", vm, "uuid")) and len(day.copies()) == 1
-
-
-def test_a_half_copy_that_has_another_disk_stays_and_is_told(day):
-    vm = half(day)
-    day.db.create("VBD", VM=vm, VDI=day.elsewhere(), userdevice="7")
+    happens(day, vm)
     before = day.db.record("VM", vm)
-    again = day.clone_one()
-    assert again.status == FAILED and day.db.record("VM", vm) == before
-    for said in ("unfinished: its disk 7 is not on the copy. The VM was not changed.", before["uuid"]):
-        assert said in str(again.error)
-    assert "xe vm-destroy, never vm-uninstall or template-uninstall" in str(again.error)
+    done = day.clone_one()
+    assert done.status == FAILED and day.db.record("VM", vm) == before
+    assert f"({before['uuid']}) unfinished: {said}" in str(done.error)
+    assert "xe vm-destroy, never vm-uninstall or template-uninstall" in str(done.error)
+    if happens is not with_disk_elsewhere:
+        day.shut_down(vm)
+        again = day.clone_one()
+        assert (again.status, again.uuid) == (MADE, before["uuid"]) and len(day.copies()) == 1
 
 
 def test_a_copy_that_was_reverted_to_its_snapshot_is_still_one(day):
