@@ -239,17 +239,6 @@ class Lab:
         lun, original = self.world.lun(scsi_id), self.world.lun(self.originals[name][0])
         self.world.luns[self.world.luns.index(lun)] = lun._replace(disk=original.disk.copy())
 
-    def drop(self, scsi_id):
-        """A clone and what the pool has of it go, so that the next one is seen alone."""
-        db, uuid = self.pool.db, self.world.sr_uuid(scsi_id)
-        originals = [ref for _, ref in self.originals.values()]
-        for ref in [ref for ref in db.refs("SR", uuid=uuid) if ref not in originals]:
-            for table in ("PBD", "VDI"):
-                for record in db.refs(table, SR=ref):
-                    db.destroy(table, record)
-            db.destroy("SR", ref)
-        self.world.luns[:] = [lun for lun in self.world.luns if lun.scsi_id != scsi_id]
-
     def sr(self, uuid):
         """(reference, record) of an SR."""
         ref = self.pool.db.by_uuid("SR", uuid)

@@ -7,12 +7,10 @@ import threading
 import pytest
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
-from kit.examples import of_each_kind
 from kit.lun_world import FABRIC, Session
-from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
-from kit.pool_lab import IQN, TARGET, only_reads, sr_disk
+from kit.pool_lab import IQN, TARGET, sr_disk
 from kit.reader import identities
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
@@ -395,31 +393,6 @@ def test_records_are_read_once_however_many_luns_there_are(lab):
         return {call: calls.count(call) for call in reads if call != "pool.get_all_records"}  # the lock is there
 
     assert reads(1) == reads(4)
-
-
-def test_an_answer_to_a_call_of_each_kind_may_be_lost(lab):
-    """The pool has done it, and the connection ends: xmlrpc.client makes the call once more."""
-    real, seen, lost = lab.pool.api.call, [], None
-
-    def lose(method, *words):
-        answer = real(method, *words)
-        seen.append(method)
-        if len(seen) == lost:
-            raise GoneAway()
-        return answer
-
-    def attached():
-        seen.clear()
-        clone = lab.clone("Production")
-        (done,) = lab.attach(clone)
-        assert (done.status, done.error, len(done.vdis)) == (DONE, None, 4), lost
-        lab.drop(clone)
-        return list(seen)
-
-    lab.pool.api.call = lose
-    kinds = ["a call that reads" if only_reads(method) else method for method in attached()]
-    for lost in of_each_kind(kinds, 40, "lost"):
-        assert len(attached()) >= lost
 
 
 # --- which
