@@ -216,13 +216,15 @@ def test_a_host_that_comes_later_has_the_device_config_of_the_others(lab, world)
 # --- hosts that have a session already
 
 
-def stock_lists(lab):
-    """The hosts of which the stock list is asked from now on."""
+def stock_lists(lab, without=""):
+    """The hosts of which the stock list is asked from now on; the one `without` gives none."""
     asked = []
 
     def listening(session, host, config, type_, sm_config=None):
         if type_ == "lvmoiscsi" and "SCSIid" not in config:
             asked.append(lab.pool.db.get("host", host, "name_label"))
+            if asked[-1] == without:
+                raise XenError("HOST_OFFLINE", host)
         return probe(session, host, config, type_, sm_config)
 
     probe = lab.answer("SR.probe", listening)
@@ -243,14 +245,6 @@ class Plugin:
         if isinstance(answer, XenError):
             raise answer
         return self.world.plugin(host, function, arguments) if answer is None else answer
-
-
-def without_session(lab, number=2):
-    """This host has no session; gives its reference."""
-    host = lab.pool.hosts[number]
-    for pbd in lab.pool.db.refs("PBD", host=host):
-        lab.pool.storage.pbd_unplug("", pbd)
-    return host
 
 
 def test_each_host_with_a_session_is_asked_for_the_list_once_for_all_luns_of_a_target(lab, world):
@@ -293,44 +287,60 @@ def test_a_host_whose_plugin_does_not_add_the_lun_is_asked_for_the_list(lab, wor
     assert {scsi_id for _, scsi_id in plugin.calls} == set(clones)
 
 
-def test_a_host_without_a_session_is_not_asked_for_the_list(lab):
-    """The list would log out of a session that no SR uses, and the plug of such a host logs in by itself."""
-    lab.clone("Production")
-    without_session(lab)
-    lists = stock_lists(lab)
-    (done,) = lab.attach(everything=True)
-    assert done.hosts == PLUGGED and sorted(lists) == ["xs1", "xs2"]
-
-
-@pytest.mark.parametrize(("iqns", "lists"), [((IQN, "iqn.2026-01.test:b"), 1), (("iqn.2026-01.test:b",), 0)])
-def test_an_sr_with_the_wildcard_for_iqn_has_the_sessions_that_the_storage_manager_has_noted(lab, iqns, lists):
-    """On the target of another array it has none: somebody's own session to this IQN would end with the list."""
-    lab.clone("Production")
-    db, (first, *others) = lab.pool.db, lab.pool.db.refs("PBD", host=lab.pool.hosts[2])
-    for pbd in others:
+def no_session(lab):
+    """On xs3. The list would log out of a session that no SR uses, and the plug of such a host logs in by itself."""
+    for pbd in lab.pool.db.refs("PBD", host=lab.pool.hosts[2]):
         lab.pool.storage.pbd_unplug("", pbd)
-    noted = "".join(f"10.0.0.{number},3260,{iqn}|" for number, iqn in enumerate(iqns))
-    config = db.get("PBD", first, "device_config")
-    db.set("PBD", first, "device_config", {**config, "targetIQN": "*", "multiSession": noted})
-    asked = stock_lists(lab)
-    lab.attach(everything=True)
-    assert asked.count("xs3") == lists
 
 
-@pytest.mark.parametrize("has_plugin", [False, True])
-def test_a_session_of_which_the_pool_knows_nothing_is_told_and_the_same_again_finishes_it(lab, world, has_plugin):
-    """An administrator has logged in by hand: the storage manager logs out when its plug fails. The plugin knows it."""
-    clone = lab.clone("Production")
-    world.sessions[without_session(lab), IQN] = Session()
-    if has_plugin:
-        Plugin(lab, world)
+def session_by_hand(lab):
+    """An administrator has logged in, and the pool knows nothing of it: the storage manager logs out when its plug
+    fails.
+    """
+    no_session(lab)
+    lab.world.sessions[lab.pool.hosts[2], IQN] = Session()
+
+
+def wildcard(*iqns):
+    """An SR has the wildcard for IQN on xs3, and the storage manager has noted sessions to these there. On the target
+    of another array it has none: somebody's own session to this IQN would end with the list.
+    """
+
+    def happens(lab):
+        db, (first, *others) = lab.pool.db, lab.pool.db.refs("PBD", host=lab.pool.hosts[2])
+        for pbd in others:
+            lab.pool.storage.pbd_unplug("", pbd)
+        noted = "".join(f"10.0.0.{number},3260,{iqn}|" for number, iqn in enumerate(iqns))
+        config = {**db.get("PBD", first, "device_config"), "targetIQN": "*", "multiSession": noted}
+        db.set("PBD", first, "device_config", config)
+
+    return happens
+
+
+@pytest.mark.parametrize(
+    ("happens", "without", "asked", "left"),
+    [
+        (no_session, "", ["xs1", "xs2"], ""),
+        (session_by_hand, "", ["xs1", "xs2"], "xs3"),
+        (lambda lab: (session_by_hand(lab), Plugin(lab, lab.world)), "", [], ""),
+        (wildcard(IQN, "iqn.2026-01.test:b"), "", ["xs1", "xs2", "xs3"], ""),
+        (wildcard("iqn.2026-01.test:b"), "", ["xs1", "xs2"], "xs3"),
+        (lambda lab: None, "xs2", ["xs1", "xs2", "xs3"], "xs2"),
+    ],
+    ids=["no session", "by hand", "by hand, with a plugin", "wildcard", "wildcard elsewhere", "no list"],
+)
+def test_hosts_with_a_session_that_the_pool_knows_are_asked_for_the_list(lab, happens, without, asked, left):
+    """A host that does not see the LUN is told, keeps no other from it, and has it after the same again."""
+    clone, lists = lab.clone("Production"), stock_lists(lab, without)
+    happens(lab)
     (done,) = lab.attach(clone)
-    assert done.hosts["xs2"] == "plugged" and done.status == (DONE if has_plugin else PARTIAL)
-    if not has_plugin:
-        assert f"the host does not see the LUN {clone} behind {IQN}" in done.hosts["xs3"]
-        assert "iscsiadm -m session --rescan" in done.hosts["xs3"]
-        (again,) = lab.attach(clone)
-        assert again.status == DONE and again.hosts == PLUGGED
+    assert sorted(lists) == asked and done.status == (PARTIAL if left else DONE)
+    assert {name for name, state in done.hosts.items() if state != "plugged"} == {left} - {""}
+    if left:
+        assert f"the host does not see the LUN {clone} behind {IQN}" in done.hosts[left]
+        assert "iscsiadm -m session --rescan" in done.hosts[left]
+    if happens is session_by_hand:
+        assert statuses(lab.attach(clone)) == [DONE]
 
 
 @pytest.mark.parametrize(("is_added", "status"), [(False, FAILED), (True, PARTIAL)])
@@ -353,18 +363,6 @@ def test_without_a_scan_a_host_needs_the_lun_from_the_driver_and_the_same_again_
     monkeypatch.undo()
     (done,) = lab.attach(clone)
     assert done.status == DONE and done.hosts == PLUGGED
-
-
-def test_a_host_that_gives_no_list_keeps_no_other_from_it(lab):
-    def failing(session, host, config, type_, sm_config=None):
-        if type_ == "lvmoiscsi" and host == lab.pool.hosts[1]:
-            raise XenError("HOST_OFFLINE", host)
-        return probe(session, host, config, type_, sm_config)
-
-    clone, probe = lab.clone("Production"), lab.answer("SR.probe", failing)
-    (done,) = lab.attach(clone)
-    assert done.status == PARTIAL and "does not see the LUN" in done.hosts["xs2"]
-    assert done.hosts["xs1"] == done.hosts["xs3"] == "plugged"
 
 
 # --- other clients, and answers that are lost
