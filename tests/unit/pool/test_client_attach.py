@@ -12,6 +12,7 @@ from kit.pool.errors import XenError
 from kit.pool_fakes import until
 from kit.pool_lab import IQN, TARGET, sr_disk
 from kit.reader import identities
+from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -404,13 +405,15 @@ IN_USE = "in use by the SR 'Production' .*which is an original or was attached b
     [
         (["Production"], [], False, IN_USE),
         (["36001"], [], False, "sees no LUN with the SCSIid 36001"),
+        (["empty"], [], False, "is empty: the LUN holds no SR to attach"),
         ([], [], True, "no LUN that can be attached"),
         ([], [], False, "is selected"),
         ([], ["Production"], False, "no clone of the SR"),
     ],
 )
 def test_what_is_not_attached(lab, world, scsi_ids, of, everything, said):
-    named = [lab.originals[name][0] if name in lab.originals else name for name in scsi_ids]
+    known = {"Production": lab.originals["Production"][0], "empty": world.add(TARGET, IQN, SparseDisk(1 << 24))}
+    named = [known.get(name, name) for name in scsi_ids]
     uuids = [world.sr_uuid(lab.originals[name][0]) for name in of]
     with pytest.raises((Refused, NotFound, UsageError), match=said):
         attach.choose(lab.look(), named, uuids, everything)
