@@ -8,9 +8,12 @@ import re
 from contextlib import contextmanager
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
+from kit.pool.api import GoneAway
+from kit.pool.errors import XenError
+from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import choice, clone, inventory
+from relvmoiscsi.pool.vms import choice, clone, forget, inventory
 
 TARGET, IQN = "10.0.0.5", "iqn.2026-01.test:array"
 
@@ -133,6 +136,56 @@ class Lab:
             wish = choice.CloneRequest(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
             return clone.clone(calls, pool, found, copy, sources, wish)
 
+    def before(self, method, work, number=1):
+        """Somebody does `work` just before the call of this method that has this number, and never again."""
+        left = [number]
+
+        def before(name, _params):
+            left[0] -= name == method
+            if name == method and not left[0]:
+                self.pool.api.before = None
+                work()
+
+        self.pool.api.before = before
+
+    @contextmanager
+    def cut(self, method, number=1, error=None):
+        """A block in which the calls of this method fail, from the one of this number on; as a connection that ends,
+        unless an `error` is given.
+        """
+        left = [number]
+
+        def before(name, _params):
+            left[0] -= name == method
+            if name == method and left[0] < 1:
+                raise error or GoneAway()
+
+        self.pool.api.before = before
+        try:
+            yield
+        finally:
+            self.pool.api.before = None
+
+    def answer(self, method, function):
+        """From now on the pool does this instead; gives what it did before."""
+        methods = self.pool.api._methods
+        methods[method], real = function, methods.get(method)
+        return real
+
+    def refuse(self, method, *error):
+        """From now on the pool answers this call with this error."""
+
+        def refuse(*_words):
+            raise XenError(*error)
+
+        return self.answer(method, refuse)
+
+    def unplug(self, sr, *hosts):
+        """These hosts, or all, have an SR (a reference) no longer."""
+        for pbd, record in self.pool.db.records("PBD", SR=sr).items():
+            if not hosts or record["host"] in hosts:
+                self.pool.storage.pbd_unplug("", pbd)
+
     def later(self, minutes=31):
         """The locks of clients that were killed become stale."""
         now = self.pool.api.clock
@@ -152,16 +205,39 @@ class Lab:
             wanted = attach.AttachRequest(date="2026-11-22", run="a run", jobs=jobs_at_once, leave_others=leave_others)
             return attach.attach(calls, pool, chosen, wanted, tell, found)
 
-    def drop(self, scsi_id):
-        """A clone and what the pool has of it go, so that the next one is seen alone."""
-        db, uuid = self.pool.db, self.world.sr_uuid(scsi_id)
-        originals = [ref for _, ref in self.originals.values()]
-        for ref in [ref for ref in db.refs("SR", uuid=uuid) if ref not in originals]:
-            for table in ("PBD", "VDI"):
-                for record in db.refs(table, SR=ref):
-                    db.destroy(table, record)
-            db.destroy("SR", ref)
-        self.world.luns[:] = [lun for lun in self.world.luns if lun.scsi_id != scsi_id]
+    def look(self, *portals):
+        """The LUNs that are found there, or behind all targets of the pool."""
+        with connect(self.where()) as calls:
+            pool = records.read(calls)
+            return luns.find(calls, pool, portals or pool.portals(), 1)
+
+    def lun(self, scsi_id, *portals):
+        """What is found to have this SCSIid."""
+        (found,) = [lun for lun in self.look(*portals) if lun.scsi_id == scsi_id]
+        return found
+
+    def detach(self, sr_uuid):
+        with connect(self.where()) as calls:
+            pool = records.read(calls)
+            forget.detach(calls, pool, pool.sr_by_uuid(sr_uuid))
+
+    def discard(self, sr_uuid):
+        with connect(self.where()) as calls:
+            pool = records.read(calls)
+            forget.discard(calls, pool, pool.sr_by_uuid(sr_uuid))
+
+    def forget_original(self, name):
+        self.unplug(self.originals[name][1])
+        self.pool.storage.sr_forget("", self.originals[name][1])
+
+    def fail(self, scsi_id, command="sr_create"):
+        """From now on the driver has no luck with this LUN."""
+        self.world.fail[command, scsi_id] = NotFound("The LUN did not appear.", "ISCSIDevice")
+
+    def overwrite(self, scsi_id, name="Production"):
+        """The array puts the data of this original onto a LUN."""
+        lun, original = self.world.lun(scsi_id), self.world.lun(self.originals[name][0])
+        self.world.luns[self.world.luns.index(lun)] = lun._replace(disk=original.disk.copy())
 
     def sr(self, uuid):
         """(reference, record) of an SR."""

@@ -3,7 +3,8 @@
 
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import inventory, move_home, restore
+from relvmoiscsi.pool.vms import discard as made_vms
+from relvmoiscsi.pool.vms import inventory, move_home, rescue, restore
 
 
 def run(day, work, sr=None, where=None):
@@ -26,12 +27,47 @@ def undo(day, vm=None, **more):
     return run(day, lambda calls, *_: restore.undo(calls, vm or day.web, **more))
 
 
-def take_home(day):
-    return run(day, lambda calls, *_: move_home.home(calls, day.web))
+def take_home(day, **more):
+    return run(day, lambda calls, *_: move_home.home(calls, day.web, **more))
 
 
 def keep(day, vm=None, **more):
     return run(day, lambda calls, *_: restore.keep(calls, vm or day.web, **more))
+
+
+def lend(day, text, vm, rw=False, sr=None, **more):
+    """`text` names the disk."""
+
+    def work(calls, found, copy):
+        return rescue.lend(calls, found, copy, rescue.find(copy, text), vm, rw, **more)
+
+    return run(day, work, sr)
+
+
+def take_back(day, text=None, vm=None):
+    """What became of each disk; the error of one alone is raised."""
+
+    def work(calls, found, copy):
+        vdi = rescue.find(copy, text) if text else None
+        return rescue.take_back(calls, found, copy, rescue.lent(found, copy, vdi, vm))
+
+    rows = run(day, work)
+    if len(rows) == 1 and rows[0].error is not None:
+        raise rows[0].error
+    return rows
+
+
+def discard(day, uuid=None, told=lambda plan: None):
+    """The names of the networks that go with the copy (a UUID); `told` gets the plan before it is carried out."""
+    uuid, networks = uuid or day.copy.sr_uuid, day.db.records("network")
+    with connect(day.lab.where()) as calls:
+        ref = records.read(calls).sr_by_uuid(uuid)
+        if ref is not None:
+            plan = made_vms.plan(calls, [ref], with_vms=True)
+            told(plan)
+            made_vms.carry_out(calls, plan, ref, [])
+        made_vms.clean_networks(calls, [uuid])
+    return [row["name_label"] for ref, row in networks.items() if not day.db.exists("network", ref)]
 
 
 def locks(day):
@@ -45,6 +81,7 @@ def unlock(day):
             lock.unlock(calls, each)
 
 
-def second_copy(day):
-    (second,) = day.lab.attach(day.lab.clone("Production"))
+def second_copy(day, name="Production"):
+    """The reference of another copy, of this original."""
+    (second,) = day.lab.attach(day.lab.clone(name))
     return day.db.by_uuid("SR", second.sr_uuid)

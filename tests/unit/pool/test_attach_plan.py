@@ -11,7 +11,6 @@ import pytest
 from kit.pool_lab import Image, only_reads
 from relvmoiscsi.pool import attach, attach_plan, luns, records
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import forget
 
 _LABELS = ("name_label", "name_description", "tags", "other_config")
 
@@ -27,16 +26,13 @@ class Watch:
 
     def __call__(self, method, params):
         name, parameters = method.replace("Async.", ""), params[1:]
-        if name == "SR.probe" and parameters[2] in records.OWN_TYPES:
+        is_plugin = name == "host.call_plugin" and parameters[2] == "add_lun"
+        if is_plugin or name == "SR.probe" and parameters[2] in records.OWN_TYPES:
             self.listed.add(self.db.get("host", parameters[0], "name_label"))
-        if name == "host.call_plugin" and parameters[2] == "add_lun":
-            self.listed.add(self.db.get("host", parameters[0], "name_label"))
-            return
-        if only_reads(name) or name in ("SR.probe", "task.destroy") or name.startswith(("pool.", "VDI.db_")):
-            return
-        step = self._step(name, *parameters)
-        if step not in self.found:
-            self.found.append(step)
+        is_own = name in ("SR.probe", "task.destroy") or name.startswith(("pool.", "VDI.db_"))
+        if not (is_plugin or is_own or only_reads(name)):
+            step = self._step(name, *parameters)
+            self.found += [step] if step not in self.found else []
 
     def _step(self, name, subject, *more):
         if name == "SR.create":
@@ -121,17 +117,15 @@ def test_of_one_that_is_attached_beside_one_that_is_not(lab):
 
 def test_with_a_host_that_is_down(lab):
     """It gets a PBD, and nothing is promised of it but that."""
-    clone, down = lab.clone("Production"), lab.pool.hosts[2]
-    lab.pool.go_down(down)
+    clone = lab.clone("Production")
+    lab.pool.go_down(lab.pool.hosts[2])
     assert [(what, on) for _, what, on in holds(lab, clone)] == [step for step in ALL if step != ("plug", "xs3")]
     assert holds(lab, clone) == [], "the host is still down: there is nothing to be done, and no scan either"
     rows, _, _, _ = planned(lab, clone, is_run=False)
-    assert (
-        rows[0].text()
-        == "already attached on all hosts that are up; host xs3 is down: repeat the command when the host is up"
-    )
+    down = "host xs3 is down: repeat the command when the host is up"
+    assert rows[0].text() == f"already attached on all hosts that are up; {down}"
 
-    lab.pool.come_back(down)
+    lab.pool.come_back(lab.pool.hosts[2])
     assert holds(lab, clone) == [(clone, "plug", "xs3"), (clone, "scan", "")]
 
 
@@ -153,78 +147,72 @@ def test_of_one_whose_run_was_killed_at_a_call_of_each_kind_and_with_a_host_down
     assert 0 in found and len(found) > 3
 
 
-def copy_of(lab):
+@pytest.fixture
+def copy(lab):
+    """(SCSIid, reference of the SR) of an attached copy."""
     clone = lab.clone("Production")
-    (done,) = lab.attach(clone)
-    ref, _ = lab.sr(done.sr_uuid)
-    return clone, ref, lab.pool.db.refs("PBD", SR=ref)
+    return clone, lab.sr(lab.attach(clone)[0].sr_uuid)[0]
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_of_one_that_is_unplugged(lab, count):
-    clone, _, pbds = copy_of(lab)
-    for pbd in pbds[3 - count :]:
-        lab.pool.storage.pbd_unplug("", pbd)
-    hosts = ["xs1", "xs2", "xs3"][3 - count :]
-    assert holds(lab, clone) == [*((clone, "plug", host) for host in hosts), (clone, "scan", "")]
+def without_pbd(lab, ref):
+    lab.unplug(ref, lab.pool.hosts[1])
+    lab.pool.storage.pbd_destroy("", lab.pool.db.refs("PBD", SR=ref, host=lab.pool.hosts[1])[0])
 
 
-def test_of_one_without_a_pbd(lab):
-    clone, _, pbds = copy_of(lab)
-    lab.pool.storage.pbd_unplug("", pbds[1])
-    lab.pool.storage.pbd_destroy("", pbds[1])
-    assert [step[1:] for step in holds(lab, clone)] == [("create PBD", "xs2"), ("plug", "xs2"), ("scan", "")]
+def no_original(lab, ref):
+    config = lab.pool.db.get("SR", ref, "other_config")
+    lab.pool.db.set("SR", ref, "other_config", {**config, records.ORIGINAL_SR: ""})
 
 
-def test_of_one_that_was_detached_and_of_one_that_was_discarded(lab):
-    clone, ref, _ = copy_of(lab)
-    with connect(lab.where()) as calls:
-        forget.detach(calls, records.read(calls), ref)
-    done = [step[1:] for step in holds(lab, clone)]
-    assert done == [step for step in ALL if step[0] in ("create PBD", "plug", "scan")]
-
-    with connect(lab.where()) as calls:
-        forget.discard(calls, records.read(calls), ref)
-    assert [step[1:] for step in holds(lab, clone)] == [step for step in ALL if step[0] != "resignature"]
-
-
-@pytest.mark.parametrize("key", ["gc", "indestructible", "relvmoiscsi:run"])
-def test_of_one_without_a_mark(lab, key):
-    clone, ref, _ = copy_of(lab)
-    lab.pool.db.remove_from("SR", ref, "other_config", key)
-    assert holds(lab, clone) == [(clone, "mark", "")]
-
-
-def test_of_a_vdi_that_has_not_what_its_original_has(lab):
-    clone, ref, _ = copy_of(lab)
+def no_label(lab, ref):
     lab.pool.db.remove_from("VDI", lab.pool.db.refs("VDI", SR=ref)[0], "other_config", records.OLD_VDI)
-    assert holds(lab, clone) == [(clone, "label VDIs", "")]
 
 
-def test_of_a_copy_whose_original_the_pool_has_forgotten(lab):
-    clone, ref, _ = copy_of(lab)
-    original = lab.originals["Production"][1]
-    for pbd in lab.pool.db.refs("PBD", SR=original):
-        lab.pool.storage.pbd_unplug("", pbd)
-    lab.pool.storage.sr_forget("", original)
+HAPPENS = {
+    "unplugged": lambda lab, ref: lab.unplug(ref),
+    "unplugged on a host": lambda lab, ref: lab.unplug(ref, lab.pool.hosts[2]),
+    "no PBD on a host": without_pbd,
+    "detached": lambda lab, ref: lab.detach(lab.pool.db.get("SR", ref, "uuid")),
+    "discarded": lambda lab, ref: lab.discard(lab.pool.db.get("SR", ref, "uuid")),
+    **{
+        "without " + key: lambda lab, ref, key=key: lab.pool.db.remove_from("SR", ref, "other_config", key)
+        for key in ("gc", "indestructible", "relvmoiscsi:run")
+    },
+    "without a label": no_label,
+    "without its original": no_original,
+    "original forgotten": lambda lab, _ref: lab.forget_original("Production"),
+    "both": lambda lab, ref: (lab.forget_original("Production"), no_original(lab, ref)),
+}
+
+
+@pytest.mark.parametrize(
+    ("happens", "steps"),
+    [
+        ("unplugged", [("plug", "xs1"), ("plug", "xs2"), ("plug", "xs3"), ("scan", "")]),
+        ("unplugged on a host", [("plug", "xs3"), ("scan", "")]),
+        ("no PBD on a host", [("create PBD", "xs2"), ("plug", "xs2"), ("scan", "")]),
+        ("detached", [step for step in ALL if step[0] in ("create PBD", "plug", "scan")]),
+        ("discarded", [step for step in ALL if step[0] != "resignature"]),
+        ("without gc", [("mark", "")]),
+        ("without indestructible", [("mark", "")]),
+        ("without relvmoiscsi:run", [("mark", "")]),
+        ("without a label", [("label VDIs", "")]),
+        ("without its original", [("label VDIs", "")]),
+        ("original forgotten", []),
+        ("both", []),
+    ],
+)
+def test_of_a_copy_that_is_not_whole_any_more(lab, copy, happens, steps):
+    clone, ref = copy
+    HAPPENS[happens](lab, ref)
+    assert holds(lab, clone) == [(clone, *step) for step in steps]
     assert holds(lab, clone) == []
-    lab.pool.db.set("SR", ref, "other_config", {**lab.pool.db.get("SR", ref, "other_config"), records.ORIGINAL_SR: ""})
-    assert holds(lab, clone) == []
 
 
-def test_of_a_copy_that_has_forgotten_its_original(lab):
-    clone, ref, _ = copy_of(lab)
-    lab.pool.db.set("SR", ref, "other_config", {**lab.pool.db.get("SR", ref, "other_config"), records.ORIGINAL_SR: ""})
-    assert holds(lab, clone) == [(clone, "label VDIs", "")]
-    assert holds(lab, clone) == []
-
-
-def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, world):
-    clone, _, pbds = copy_of(lab)
-    for pbd in pbds:
-        lab.pool.storage.pbd_unplug("", pbd)
-    lun = world.lun(clone)
-    world.luns[world.luns.index(lun)] = lun._replace(disk=world.lun(lab.originals["Production"][0]).disk.copy())
+def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, copy):
+    clone, ref = copy
+    lab.unplug(ref)
+    lab.overwrite(clone)
     fresh = lab.clone("Testing")
     rows, _, _, _ = planned(lab, clone, fresh, is_run=False)
     assert rows[0].text().startswith("refused: ") and "overwritten" in rows[0].facts()["error"]
@@ -242,10 +230,9 @@ def test_copies_of_one_sr_have_names_of_their_own_those_of_the_plan(lab):
     assert names == ["Production 2026-11-22", "Production 2026-11-22 (2)", "Production 2026-11-22 (3)"]
 
 
-def test_an_sr_of_the_same_uuid_that_is_another_one_is_refused_in_the_plan(lab):
-    clone, ref, pbds = copy_of(lab)
-    with connect(lab.where()) as calls:
-        forget.detach(calls, records.read(calls), ref)
+def test_an_sr_of_the_same_uuid_that_is_another_one_is_refused_in_the_plan(lab, copy):
+    clone, ref = copy
+    lab.detach(lab.pool.db.get("SR", ref, "uuid"))
     lab.pool.db.set("SR", ref, "type", "lvmohba")
     rows, promised, _, _ = planned(lab, clone, is_run=False)
     assert promised == [] and "and on another LUN than" in str(rows[0].refusal)

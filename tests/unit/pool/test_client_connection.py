@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Log in: on the master, with TLS that is verified, and in sentences where it cannot be."""
+"""Log in: on the master, with TLS that is verified, and in sentences where it cannot be. Several connections at once:
+in which order steps are taken, and that one which fails stops no other.
+"""
 
 import socket
 import subprocess
@@ -18,7 +20,7 @@ from kit.pool.simulator import Pool
 from kit.shell import TOP
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.pool import calls as pool_calls
-from relvmoiscsi.pool import records
+from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone, failure, result_text
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 
@@ -29,66 +31,56 @@ def all_are_far(monkeypatch):
     monkeypatch.setattr(Pool, "near", ExitStack)
 
 
+@pytest.fixture
+def serve(request):
+    """Gives what starts a server: of this kind, with these arguments."""
+
+    def serve(kind, *arguments, **more):
+        server = kind(*arguments, **more)
+        request.addfinalizer(server.stop)
+        return server
+
+    return serve
+
+
+class Answers:
+    """A host that answers each call with this error."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def call(self, method, params, local=False):
+        raise self.error
+
+
 def names_of_hosts(where):
     with connect(where) as calls:
         return sorted(host["name_label"] for host in calls.records("host").values())
 
 
-def test_a_session_is_ended(lab):
+def test_a_session_is_ended_also_of_a_member_that_leads_to_the_master(lab):
     sessions = lab.pool.db.refs("session")
-
-    assert names_of_hosts(lab.where()) == ["xs1", "xs2", "xs3"]
-    assert lab.pool.db.refs("session") == sessions
-    assert lab.pool.api.calls[-1] == "session.logout"
-
-
-def test_a_member_leads_to_the_master(lab):
-    assert names_of_hosts(lab.where()._replace(pool=lab.pool.listen_on_member())) == ["xs1", "xs2", "xs3"]
+    for pool in (lab.where().pool, lab.pool.listen_on_member()):
+        assert names_of_hosts(lab.where()._replace(pool=pool)) == ["xs1", "xs2", "xs3"]
+        assert lab.pool.db.refs("session") == sessions and lab.pool.api.calls[-1] == "session.logout"
 
 
-def test_hosts_that_name_one_another_are_given_up(lab):
+def test_hosts_that_name_one_another_are_given_up(lab, serve):
     member = lab.pool.listen_on_member().replace("127.0.0.2", "127.0.0.3")
-    port = int(member.rsplit(":", 1)[1])
-
-    class Confused:
-        def call(self, method, params, local=False):
-            raise XenError("HOST_IS_SLAVE", "127.0.0.3")
-
-    server = TcpServer(Confused(), "127.0.0.3", port)
-    try:
-        with pytest.raises(PoolFailure, match="disagree about"):
-            names_of_hosts(lab.where()._replace(pool=member))
-    finally:
-        server.stop()
+    confused = Answers(XenError("HOST_IS_SLAVE", "127.0.0.3"))
+    serve(TcpServer, confused, "127.0.0.3", int(member.rsplit(":", 1)[1]))
+    with pytest.raises(PoolFailure, match="disagree about"):
+        names_of_hosts(lab.where()._replace(pool=member))
 
 
-def test_a_wrong_password_is_said(lab):
-    with pytest.raises(PoolFailure, match="does not accept this user and password") as caught:
-        names_of_hosts(lab.where()._replace(password="wrong"))
-
-    assert caught.value.exit_status == 6 and "wrong" not in str(caught.value)
-
-
-def test_nobody_is_there():
+def test_nobody_is_there_or_no_pool(serve):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    with pytest.raises(PoolFailure, match=f"No pool answers at http://127.0.0.1:{port}: Connection refused"):
-        names_of_hosts(Where(f"http://127.0.0.1:{port}", password="x"))
-
-
-def test_what_answers_is_no_pool():
-    class Silly:
-        def call(self, method, params, local=False):
-            raise GoneAway()
-
-    server = TcpServer(Silly())
-    try:
-        with pytest.raises(PoolFailure, match="No pool answers|is no XenAPI"):
-            names_of_hosts(Where(server.url, password="x"))
-    finally:
-        server.stop()
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(PoolFailure, match=f"No pool answers at {url}: Connection refused"):
+        names_of_hosts(Where(url, password="x"))
+    with pytest.raises(PoolFailure, match="No pool answers|is no XenAPI"):
+        names_of_hosts(Where(serve(TcpServer, Answers(GoneAway())).url, password="x"))
 
 
 @pytest.mark.processes
@@ -105,7 +97,7 @@ def test_a_certificate_is_verified_unless_somebody_says_no(world, tmp_path):
 
 
 @pytest.mark.processes
-def test_a_member_with_a_certificate_of_its_own_says_what_is_to_be_believed(world, tmp_path):
+def test_a_member_with_a_certificate_of_its_own_says_what_is_to_be_believed(world, tmp_path, serve):
     """Hosts sign their own, and a member leads to the master's address."""
     tls, pems = {}, {}
     for name, address in (("master", "127.0.0.1"), ("member", "127.0.0.2")):
@@ -115,47 +107,27 @@ def test_a_member_with_a_certificate_of_its_own_says_what_is_to_be_believed(worl
     both.write_text("".join(Path(pem).read_text() for pem in pems.values()))
     with world.pool(hosts=("xs1", "xs2"), tls=tls["master"]) as pool:
         port = pool._servers[0].server_address[1]
-        pool._servers.append(TcpServer(Member("127.0.0.1"), "127.0.0.2", port, tls=tls["member"]))
-        where = Where(pool._servers[-1].url, pool.api.user, pool.api.password, ca=pems["member"])
-        with pytest.raises(
-            PoolFailure, match=f"{where.pool} is a member .* at {pool.url}, .*host name of the master"
-        ) as caught:
+        member = serve(TcpServer, Member("127.0.0.1"), "127.0.0.2", port, tls=tls["member"])
+        where = Where(member.url, pool.api.user, pool.api.password, ca=pems["member"])
+        said = f"{where.pool} is a member .* at {pool.url}, .*host name of the master"
+        with pytest.raises(PoolFailure, match=said) as caught:
             names_of_hosts(where)
         assert "--insecure" not in str(caught.value)
         assert names_of_hosts(where._replace(ca=str(both))) == ["xs1", "xs2"]
 
 
-def test_a_file_without_certificates_is_said(tmp_path):
-    (tmp_path / "empty.pem").write_text("")
-
-    for path in (tmp_path / "empty.pem", tmp_path / "absent.pem"):
-        with pytest.raises(UsageError, match="holds no readable certificates"):
-            names_of_hosts(Where("https://127.0.0.1", password="x", ca=str(path)))
-
-
-def test_the_socket_of_dom0_needs_no_password(world, tmp_path):
-    path = tmp_path / "_xapi"
-    with world.pool(hosts=("xs1",)) as pool:
-        pool._servers.append(UnixServer(pool.api, path))
-
-        assert names_of_hosts(Where(LOCAL, socket_path=str(path))) == ["xs1"]
-
-
-def test_the_socket_of_a_member_says_who_the_master_is(tmp_path):
+def test_the_socket_of_dom0_needs_no_password_and_that_of_a_member_says_who_the_master_is(lab, tmp_path, serve):
     """xapi lets root in there, and refuses what follows."""
-    server = UnixServer(Member("192.0.2.1"), tmp_path / "xapi")
-    try:
-        with pytest.raises(PoolFailure, match=r"no longer, the master of its pool\. .* --pool 192\.0\.2\.1\."):
-            names_of_hosts(Where(LOCAL, socket_path=str(tmp_path / "xapi")))
-    finally:
-        server.stop()
+    serve(UnixServer, lab.pool.api, tmp_path / "master"), serve(UnixServer, Member("192.0.2.1"), tmp_path / "member")
+    assert names_of_hosts(Where(LOCAL, socket_path=str(tmp_path / "master"))) == ["xs1", "xs2", "xs3"]
+    with pytest.raises(PoolFailure, match=r"no longer, the master of its pool\. .* --pool 192\.0\.2\.1\."):
+        names_of_hosts(Where(LOCAL, socket_path=str(tmp_path / "member")))
 
 
 @pytest.mark.parametrize(
-    "text, url",
+    ("text", "url"),
     [
         ("xs1", "https://xs1"),
-        ("10.0.0.1", "https://10.0.0.1"),
         ("http://xs1", "http://xs1"),
         ("https://xs1:8443/", "https://xs1:8443"),
         ("https://[fd00::1]", "https://[fd00::1]"),
@@ -166,28 +138,25 @@ def test_how_a_pool_may_be_named(text, url):
     assert url_of(Where(text)) == url
 
 
-@pytest.mark.parametrize("text", ["ftp://xs1", "https://", "https://xs1?x"])
-def test_how_it_may_not_be_named(text):
-    with pytest.raises(UsageError, match="is not a pool"):
-        url_of(Where(text))
-
-
-def test_certificates_for_a_pool_that_shows_none_are_refused():
-    with pytest.raises(UsageError, match="or remove --ca"):
-        url_of(Where("http://xs1", ca="/etc/pool.pem"))
-
-
-@pytest.mark.parametrize("text", ["https://root:hidden@xs1", "root:hidden@xs1", "ftp://root:hidden@"])
-def test_a_password_in_a_url_is_refused_and_not_shown(text):
-    with pytest.raises(UsageError, match="contains a user or a password") as caught:
-        url_of(Where(text))
-
+@pytest.mark.parametrize(
+    ("text", "ca", "said"),
+    [
+        *((text, None, "is not a pool") for text in ("ftp://xs1", "https://", "https://xs1?x")),
+        *((text + "root:hidden@xs1", None, "contains a user or a password") for text in ("", "https://", "ftp://")),
+        ("http://xs1", "/etc/pool.pem", "or remove --ca"),
+        ("https://127.0.0.1", "/nowhere/absent.pem", "holds no readable certificates"),
+        ("https://127.0.0.1", "/dev/null", "holds no readable certificates"),
+    ],
+)
+def test_how_it_may_not_be_named(text, ca, said):
+    """A password is not shown."""
+    with pytest.raises(UsageError, match=said) as caught:
+        names_of_hosts(Where(text, password="x", ca=ca))
     assert "hidden" not in str(caught.value)
 
 
 def test_without_the_module_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "XenAPI", None)
-
     with pytest.raises(NotFound, match="pip install .\\[pool\\]"), connect(Where("xs1", password="x")):
         pass
 
@@ -197,28 +166,22 @@ def test_without_the_module_it_says_how_to_get_it(monkeypatch):
 def test_it_is_found_however_the_command_is_started(flags):
     program = f"import sys; sys.path.insert(0, {str(TOP)!r})\n"
     program += "from relvmoiscsi.host.xapi import sdk; print(sdk.module().__name__)"
-
     assert subprocess.check_output([sys.executable, flags, "-c", program]) == b"XenAPI\n"
 
 
-def test_a_pool_that_goes_away_is_said(lab):
-    def before(method, params):
-        if method == "SR.get_all_records":
-            raise GoneAway()
+# --- calls
 
-    with connect(lab.where()) as calls:
-        lab.pool.api.before = before
-        with pytest.raises(PoolFailure, match="closed the connection during SR.get_all_records"):
-            records.read(calls)
-        lab.pool.api.before = None
+
+def test_a_pool_that_goes_away_is_said(lab):
+    said = "closed the connection during SR.get_all_records"
+    with connect(lab.where()) as calls, lab.cut("SR.get_all_records"), pytest.raises(PoolFailure, match=said):
+        records.read(calls)
 
 
 def test_a_task_that_fails_raises_what_xapi_says(lab):
-    with connect(lab.where()) as calls, pytest.raises(PoolFailure) as caught:
+    with connect(lab.where()) as calls, pytest.raises(PoolFailure, match="no SRs of type nonsense") as caught:
         calls.run("SR.probe", lab.pool.master, {}, "nonsense", {})
-
-    assert caught.value.code == "SR_UNKNOWN_DRIVER" and "no SRs of type nonsense" in str(caught.value)
-    assert lab.pool.db.refs("task") == []
+    assert caught.value.code == "SR_UNKNOWN_DRIVER" and lab.pool.db.refs("task") == []
 
 
 def test_a_task_that_a_restart_has_ended_is_not_waited_for(lab, monkeypatch):
@@ -230,20 +193,13 @@ def test_a_task_that_a_restart_has_ended_is_not_waited_for(lab, monkeypatch):
             calls.finish("SR.scan", task)
 
 
-def test_another_connection_has_the_same_session(lab):
-    with connect(lab.where()) as calls:
-        other = calls.another()
-        before = len(lab.pool.db.refs("session"))
-        assert other.call("SR.get_all") == calls.call("SR.get_all")
-        assert len(lab.pool.db.refs("session")) == before
-        other.close()
-
-
-def test_sessions_that_take_the_place_of_one_that_xapi_has_ended_are_ended_too(lab):
-    """XenAPI logs in anew, each connection for itself."""
+def test_connections_share_a_session_and_each_that_takes_its_place_is_ended_too(lab):
+    """When xapi has ended it, XenAPI logs in anew, each connection for itself."""
     before = lab.pool.db.refs("session")
     with connect(lab.where()) as calls:
         others = [calls.another(), calls.another()]
+        assert others[0].call("SR.get_all") == calls.call("SR.get_all")
+        assert len(lab.pool.db.refs("session")) == len(before) + 1
         lab.pool.db.destroy("session", calls._proxy._session)
         for one in (calls, *others):
             assert one.call("SR.get_all") is not None
@@ -251,33 +207,121 @@ def test_sessions_that_take_the_place_of_one_that_xapi_has_ended_are_ended_too(l
         for other in others:
             other.close()
         assert calls.call("SR.get_all") is not None
-
     assert lab.pool.db.refs("session") == before
     assert lab.pool.api.calls.count("session.logout") == 3
 
 
 @pytest.mark.parametrize(
-    "value, text",
-    [("<value>a &lt; b</value>", "a < b"), ("<value/>", ""), ("", ""), ("OpaqueRef:x", "OpaqueRef:x")],
+    ("value", "text"), [("<value>a &lt; b</value>", "a < b"), ("<value/>", ""), ("OpaqueRef:x", "OpaqueRef:x")]
 )
 def test_the_result_of_a_task(value, text):
     assert result_text(value) == text
 
 
-def test_a_right_that_is_missing_is_said():
-    assert "may not call SR.create" in str(
-        failure("SR.create", ["RBAC_PERMISSION_DENIED", "sr.create", "No permission in user session"])
-    )
+BUSY = ["OTHER_OPERATION_IN_PROGRESS", "SR", "OpaqueRef:1", "vdi_create", "OpaqueRef:2"]
 
 
-def test_an_sr_that_is_busy_for_two_hours_is_said():
-    """xapi has waited for the other operation for that long (xapi_sr_operations.ml, helpers.ml)."""
-    busy = failure("Async.SR.scan", ["OTHER_OPERATION_IN_PROGRESS", "SR", "OpaqueRef:1", "vdi_create", "OpaqueRef:2"])
-    assert "busy with another operation (vdi_create) on the same SR" in str(busy) and "did not run SR.scan" in str(busy)
-    assert "on the same SR" in str(failure("PBD.unplug", ["OTHER_OPERATION_IN_PROGRESS", "SR"]))
+@pytest.mark.parametrize(
+    ("method", "details", "said"),
+    [
+        ("SR.create", ["RBAC_PERMISSION_DENIED", "sr.create", "No permission"], "may not call SR.create"),
+        # xapi has waited for the other operation for two hours (xapi_sr_operations.ml, helpers.ml)
+        ("Async.SR.scan", BUSY, "busy with another operation (vdi_create) on the same SR"),
+        ("Async.SR.scan", BUSY, "did not run SR.scan"),
+        ("PBD.unplug", BUSY[:2], "on the same SR"),
+        # until its heartbeat is late, xapi takes a host for live and cannot reach it
+        ("PBD.plug", ["HOST_OFFLINE", "OpaqueRef:1"], "The host is down."),
+        ("PBD.plug", ["CANNOT_CONTACT_HOST", "OpaqueRef:1"], "The host is down."),
+    ],
+)
+def test_what_xapi_answers_is_said_in_a_sentence(method, details, said):
+    assert said in str(failure(method, details))
 
 
-@pytest.mark.parametrize("code", ["HOST_OFFLINE", "CANNOT_CONTACT_HOST"])
-def test_a_host_that_does_not_answer_is_down(code):
-    """Until its heartbeat is late, xapi takes it for live and cannot reach it."""
-    assert str(failure("PBD.plug", [code, "OpaqueRef:1"])) == "The host is down."
+# --- several jobs at once
+
+
+class Line:
+    """A connection that counts how many are open."""
+
+    opened = closed = 0
+
+    def another(self):
+        Line.opened += 1
+        return Line()
+
+    def close(self):
+        Line.closed += 1
+
+
+def two_steps(items, first, second, at_once, group=lambda item: item):
+    return jobs.in_two_steps(Line(), items, first, second, group, at_once)
+
+
+def test_results_come_in_the_order_of_the_items():
+    found = jobs.at_once(Line(), range(20), lambda calls, number: number * 2, 4)
+    assert found == list(range(0, 40, 2)) and Line.opened == Line.closed > 0
+    assert jobs.at_once(Line(), [], lambda calls, item: item) == []
+
+
+def test_who_is_free_takes_the_second_step_of_others_while_the_last_first_step_goes_on():
+    """Three at once, four items: the second steps of the first three are over before the fourth item's first one."""
+    seconds, lock, enough = [], threading.Lock(), threading.Event()
+
+    def first(_calls, item):
+        if item == "d":
+            assert enough.wait(60), "nobody has taken the second steps of the others meanwhile"
+        return item
+
+    def second(_calls, item):
+        with lock:
+            seconds.append(item)
+            if len(seconds) == 3:
+                enough.set()
+        return item
+
+    assert two_steps("abcd", first, second, 3) == list("abcd") and seconds[-1] == "d"
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 8])
+def test_no_item_goes_on_before_all_of_its_group_are_there_or_have_ended_with_an_error(at_once):
+    order, lock = [], threading.Lock()
+
+    def first(_calls, item):
+        if item == "a2":
+            raise NotFound("it ends here")
+        with lock:
+            order.append((1, item))
+        return item + "!"
+
+    def second(_calls, item):
+        with lock:
+            order.append((2, item))
+        return item
+
+    found = two_steps(["a1", "b1", "a2", "b2", "b3", "c1"], first, second, at_once, lambda item: item[0])
+    assert [str(each) for each in found] == ["a1!", "b1!", "it ends here", "b2!", "b3!", "c1!"]
+    assert isinstance(found[2], NotFound)
+    for group in "abc":
+        mine = [step for step, item in order if item[0] == group]
+        assert mine == sorted(mine) and mine.count(2) == mine.count(1)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_bug_comes_through_and_nobody_waits_for_ever(at_once):
+    with pytest.raises(ZeroDivisionError):
+        jobs.at_once(Line(), range(6), lambda _, number: 1 // (number - 1), at_once)
+
+
+def test_who_is_interrupted_waits_for_nobody(monkeypatch):
+    """Ctrl-C comes to the thread that waits for the others."""
+    hung, release = threading.Event(), threading.Event()
+
+    def interrupted(thread):
+        assert hung.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.at_once(Line(), range(6), lambda *_: (hung.set(), release.wait(60)), 3)
+    release.set()

@@ -1,212 +1,314 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Each LUN is named for what it is, and nothing is written."""
+"""Each LUN is named for what it is, and nothing is written. What may be somebody's original, or attached elsewhere, is
+no clone until somebody says so; and nothing is left out without a word.
+"""
 
 import pytest
 
-from kit.lun_world import FABRIC
-from kit.pool_lab import IQN, TARGET, sr_disk
+from kit.cuts import cut_before, read_mark
+from kit.lun_world import FABRIC, World
+from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from kit.sparse import SparseDisk
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import attach, lists, luns, records
+from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.records import Portal
-from relvmoiscsi.pool.vms import forget
 
 
-def find(lab, *portals):
-    with connect(lab.where()) as calls:
-        pool = records.read(calls)
-        return {lun.scsi_id: lun for lun in luns.find(calls, pool, portals or pool.portals(), 1)}
-
-
-def kinds(lab, *portals):
-    return {scsi_id: (lun.kind, lun.name) for scsi_id, lun in find(lab, *portals).items()}
+@pytest.fixture
+def theirs(world):
+    """The SCSIid of an SR of another pool."""
+    return world.add(TARGET, IQN, sr_disk("their production"))
 
 
 def test_each_lun_is_named_for_what_it_is(lab, world):
     production, testing = (lab.originals[name][0] for name in ("Production", "Testing"))
-    clone = lab.clone("Production")
-    attached = lab.clone("Testing")
-    lab.attach(attached)
+    clone, attached = lab.clone("Production"), lab.clone("Testing")
+    (done,) = lab.attach(attached)
+    copied = world.clone(attached)
     stranger = world.add(TARGET, IQN, sr_disk("elsewhere"))
     empty = world.add(TARGET, IQN, SparseDisk(1 << 24))
+    away = lab.clone("Production")
+    lab.fail(away, "sr_probe")
     before = {lun.scsi_id: lun.disk.peek(0, lun.disk.size_bytes) for lun in world.luns}
+    world.log.clear()
 
-    assert kinds(lab) == {
+    found = {lun.scsi_id: lun for lun in lab.look()}
+    assert {scsi_id: (lun.kind, lun.name) for scsi_id, lun in found.items()} == {
         production: ("original", "Production"),
         testing: ("original", "Testing"),
         clone: ("clone", "Production"),
         attached: ("attached", "Testing 2026-11-22"),
+        copied: ("clone", "Testing 2026-11-22"),
         stranger: ("unknown SR", "test SR"),
         empty: ("empty", ""),
+        away: ("unreachable", ""),
     }
+    assert found[copied].of_sr == done.sr_uuid and found[clone].one_vdi == "cannot be"
+    assert "did not appear" in found[away].problem
+    probed = {scsi_id for command, _, scsi_id in world.log if command == "sr_probe" and scsi_id}
+    assert probed.isdisjoint([production, testing, attached]), "what is in use is not probed"
     assert {lun.scsi_id: lun.disk.peek(0, lun.disk.size_bytes) for lun in world.luns} == before
 
 
-def test_a_lun_that_is_in_use_is_not_probed(lab, world):
-    lab.clone("Production")
-    world.log.clear()
-    find(lab)
+def test_a_clone_that_is_resignatured_and_not_attached(lab, world):
+    clone = lab.clone("Production")
+    with connect(lab.where()) as calls:
+        wanted = attach.AttachRequest(run="a run", attaches=False)
+        attach.attach(calls, records.read(calls), [lab.lun(clone)], wanted)
+    lun = lab.lun(clone)
+    assert (lun.kind, lun.name) == ("resignatured", "Production")
+    assert (lun.of_sr, lun.sr_uuid) == (world.sr_uuid(lab.originals["Production"][0]), world.sr_uuid(clone))
 
-    probed = [scsi_id for command, _, scsi_id in world.log if command == "sr_probe" and scsi_id]
-    assert probed == [world.luns[-1].scsi_id]
+
+# --- copies that the array has overwritten
 
 
 def test_a_copy_that_the_array_has_overwritten_is_a_clone_again(lab, world):
     """The same SCSIid, today's data; the SR of the copy is still there, unplugged."""
     clone = lab.clone("Production")
     (done,) = lab.attach(clone)
-    db, storage = lab.pool.db, lab.pool.storage
-    pbds = db.refs("PBD", SR=lab.sr(done.sr_uuid)[0])
-    for pbd in pbds:
-        storage.pbd_unplug("", pbd)
-    assert find(lab)[clone].kind == "attached"
-    lun = world.lun(clone)
-    world.luns[world.luns.index(lun)] = lun._replace(disk=world.lun(lab.originals["Production"][0]).disk.copy())
-
-    assert (find(lab)[clone].kind, find(lab)[clone].name) == ("clone", "Production")
+    lab.unplug(lab.sr(done.sr_uuid)[0])
+    assert lab.lun(clone).kind == "attached"
+    lab.overwrite(clone)
+    assert (lab.lun(clone).kind, lab.lun(clone).name) == ("clone", "Production")
     (failed,) = lab.attach(clone)
-    assert failed.status == "failed" and "the array has overwritten the LUN" in str(failed.error)
+    assert failed.status == FAILED and "the array has overwritten the LUN" in str(failed.error)
     assert world.state(clone) == "clean"
-    world.fail["sr_probe", clone] = NotFound("The LUN did not appear.", "ISCSIDevice")
-    assert find(lab)[clone].kind == "attached"
+    lab.fail(clone, "sr_probe")
+    assert lab.lun(clone).kind == "attached"
 
 
-def test_a_copy_that_was_detached_and_overwritten_is_not_taken_for_that_of_another_client(lab, world):
-    """Its SR has our marks and no PBD; none is made, as its LUN holds the identities of the original."""
-    clone = lab.clone("Production")
-    (done,) = lab.attach(clone)
-    with connect(lab.where()) as calls:
-        pool = records.read(calls)
-        forget.detach(calls, pool, pool.sr_by_uuid(done.sr_uuid))
-    overwrite(lab, world, clone)
-
-    (failed,) = lab.attach(clone)
-    assert failed.status == "failed" and "the array has overwritten the LUN" in str(failed.error)
-    assert lab.sr(done.sr_uuid)[1]["PBDs"] == [] and world.state(clone) == "clean"
-
-
-def test_one_that_was_detached_and_overwritten_since_we_looked_is_not_plugged_either(lab, world):
+@pytest.mark.parametrize("is_since", [False, True])
+def test_a_copy_that_was_detached_and_overwritten_is_not_taken_for_that_of_another_client(lab, world, is_since):
+    """Its SR has our marks and no PBD; none is made, as its LUN holds the identities of the original. `is_since`: it
+    comes about while a run is at its question.
+    """
     clone = lab.clone("Production")
     with connect(lab.where()) as calls:
         pool = records.read(calls)
         chosen = attach.choose(luns.find(calls, pool, pool.portals(), 1), [clone], [])
         (done,) = lab.attach(clone)
-        now = records.read(calls)
-        forget.detach(calls, now, now.sr_by_uuid(done.sr_uuid))
-        overwrite(lab, world, clone)
-        with pytest.raises(Refused, match="Another client has just attached or discarded the LUN"):
-            attach.attach(calls, pool, chosen, attach.AttachRequest(run="the slower one"))
-
+        lab.detach(done.sr_uuid)
+        lab.overwrite(clone)
+        if is_since:
+            with pytest.raises(Refused, match="Another client has just attached or discarded the LUN"):
+                attach.attach(calls, pool, chosen, attach.AttachRequest(run="the slower one"))
+    if not is_since:
+        (failed,) = lab.attach(clone)
+        assert failed.status == FAILED and "the array has overwritten the LUN" in str(failed.error)
     assert lab.sr(done.sr_uuid)[1]["PBDs"] == [] and world.state(clone) == "clean"
 
 
-def overwrite(lab, world, clone):
-    lun = world.lun(clone)
-    disk = world.lun(lab.originals["Production"][0]).disk.copy()
-    world.luns[world.luns.index(lun)] = lun._replace(disk=disk)
-
-
-def test_a_clone_that_is_resignatured_and_not_attached(lab, world):
-    clone = lab.clone("Production")
-    with connect(lab.where()) as calls:
-        pool = records.read(calls)
-        attach.attach(calls, pool, [find(lab)[clone]], attach.AttachRequest(run="a run", attaches=False))
-    lun = find(lab)[clone]
-
-    assert (lun.kind, lun.name) == ("resignatured", "Production")
-    assert lun.of_sr == world.sr_uuid(lab.originals["Production"][0])
-    assert lun.sr_uuid == world.sr_uuid(clone)
-
-
-def test_a_copy_of_an_attached_copy_is_a_clone_of_that(lab, world):
-    first = lab.clone("Production")
-    (done,) = lab.attach(first)
-    second = world.clone(first)
-
-    lun = find(lab)[second]
-    assert (lun.kind, lun.name, lun.of_sr) == ("clone", "Production 2026-11-22", done.sr_uuid)
-
-
-def test_a_clone_that_cannot_be_made_one_vdi_is_told(lab):
-    clone = lab.clone("Production")
-
-    assert find(lab)[clone].one_vdi == "cannot be"
+# --- where to look
 
 
 def test_a_portal_without_an_iqn_is_asked_for_its_targets(lab, world):
     other = world.add(TARGET, "iqn.2026-01.test:second", sr_disk("elsewhere"))
+    assert {lun.scsi_id for lun in lab.look(Portal(TARGET))} == {lun.scsi_id for lun in world.luns}
+    assert [lun.scsi_id for lun in lab.look(Portal(TARGET, "iqn.2026-01.test:second"))] == [other]
 
-    assert set(find(lab, Portal(TARGET))) == {*(lun.scsi_id for lun in world.luns)}
-    assert set(find(lab, Portal(TARGET, "iqn.2026-01.test:second"))) == {other}
 
-
-def test_a_portal_that_does_not_answer_is_an_error(lab):
+def test_a_portal_that_does_not_answer_is_an_error_and_hides_no_other(lab):
     with pytest.raises(PoolFailure, match="No iSCSI target answers at 10.9.9.9"):
-        find(lab, Portal("10.9.9.9"))
+        lab.look(Portal("10.9.9.9"))
+    assert lab.look(Portal("10.9.9.9"), Portal(TARGET, IQN))
 
 
-def test_one_that_does_not_answer_hides_no_other(lab):
-    assert find(lab, Portal("10.9.9.9"), Portal(TARGET, IQN))
+def test_a_target_that_fails_hides_no_other_and_is_told(lab, world):
+    world.add(TARGET, "iqn.2026-01.test:b-refuses", sr_disk("x1"), chap=("bob", "other word"))
+    third = world.add(TARGET, "iqn.2026-01.test:c-open", sr_disk("x2"))
+    found = lab.look(Portal(TARGET))
+
+    assert third in [lun.scsi_id for lun in found]
+    (away,) = [lun for lun in found if not lun.scsi_id]
+    assert (away.kind, away.portal.iqn) == ("unreachable", "iqn.2026-01.test:b-refuses")
+    assert attach.unseen(found, [], [], True) == [away] and attach.unseen(found, [third], []) == []
+    assert "iqn.2026-01.test:b-refuses was skipped" in str(attach.passed_over(away).error)
 
 
-def test_a_lun_that_cannot_be_probed_is_listed_all_the_same(lab, world):
-    clone = lab.clone("Production")
-    world.fail["sr_probe", clone] = NotFound("The LUN did not appear.", "ISCSIDevice")
-
-    lun = find(lab)[clone]
-    assert lun.kind == "unreachable" and "did not appear" in lun.problem
-
-
-def test_the_chap_of_the_pbd_is_used(lab, world):
-    user = ("alice", "a secret word")
-    scsi_id = world.add("10.0.0.6", "iqn.2026-01.test:chap", sr_disk("guarded"), chap=user)
-    world.attach_original(lab.pool, scsi_id, "Guarded")
-    clone = world.clone(scsi_id)
-
-    assert find(lab)[clone].name == "Guarded"
+def test_the_wildcard_of_xencenter_is_every_iqn(lab):
+    for pbd in lab.pool.db.refs("PBD"):
+        config = lab.pool.db.get("PBD", pbd, "device_config")
+        lab.pool.db.set("PBD", pbd, "device_config", {**config, "targetIQN": "*"})
+    assert lab.lun(lab.clone("Production")).kind == "clone"
 
 
-def test_an_sr_is_named_by_uuid_or_by_a_name_of_its_own(lab):
+def test_each_iqn_has_the_chap_of_its_own_sr():
+    world = World()
+    with world.pool(hosts=("xs1",)) as pool:
+        lab = Lab(world, pool)
+        for name, chap in (("one", ("alice", "a")), ("two", ("bob", "b"))):
+            lab.original(name, target="10.0.0.8", iqn="iqn.2026-01.test:" + name, chap=chap)
+            lab.clone(name)
+        kinds = [lun.kind for lun in lab.look(Portal("10.0.0.8"))]
+    assert sorted(kinds) == ["clone", "clone", "original", "original"]
+
+
+def test_one_that_cannot_be_read_is_left_out_and_stops_no_other(lab):
+    bad, good = lab.clone("Production"), lab.clone("Testing")
+    lab.fail(bad, "sr_probe")
+    found = lab.look()
+    assert [lun.scsi_id for lun in attach.choose(found, [bad, good], [])] == [good]
+    assert [lun.scsi_id for lun in attach.unseen(found, [bad, good], [])] == [bad]
+
+
+def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
+    behind_target, original = lab.clone("Production"), lab.original("Fabric", target=FABRIC)
+    clone, elsewhere = lab.clone("Fabric"), lab.clone("Fabric")
+    world.unmapped.add((lab.pool.master, elsewhere))
     with connect(lab.where()) as calls:
-        pool = records.read(calls)
-        ref = lab.originals["Production"][1]
-        assert records.find_sr(pool, "Production") == ref == records.find_sr(pool, pool.srs[ref]["uuid"].upper())
-        with pytest.raises(NotFound, match="no SR with the UUID or the name 'Nothing'"):
-            records.find_sr(pool, "Nothing")
-        pool.srs[lab.originals["Testing"][1]]["name_label"] = "Production"
-        with pytest.raises(UsageError, match="2 SRs of the pool have the name 'Production'"):
-            records.find_sr(pool, "Production")
+        with pytest.raises(PoolFailure, match="has no plugin relvmoiscsi"):
+            luns.find_on_master(calls, records.read(calls))
+        lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
+        found = {lun.scsi_id: lun for lun in luns.find_on_master(calls, records.read(calls))}
+
+    assert set(found) == {original, clone} and behind_target not in found
+    assert (found[clone].kind, found[clone].name, found[original].kind) == ("clone", "Fabric", "original")
+    assert (found[clone].size_bytes, found[clone].portal) == (world.lun(clone).disk.size_bytes, records.HBA)
 
 
-@pytest.mark.parametrize("document", ["", "<", "<!DOCTYPE x><SRlist/>", "<SRlist/>", "<SRlist><SR/></SRlist>"])
+@pytest.mark.parametrize("document", ["<", "<!DOCTYPE x><SRlist/>", "<SRlist/>", "<SRlist><SR/></SRlist>"])
 def test_a_probe_that_cannot_be_read_is_said(document):
     with pytest.raises(PoolFailure):
         lists.on_lun(document)
 
 
-def test_another_failure_is_no_list():
-    for read in (lists.iqns, lists.seen):
-        with pytest.raises(PoolFailure, match="something else"):
-            read(PoolFailure("something else", ["SR_BACKEND_FAILURE_68", "", "x", ""]))
+@pytest.mark.parametrize("read", [lists.iqns, lists.seen])
+def test_another_failure_is_no_list(read):
+    with pytest.raises(PoolFailure, match="something else"):
+        read(PoolFailure("something else", ["SR_BACKEND_FAILURE_68", "", "x", ""]))
 
 
-def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
-    behind_target = lab.clone("Production")
-    original = lab.original("Fabric", target=FABRIC)
-    clone, elsewhere = lab.clone("Fabric"), lab.clone("Fabric")
-    world.unmapped.add((lab.pool.master, elsewhere))
-    lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
+def test_an_sr_is_named_by_uuid_or_by_a_name_of_its_own(lab):
     with connect(lab.where()) as calls:
-        found = {lun.scsi_id: lun for lun in luns.find_on_master(calls, records.read(calls))}
+        pool = records.read(calls)
+    ref = lab.originals["Production"][1]
+    assert records.find_sr(pool, "Production") == ref == records.find_sr(pool, pool.srs[ref]["uuid"].upper())
+    with pytest.raises(NotFound, match="no SR with the UUID or the name 'Nothing'"):
+        records.find_sr(pool, "Nothing")
+    pool.srs[lab.originals["Testing"][1]]["name_label"] = "Production"
+    with pytest.raises(UsageError, match="2 SRs of the pool have the name 'Production'"):
+        records.find_sr(pool, "Production")
 
-    assert set(found) == {original, clone} and behind_target not in found
-    assert (found[clone].kind, found[clone].name, found[original].kind) == ("clone", "Fabric", "original")
-    assert found[clone].size_bytes == world.lun(clone).disk.size_bytes
-    assert found[clone].portal == records.HBA
+
+# --- of another pool
 
 
-def test_a_master_without_the_plugin_is_said(lab):
-    with connect(lab.where()) as calls, pytest.raises(PoolFailure, match="has no plugin relvmoiscsi"):
-        luns.find_on_master(calls, records.read(calls))
+def test_what_another_pool_may_be_running_on_is_taken_only_if_somebody_vouches_for_it(lab, world, theirs):
+    clone, of = lab.clone("Production"), [world.sr_uuid(theirs)]
+    found = lab.look()
+    attach.verify_none_left(found, attach.choose(found, [clone], []))  # it is no twin of anything here
+    with pytest.raises(NotFound, match="no clone of the SR"):
+        attach.choose(found, [], of)
+    assert [lun.scsi_id for lun in attach.choose(found, [], of, are_clones=True)] == [theirs]
+    (done,) = lab.attach(everything=True)
+    assert done.scsi_id == clone and world.sr_uuid(theirs) == of[0]
+    assert [lun.scsi_id for lun in attach.doubtful(lab.look(), [])] == [theirs]
+
+
+def test_a_copy_that_another_pool_has_attached_is_left_to_it(lab, world):
+    clone = lab.clone("Production")
+    with world.pool(hosts=("dr1", "dr2")) as other:
+        with connect(Lab(world, other).where()) as calls:
+            pool = records.read(calls)
+            chosen = attach.choose(luns.find(calls, pool, [Portal(TARGET, IQN)], 1), [clone], [], are_clones=True)
+            assert [each.status for each in attach.attach(calls, pool, chosen, attach.AttachRequest(run="x"))] == [DONE]
+        world._pool = lab.pool
+        for asked in ({"everything": True}, {"clones_of": ["Production"]}):
+            with pytest.raises(NotFound):
+                lab.attach(**asked)
+        assert lab.lun(clone).kind == "resignatured" and not lab.pool.db.refs("SR", uuid=world.sr_uuid(clone))
+
+
+# --- of this pool
+
+
+def test_an_sr_that_nobody_is_connected_to_is_no_clone_of_itself(lab, world, theirs):
+    """Disaster recovery: all SRs are introduced first, their PBDs come after."""
+    uuid = world.sr_uuid(theirs)
+    lab.pool.storage.sr_introduce("", uuid, "Recovered", "", "lvmoiscsi", "user", True)
+    assert lab.lun(theirs).kind == "unconnected"
+    with pytest.raises(NotFound):
+        lab.attach(clones_of=["Recovered"])
+    with pytest.raises(Refused, match="The LUN may be the original"):
+        lab.attach(theirs, are_clones=True)
+    assert world.sr_uuid(theirs) == uuid
+
+
+def test_an_original_without_pbds_is_known_by_what_the_storage_manager_has_noted(lab):
+    (original, sr), clone = lab.originals["Production"], lab.clone("Production")
+    lab.unplug(sr)
+    for pbd in lab.pool.db.refs("PBD", SR=sr):
+        lab.pool.storage.pbd_destroy("", pbd)
+    assert (lab.lun(original).kind, lab.lun(clone).kind) == ("original", "clone")
+
+
+def test_killed_between_the_new_sr_and_its_marks_it_is_found_by_its_original(lab):
+    clone = lab.clone("Production")
+    with lab.cut("SR.set_other_config"):
+        assert [each.status for each in lab.attach(clones_of=["Production"])] == [FAILED]
+    (done,) = lab.attach(clones_of=["Production"])
+    assert (done.scsi_id, done.status) == (clone, DONE)
+
+
+@pytest.mark.parametrize("step", range(3, 7))
+def test_a_run_that_was_cut_anywhere_is_found_by_its_original(lab, world, step):
+    clone = lab.clone("Production")
+    lun = world.lun(clone)
+    world.luns[world.luns.index(lun)] = lun._replace(disk=cut_before(lun.disk, step, scsi_id=clone))
+    assert world.state(clone) == "unfinished"
+    (done,) = lab.attach(clones_of=["Production"])
+    assert (done.scsi_id, done.status) == (clone, DONE)
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_a_discarded_copy_comes_back_by_its_scsi_id_also_when_its_journal_is_gone(lab, world, has_journal):
+    """LVM has used up its ring; what the ids were follows from the new SR and the VDIs of the original."""
+    clone, original = lab.clone("Production"), world.sr_uuid(lab.originals["Production"][0])
+    (first,) = lab.attach(clone)
+    lab.discard(first.sr_uuid)
+    disk = world.lun(clone).disk
+    if not has_journal:
+        journal = read_mark(disk).journal
+        disk.poke(journal.offset, bytes(len(journal.data)))
+        disk.writes += 1  # the world is to look again
+    with pytest.raises(NotFound):
+        lab.attach(everything=True)
+    (again,) = lab.attach(clone)
+    assert (again.status, again.sr_uuid, again.of_sr) == (DONE, first.sr_uuid, original)
+    assert lab.sr(again.sr_uuid)[1]["other_config"]["relvmoiscsi:original-sr"] == original
+    assert {(pair.old, pair.new) for pair in again.vdis} == {(pair.old, pair.new) for pair in first.vdis}
+
+
+def test_a_clone_of_a_copy_that_was_discarded_is_its_untouched_twin(lab, world):
+    first = lab.clone("Production")
+    (copy,) = lab.attach(first)
+    second = world.clone(first)
+    lab.discard(copy.sr_uuid)
+    found = {lun.scsi_id: lun for lun in lab.look()}
+    assert (found[first].kind, found[second].kind, found[second].of_sr) == ("resignatured", "clone", copy.sr_uuid)
+    with pytest.raises(Refused, match=second):
+        attach.verify_none_left(list(found.values()), [found[first]])
+    assert {each.status for each in lab.attach(first, second)} == {DONE}
+    assert world.sr_uuid(first) == copy.sr_uuid != world.sr_uuid(second)
+
+
+# --- the note of what has been begun
+
+
+def notes(lab):
+    return [key for key in lab.pool.db.get("pool", lab.pool.pool, "other_config") if "relvmoiscsi:at-work:" in key]
+
+
+def test_the_note_is_gone_when_all_srs_are_marked_and_stays_for_a_lun_that_has_failed(lab, world):
+    clone, seen = lab.clone("Production"), []
+    lab.fail(clone)
+    lab.before("Async.SR.create", lambda: seen.extend(notes(lab)))
+    assert [each.status for each in lab.attach(everything=True)] == [FAILED]
+    assert seen == notes(lab) == ["relvmoiscsi:at-work:a run"]
+    world.fail.clear()
+    assert [each.status for each in lab.attach(everything=True)] == [DONE] and notes(lab) == []
+    assert [each.status for each in lab.attach(everything=True)] == [ALREADY]

@@ -9,13 +9,11 @@ from kit.lun_world import FABRIC
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from kit.reader import identities
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.lists import OnLun, Seen
-
-ELSEWHERE = "iqn.2026-01.test:elsewhere"
 
 
 @pytest.fixture
@@ -34,31 +32,42 @@ def shown(lab):
     return seen
 
 
-def fails(world, scsi_id):
-    world.fail["sr_create", scsi_id] = NotFound("The LUN did not appear.", "ISCSIDevice")
+@pytest.fixture
+def pair(lab):
+    """SCSIids of a clone that fails, and of another one behind the same target."""
+    bad, good = lab.clone("Production"), lab.clone("Testing")
+    lab.fail(bad)
+    return bad, good
 
 
-def of(lab, world, scsi_id, name="Production"):
+def by_id(results):
+    return {result.scsi_id: result.status for result in results}
+
+
+def is_as(lab, scsi_id, name="Production"):
     """Whether a LUN has the identities of this original."""
-    return identities(world.lun(scsi_id).disk) == identities(world.lun(lab.originals[name][0]).disk)
+    return identities(lab.world.lun(scsi_id).disk) == identities(lab.world.lun(lab.originals[name][0]).disk)
 
 
 @pytest.mark.parametrize(("place", "at_once"), [(0, 3), (1, 1), (2, 3)])
 def test_no_host_is_made_to_see_a_clone_that_kept_the_identities_of_its_original(lab, world, shown, place, at_once):
     clones = [lab.clone("Production") for _ in range(3)]
-    bad = clones[place]
-    good = [clone for clone in clones if clone != bad]
-    fails(world, bad)
+    bad, good = clones[place], [clone for clone in clones if clone != clones[place]]
+    lab.fail(bad)
     done = {result.scsi_id: result for result in lab.attach(everything=True, jobs_at_once=at_once)}
 
-    assert shown == [] and of(lab, world, bad)
+    assert shown == [] and is_as(lab, bad)
     assert {result.status for result in done.values()} == {FAILED}
     for scsi_id in good:
         assert str(done[scsi_id].error) == (
             f"The SR on the LUN {scsi_id} is introduced but not plugged. Clones on the same target may still have "
             f"the identities of their originals: {bad}. Repeat the command, or add --leave-others."
         )
-        assert lab.sr(done[scsi_id].sr_uuid)[1]["PBDs"] == [] and not of(lab, world, scsi_id)
+        assert lab.sr(done[scsi_id].sr_uuid)[1]["PBDs"] == [] and not is_as(lab, scsi_id)
+    before = lab.summary()
+    again = lab.attach(everything=True, jobs_at_once=at_once)
+    assert {result.scsi_id: str(result.error) for result in again} == {key: str(done[key].error) for key in done}
+    assert lab.summary() == before and shown == []
 
     world.fail.clear()
     again = {result.scsi_id: result for result in lab.attach(everything=True, jobs_at_once=at_once)}
@@ -67,120 +76,80 @@ def test_no_host_is_made_to_see_a_clone_that_kept_the_identities_of_its_original
     assert all(result.vdis and set(result.hosts.values()) == {"plugged"} for result in again.values())
 
 
-def test_the_same_again_changes_nothing_while_the_clone_fails(lab, world, shown):
-    bad, good = lab.clone("Production"), lab.clone("Testing")
-    fails(world, bad)
-    first = lab.attach(bad, good)
-    before = lab.summary()
-    second = lab.attach(bad, good)
-
-    assert [str(result.error) for result in second] == [str(result.error) for result in first]
-    assert lab.summary() == before and shown == []
+def test_a_list_that_names_the_other_lun_alone_is_refused_as_at_first(lab, pair):
+    lab.attach(*pair)
+    found = lab.look()
+    with pytest.raises(Refused, match=pair[0]):
+        attach.verify_none_left(found, attach.choose(found, [pair[1]], []))
 
 
-def test_a_list_that_names_the_other_lun_alone_is_refused_as_at_first(lab, world):
-    bad, good = lab.clone("Production"), lab.clone("Testing")
-    fails(world, bad)
-    lab.attach(bad, good)
-    with connect(lab.where()) as calls:
-        pool = records.read(calls)
-        found = luns.find(calls, pool, pool.portals())
-    with pytest.raises(Refused, match=bad):
-        attach.verify_none_left(found, attach.choose(found, [good], []))
+def test_the_luns_of_another_target_are_plugged(lab, shown, pair):
+    lab.original("Elsewhere", iqn="iqn.2026-01.test:elsewhere")
+    away = lab.clone("Elsewhere")
+    done = by_id(lab.attach(everything=True, jobs_at_once=2))
+    assert done == {pair[0]: FAILED, pair[1]: FAILED, away: DONE} and set(shown) == {"", away}
 
 
-def test_the_luns_of_another_target_are_plugged(lab, world, shown):
-    lab.original("Elsewhere", iqn=ELSEWHERE)
-    bad, beside, away = lab.clone("Production"), lab.clone("Testing"), lab.clone("Elsewhere")
-    fails(world, bad)
-    done = {result.scsi_id: result.status for result in lab.attach(everything=True, jobs_at_once=2)}
-
-    assert done == {bad: FAILED, beside: FAILED, away: DONE}
-    assert set(shown) == {"", away}
+def test_whoever_leaves_others_has_the_rest_plugged(lab, shown, pair):
+    assert by_id(lab.attach(*pair, leave_others=True)) == {pair[0]: FAILED, pair[1]: DONE} and pair[1] in shown
 
 
-def test_whoever_leaves_others_has_the_rest_plugged(lab, world, shown):
-    bad, good = lab.clone("Production"), lab.clone("Testing")
-    fails(world, bad)
-    done = lab.attach(bad, good, leave_others=True)
-
-    assert [result.status for result in done] == [FAILED, DONE] and good in shown
-
-
-def test_what_is_attached_already_is_left_so(lab, world, shown):
+@pytest.mark.parametrize("was_down", [False, True])
+def test_what_is_attached_already_is_left_so_and_a_host_that_was_down_is_not_plugged(lab, world, shown, was_down):
     there, bad = lab.clone("Production"), lab.clone("Testing")
-    lab.attach(there)
-    fails(world, bad)
-    del shown[:]
-    done = {result.scsi_id: result.status for result in lab.attach(there, bad)}
-
-    assert done == {there: ALREADY, bad: FAILED} and shown == []
-
-
-def test_a_host_that_was_down_is_not_plugged_beside_it(lab, world, shown):
-    there, bad = lab.clone("Production"), lab.clone("Testing")
-    lab.pool.go_down(lab.pool.hosts[2])
+    if was_down:
+        lab.pool.go_down(lab.pool.hosts[2])
     lab.attach(there)
     lab.pool.come_back(lab.pool.hosts[2])
-    fails(world, bad)
+    lab.fail(bad)
     del shown[:]
-    done = {result.scsi_id: result for result in lab.attach(there, bad)}
-    assert done[there].status == FAILED and bad in str(done[there].error) and shown == []
-
+    assert by_id(lab.attach(there, bad)) == {there: FAILED if was_down else ALREADY, bad: FAILED} and shown == []
     world.fail.clear()
-    assert {result.status for result in lab.attach(there, bad)} == {DONE}
+    assert by_id(lab.attach(there, bad)) == {there: DONE if was_down else ALREADY, bad: DONE}
 
 
-def test_a_lun_that_fails_with_identities_of_its_own_holds_up_no_other(lab, world, shown):
+def test_a_lun_that_fails_with_identities_of_its_own_holds_up_no_other(lab, world):
     """Its SR cannot be introduced; no host takes it for its original."""
     bad, good = lab.clone("Production"), lab.clone("Testing")
-    introduce = lab.pool.api._methods["SR.introduce"]
 
-    def failing(session, uuid, *words):
+    def introduce(session, uuid, *words):
         if uuid == world.sr_uuid(bad):
             raise XenError("SR_INTRODUCE_FAILED")
-        return introduce(session, uuid, *words)
+        return real(session, uuid, *words)
 
-    lab.pool.api._methods["SR.introduce"] = failing
-    done = {result.scsi_id: result.status for result in lab.attach(bad, good)}
-
-    assert done == {bad: FAILED, good: DONE} and not of(lab, world, bad)
+    real = lab.answer("SR.introduce", introduce)
+    assert by_id(lab.attach(bad, good)) == {bad: FAILED, good: DONE} and not is_as(lab, bad)
 
 
-def test_a_clone_of_an_sr_that_the_pool_does_not_know_holds_up_no_other(lab, world, shown):
+def test_a_clone_of_an_sr_that_the_pool_does_not_know_holds_up_no_other(lab, world):
     """It has the identities of nothing here: so it is left, unnamed, as well."""
     lab.original("Foreign")
     foreign, good = lab.clone("Foreign"), lab.clone("Production")
-    original = lab.originals["Foreign"][1]
-    for pbd in lab.pool.db.refs("PBD", SR=original):
-        lab.pool.storage.pbd_unplug("", pbd)
-    lab.pool.storage.sr_forget("", original)
+    lab.forget_original("Foreign")
     world.luns[:] = [lun for lun in world.luns if lun.scsi_id != lab.originals["Foreign"][0]]
-    fails(world, foreign)
-    done = {result.scsi_id: result.status for result in lab.attach(foreign, good, are_clones=True)}
-
-    assert done == {foreign: FAILED, good: DONE}
+    lab.fail(foreign)
+    assert by_id(lab.attach(foreign, good, are_clones=True)) == {foreign: FAILED, good: DONE}
 
 
 def test_killed_at_a_call_of_each_kind_while_a_clone_fails(lab, world, shown, deaths):
     """The run after shows no host the clone; the one in which the clone gets its identities finishes all."""
     bad, good = lab.clone("Production"), lab.clone("Production")
-    fails(world, bad)
+    lab.fail(bad)
     for is_over in deaths(lambda: lab.attach(bad, good), False, True):
         lab.later()
         if not is_over:
-            assert {result.status for result in lab.attach(bad, good)} == {FAILED}
+            assert set(by_id(lab.attach(bad, good)).values()) == {FAILED}
         assert shown == []
         world.fail.clear()
-        assert {result.status for result in lab.attach(bad, good)} == {DONE}
-        fails(world, bad)
+        assert set(by_id(lab.attach(bad, good)).values()) == {DONE}
+        lab.fail(bad)
         del shown[:]
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_no_host_sees_a_clone_on_which_a_killed_run_may_be_at_work(lab, world, shown, is_named):
+def test_no_host_sees_a_clone_on_which_a_killed_run_may_be_at_work(lab, shown, pair, is_named):
     """t0: SR.create of one clone has begun; t1: the client dies; t2: the next run cannot look at that clone."""
-    bad, good = lab.clone("Production"), lab.clone("Testing")
+    bad, good = pair
     watch = lab.pool.api.before
 
     def dies(method, params):
@@ -191,37 +160,30 @@ def test_no_host_sees_a_clone_on_which_a_killed_run_may_be_at_work(lab, world, s
     def gone(method, params):
         raise GoneAway()
 
-    fails(world, bad)
     lab.pool.api.before = dies
-    assert {each.status for each in lab.attach(bad, good)} == {FAILED}
+    assert by_id(lab.attach(*pair)) == {bad: FAILED, good: FAILED}
     lab.pool.api.before = watch
     lab.later()
-    assert of(lab, world, bad) and of(lab, world, good, "Testing")
-    world.fail["sr_probe", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
+    assert is_as(lab, bad) and is_as(lab, good, "Testing")
+    lab.fail(bad, "sr_probe")
     (result,) = lab.attach(good, bad) if is_named else lab.attach(good)
-
     assert result.status == FAILED and bad in str(result.error) and shown == []
-    assert [each.status for each in lab.attach(good, leave_others=True)] == [DONE]
+    assert by_id(lab.attach(good, leave_others=True)) == {good: DONE}
 
 
-def test_a_lun_that_cannot_be_looked_at_and_is_no_clone_of_a_run_holds_up_no_other(lab, world):
-    away, good = lab.clone("Production"), lab.clone("Testing")
-    world.fail["sr_probe", away] = NotFound("The LUN did not appear.", "ISCSIDevice")
-    assert [each.status for each in lab.attach(good)] == [DONE]
+def test_a_lun_that_cannot_be_looked_at_and_is_no_clone_of_a_run_holds_up_no_other(lab, pair):
+    lab.fail(pair[0], "sr_probe")
+    assert by_id(lab.attach(pair[1])) == {pair[1]: DONE}
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
 def test_a_busy_lun_is_one_of_ours_where_a_run_has_begun_with_it(lab, is_begun):
-    clone = lab.clone("Production")
     with connect(lab.where()) as calls:
         pool = records.read(calls)
     if is_begun:
-        pool = pool._replace(at_work={"relvmoiscsi:at-work:a run": frozenset([clone])})
-    seen = luns.named(pool, records.Portal("10.0.0.5", "iqn"), Seen(clone, 0, 0, ""), OnLun("busy"))
+        pool = pool._replace(at_work={"relvmoiscsi:at-work:a run": frozenset(["its id"])})
+    seen = luns.named(pool, records.Portal("10.0.0.5", "iqn"), Seen("its id", 0, 0, ""), OnLun("busy"))
     assert (seen.kind, seen.may_be_untouched, seen.is_untouched) == ("busy", is_begun, False)
-
-
-# --- Fibre Channel
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -234,11 +196,9 @@ def test_what_adapters_see_is_one_target(lab, world, shown, at_once):
         with connect(lab.where()) as calls:
             pool = records.read(calls)
             chosen = attach.choose(luns.find_on_master(calls, pool), [bad, good], [])
-            results = attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run", jobs=at_once))
-        return {result.scsi_id: result.status for result in results}
+            return by_id(attach.attach(calls, pool, chosen, attach.AttachRequest(run="a run", jobs=at_once)))
 
-    fails(world, bad)
-    assert attached() == {bad: FAILED, good: FAILED}
-    assert shown == [] and of(lab, world, bad, "Fabric")
+    lab.fail(bad)
+    assert attached() == {bad: FAILED, good: FAILED} and shown == [] and is_as(lab, bad, "Fabric")
     world.fail.clear()
     assert attached() == {bad: DONE, good: DONE}

@@ -1,185 +1,150 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The CHAP password: in one Secret of ours, of which nothing is left; Secrets of others are let alone."""
+"""The CHAP password: in one Secret of ours, of which nothing is left, whenever the client dies; Secrets of others are
+let alone. Secrets that belong to nothing are found after CloudStack's calls.
+"""
 
 import calendar
+import time
 
 import pytest
 
+from kit.examples import of_each_kind
+from kit.pool import datamodel
 from kit.pool.api import GoneAway
-from kit.pool_lab import TARGET, sr_disk
-from relvmoiscsi.pool import attach, luns, records, secrets
+from kit.pool.errors import XenError
+from kit.pool_lab import TARGET, Image, only_reads, sr_disk
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool import attach, luns, orphans, records, secrets
+from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.records import Portal
 
-CHAP = ("alice", "a secret word")
+CHAP = USER, WORD = "alice", "a secret word"
+GUARDED, IQN = "10.0.0.6", "iqn.2026-01.test:guarded"
 NOON = calendar.timegm((2026, 11, 22, 12, 0, 0))
+DAY = 86400
 
 
 @pytest.fixture
-def guarded(lab, world):
-    """A clone behind a target that wants CHAP."""
-    scsi_id = world.add("10.0.0.6", "iqn.2026-01.test:guarded", sr_disk("guarded"), chap=CHAP)
+def clone(lab, world):
+    """A clone behind a target that wants CHAP, beside its original in use."""
+    scsi_id = world.add(GUARDED, IQN, sr_disk("guarded"), chap=CHAP)
     world.attach_original(lab.pool, scsi_id, "Guarded")
+    found(lab, remove=True)
     return world.clone(scsi_id)
 
 
-def unnamed(lab):
-    """The Secrets that no PBD names."""
-    named = {value for pbd in lab.pool.db.records("PBD").values() for value in pbd["device_config"].values()}
-    return {ref for ref, secret in lab.pool.db.records("secret").items() if secret["uuid"] not in named}
-
-
-def test_one_secret_for_all_calls_which_is_gone_at_the_end(lab, guarded):
-    before = lab.pool.db.refs("secret")
+@pytest.fixture
+def calls(lab):
     with connect(lab.where()) as calls:
-        pool = records.read(calls)
-        with secrets.chap(calls, [Portal("10.0.0.6")], *CHAP) as portals:
-            assert len(lab.pool.db.refs("secret")) == len(before) + 1
-            found = luns.find(calls, pool, portals, 1)
-        assert guarded in [lun.scsi_id for lun in found]
+        yield calls
 
+
+def values(lab):
+    """Of the Secrets that no PBD names."""
+    named = {value for pbd in lab.pool.db.records("PBD").values() for value in pbd["device_config"].values()}
+    return sorted(row["value"] for row in lab.pool.db.records("secret").values() if row["uuid"] not in named)
+
+
+# --- ours
+
+
+def test_one_secret_for_all_calls_which_is_gone_at_the_end_and_the_password_is_in_no_other(lab, clone):
+    before, seen = lab.pool.db.refs("secret"), []
+    lab.pool.api.before = lambda method, params: seen.append((method, repr(params)))
+    with connect(lab.where()) as calls, secrets.chap(calls, [Portal(GUARDED)], *CHAP) as portals:
+        assert len(lab.pool.db.refs("secret")) == len(before) + 1
+        assert clone in [lun.scsi_id for lun in luns.find(calls, records.read(calls), portals, 1)]
     assert lab.pool.db.refs("secret") == before
+    assert [method for method, text in seen if WORD in text] == ["secret.create"]
 
 
-def test_without_a_user_nothing_is_made(lab):
-    with connect(lab.where()) as calls, secrets.chap(calls, [Portal(TARGET)], "", "") as portals:
+def test_without_a_user_nothing_is_made(lab, calls):
+    with secrets.chap(calls, [Portal(TARGET)], "", "") as portals:
         assert portals == [Portal(TARGET)]
-
     assert "secret.create" not in lab.pool.api.calls
 
 
-def test_an_attach_leaves_no_copy_of_the_password(lab, guarded):
+def test_an_attach_leaves_no_copy_of_the_password_and_both_sides_prove_themselves_to_the_copy(lab, clone):
     """xapi copies what ends in password_secret for each host, and takes our SR.create for a failure."""
-    before = unnamed(lab)
-    (done,) = lab.attach(guarded)
-
-    assert done.status == "attached" and unnamed(lab) == before
-    _, sr = lab.sr(done.sr_uuid)
-    for pbd in sr["PBDs"]:
-        assert lab.pool.db.get("PBD", pbd, "device_config")["chappassword_secret"]
-
-
-def test_a_target_that_proves_itself_to_the_original_does_so_to_the_copy(lab, guarded):
     db = lab.pool.db
     secret = db.get("secret", db.create("secret", value="their word"), "uuid")
     mutual = {"incoming_chapuser": "array", "incoming_chappassword_secret": secret}
     for pbd, record in db.records("PBD").items():
-        if record["device_config"]["target"] == "10.0.0.6":
+        if record["device_config"]["target"] == GUARDED:
             db.set("PBD", pbd, "device_config", {**record["device_config"], **mutual})
-    before = unnamed(lab)
-    with connect(lab.where()) as calls:
-        pool = records.read(calls)
-        found = luns.find(calls, pool, [one for one in pool.portals() if one.target == "10.0.0.6"], 1)
-        (done,) = attach.attach(
-            calls, pool, [lun for lun in found if lun.kind == "clone"], attach.AttachRequest(run="a run")
-        )
-
+    before = values(lab)
+    (done,) = lab.attach(clone)
+    assert done.status == "attached" and values(lab) == before
     for ref in lab.sr(done.sr_uuid)[1]["PBDs"]:
         config = db.get("PBD", ref, "device_config")
+        word, theirs = config["chappassword_secret"], config["incoming_chappassword_secret"]
+        assert [db.get("secret", db.by_uuid("secret", uuid), "value") for uuid in (word, theirs)] == [
+            WORD,
+            "their word",
+        ]
         assert config["incoming_chapuser"] == "array"
-        assert db.get("secret", db.by_uuid("secret", config["incoming_chappassword_secret"]), "value") == "their word"
-    assert unnamed(lab) == before
 
 
 def test_what_is_renamed_for_our_own_types():
     config = {"target": "a", "chappassword_secret": "b", "incoming_chappassword_secret": "c", "chapuser": "d"}
-
     assert secrets.uncopied(config) == {"target": "a", "chapsecret": "b", "incoming_chapsecret": "c", "chapuser": "d"}
 
 
-def test_the_secrets_of_killed_runs_are_found_by_their_mark_and_no_others(lab, guarded):
-    """The password is that of others as well: of another run at work, of the pool's proxy, of an xe command."""
-    db, run = lab.pool.db, records.RUN
-    yesterday = db.create("secret", value=CHAP[1], other_config={run: "20261121T115959Z one"})
-    db.create("secret", value=CHAP[1], other_config={run: "20261121T120100Z another, perhaps at work"})
-    db.create("secret", value=CHAP[1], other_config={run: "nightly"})
-    db.create("secret", value=CHAP[1])
-    before = db.refs("secret")
+def attach_all(lab, now):
+    """As `attach --all --clean-secrets` with a password: what was done."""
     with connect(lab.where()) as calls:
+        secrets.clean(calls, secrets.left_behind(calls, records.read(calls), now))
+    with connect(lab.where()) as calls, secrets.chap(calls, [Portal(GUARDED)], *CHAP) as portals:
         pool = records.read(calls)
-        asked = len(lab.pool.api.calls)
-        found = secrets.left_behind(calls, pool, NOON)
-        assert found == [yesterday]
-        assert secrets.clean(calls, [*found, *found]) == 2
-        assert not any("get_value" in call or "record" in call for call in lab.pool.api.calls[asked:])
-
-    assert set(before) - set(db.refs("secret")) == {yesterday}
+        found = luns.find(calls, pool, portals, 1)
+        chosen = attach.choose(found, [], [], everything=True)
+        return attach.attach(calls, pool, chosen, attach.AttachRequest(date="2026-11-22", run="a run"), found=found)
 
 
-def test_a_run_is_over_when_its_process_has_ended():
-    """A process of this machine, by kernel, namespace and id; of other machines only time can tell."""
-    kernel, space, pid = secrets._this_process()
-    of = "20261122T115959Z 1b671a64 {} {} {}".format
-    gone = 2**22 + 1
-
-    assert not secrets.is_over(of(kernel, space, pid), NOON)
-    assert secrets.is_over(of(kernel, space, gone), NOON)
-    assert not secrets.is_over(of(kernel, space, 10**30), NOON)
-    assert not secrets.is_over(of("another", space, gone), NOON)
-    assert not secrets.is_over(of(kernel, "pid:[1]", gone), NOON)
-    assert secrets.is_over(of("another", space, pid), NOON + 86400)
-    for mark in ("", "nightly", "20261122T115959Z", "20261122T115959Z one", of(kernel, space, "x")):
-        assert not secrets.is_over(mark, NOON)
+def test_killed_at_a_call_of_each_kind_of_attach_no_secret_is_left_and_nothing_is_doubled(lab, clone, deaths):
+    before, ends = values(lab), set()
+    for _ in deaths(lambda: attach_all(lab, time.time())):
+        lab.later()
+        (done,) = attach_all(lab, time.time() + 2 * DAY)
+        assert done.scsi_id == clone and done.status in (attach.DONE, attach.ALREADY)
+        ends.add(repr((lab.summary(), [len(lab.pool.db.refs(table)) for table in ("SR", "PBD")])))
+        assert values(lab) == before and not lab.pool.db.get("pool", lab.pool.pool, "other_config")
+    assert len(ends) == 1
+    assert not {"SR.destroy", "Async.SR.destroy", "VDI.destroy", "Async.VDI.destroy"} & set(lab.pool.api.calls)
 
 
-def test_where_the_machine_does_not_tell_of_processes_time_does(monkeypatch):
-    monkeypatch.setattr(secrets, "_KERNEL", "/nowhere")
-
-    assert secrets._this_process() == []
-    assert not secrets.is_over("20261122T115959Z one", NOON)
-    assert secrets.is_over("20261122T115959Z one", NOON + 86400)
-
-
-def test_a_secret_that_a_pbd_names_is_none_that_was_left(lab):
-    db = lab.pool.db
-    secret = db.create("secret", value=CHAP[1], other_config={records.RUN: "20260101T000000Z one"})
-    pbd = db.refs("PBD")[0]
-    config = {**db.get("PBD", pbd, "device_config"), "chappassword_secret": db.get("secret", secret, "uuid")}
-    db.set("PBD", pbd, "device_config", config)
-
-    with connect(lab.where()) as calls:
-        assert secrets.left_behind(calls, records.read(calls), NOON) == []
-
-
-def test_an_answer_that_is_lost_makes_no_second_secret(lab):
-    """The connection ends after secret.create; xmlrpc.client makes the call once more."""
-    lost = []
-
-    real = lab.pool.api.call
+def test_an_answer_to_a_call_of_each_kind_may_be_lost(lab, clone):
+    """The pool has done it, and the connection ends: xmlrpc.client makes the call once more. No second Secret stays."""
+    real, seen, lost, untouched, before = lab.pool.api.call, [], None, Image(lab), values(lab)
 
     def lose(method, *words):
         answer = real(method, *words)
-        if method == "secret.create" and not lost:
-            lost.append(1)
+        seen.append(method)
+        if len(seen) == lost:
             raise GoneAway()
         return answer
 
-    other = lab.pool.db.create("secret", value=CHAP[1])
+    def attached():
+        seen.clear()
+        untouched.put(lab)
+        (done,) = attach_all(lab, time.time())
+        assert (done.status, done.error, len(done.vdis), values(lab)) == (attach.DONE, None, 4, before), lost
+        return list(seen)
+
     lab.pool.api.call = lose
-    with connect(lab.where()) as calls, secrets.chap(calls, [Portal(TARGET)], *CHAP):
-        assert lab.pool.api.calls.count("secret.create") == 2
-        assert len(lab.pool.db.refs("secret")) == 2
+    kinds = ["a call that reads" if only_reads(method) else method for method in attached()]
+    assert "secret.create" in kinds
+    for lost in of_each_kind(kinds, 40, "lost"):
+        assert len(attached()) >= lost
 
-    assert lab.pool.db.refs("secret") == [other]
 
-
-def test_a_secret_that_has_to_stay_is_said(lab):
+def test_a_secret_that_has_to_stay_is_said(lab, calls):
     told = []
-    with connect(lab.where()) as calls:
-        with secrets.chap(calls, [Portal(TARGET)], *CHAP, told.append):
-            lab.pool.api.before = gone_at("secret.destroy")
-        lab.pool.api.before = None
-
+    with lab.cut("secret.destroy"), secrets.chap(calls, [Portal(TARGET)], *CHAP, told.append):
+        pass
     (text,) = told
-    assert "could not be destroyed" in text and CHAP[1] not in text
-
-
-def gone_at(name):
-    def before(method, params):
-        if method == name:
-            raise GoneAway()
-
-    return before
+    assert "could not be destroyed" in text and WORD not in text
 
 
 def test_an_interrupted_call_is_no_reason_to_leave_the_secret(lab):
@@ -193,15 +158,154 @@ def test_an_interrupted_call_is_no_reason_to_leave_the_secret(lab):
     with pytest.raises(KeyboardInterrupt), connect(lab.where()) as calls, secrets.chap(calls, [Portal(TARGET)], *CHAP):
         calls._proxy("transport").single_request = interrupted
         calls.call("SR.get_all")
-
     assert lab.pool.db.refs("secret") == before and lab.pool.api.calls[-1] == "session.logout"
 
 
-def test_the_password_is_in_no_call_but_the_one_that_makes_the_secret(lab, guarded):
-    seen = []
-    lab.pool.api.before = lambda method, params: seen.append((method, repr(params)))
-    with connect(lab.where()) as calls, secrets.chap(calls, [Portal("10.0.0.6")], *CHAP) as portals:
-        luns.find(calls, records.read(calls), portals, 1)
-    lab.pool.api.before = None
+# --- of killed runs
 
-    assert [method for method, text in seen if CHAP[1] in text] == ["secret.create"]
+
+def test_the_secrets_of_killed_runs_are_found_by_their_mark_and_no_others(lab, calls):
+    """The password is that of others as well: of another run at work, of the pool's proxy, of an xe command. One that a
+    PBD names is none that was left.
+    """
+    db, pbd = lab.pool.db, lab.pool.db.refs("PBD")[0]
+    marks = ["20261121T115959Z one", "20261121T120100Z another, perhaps at work", "nightly", "20260101T000000Z one"]
+    yesterday, _, _, named = [db.create("secret", value=WORD, other_config={records.RUN: mark}) for mark in marks]
+    db.create("secret", value=WORD)
+    config = {**db.get("PBD", pbd, "device_config"), "chappassword_secret": db.get("secret", named, "uuid")}
+    db.set("PBD", pbd, "device_config", config)
+    before, pool, asked = db.refs("secret"), records.read(calls), len(lab.pool.api.calls)
+    found = secrets.left_behind(calls, pool, NOON)
+    assert found == [yesterday] and secrets.clean(calls, [*found, *found]) == 2
+    assert not any("get_value" in call or "record" in call for call in lab.pool.api.calls[asked:])
+    assert set(before) - set(db.refs("secret")) == {yesterday}
+
+
+def test_a_run_is_over_when_its_process_has_ended(monkeypatch):
+    """A process of this machine, by kernel, namespace and id; of other machines only time can tell."""
+    kernel, space, pid = secrets._this_process()
+    of = "20261122T115959Z 1b671a64 {} {} {}".format
+    gone = 2**22 + 1
+    assert secrets.is_over(of(kernel, space, gone), NOON)
+    assert secrets.is_over(of("another", space, pid), NOON + DAY)
+    unknown = [of(kernel, space, each) for each in (pid, 10**30, "x")]
+    unknown += [of("another", space, gone), of(kernel, "pid:[1]", gone)]
+    for mark in [*unknown, "", "nightly", "20261122T115959Z", "20261122T115959Z one"]:
+        assert not secrets.is_over(mark, NOON), mark
+    monkeypatch.setattr(secrets, "_KERNEL", "/nowhere")  # then the machine does not tell of processes
+    assert secrets._this_process() == [] and not secrets.is_over("20261122T115959Z one", NOON)
+    assert secrets.is_over("20261122T115959Z one", NOON + DAY)
+
+
+# --- of nobody
+
+
+def found(lab, passwords=(), remove=False):
+    with connect(lab.where()) as calls:
+        there = orphans.find(calls, records.read(calls), passwords)
+        if remove:
+            assert orphans.remove(calls, there) == len(there)
+        return set(there)
+
+
+def resignatured_by_cloudstack(lab, clone):
+    """Its calls with a password in clear, but for the plugs: docs/cloudstack.rst."""
+    storage, host = lab.pool.storage, lab.pool.master
+    where = {"target": GUARDED, "targetIQN": IQN, "chapuser": USER, "chappassword": WORD}
+    config = dict(where, SCSIid=clone)
+    for call in (
+        lambda: storage.sr_create("", host, where, "0", "n", "", "lvmoiscsi", "user", True, {}),
+        lambda: storage.sr_probe("", host, config, "relvmoiscsi"),
+        lambda: storage.sr_create("", host, config, "0", "n", "", "relvmoiscsi", "user", True, {}),
+        lambda: storage.sr_probe("", host, config, "relvmoiscsi"),
+    ):
+        try:
+            call()
+        except XenError:
+            pass
+    sr = storage.sr_introduce("", lab.world.sr_uuid(clone), "volume", "", "lvmoiscsi", "user", True)
+    for each in lab.pool.hosts:
+        storage.pbd_create("", {"host": each, "SR": sr, "device_config": config})
+
+
+def test_what_a_resignature_by_cloudstack_leaves_is_counted_and_removed(lab, clone):
+    before, hosts = set(lab.pool.db.refs("secret")), len(lab.pool.hosts)
+    resignatured_by_cloudstack(lab, clone)
+    after = set(lab.pool.db.refs("secret"))
+    left = found(lab, remove=True)
+
+    assert len(left) == 3 * hosts + 4, "docs/cloudstack.rst has this number"
+    assert set(lab.pool.db.refs("secret")) == after - left
+    assert len(set(lab.pool.db.refs("secret")) - before) == hosts, "those that the PBDs name"
+    for pbd in lab.pool.db.records("PBD").values():
+        if "chapuser" in pbd["device_config"]:
+            assert lab.pool.db.by_uuid("secret", pbd["device_config"]["chappassword_secret"])
+
+
+def test_a_password_that_no_pbd_has_any_more_is_given(lab):
+    left = lab.pool.db.create("secret", value="of a volume that is gone")
+    assert found(lab) == set() and found(lab, ["of a volume that is gone"]) == {left}
+
+
+@pytest.mark.parametrize(
+    ("table", "field", "value"),
+    [
+        ("SR", "other_config", "the Secret {UUID} is mine"),
+        ("pool", "other_config", "{ref}"),
+        ("VM", "name_description", "see {uuid}."),
+    ],
+)
+def test_what_any_record_names_by_uuid_or_reference_is_left_alone(lab, clone, table, field, value):
+    db = lab.pool.db
+    ref = db.create("secret", value=WORD)
+    assert found(lab) == {ref}
+    uuid = db.get("secret", ref, "uuid")
+    text = value.format(uuid=uuid, UUID=uuid.upper(), ref=ref)
+    record = db.create("VM", name_label="a VM") if table == "VM" else db.refs(table)[0]
+    db.set(table, record, field, {"key": text} if field == "other_config" else text)
+    assert found(lab) == set()
+
+
+def test_the_state_of_a_tpm_and_what_has_an_other_config_is_never_one(lab, clone):
+    """XenAPI does not show which Secret a VTPM has."""
+    for value, config in (("eyJ0cG0iOiAxfQ==", {}), ("", {}), (WORD, {"used-by": "a script"})):
+        lab.pool.db.create("secret", value=value, other_config=config)
+    assert found(lab, [""]) == set()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [("wlb_url", "wlb.example:8012", "Workload Balancing"), ("repository_proxy_url", "http://proxy", "a proxy")],
+)
+def test_a_pool_with_a_password_in_a_secret_that_is_not_shown_is_refused(calls, field, value, said, monkeypatch):
+    pool, real = records.read(calls), calls.records
+
+    def told(kind):
+        there = real(kind)
+        return {ref: {**record, field: value} for ref, record in there.items()} if kind == "pool" else there
+
+    monkeypatch.setattr(calls, "records", told)
+    with pytest.raises(Refused, match=f"The pool uses {said}.*Nothing was removed"):
+        orphans.find(calls, pool)
+
+
+def test_every_class_of_xapi_is_read():
+    known = {name.partition(".")[0] for name in datamodel.CALLS if name.endswith(".get_all_records")}
+    assert set(orphans.CLASSES) == known - {"secret", "role"}
+
+
+def test_where_a_class_cannot_be_read_nothing_is_found_but_an_older_xapi_may_not_have_it(lab, clone):
+    """A record that names it may be among those."""
+    ref = lab.pool.db.create("secret", value=WORD)
+    broken = XenError("INTERNAL_ERROR", "it is broken")
+    with lab.cut("VDI.get_all_records", error=broken), pytest.raises(PoolFailure, match="it is broken"):
+        found(lab)
+    with lab.cut("Rate_limit.get_all_records", error=XenError("MESSAGE_METHOD_UNKNOWN", "Rate_limit")):
+        assert found(lab) == {ref}
+
+
+def test_one_that_is_gone_meanwhile_is_not_counted(lab, clone, calls):
+    ref = lab.pool.db.create("secret", value=WORD)
+    there = orphans.find(calls, records.read(calls))
+    lab.pool.db.destroy("secret", ref)
+    assert orphans.remove(calls, there) == 0

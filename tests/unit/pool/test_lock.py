@@ -15,24 +15,21 @@ from relvmoiscsi.pool.connection import connect
 WHAT = "360014050000000000000000000000003"
 
 
-@pytest.fixture
-def calls(lab):
-    with connect(lab.where()) as calls:
-        yield calls
+def connected(name, what):
+    """A fixture: the calls of a client."""
+
+    @pytest.fixture(name=name)
+    def client(lab):
+        with connect(lab.where()) as calls:
+            yield calls
+
+    client.__doc__ = what
+    return client
 
 
-@pytest.fixture
-def other(lab):
-    """Another client."""
-    with connect(lab.where()) as calls:
-        yield calls
-
-
-@pytest.fixture
-def killed(lab):
-    """A client that is killed with its lock."""
-    with connect(lab.where()) as calls:
-        yield calls
+_calls = connected("calls", "Of the client that is looked at.")
+_other = connected("other", "Of another one.")
+_killed = connected("killed", "Of one that is killed with its lock.")
 
 
 def taken(calls, doing="restore"):
@@ -46,15 +43,21 @@ def keys(lab):
     return sorted(key[len(lock.KEY) :] for key in config if key.startswith(lock.KEY))
 
 
-def just_before(lab, method, work):
-    """Another client does something just before the first call of this method, of those that come from now on."""
+def gone(_name, _params):
+    raise GoneAway()
 
-    def before(name, _params):
-        if name == method:
-            lab.pool.api.before = None
-            work()
 
-    lab.pool.api.before = before
+def is_refused(calls, said="Another client has locked"):
+    with pytest.raises(Refused, match=said):
+        taken(calls)
+
+
+def is_broken(mine, calls):
+    with pytest.raises(Refused, match="Another client has broken this run's lock"):
+        mine.verify(calls)
+
+
+ADD = "pool.add_to_other_config"
 
 
 def test_who_has_it_is_told_to_the_other_with_the_command_that_breaks_it(lab, calls, other):
@@ -80,9 +83,8 @@ def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
 def test_of_two_that_add_at_the_same_moment_one_goes_on(lab, calls, other):
     """xapi adds no key that is there."""
     first = []
-    just_before(lab, "pool.add_to_other_config", lambda: first.append(taken(other)))
-    with pytest.raises(Refused, match="Another client has locked"):
-        taken(calls)
+    lab.before(ADD, lambda: first.append(taken(other)))
+    is_refused(calls)
     first[0].verify(other)
     assert keys(lab) == [f"{WHAT}:1"]
 
@@ -109,15 +111,12 @@ def test_an_answer_that_was_lost_is_no_other_client(lab, calls):
 def test_it_is_stale_after_30_minutes_and_not_before(lab, calls, other):
     slow = taken(calls)
     lab.later(30)
-    with pytest.raises(Refused):
-        taken(other)
+    is_refused(other)
     lab.later(1)
     mine = taken(other, "discard")
     mine.verify(other)
     assert keys(lab) == [f"{WHAT}:2"]
-    with pytest.raises(
-        Refused, match="Another client has broken this run's lock .* The new lock belongs to `relvmoiscsi pool discard`"
-    ):
+    with pytest.raises(Refused, match="has broken this run's lock .* belongs to `relvmoiscsi pool discard`"):
         slow.verify(calls)
     slow.release()
     mine.verify(other)
@@ -128,60 +127,49 @@ def test_a_run_that_is_alive_is_never_stale(lab, calls, other):
     for _ in range(4):
         lab.later(25)
         mine.refresh(calls)
-    with pytest.raises(Refused):
-        taken(other)
+    is_refused(other)
     mine.verify(calls)
     mine.release()
     assert keys(lab) == []
 
 
-def test_a_thread_refreshes_it_while_the_work_goes_on(lab, calls, monkeypatch):
+def test_a_thread_refreshes_it_while_the_work_goes_on_also_when_the_pool_was_away(lab, calls, monkeypatch):
     monkeypatch.setattr(lock, "REFRESH_SECONDS", 0.01)
-    with lock.held(calls, [WHAT], "restore --home") as mine:
-        until(lambda: any(not key.endswith((":1", ":2")) for key in keys(lab)))
-        mine.verify(calls)
-    assert keys(lab) == []
-
-
-def test_a_pool_that_is_away_for_a_while_does_not_end_the_refreshing(lab, calls, monkeypatch):
-    monkeypatch.setattr(lock, "REFRESH_SECONDS", 0.01)
-    gone = []
+    away = []
 
     def before(name, _params):
-        if name == "host.get_servertime" and len(gone) < 3:
-            gone.append(name)
+        if name == "host.get_servertime" and len(away) < 3:
+            away.append(name)
             raise GoneAway()
 
-    with lock.held(calls, [WHAT], "restore --home"):
+    with lock.held(calls, [WHAT], "restore --home") as mine:
         lab.pool.api.before = before
-        until(lambda: len(gone) >= 3 and keys(lab) != [f"{WHAT}:1"])
+        until(lambda: len(away) >= 3 and any(not key.endswith((":1", ":2")) for key in keys(lab)))
+        mine.verify(calls)
     assert keys(lab) == []
 
 
 def test_of_the_run_that_refreshes_and_one_that_breaks_it_at_the_same_moment_one_has_it(lab, calls, other):
     slow = taken(calls)
     lab.later()
-    just_before(lab, "pool.add_to_other_config", lambda: slow.refresh(calls))
-    with pytest.raises(Refused):
-        taken(other)
+    lab.before(ADD, lambda: slow.refresh(calls))
+    is_refused(other)
     slow.verify(calls)
 
     lab.later()
     won = []
-    just_before(lab, "pool.add_to_other_config", lambda: won.append(taken(other)))
+    lab.before(ADD, lambda: won.append(taken(other)))
     slow.refresh(calls)
     won[0].verify(other)
-    with pytest.raises(Refused, match="Another client has broken this run's lock"):
-        slow.verify(calls)
+    is_broken(slow, calls)
 
 
 def test_two_that_break_a_stale_lock_at_once(lab, calls, other, killed):
     taken(killed)
     lab.later()
     first = []
-    just_before(lab, "pool.add_to_other_config", lambda: first.append(taken(other)))
-    with pytest.raises(Refused):
-        taken(calls)
+    lab.before(ADD, lambda: first.append(taken(other)))
+    is_refused(calls)
     first[0].verify(other)
 
 
@@ -196,7 +184,7 @@ def test_one_who_has_seen_a_stale_lock_withdraws_where_another_has_a_new_one(lab
         old.release()
         new.append(taken(other))
 
-    just_before(lab, "pool.add_to_other_config", meanwhile)
+    lab.before(ADD, meanwhile)
     mine = lock.Held(calls, [WHAT], "discard")
     with pytest.raises(Refused):
         mine.take()
@@ -210,8 +198,7 @@ def test_it_is_broken_by_the_command_at_once_with_all_that_its_run_has(lab, call
     mine.take()
     broken = lock.unlock(other, lock.read(other)[WHAT])
     assert {each.what for each in broken} == {WHAT, "a VM"} and keys(lab) == []
-    with pytest.raises(Refused, match="Another client has broken this run's lock on"):
-        mine.verify(calls)
+    is_broken(mine, calls)
     with pytest.raises(Refused, match="Another client has broken this run's lock"):
         mine.refresh(calls)
     assert keys(lab) == []
@@ -222,22 +209,19 @@ def test_a_lock_that_is_refreshed_while_it_is_broken_does_not_stay(lab, calls, o
     found = lock.read(other)[WHAT]
     ref = lab.pool.pool
     text = lab.pool.db.get("pool", ref, "other_config")[f"{lock.KEY}{WHAT}:1"]
-    just_before(
-        lab,
+    lab.before(
         "pool.remove_from_other_config",
         lambda: lab.pool.db.add_to("pool", ref, "other_config", f"{lock.KEY}{WHAT}:2", text),
     )
     lock.unlock(other, found)
     assert keys(lab) == []
-    with pytest.raises(Refused):
-        mine.verify(calls)
+    is_broken(mine, calls)
 
 
 def test_one_that_somebody_has_spoiled_is_no_free_one_and_can_be_broken(lab, calls):
     lab.pool.db.set("pool", lab.pool.pool, "other_config", {f"{lock.KEY}{WHAT}:7": "no JSON", "mine": "x"})
     lab.later(10000)
-    with pytest.raises(Refused, match="of unknown on unknown"):
-        taken(calls)
+    is_refused(calls, "of unknown on unknown")
     lock.unlock(calls, lock.read(calls)[WHAT])
     assert lab.pool.db.get("pool", lab.pool.pool, "other_config") == {"mine": "x"}
     taken(calls).release()
@@ -250,15 +234,11 @@ def test_a_name_from_the_pool_does_not_reach_the_terminal(lab, calls):
 
 
 def test_the_lock_of_a_run_to_which_the_pool_is_lost_stays_until_it_is_stale(lab, calls, other):
-    def gone(_name, _params):
-        raise GoneAway()
-
     with pytest.raises(PoolFailure), lock.held(calls, [WHAT], "attach"):
         lab.pool.api.before = gone
         calls.records("SR")
     lab.pool.api.before = None
-    with pytest.raises(Refused):
-        taken(other)
+    is_refused(other)
     lab.later()
     taken(other)
 

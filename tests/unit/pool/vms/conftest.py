@@ -5,7 +5,9 @@ import pytest
 
 from kit.lun_world import World
 from kit.pool_lab import Image, lab_of_three
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.pool.calls import PoolFailure
 
 
 class Day:
@@ -27,12 +29,85 @@ class Day:
     def clone(self, *names, **more):
         return self.lab.clone_vms(self.copy.sr_uuid, *names, **more)
 
+    def clone_one(self, vm="web", **more):
+        (done,) = self.clone(vm, **more)
+        return done
+
+    def ref_of(self, done):
+        """Reference of the VM that `clone` has made."""
+        return self.db.by_uuid("VM", done.uuid)
+
+    def start(self, vm=None):
+        self.lab.pool.api.vms.vm_start("", vm or self.web)
+
+    def shut_down(self, vm=None):
+        self.lab.pool.api.vms.vm_hard_shutdown("", vm or self.web)
+
+    def uuid(self, vdi):
+        return self.db.get("VDI", vdi, "uuid")
+
     def vm(self, uuid):
         return self.db.record("VM", self.db.by_uuid("VM", uuid))
 
+    def vbd(self, device):
+        """Reference of the VBD of "web" at this device."""
+        return self.db.refs("VBD", VM=self.web, userdevice=device)[0]
+
+    def hang(self, device, vdi):
+        """A person gives "web" this VDI at this device, in the place of what is there."""
+        for vbd in self.db.refs("VBD", VM=self.web, userdevice=device):
+            self.db.destroy("VBD", vbd)
+        self.db.create("VBD", VM=self.web, VDI=vdi, userdevice=device)
+
+    def elsewhere(self):
+        """Reference of a VDI of "Testing"."""
+        return self.lab.vdi("Testing", "data")[0]
+
+    def vdi_on_copy(self, location, **fields):
+        """Reference of a VDI that somebody has made on the copy."""
+        return self.db.create("VDI", SR=self.sr, location=location, managed=True, **fields)
+
+    def snapshot(self):
+        """Of "web", with a disk of "Production"."""
+        return self.lab.snapshot(self.web, "before the update", self.lab.vdi("Production", "before")[0])
+
+    def names(self):
+        """Of the disks that "web" has at first."""
+        return [self.db.get("VDI", vdi, "name_label") for vdi in (self.root, self.data)]
+
+    def srs(self):
+        """References of the SRs of the disks of "web"."""
+        return {sr for sr, _ in self.lab.disks_of(self.web).values()}
+
+    def journal(self):
+        """The keys that restore, undo, home and keep have left in the VM."""
+        return [key for key in self.db.get("VM", self.web, "other_config") if key.startswith("relvmoiscsi:restore")]
+
+    def set_journal(self, change):
+        """Somebody makes of the other_config of "web" what `change` gives of it."""
+        self.db.set("VM", self.web, "other_config", change(self.db.get("VM", self.web, "other_config")))
+
+    def rows(self):
+        """All that the pool has, but tasks, sessions and Secrets."""
+        tables = ("VM", "VBD", "VIF", "VDI", "SR", "PBD", "network", "pool")
+        return {table: self.db.records(table) for table in tables}
+
+    def refuses(self, work, said, error=Refused):
+        """The text of the error with which `work` ends, having changed nothing; `said` is a regular expression."""
+        before = self.rows()
+        with pytest.raises(error, match=said) as refused:
+            work(self)
+        assert self.rows() == before
+        return str(refused.value)
+
+    def cut(self, work, method, number=1):
+        """The client of `work` is cut off at the call of this method that has this number."""
+        with self.lab.cut(method, number), pytest.raises(PoolFailure):
+            work(self)
+
     def new(self, vdi):
         """Reference of the VDI of the copy that one of the original became."""
-        return self.db.by_uuid("VDI", derived_uuid(self.copy.sr_uuid, self.db.get("VDI", vdi, "uuid")))
+        return self.db.by_uuid("VDI", derived_uuid(self.copy.sr_uuid, self.uuid(vdi)))
 
     def expected(self, vm):
         """The disks that a copy of a VM must have."""
@@ -70,3 +145,10 @@ def image_of_day(image_of_originals):
 @pytest.fixture
 def day(lab, image_of_day):
     return Day(lab, **image_of_day.put(lab))
+
+
+@pytest.fixture
+def halted(day):
+    """ "web" is halted."""
+    day.shut_down()
+    return day

@@ -122,18 +122,19 @@ def test_a_disk_without_a_vdi_is_refused(document, edit):
         ova.edited(text.encode(), edit)
 
 
+NO_VM = (
+    b"<value><struct><member><name>version</name><value /></member><member><name>objects</name>"
+    b"<value><array><data /></array></value></member></struct></value>"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (b"no XML", "cannot be read"),
         (b"<value><struct /></value>", "cannot be read"),
         (b'<!DOCTYPE x [<!ENTITY a "b">]><value>&a;</value>', "not written by xapi"),
-        (
-            b"<value><struct><member><name>version</name><value /></member>"
-            b"<member><name>objects</name><value><array><data />"
-            b"</array></value></member></struct></value>",
-            "describe 0 VMs",
-        ),
+        (NO_VM, "describe 0 VMs"),
     ],
 )
 def test_what_is_no_such_file_is_refused(edit, text, words):

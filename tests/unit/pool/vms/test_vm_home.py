@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A restored VM comes home by migration; where neither this nor undo can end the restore, it is kept as it is."""
+
+import pytest
+
+from kit.pool.errors import XenError
+from kit.pool_fakes import until
+from kit.pool_verbs import bring_back, keep, second_copy, take_home, undo
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.pool.calls import PoolFailure
+
+HAS_SNAPSHOTS = (
+    "has snapshots: before the update. Nothing was moved: the pool would move the disks of the snapshots too"
+)
+
+
+@pytest.fixture
+def restored(halted):
+    bring_back(halted)
+    return halted
+
+
+def original(day):
+    return day.lab.originals["Production"][1]
+
+
+def is_restored(day):
+    return "relvmoiscsi:restore:0" in day.journal()
+
+
+# --- home
+
+
+def test_home_the_disks_are_on_the_sr_of_those_before_and_the_moved_bytes_are_told(restored):
+    db, old = restored.db, [restored.root, restored.data]
+    sizes = [int(db.get("VDI", restored.new(vdi), "virtual_size")) for vdi in old]
+    restored.start()
+    moved, devices = [], []
+    done = take_home(restored, tell=devices.append, progress=lambda *sizes: moved.append(sizes))
+    assert done.status == "home" and restored.srs() == {original(restored)} and not restored.journal()
+    assert set(done.waiting) == {restored.uuid(vdi) for vdi in old} and devices == ["0", "1"]
+    assert restored.names() == ["root disk before restore 2026-11-22", "data before restore 2026-11-22"]
+    assert db.get("VM", restored.web, "power_state") == "Running"
+    assert [size for part, size in moved if part == size] == sizes and all(0 <= part <= size for part, size in moved)
+
+
+def test_home_when_the_disks_before_were_destroyed(restored):
+    for vdi in (restored.root, restored.data):
+        restored.lab.pool.api.vms.vdi_destroy("", vdi)
+    restored.refuses(undo, "--undo is impossible. Use --home to move the copy's disks", NotFound)
+    done = take_home(restored)
+    assert done.status == "home" and not done.waiting and restored.srs() == {original(restored)}
+
+
+@pytest.mark.states
+def test_killed_at_a_call_of_each_kind_it_comes_home(restored, deaths):
+    for _ in deaths(lambda: take_home(restored), each_moment=True):
+        restored.lab.later()
+        until(lambda: restored.lab.pool.is_at_rest)
+        if restored.journal():
+            take_home(restored)
+        assert restored.srs() == {original(restored)} and not restored.journal()
+
+
+def test_a_disk_before_that_somebody_has_is_not_called_no_longer_needed(restored):
+    restored.lab.vm("forensics", restored.root)
+    restored.db.create("VBD", VM=restored.web, VDI=restored.data, userdevice="7")
+    done = take_home(restored)
+    assert not done.waiting
+    assert f"The VDI {restored.uuid(restored.root)} is a disk of 'forensics': keep the VDI." in done.notes
+    assert f"The VDI {restored.uuid(restored.data)} is a disk of 'web': keep the VDI." in done.notes
+
+
+def reverted(day):
+    """What VM.revert does to disks: a clone of the snapshot's VDI takes the place, on the same SR.
+
+    Source: xapi_vm_snapshot.ml, revert_vbds. The journal stays, and so the copy cannot be discarded.
+    """
+    for device in "01":
+        old = day.db.get("VBD", day.vbd(device), "VDI")
+        day.hang(device, day.vdi_on_copy("reverted-" + device)), day.db.destroy("VDI", old)
+
+
+def reverted_after_an_undo(day):
+    """To a snapshot of after the restore: xapi gives back the journal as well."""
+    journal = day.db.get("VM", day.web, "other_config")
+    undo(day)
+    day.set_journal(lambda _: journal), day.db.set("VBD", day.vbd("0"), "VDI", day.vdi_on_copy("reverted"))
+
+
+def half_way_home(day):
+    """One disk of two was moved; gives that one's reference."""
+    day.cut(take_home, "Async.VDI.pool_migrate", 2)
+    return day.db.get("VBD", day.vbd("0"), "VDI")
+
+
+def of_copy(field, value):
+    return lambda day: day.db.set("VDI", day.new(day.data), field, value)
+
+
+def lent(day):
+    day.db.create("VBD", VM=day.lab.vm("helper", state="Running"), VDI=day.new(day.root), userdevice="5")
+
+
+HAPPENS = {
+    "reverted": reverted,
+    "reverted after an undo": reverted_after_an_undo,
+    "lent": lent,
+    "has a snapshot": lambda day: day.snapshot(),
+    "no SR": lambda day: day.db.destroy("SR", original(day)),
+    "tracks blocks": of_copy("cbt_enabled", True),
+    "is reset": of_copy("on_boot", "reset"),
+    "no disk": lambda day: day.db.destroy("VBD", day.vbd("0")),
+    # a disk on the same SR: it is not the one that has come
+    "another one": lambda day: (half_way_home(day), day.hang("0", day.lab.vdi("Production", "before")[0])),
+    "half the way": lambda day: (half_way_home(day), day.start()),
+}
+
+
+@pytest.mark.parametrize(
+    ("happens", "work", "said"),
+    [
+        ("reverted", take_home, "is not what it was"),
+        ("reverted after an undo", undo, "--keep"),
+        ("reverted after an undo", take_home, "--keep"),
+        ("reverted after an undo", bring_back, "--keep"),
+        ("lent", take_home, "is a disk of 'helper' as well.*rescue --done"),
+        ("has a snapshot", take_home, HAS_SNAPSHOTS),
+        ("no SR", take_home, "held the old disks, is no longer in the pool.*--keep"),
+        ("tracks blocks", take_home, "the disk 1 of the VM 'web'.*changed block tracking"),
+        ("is reset", take_home, "the disk 1 of the VM 'web'.*on-boot=persist"),
+        ("no disk", take_home, "was interrupted. First repeat the restore"),
+        ("another one", undo, "The disk 0 of the VM 'web' is not what it was"),
+        ("another one", take_home, "The disk 0 of the VM 'web' is not what it was"),
+        ("half the way", lambda day: bring_back(day, shutdown=True), "are being moved to its own SR"),
+    ],
+)
+def test_what_is_refused_keeps_disks_and_journal(restored, happens, work, said):
+    HAPPENS[happens](restored)
+    restored.refuses(work, said, (Refused, NotFound))
+    assert is_restored(restored)
+
+
+def test_home_looks_at_what_was_moved(restored):
+    """xapi takes the VM of the first VBD, and points only that one's to the new VDI."""
+    mine = restored.vbd("0")
+    real = restored.lab.answer("VDI.pool_migrate", lambda *words: (real(*words), restored.db.destroy("VBD", mine)))
+    with pytest.raises(PoolFailure, match="The disk 0 of the VM 'web' is not on the SR .* The journal stays"):
+        take_home(restored)
+    assert is_restored(restored)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (("SR_BACKEND_FAILURE_44", "", "There is insufficient space", ""), ["insufficient space"]),
+        (
+            ("LICENCE_RESTRICTION", "Storage_motion"),
+            ["does not allow VDI.pool_migrate (Storage_motion).", "stays on the copy", "--keep", "--undo"],
+        ),
+    ],
+)
+def test_what_the_pool_does_not_move_stays_on_the_copy_with_its_journal(restored, error, said):
+    restored.lab.refuse("VDI.pool_migrate", *error)
+    with pytest.raises(PoolFailure) as failed:
+        take_home(restored)
+    assert all(words in str(failed.value) for words in said)
+    assert is_restored(restored) and restored.srs() == {restored.sr}
+
+
+# --- half the way home
+
+
+def test_undone_on_the_way_home_what_was_moved_is_told_also_by_the_run_after_a_cut(restored):
+    """What the VM has written since is there."""
+    moved = restored.uuid(half_way_home(restored))
+    restored.cut(undo, "VM.remove_from_blocked_operations")
+    assert list(undo(restored).waiting) == [moved] and restored.names() == ["root disk", "data"]
+
+
+def moves_and_fails(day):
+    """A migration: xapi points the VBDs to the new VDI, then cannot destroy the old one. Source: xapi_vm_migrate.ml."""
+
+    def migrate(_session, vdi, sr, _options):
+        row = day.db.record("VDI", vdi)
+        new = day.db.create("VDI", SR=sr, location="moved" + vdi, managed=True, name_label=row["name_label"])
+        for each in row["VBDs"]:
+            day.db.set("VBD", each, "VDI", new)
+        raise XenError("SR_BACKEND_FAILURE_46", "", "The VDI is not available", "")
+
+    bring_back(day, devices=["0"])
+    day.lab.answer("VDI.pool_migrate", migrate)
+    with pytest.raises(PoolFailure, match="The VDI is not available.* Repeat the command"):
+        take_home(day)
+    return day.lab.disks_of(day.web)["0"]
+
+
+def test_moved_and_the_source_is_left_it_is_home(halted):
+    moved = moves_and_fails(halted)
+    done = take_home(halted)
+    assert done.status == "home" and halted.lab.disks_of(halted.web)["0"] == moved
+    assert set(done.waiting) == {halted.uuid(halted.root), halted.uuid(halted.new(halted.root))}
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known as what", "cut at that moment"])
+def test_what_was_moved_and_hangs_nowhere_has_nothing_of_before_in_its_place(halted, is_known):
+    _, of_the_week = moves_and_fails(halted)
+    if not is_known:
+        halted.set_journal(lambda marks: {key: text for key, text in marks.items() if "arrived" not in key})
+        for work in (undo, take_home):
+            halted.refuses(work, f"{of_the_week} has the latest data of the VM. If so, destroy")
+    halted.db.destroy("VBD", halted.vbd("0"))
+    said = "was being moved" + (f", as the VDI {of_the_week}" if is_known else "")
+    halted.refuses(lambda day: bring_back(day, devices=["0"]), said)
+    halted.refuses(take_home, "was interrupted")
+
+
+# --- kept as it is
+
+
+def test_moved_home_by_hand_it_is_kept_as_it_is(restored):
+    """ "Migrate VDI", as Xen Orchestra and XenCenter have it."""
+    for device in "01":
+        vdi = restored.db.get("VBD", restored.vbd(device), "VDI")
+        restored.lab.pool.api.vms.vdi_pool_migrate("", vdi, original(restored), {})
+    disks = restored.lab.disks_of(restored.web)
+    for work in (undo, take_home):
+        restored.refuses(work, "To keep that disk, run `relvmoiscsi pool restore --keep")
+    done = keep(restored)
+
+    assert done.status == "kept as it is" and not restored.journal() and restored.lab.disks_of(restored.web) == disks
+    assert f"disk 0: {disks['0'][1]} ('root disk', on the SR 'Production')" in done.notes
+    name = "'root disk before restore 2026-11-22', on the SR 'Production'"
+    assert f"on no VM: {restored.uuid(restored.root)} ({name})" in done.notes
+    second = second_copy(restored)  # its disks have other UUIDs, so it is on no copy
+    restored.refuses(lambda day: bring_back(day, sr=second), "is not on this copy")
+
+
+def test_what_would_be_kept_is_told_and_nothing_done(restored):
+    before = restored.rows()
+    told = keep(restored, dry_run=True)
+    assert told.status == "would be kept as it is" and "it disappears when that copy is discarded" in told.notes[0]
+    assert restored.rows() == before
+    other = restored.lab.vm("other")
+    restored.refuses(lambda day: keep(day, other), "was not restored from a copy")
+
+
+def test_kept_half_restored_it_can_be_started_and_what_it_has_not_is_told(halted):
+    halted.db.set("VM", halted.web, "ha_restart_priority", "restart")
+    bring_back(halted)
+    halted.cut(undo, "VBD.create")
+    done, vm = keep(halted), halted.db.record("VM", halted.web)
+    assert "disk 0: none" in done.notes and done.notes[1].startswith("disk 1: ")
+    assert not vm["blocked_operations"] and vm["ha_restart_priority"] == "restart" and not halted.journal()
+
+
+def test_a_disk_that_is_its_own_again_has_its_name_again(restored):
+    restored.db.set("VBD", restored.vbd("0"), "VDI", restored.root)
+    keep(restored)
+    assert restored.names() == ["root disk", "data before restore 2026-11-22"]
+
+
+def spoiled(day):
+    day.set_journal(lambda marks: {**marks, "relvmoiscsi:restore:0": "x"})
+
+
+@pytest.mark.parametrize("happens", [reverted_after_an_undo, spoiled])
+def test_what_no_other_command_ends_is_kept(restored, happens):
+    happens(restored)
+    assert keep(restored).status == "kept as it is" and not restored.journal()
