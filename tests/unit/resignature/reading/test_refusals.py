@@ -18,6 +18,7 @@ from kit.builder import AREA_10M, AREA_DEFAULT, SMALL_BAT, Volume, build_sr, cbt
 from kit.examples import seeds
 from kit.outcome import entropy_of
 from kit.sparse import SparseDisk
+from kit.spoiled import LABEL, Spoiled
 from relvmoiscsi import engine, report
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import (
@@ -32,7 +33,6 @@ from relvmoiscsi.errors import (
     Unsupported,
 )
 
-LABEL = 512
 AREA = 4096
 OTHER_SR = "0a0b0c0d-0000-4000-8000-00000000000f"
 GONE = "0a0b0c0d-0000-4000-8000-000000000001"
@@ -43,72 +43,31 @@ def vhd(*args, **more):
     return builder.vhd(*args, bat_entries=SMALL_BAT, **more)
 
 
-class Spoiled:
-    """A built LUN to be spoiled in one way."""
-
-    def __init__(self, *volumes, **options):
-        built = build_sr(list(volumes), **{"area": AREA_DEFAULT, **options})
-        self.truth, self.disk = built.truth, built.disk.copy()
-
-    def at(self, key, offset):
-        """Where on the device a byte of a volume is."""
-        return self.truth.device_ranges(key, offset, 1)[0].offset
-
-    def poke(self, offset, data, *values):
-        """Bytes, or values as `struct` packs them."""
-        self.disk.poke(offset, struct.pack(data, *values) if values else data)
-        return self
-
-    def in_volume(self, key, offset, data, *values):
-        return self.poke(self.at(key, offset), data, *values)
-
-    def replaced(self, key, old, new):
-        """The first `old` in a volume's first MiB, bytes or the UUID of a key, becomes `new`."""
-        old = old if isinstance(old, bytes) else self.truth.uuids[old].encode()
-        at = self.disk.peek(self.at(key, 0), MIB).index(old)
-        return self.in_volume(key, at, new)
-
-    def sealed_label(self):
-        return self.poke(LABEL + 16, "<I", build_lvm.crc(self.disk.peek(LABEL + 20, 492)))
-
-    def sealed_vhd(self, key):
-        size = self.truth.volume(key).size
-        for offset, length, field in ((0, 512, 64), (size - 512, 512, 64), (512, 1024, 36)):
-            data = self.disk.peek(self.at(key, offset), length)
-            total = sum(data) - sum(data[field : field + 4])
-            self.in_volume(key, offset + field, ">I", ~total & 0xFFFFFFFF)
-        return self
-
-    def cut(self, size):
-        """Shorter: so many bytes from the beginning, or without so many at the end."""
-        size %= self.disk.size_bytes
-        disk = SparseDisk(size, self.disk.block_size, self.disk.name)
-        disk.poke(0, self.disk.peek(0, size))
-        self.disk = disk
-        return self
+def spoiled_sr(*volumes, **options):
+    return Spoiled(build_sr(list(volumes), **{"area": AREA_DEFAULT, **options}))
 
 
 def one_raw(**options):
-    return Spoiled(raw("data"), **options)
+    return spoiled_sr(raw("data"), **options)
 
 
 def pair():
     """A base and its child, both small VHDs."""
-    return Spoiled(vhd("base", hidden=True), vhd("disk", "base"))
+    return spoiled_sr(vhd("base", hidden=True), vhd("disk", "base"))
 
 
 # --- ways to spoil a LUN, each of which is made when its row is tried
 
 
 def lun(*volumes, **options):
-    return lambda: Spoiled(*volumes, **options)
+    return lambda: spoiled_sr(*volumes, **options)
 
 
 def blank(*pokes, size=64 * MIB):
     """A disk with nothing on it but some bytes: (offset, bytes)."""
 
     def made():
-        spoiled = Spoiled()
+        spoiled = spoiled_sr()
         spoiled.disk = SparseDisk(size)
         for place, data in pokes:
             spoiled.poke(place, data)
@@ -148,7 +107,7 @@ def mark(phase, version=1):
 
 def edited(edit, *volumes):
     """A text that LVM would have written so."""
-    return lambda: Spoiled(*(volumes or [raw("data")]), edit_text=edit)
+    return lambda: spoiled_sr(*(volumes or [raw("data")]), edit_text=edit)
 
 
 def text(old, new, *volumes, count=1):
@@ -177,7 +136,7 @@ def second_area(offset, data):
 
 
 def mgt(offset, data, *values):
-    return lambda: one_raw().in_volume("MGT", offset, data, *values)
+    return lambda: one_raw().poke(("MGT", offset), data, *values)
 
 
 def cut(size, **options):
@@ -185,18 +144,18 @@ def cut(size, **options):
 
 
 def footer(offset, data):
-    return lambda: pair().in_volume("disk", offset, data)
+    return lambda: pair().poke(("disk", offset), data)
 
 
 def child(offset, data, *values):
     """A VHD with a parent, and other bytes; sealed."""
-    return lambda: pair().in_volume("disk", offset, data, *values).sealed_vhd("disk")
+    return lambda: pair().poke(("disk", offset), data, *values).sealed_vhd("disk")
 
 
 def locator(data):
     def made():
         spoiled = pair()
-        return spoiled.in_volume("disk", spoiled.truth.volume("disk").identities[2].offset, data)
+        return spoiled.poke(("disk", spoiled.truth.volume("disk").identities[2].offset), data)
 
     return made
 
@@ -208,10 +167,10 @@ def renamed_parent(key, new):
         spoiled = pair()
         old = spoiled.truth.uuids[key].replace("-", "--")
         for part in spoiled.truth.volume("disk").identities[1:]:
-            data = spoiled.disk.peek(spoiled.at("disk", part.offset), part.length)
+            data = spoiled.peek(("disk", part.offset), part.length)
             for codec in ("utf-16-be" if part.offset == 576 else "utf-16-le", "ascii"):
                 data = data.replace(old.encode(codec), new.replace("-", "--").encode(codec))
-            spoiled.in_volume("disk", part.offset, data)
+            spoiled.poke(("disk", part.offset), data)
         return spoiled.sealed_vhd("disk")
 
     return made
@@ -220,31 +179,37 @@ def renamed_parent(key, new):
 def end_footer_of_another():
     spoiled = pair()
     size = spoiled.truth.volume("base").size
-    footer = spoiled.disk.peek(spoiled.at("base", size - 512), 512)
-    return spoiled.in_volume("disk", spoiled.truth.volume("disk").size - 512, footer)
+    footer = spoiled.peek(("base", size - 512), 512)
+    return spoiled.poke(("disk", spoiled.truth.volume("disk").size - 512), footer)
 
 
 def loop_of_two():
-    return Spoiled(vhd("one", "two"), vhd("two", "one"))
+    return spoiled_sr(vhd("one", "two"), vhd("two", "one"))
 
 
 QCOW2S = (qcow2("base", hidden=True), qcow2("disk", "base"))
 
 
 def qcow2_at(offset, data, *values):
-    return lambda: Spoiled(*QCOW2S).in_volume("disk", offset, data, *values)
+    return lambda: spoiled_sr(*QCOW2S).poke(("disk", offset), data, *values)
+
+
+def with_other(spoiled, old, new):
+    """The first bytes of a volume with other ones for some of them."""
+    head = spoiled.peek(("disk", 0), 4096)
+    assert old in head
+    return spoiled.poke(("disk", 0), head.replace(old, new, 1).ljust(4096, b"\0")[:4096])
 
 
 def backing(old, new):
-    return lambda: Spoiled(*QCOW2S).replaced("disk", old, new)
+    return lambda: with_other(spoiled_sr(*QCOW2S), old, new)
 
 
 def qcow2_over_vhd():
-    spoiled = Spoiled(vhd("base"), qcow2("other"), qcow2("disk", "other"))
-    at, uuids = spoiled.at("disk", 0), spoiled.truth.uuids
-    for old, new in ((b"/QCOW2-", b"/VHD-"), (uuids["other"].encode(), uuids["base"].encode())):
-        spoiled.poke(at, spoiled.disk.peek(at, 1024).replace(old, new))
-    return spoiled.poke(at + 16, ">I", 96)
+    spoiled = spoiled_sr(vhd("base"), qcow2("other"), qcow2("disk", "other"))
+    uuids = spoiled.truth.uuids
+    with_other(spoiled, b"/QCOW2-" + uuids["other"].encode(), b"/VHD-" + uuids["base"].encode())
+    return spoiled.poke(("disk", 16), ">I", 96)
 
 
 def partition_table(kind):
@@ -272,6 +237,7 @@ bad_magic, other = row(BadMagic), row(FormatError)
 
 ONE = one_raw().truth
 DATA = ONE.volume("data")
+SR = spoiled_sr(*QCOW2S).truth.sr_uuid.encode()
 MAX_LV = "max_lv = 0"
 STATUS = '["RESIZEABLE"'
 NO_ROOM = "there is no room for the journal"
@@ -412,7 +378,7 @@ ROWS = {
     "locator beyond the volume": malformed(child(1104, ">Q", 1 << 60), "runs into something else"),
     # QCOW2 images
     "QCOW2 over a VHD": malformed(qcow2_over_vhd, "it is a vhd, and its child is a qcow2"),
-    "backing file in another SR": malformed(backing("sr", OTHER_SR.encode()), "a volume of another SR, " + OTHER_SR),
+    "backing file in another SR": malformed(backing(SR, OTHER_SR.encode()), "a volume of another SR, " + OTHER_SR),
     "backing file of no SR": unsupported(
         backing(b"/dev/VG_Xen", b"/tmp/VG_Xen"), "QCOW2 backing file", "names no volume of an SR"
     ),
@@ -509,7 +475,7 @@ def test_a_device_too_small_for_any_sr_gets_an_answer(size, data):
 def _many():
     """A LUN with one volume of each kind, and two metadata areas."""
     chain = [vhd("base", hidden=True), vhd("leaf", "base")]
-    return Spoiled(vhd("one"), vhd("two"), *chain, qcow2("three"), raw("data"), cbtlog("data"), second_area="same")
+    return spoiled_sr(vhd("one"), vhd("two"), *chain, qcow2("three"), raw("data"), cbtlog("data"), second_area="same")
 
 
 def _spoil_second_text(spoiled):
@@ -522,11 +488,11 @@ def _spoil_second_text(spoiled):
 PLACES = {
     "first metadata area": (lambda lun: lun.poke(AREA + 300, b"\7"), "Metadata area header at byte 4096 of", None),
     "second text": (_spoil_second_text, "Metadata text at byte ", None),
-    "MGT": (lambda lun: lun.in_volume("MGT", 0, bytes(512)), "MGT header at byte 0 of MGT", "MGT"),
-    "VHD header": (lambda lun: lun.in_volume("one", 600, b"\7"), "VHD header at byte 512 of ", "one"),
-    "VHD footer": (lambda lun: lun.in_volume("two", 100, b"\7"), "VHD footer copy at byte 0 of ", "two"),
-    "parent": (lambda lun: lun.in_volume("leaf", 552, b"\7" * 16).sealed_vhd("leaf"), "Parent at byte 0 of ", "leaf"),
-    "QCOW2": (lambda lun: lun.in_volume("three", 4, b"\0\0\0\4"), "QCOW2 header at byte 0 of ", "three"),
+    "MGT": (lambda lun: lun.poke(("MGT", 0), bytes(512)), "MGT header at byte 0 of MGT", "MGT"),
+    "VHD header": (lambda lun: lun.poke(("one", 600), b"\7"), "VHD header at byte 512 of ", "one"),
+    "VHD footer": (lambda lun: lun.poke(("two", 100), b"\7"), "VHD footer copy at byte 0 of ", "two"),
+    "parent": (lambda lun: lun.poke(("leaf", 552), b"\7" * 16).sealed_vhd("leaf"), "Parent at byte 0 of ", "leaf"),
+    "QCOW2": (lambda lun: lun.poke(("three", 4), b"\0\0\0\4"), "QCOW2 header at byte 0 of ", "three"),
 }
 PAIRS = [pair for pair in itertools.combinations(PLACES, 2) if set(pair) != {"first metadata area", "second text"}]
 SEVERAL = [(name,) for name in PLACES] + [PAIRS[number] for number in seeds(range(len(PAIRS)), 7)] + [tuple(PLACES)[1:]]
@@ -573,7 +539,7 @@ def test_every_defect_is_told_with_its_place_and_what_else_reads_is_listed(names
 
 
 def test_a_cbt_log_that_does_not_read_is_told_beside_defects():
-    spoiled = _spoiled(["VHD header"]).in_volume("cbtlog of data", 32, b"\7")
+    spoiled = _spoiled(["VHD header"]).poke(("cbtlog of data", 32), b"\7")
 
     told = report.defects_text("LUN", engine.inspect(spoiled.disk))
 
@@ -627,7 +593,7 @@ def test_a_chain_that_comes_back_to_itself_is_drawn_all_the_same():
 
 
 def test_a_journal_far_larger_than_it_should_be_is_not_read_whole():
-    spoiled = Spoiled(vhd("disk"), size_bytes=1 << 30)
+    spoiled = spoiled_sr(vhd("disk"), size_bytes=1 << 30)
     tail = struct.pack("<8sBBBBI", b"reLVMtag", 1, 3, 1, 0, 0xFFFFF000) + bytes(80)
     spoiled.poke(LABEL + 416, tail).sealed_label().disk.reset_counters()
 
@@ -637,6 +603,6 @@ def test_a_journal_far_larger_than_it_should_be_is_not_read_whole():
 
 
 def test_a_harmless_trim_volume_and_old_leaves_are_no_reason_to_refuse():
-    spoiled = Spoiled(vhd("gone", GONE, old=True), trim())
+    spoiled = spoiled_sr(vhd("gone", GONE, old=True), trim())
 
     assert isinstance(engine.prepare(spoiled.disk, entropy_of("ids")), engine.Prepared)
