@@ -262,6 +262,7 @@ SETTLED = [
     Row([CONTENTS], (other_owner,), EITHER, BACK, is_sr=False),
     Row([MARKED], (no_journal,), EITHER, BACK),
     Row([MARKED], (no_journal,), [recover], BACK, run=undo),
+    Row([CONTENTS], (lvm,), [recover], BACK, run=undo),
     Row([SWITCHED], (lvm,), [recover], ON, run=undo),
     Row(BEHIND, (guests,), [recover], ON, EVERYTHING),
     Row(BEHIND, (guests,), [undo], BACK, EVERYTHING),
