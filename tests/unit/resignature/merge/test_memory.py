@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What it takes of the memory of dom0 to make one VDI of a large disk; many small values in little memory are the same."""
+"""What it takes of the memory of dom0 to make one VDI of a large disk; small values kept in little are the same."""
 
 import gc
 import random
