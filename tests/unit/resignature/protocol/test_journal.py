@@ -215,20 +215,6 @@ def test_a_mark_takes_the_last_96_bytes_of_the_label_and_is_read_back(phase, ext
     assert read_commit_record(parsed(before), WHERE) is None
 
 
-@pytest.mark.parametrize("tail", [b"\1", bytes(95) + b"\1"])
-def test_bytes_of_somebody_else_are_not_overwritten(tail):
-    with pytest.raises(Unsupported, match="byte 65952 of /dev/sdc: its last bytes are in use by something else"):
-        read_commit_record(parsed(label_sector(tail=tail)), WHERE)
-
-
-@pytest.mark.parametrize("changed", [{"phase": 0}, {"phase": 4}, {"kind": 0}, {"kind": 3}])
-def test_a_mark_of_another_version_is_not_guessed_at(changed):
-    mark = Journal(RUN, 65536, DATA).commit_record(DONE).replace(**changed)
-
-    with pytest.raises(Unsupported, match="it was made by another version of relvmoiscsi"):
-        read_commit_record(parsed(label_sector(tail=bytes(mark))), WHERE)
-
-
 @pytest.mark.parametrize(
     "offset, length", [(0, 63), (0, 0xFFFFFFFF), (SIZE - 4095, 4096), (SIZE, 4096), ((1 << 64) - 4096, 4096)]
 )

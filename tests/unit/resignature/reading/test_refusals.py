@@ -14,7 +14,7 @@ import pytest
 
 from kit import build_lvm, builder
 from kit.build_volumes import MIB, noise
-from kit.builder import AREA_10M, AREA_DEFAULT, SMALL_BAT, Volume, build_sr, cbtlog, jvhd, named, qcow2, raw, trim
+from kit.builder import AREA_10M, AREA_DEFAULT, SMALL_BAT, Volume, build_sr, cbtlog, jvhd, named, qcow2, raw
 from kit.examples import seeds
 from kit.outcome import entropy_of
 from kit.sparse import SparseDisk
@@ -600,9 +600,3 @@ def test_a_journal_far_larger_than_it_should_be_is_not_read_whole():
     engine.inspect(spoiled.disk)
 
     assert spoiled.disk.bytes_read < 4 << 20
-
-
-def test_a_harmless_trim_volume_and_old_leaves_are_no_reason_to_refuse():
-    spoiled = spoiled_sr(vhd("gone", GONE, old=True), trim())
-
-    assert isinstance(engine.prepare(spoiled.disk, entropy_of("ids")), engine.Prepared)
