@@ -12,9 +12,11 @@ from relvmoiscsi import engine, procedure
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
 
-ONE = OneVdiRequest()
-#: groups of writes that a cut has let through: the mark is there, the commit is not; and the commit is
-BEFORE, BEHIND = 2, 4
+ONE, ALL = OneVdiRequest(), None
+#: where the earlier run stopped: behind so many groups of writes, or not at all; recovered by another call
+MARKED, CONTENTS, COMMITTED, RECOVERED, DONE = 2, 3, 4, -4, None
+#: who is to be the one: by the UUID it had, the one it has, or a snapshot
+OLD_NAME, NEW_NAME, SNAPSHOT = "old name", "new name", "snapshot"
 
 
 class Consent(procedure.Voice):
@@ -23,8 +25,7 @@ class Consent(procedure.Voice):
     def __init__(self):
         self.locked, self.copied_locked, self.read_back_locked = False, [], []
 
-    def agrees_to_settle(self, mark, take_back, problem):
-        pass
+    agrees_to_settle = has_settled = lambda *_: None
 
     def agrees_to(self, prepared):
         return True
@@ -41,9 +42,6 @@ class Consent(procedure.Voice):
     def reading_back(self, done, total):
         self.read_back_locked.append(self.locked)
 
-    def has_settled(self, mark, result):
-        pass
-
 
 @pytest.fixture(scope="module")
 def chain():
@@ -51,23 +49,24 @@ def chain():
     return random_chain(34, bat_entries=4096, free=40, blocks=5, depth=3, snapshots=True)
 
 
-def left_by_a_cut(chain, one, groups, scsi_id=SCSI_ID):
-    return recorded(chain.disk, scsi_id=scsi_id, one=one).after_group(groups)
+def left(chain, one, stop):
+    """The LUN that an earlier run has left, and the ids of that run."""
+    crash = recorded(chain.disk, scsi_id=SCSI_ID, one=one)
+    disk = crash.current.copy() if stop is DONE else crash.after_group(abs(stop))
+    ids = engine.inspect(crash.current).run.ids
+    if stop == RECOVERED:
+        engine.recover(disk, engine.find_unfinished(disk))
+    return disk, ids
 
 
 def call(disk, one, scsi_id=SCSI_ID, voice=None):
-    return procedure.resignature(
-        disk, entropy(1), voice or Consent(), engine.ResignatureRequest(scsi_id=scsi_id, one=one)
-    )
+    request = engine.ResignatureRequest(scsi_id=scsi_id, one=one)
+    return procedure.resignature(disk, entropy(1), voice or Consent(), request)
 
 
-def disks(disk):
-    return engine.inspect(disk).lun.disks()
-
-
-def only(disk):
-    (volume,) = disks(disk).values()
-    return volume.name.text
+def is_the_one(disk, chain):
+    (volume,) = engine.inspect(disk).lun.disks().values()
+    return flatten(disk, volume.name.text) == chain.flats[chain.leaf]
 
 
 def test_copies_are_made_without_lvms_locks(chain):
@@ -79,127 +78,66 @@ def test_copies_are_made_without_lvms_locks(chain):
     assert voice.read_back_locked and all(voice.read_back_locked)
 
 
-@pytest.mark.parametrize("groups", (BEFORE, 3))
-def test_one_vdi_that_was_cut_before_its_commit_is_taken_back_and_begun_anew(chain, groups):
-    disk = left_by_a_cut(chain, ONE, groups)
-
-    done = call(disk, ONE)
-
-    assert not done.was_cut
-    assert flatten(disk, only(disk)) == chain.flats[chain.leaf]
-
-
-@pytest.mark.parametrize("groups", (BEFORE, 3))
-def test_where_all_are_wanted_one_vdi_that_was_cut_before_its_commit_loses_none(chain, groups):
-    disk = left_by_a_cut(chain, ONE, groups)
-
-    call(disk, None)
-
-    assert len(disks(disk)) == len(chain.flats)
-
-
-def test_where_all_are_wanted_one_vdi_that_was_cut_behind_its_commit_is_no_success(chain):
-    disk = left_by_a_cut(chain, ONE, BEHIND)
-
-    with pytest.raises(Refused, match="was made one VDI before, and all VDIs are asked for") as caught:
-        call(disk, None)
-
-    assert caught.value.disk_state == "The resignature that was cut was finished; nothing else was written."
-    assert flatten(disk, only(disk)) == chain.flats[chain.leaf]
+#: the earlier run and where it stopped, what is asked now, for which LUN, and how that ends: words of a refusal else
+ENDS = [
+    (ONE, MARKED, ONE, SCSI_ID, "begun anew"),
+    (ONE, CONTENTS, ONE, SCSI_ID, "begun anew"),
+    (ONE, MARKED, ALL, SCSI_ID, "all are there"),
+    (ONE, CONTENTS, ALL, SCSI_ID, "all are there"),
+    (ONE, COMMITTED, ALL, SCSI_ID, "was made one VDI before, and all VDIs are asked for"),
+    (ONE, COMMITTED, ONE, SCSI_ID, "finished"),
+    (ALL, MARKED, ONE, SCSI_ID, "begun anew"),
+    (ALL, COMMITTED, ONE, SCSI_ID, "begun anew"),
+    # a copy gets ids of its own; the one is finished first, and has another name by then
+    (ONE, COMMITTED, ONE, OTHER_SCSI_ID, "begun anew"),
+    (ONE, COMMITTED, OLD_NAME, OTHER_SCSI_ID, "begun anew"),
+    (ONE, RECOVERED, OLD_NAME, OTHER_SCSI_ID, "begun anew"),
+    (ONE, DONE, ONE, SCSI_ID, "already done"),
+    (ONE, DONE, OLD_NAME, SCSI_ID, "already done"),
+    (ONE, DONE, NEW_NAME, SCSI_ID, "already done"),
+    (ONE, DONE, SNAPSHOT, SCSI_ID, "of another VDI than {}"),
+    (ONE, DONE, ALL, SCSI_ID, "the others are gone"),
+    (ALL, DONE, ONE, SCSI_ID, "was resignatured before, with"),
+]
 
 
-def test_one_vdi_that_was_cut_behind_its_commit_is_finished(chain):
-    disk = left_by_a_cut(chain, ONE, BEHIND)
+@pytest.mark.parametrize("earlier, stop, asked, scsi_id, end", ENDS)
+def test_a_call_gets_the_vdis_that_it_asks_for_or_a_refusal(chain, earlier, stop, asked, scsi_id, end):
+    disk, ids = left(chain, earlier, stop)
+    old, snapshot = chain.leaf[len("VHD-") :], chain.snapshots[0][len("VHD-") :]
+    names = {OLD_NAME: old, NEW_NAME: ids.uuids[old], SNAPSHOT: snapshot}
+    request = OneVdiRequest(names[asked]) if asked in names else asked
 
-    assert call(disk, ONE).was_cut
+    if end not in ("begun anew", "all are there", "finished", "already done"):
+        with pytest.raises(Refused, match=end.format(snapshot)) as caught:
+            call(disk, request)
+        if stop == COMMITTED:
+            assert caught.value.disk_state == "The resignature that was cut was finished; nothing else was written."
+            assert is_the_one(disk, chain)
+        return
 
-    assert flatten(disk, only(disk)) == chain.flats[chain.leaf]
+    outcome = call(disk, request, scsi_id)
 
-
-@pytest.mark.parametrize("groups", (BEFORE, BEHIND))
-def test_where_one_is_wanted_a_cut_run_that_keeps_all_is_taken_back(chain, groups):
-    disk = left_by_a_cut(chain, None, groups)
-
-    assert not call(disk, ONE).was_cut
-
-    assert flatten(disk, only(disk)) == chain.flats[chain.leaf]
-
-
-def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_gets_ids_of_its_own(chain):
-    disk = left_by_a_cut(chain, ONE, BEHIND)
-    twin = engine.find_unfinished(disk).journal.run.ids.new_sr
-
-    call(disk, ONE, OTHER_SCSI_ID)
-
-    lun = engine.inspect(disk).lun
-    assert lun.sr_uuid != twin
-    assert flatten(disk, only(disk)) == chain.flats[chain.leaf]
-
-
-# --- what is done
-
-
-@pytest.fixture(scope="module")
-def made_one(chain):
-    """A LUN with one VDI, and what was said of the run."""
-    disk = chain.disk.copy()
-    return disk, call(disk, ONE)
-
-
-@pytest.mark.parametrize("named", ["", "the UUID it had", "the UUID it has now"])
-def test_the_same_call_again_is_done_already_whichever_name_the_one_has(chain, made_one, named):
-    disk, first = made_one
-    old = chain.leaf[len("VHD-") :]
-    uuid = {"": None, "the UUID it had": old, "the UUID it has now": first.result.ids.uuids[old]}[named]
-
-    again = call(disk.copy(), OneVdiRequest(uuid))
-
-    assert isinstance(again, engine.AlreadyDone) and again.sr_uuid == first.result.ids.new_sr
-
-
-def test_a_lun_that_was_made_one_is_not_what_asks_for_others(chain, made_one):
-    snapshot = chain.snapshots[0][len("VHD-") :]
-
-    for asked, words in ((OneVdiRequest(snapshot), f"of another VDI than {snapshot}"), (None, "the others are gone")):
-        with pytest.raises(Refused, match=words):
-            call(made_one[0].copy(), asked)
-
-
-def test_a_lun_that_was_resignatured_with_all_is_not_what_one_asks_for(chain):
-    disk = chain.disk.copy()
-    call(disk, None)
-
-    with pytest.raises(Refused, match="was resignatured before, with"):
-        call(disk, ONE)
-
-
-def test_on_a_copy_the_one_may_be_named_by_the_uuid_it_had(chain):
-    """That is finished first, and has another by then. The same words go on to be the one that was asked for."""
-    disk, kept = left_by_a_cut(chain, ONE, BEHIND), chain.leaf[4:]
-
-    outcome = call(disk, OneVdiRequest(kept), OTHER_SCSI_ID)
-
-    assert not outcome.was_cut
-    assert isinstance(call(disk, OneVdiRequest(kept), OTHER_SCSI_ID), engine.AlreadyDone)
-
-
-def test_on_a_copy_that_a_call_has_finished_alone_the_old_name_is_taken(chain):
-    disk, kept = left_by_a_cut(chain, ONE, BEHIND), chain.leaf[4:]
-    engine.recover(disk, engine.find_unfinished(disk))
-
-    assert not call(disk, OneVdiRequest(kept), OTHER_SCSI_ID).was_cut
+    assert isinstance(outcome, engine.AlreadyDone) == (end == "already done")
+    if end == "already done":
+        assert outcome.sr_uuid == ids.new_sr
+    else:
+        assert outcome.was_cut == (end == "finished")
+        assert (engine.inspect(disk).lun.sr_uuid == ids.new_sr) == (end == "finished")
+    assert len(engine.inspect(disk).lun.disks()) == (len(chain.flats) if end == "all are there" else 1)
+    assert end == "all are there" or is_the_one(disk, chain)
+    assert isinstance(call(disk, request, scsi_id), engine.AlreadyDone)
 
 
 def test_where_there_was_one_vdi_only_all_of_them_are_there():
-    chain = random_chain(1, depth=1, blocks=4, snapshots=False, free=40)
-    disk = chain.disk.copy()
+    disk = random_chain(1, depth=1, blocks=4, snapshots=False, free=40).disk.copy()
     call(disk, ONE)
 
-    assert isinstance(call(disk, None), engine.AlreadyDone)
+    assert isinstance(call(disk, ALL), engine.AlreadyDone)
 
 
 def test_every_way_out_of_a_copy_cut_behind_its_commit_is_to_resignature_it(chain):
-    disk = left_by_a_cut(chain, ONE, BEHIND)
+    disk, _ids = left(chain, ONE, COMMITTED)
     mark = engine.find_unfinished(disk)
 
     said = [str(engine.inspect(disk).problem)]

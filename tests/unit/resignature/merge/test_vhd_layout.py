@@ -126,72 +126,64 @@ def verify(members, made, segments, owners, free):
     assert len(dead) == made.lost_slots
 
 
+def images(world, *sizes, disk=4096, entries=()):
+    """Images with so many blocks of a disk, by chance: (name, count); the parents first. The leaf comes first."""
+    found = [
+        world.image(name, disk, world.dice.sample(range(disk), count), **({"entries": disk} if name in entries else {}))
+        for name, count in sizes
+    ]
+    return found[::-1]
+
+
+def verified(seed, extents, *sizes, **how):
+    world = World(seed, extents)
+    members = images(world, *sizes, **how)
+    made, segments, owners = laid_out(world, members)
+    verify(members, made, segments, owners, set(world.free))
+    return made
+
+
 @pytest.mark.parametrize("seed", seeds(range(4), 4))
 def test_two_large_images_are_put_together_without_a_copy(seed):
     """8 GiB, of which the base has 1100 blocks and the leaf 700, as in the measurement of docs/one-vdi.rst."""
-    world = World(seed, 9000)
-    base = world.image("base", 4096, world.dice.sample(range(4096), 1100))
-    leaf = world.image("leaf", 4096, world.dice.sample(range(4096), 700))
-
-    made, segments, owners = laid_out(world, [leaf, base])
+    made = verified(seed, 9000, ("base", 1100), ("leaf", 700))
 
     assert len(made.copied) <= 1  # the block in slot 0 of the image that moves
-    verify([leaf, base], made, segments, owners, set(world.free))
 
 
 @pytest.mark.parametrize("seed", seeds(range(3), 3))
 def test_small_images_are_copied_and_large_ones_move(seed):
-    world = World(seed, 12000)
-    sizes = [(40, "leaf"), (600, "middle"), (20, "small"), (1500, "base")]
-    members = [world.image(name, 6000, world.dice.sample(range(6000), count)) for count, name in sizes]
-
-    made, segments, owners = laid_out(world, members)
+    made = verified(seed, 12000, ("base", 1500), ("small", 20), ("middle", 600), ("leaf", 40), disk=6000)
 
     assert 0 < len(made.copied) < 65
-    verify(members, made, segments, owners, set(world.free))
 
 
 def test_an_image_of_another_geometry_moves_onto_the_lattice():
     """A base with a small table from elsewhere: its slots have another distance to the extents' borders."""
-    world = World(1, 9000)
-    leaf = world.image("leaf", 4096, world.dice.sample(range(4096), 900))
-    base = world.image("base", 4096, world.dice.sample(range(4096), 1000), entries=4096)
-
-    made, segments, owners = laid_out(world, [leaf, base])
+    made = verified(1, 9000, ("base", 1000), ("leaf", 900), entries=["base"])
 
     assert made.primary == 0
     assert len(made.moved) == 2
     assert (made.moved[1].at - made.moved[1].first) % 513 != 0
-    verify([leaf, base], made, segments, owners, set(world.free))
 
 
 def test_without_blocks_for_its_holes_an_image_is_copied():
     """A full disk: nobody could be given the slots between two images, so there must be none."""
-    world = World(2, 9000)
-    base = world.image("base", 1500, world.dice.sample(range(1500), 1500))
-    leaf = world.image("leaf", 1500, world.dice.sample(range(1500), 300))
+    made = verified(2, 9000, ("base", 1500), ("leaf", 300), disk=1500)
 
-    made, segments, owners = laid_out(world, [leaf, base])
-
-    assert len(made.copied) == 300
-    assert made.lost_slots == 300
-    verify([leaf, base], made, segments, owners, set(world.free))
+    assert len(made.copied) == made.lost_slots == 300
 
 
 def test_the_cost_does_not_depend_on_how_much_data_there_is():
-    small, large = [], []
-    for found, scale in ((small, 1), (large, 4)):
-        world = World(3, 9000 * scale)
-        base = world.image("base", 4096 * scale, world.dice.sample(range(4096 * scale), 1100 * scale))
-        leaf = world.image("leaf", 4096 * scale, world.dice.sample(range(4096 * scale), 700 * scale))
-        made, _segments, _homes = laid_out(world, [leaf, base])
-        found += [made.counts().data_bytes, len(made.fresh)]
+    small, large = (
+        laid_out(world, images(world, ("base", 1100 * scale), ("leaf", 700 * scale), disk=4096 * scale))[0]
+        for scale, world in ((1, World(3, 9000)), (4, World(3, 36000)))
+    )
 
-    assert small == large
+    assert (small.counts().data_bytes, len(small.fresh)) == (large.counts().data_bytes, len(large.fresh))
 
 
 def test_bits_of_full_blocks_are_not_read():
-    world = World(4, 2000)
-    leaf = world.image("leaf", 100, range(50))
+    leaf = World(4, 2000).image("leaf", 100, range(50))
 
     assert [sectors_of([leaf], owned).bits for owned in find_owners([leaf], False)] == [FULL] * 50

@@ -33,7 +33,7 @@ from kit.builder import (
 )
 from kit.examples import examples
 from kit.outcome import Outcome, assert_same_sr_under_new_ids, entropy_of
-from kit.sparse import SparseDisk
+from kit.spoiled import LABEL, Spoiled
 from relvmoiscsi import engine
 from relvmoiscsi.errors import DeviceError, RelvmoiscsiError
 
@@ -153,7 +153,6 @@ def _resignatured(before):
 
 # --- a LUN that was spoiled
 
-LVM_LABEL = 512
 NUMBERS = st.one_of(
     st.sampled_from([0, 1, 2, 3, 4, 7, 8, 16, 255, 511, 512, 513, 1023, 1024, 1536, 4095, 4096, 4097, 8192]),
     st.sampled_from([1 << 20, 1 << 24, 1 << 26, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40]),
@@ -185,40 +184,21 @@ def _victims():
     )
 
 
-class Victim:
-    """A copy of a LUN, with handles to spoil its structures and to seal them again."""
+class Victim(Spoiled):
+    """A copy of a LUN to spoil; what is spoiled is noted."""
 
     def __init__(self, number):
-        built = _victims()[number]
-        self.disk, self.truth = built.disk.copy(), built.truth
+        super().__init__(_victims()[number])
 
-    def poke(self, place, data):
-        """Write bytes at a place: on the device, or (volume, offset)."""
-        note(f"{place}: {data[:48]!r}")
-        if isinstance(place, int):
-            room = max(0, self.disk.size_bytes - place)
-            self.disk.poke(place, data[:room])
-            return
-        for part in self.truth.device_ranges(place[0], place[1], len(data)):
-            self.disk.poke(part.offset, data[: part.length])
-            data = data[part.length :]
-
-    def peek(self, place, length):
-        if isinstance(place, int):
-            return self.disk.peek(place, length)
-        return b"".join(self.disk.peek(*part) for part in self.truth.device_ranges(place[0], place[1], length))
+    def poke(self, place, data, *values):
+        note(f"{place}: {(values or data[:48])!r}")
+        return super().poke(place, data, *values)
 
     def patch(self, place, fields):
         """Fields are (offset from the place, format, value); values are cut to what fits."""
         for offset, form, value in fields:
-            self.poke(_moved(place, offset), _packed(form, value))
-
-    def seal_label(self):
-        body = self.disk.peek(LVM_LABEL + 20, 492)
-        self.disk.poke(LVM_LABEL + 16, struct.pack("<I", build_lvm.crc(body)))
-
-    def seal_area(self, area):
-        self.disk.poke(area.offset, struct.pack("<I", build_lvm.crc(self.disk.peek(area.offset + 4, 508))))
+            fits = value if form.endswith("s") else value & ((1 << 8 * struct.calcsize(form)) - 1)
+            self.poke(_moved(place, offset), form, fits)
 
     def put_text(self, text):
         """Another committed text, in all areas."""
@@ -231,47 +211,58 @@ class Victim:
             self.disk.poke(area.offset, build_lvm.mda_header(area, [build_lvm.raw_locn(offset, data)]))
 
     def text(self):
-        area = self.truth.areas[0]
-        return self.disk.peek(area.offset + self.truth.text_offset, self.truth.text_length)
-
-    def seal_vhd(self, key):
-        size = self.truth.volume(key).size
-        for offset, length, at in ((0, 512, 64), (size - 512, 512, 64), (512, 1024, 36)):
-            data = self.peek((key, offset), length)
-            total = ~(sum(data) - sum(data[at : at + 4])) & 0xFFFFFFFF
-            self.poke((key, offset + at), struct.pack(">I", total))
+        return self.disk.peek(self.truth.areas[0].offset + self.truth.text_offset, self.truth.text_length)
 
 
 def _moved(place, offset):
     return place + offset if isinstance(place, int) else (place[0], place[1] + offset)
 
 
-def _packed(form, value):
-    if form.endswith("s"):
-        return struct.pack(form, value)
-    return struct.pack(form, value & ((1 << 8 * struct.calcsize(form)) - 1))
+def _fields(most, *kinds):
+    """So many fields, at most, of these: (format, offsets); "8s" is any bytes."""
+    found = [
+        st.tuples(
+            st.sampled_from(offsets), st.just(form), st.binary(max_size=int(form[:-1])) if form[-1] == "s" else NUMBERS
+        )
+        for form, offsets in kinds
+    ]
+    return st.lists(st.one_of(*found), min_size=1, max_size=most)
 
 
-def _field(offsets, form):
-    return st.tuples(st.sampled_from(offsets), st.just(form), NUMBERS)
+LABEL_FIELDS = _fields(
+    4,
+    ("<Q", [8, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 400, 408]),
+    ("<I", [20, 136, 140, 416]),
+    ("8s", [0, 24, 416]),
+    ("32s", [32]),
+)
+AREA_FIELDS = _fields(3, ("<Q", [24, 32, 40, 48, 64, 72, 88]), ("<I", [20, 56, 60, 80]))
+FOOTER_FIELDS = _fields(2, (">Q", [16, 40, 48]), (">I", [12, 32, 60]), (">B", [84, 85]))
+#: the room of a locator (580, 604) is left alone: the judge takes it at its word
+HEADER_FIELDS = _fields(
+    3,
+    (">Q", [8, 16, 592, 616, 640, 664]),
+    (">I", [24, 28, 32, 56, 60, 576, 584, 588, 600, 608, 624, 648, 768]),
+    ("16s", [40]),
+    ("20s", [64]),
+)
+QCOW2_FIELDS = _fields(
+    3,
+    (">Q", [8, 24, 40, 48, 64, 72, 80, 88]),
+    (">I", [4, 16, 20, 32, 36, 56, 60, 96, 100, 112, 116, 120, 128, 136, 140]),
+)
 
 
-def _bytes_field(offsets, size):
-    return st.tuples(st.sampled_from(offsets), st.just(f"{size}s"), st.binary(max_size=size))
-
-
-# where structures lie: (place, length); the bias of the mutations that know no fields
 def _regions(truth):
+    """Where structures lie: (place, length)."""
     found = [(0, 2048), (truth.text_offset + truth.areas[0].offset, truth.text_length)]
     found += [(area.offset, 512) for area in truth.areas]
     for volume in truth.volumes:
-        found.append(((volume.key, 0), min(4096, volume.size)))
-        found.append(((volume.key, volume.size - 512), 512))
+        found += [((volume.key, 0), min(4096, volume.size)), ((volume.key, volume.size - 512), 512)]
         found += [((volume.key, part.offset), part.length) for part in volume.identities]
     return found
 
 
-@st.composite
 def spoil_bytes(draw, victim):
     """Any bytes of any structure, nothing sealed."""
     place, length = draw(st.sampled_from(_regions(victim.truth)))
@@ -279,7 +270,6 @@ def spoil_bytes(draw, victim):
     victim.poke(_moved(place, at), draw(st.binary(min_size=1, max_size=min(16, length - at))))
 
 
-@st.composite
 def spoil_sector(draw, victim):
     """A sector that was lost, torn, or written to the wrong place."""
     regions = st.sampled_from(_regions(victim.truth))
@@ -291,25 +281,17 @@ def spoil_sector(draw, victim):
     victim.poke(_moved(place, at), data[from_at : from_at + room] or data[:room])
 
 
-@st.composite
 def spoil_label(draw, victim):
-    fields = st.one_of(
-        _field([8, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 400, 408], "<Q"),
-        _field([20, 136, 140, 416], "<I"),
-        _bytes_field([0, 24, 416], 8),
-        _bytes_field([32], 32),
-        st.tuples(st.just(104), st.just("32s"), st.just(struct.pack("<QQ", *victim.truth.areas[0]) * 2)),
-    )
-    victim.patch(LVM_LABEL, draw(st.lists(fields, min_size=1, max_size=4)))
-    victim.seal_label()
+    if draw(st.sampled_from([False] * 4 + [True])):
+        victim.poke(LABEL + 104, struct.pack("<QQ", *victim.truth.areas[0]) * 2)
+    victim.patch(LABEL, draw(LABEL_FIELDS))
+    victim.sealed_label()
 
 
-@st.composite
 def spoil_area(draw, victim):
-    area = draw(st.sampled_from(victim.truth.areas))
-    fields = st.one_of(_field([24, 32, 40, 48, 64, 72, 88], "<Q"), _field([20, 56, 60, 80], "<I"))
-    victim.patch(area.offset, draw(st.lists(fields, min_size=1, max_size=3)))
-    victim.seal_area(area)
+    number = draw(st.integers(0, len(victim.truth.areas) - 1))
+    victim.patch(victim.truth.areas[number].offset, draw(AREA_FIELDS))
+    victim.sealed_area(number)
 
 
 WORDS = [b"0", b"1", b"-1", b"4294967295", b"18446744073709551616", b"9" * 5000, b"0x" + b"f" * 6000, b"1e999", b"nan"]
@@ -317,7 +299,6 @@ WORDS += [b"1_0", b"08", b"0b1", b'""', b'"pv0"', b'"pv1"', b"[]", b"[", b"]", b
 WORDS += [b'"READ"', b'"EXPORTED"', b'["WRITE", 7]', b"x { }", b"x = 1", b"\xa0", b"\x85", b"\0", b"\\", b"a" * 200]
 
 
-@st.composite
 def spoil_text(draw, victim):
     """Tokens and lines of the metadata text, sealed."""
     text = victim.text()
@@ -342,32 +323,17 @@ def spoil_text(draw, victim):
     victim.put_text(text)
 
 
-def _vhds(truth):
-    return [volume.key for volume in truth.volumes if volume.kind == "vhd"]
-
-
-@st.composite
 def spoil_vhd(draw, victim):
-    key = draw(st.sampled_from(_vhds(victim.truth)))
-    size = victim.truth.volume(key).size
-    footer = st.one_of(_field([16, 40, 48], ">Q"), _field([12, 32, 60], ">I"), _field([84, 85], ">B"))
-    # the room of a locator (580, 604) is left alone: the judge takes it at its word
-    header = st.one_of(
-        _field([8, 16, 592, 616, 640, 664], ">Q"),
-        _field([24, 28, 32, 56, 60, 576, 584, 588, 600, 608, 624, 648, 768], ">I"),
-        _bytes_field([40], 16),
-        _bytes_field([64], 20),
-    )
+    key = draw(st.sampled_from([volume.key for volume in victim.truth.volumes if volume.kind == "vhd"]))
     if draw(st.booleans()):
-        fields = draw(st.lists(footer, min_size=1, max_size=2))
+        fields = draw(FOOTER_FIELDS)
         victim.patch((key, 0), fields)
-        victim.patch((key, size - 512), fields)
+        victim.patch((key, victim.truth.volume(key).size - 512), fields)
     else:
-        victim.patch((key, 512), draw(st.lists(header, min_size=1, max_size=3)))
-    victim.seal_vhd(key)
+        victim.patch((key, 512), draw(HEADER_FIELDS))
+    victim.sealed_vhd(key)
 
 
-@st.composite
 def spoil_parent(draw, victim):
     """What a differencing image says of its parent: in its header, in a locator, in a backing file's path."""
     volumes = [volume for volume in victim.truth.volumes if volume.parent and volume.kind in ("vhd", "qcow2")]
@@ -381,17 +347,11 @@ def spoil_parent(draw, victim):
             old = old.replace(one.encode(codec), two.encode(codec, "replace"))
     victim.poke((volume.key, part.offset), old[: part.length])
     if volume.kind == "vhd":
-        victim.seal_vhd(volume.key)
+        victim.sealed_vhd(volume.key)
 
 
-@st.composite
 def spoil_qcow2(draw, victim):
-    key = draw(st.sampled_from(["qbase", "qdisk"]))
-    fields = st.one_of(
-        _field([8, 24, 40, 48, 64, 72, 80, 88], ">Q"),
-        _field([4, 16, 20, 32, 36, 56, 60, 96, 100, 112, 116, 120, 128, 136, 140], ">I"),
-    )
-    victim.patch((key, 0), draw(st.lists(fields, min_size=1, max_size=3)))
+    victim.patch((draw(st.sampled_from(["qbase", "qdisk"])), 0), draw(QCOW2_FIELDS))
 
 
 MGT_WORDS = [
@@ -413,7 +373,6 @@ MGT_WORDS += [b"<uuid>", b"</uuid>", b"<vdi>", b"</vdi>", b"\0", b" " * 40, b"Op
 MGT_WORDS += [b"<initial_allocation>1</initial_allocation>", b"<deleted>1</deleted>", GONE.upper().encode(), b":"]
 
 
-@st.composite
 def spoil_mgt(draw, victim):
     """Pieces of MGT's text exchanged for others; what follows moves, or stays where it is."""
     length = 2048 + 1024 * len(victim.truth.records)
@@ -433,41 +392,29 @@ def spoil_mgt(draw, victim):
     victim.poke(("MGT", 0), text[:MIB])
 
 
-@st.composite
 def spoil_cbt(draw, victim):
     """Not the flag behind the links: with another one it is no log yet, and what lies there is no identity."""
     victim.poke(("cbtlog of disk", 0), draw(st.binary(min_size=1, max_size=32)))
 
 
-@st.composite
 def spoil_tail(draw, victim):
     """The mark of a run in the label, which points to a journal that is not there, or to anything else."""
     tail = struct.pack(
         "<8sBBBBI", b"reLVMtag", 1, draw(st.integers(0, 4)), draw(st.integers(0, 3)), 0, draw(NUMBERS) & 0xFFFFFFFF
     )
     tail += noise(16, "run id") + struct.pack("<Q", draw(NUMBERS)) + bytes(24) + noise(32, "digest")
-    victim.poke(LVM_LABEL + 416, tail)
-    victim.seal_label()
+    victim.poke(LABEL + 416, tail).sealed_label()
 
 
-@st.composite
 def spoil_size(draw, victim):
     """The copy was cut: the disk is smaller than it was."""
     blocks = victim.disk.size_bytes // victim.disk.block_size
     # devices that are smaller still: test_refusals.py
-    left = draw(st.one_of(st.integers(16, blocks), st.integers(16, 300))) * victim.disk.block_size
-    cut = SparseDisk(left, victim.disk.block_size, victim.disk.name)
-    cut.poke(0, victim.disk.peek(0, left))
-    victim.disk = cut
+    victim.cut(draw(st.one_of(st.integers(16, blocks), st.integers(16, 300))) * victim.disk.block_size)
 
 
-SPOILERS = [spoil_bytes, spoil_sector, spoil_label, spoil_area, spoil_text, spoil_text, spoil_vhd, spoil_parent] + [
-    spoil_qcow2,
-    spoil_mgt,
-    spoil_mgt,
-    spoil_cbt,
-    spoil_tail,
-]
+SPOILERS = [spoil_bytes, spoil_sector, spoil_label, spoil_area, spoil_text, spoil_text, spoil_vhd, spoil_parent]
+SPOILERS += [spoil_qcow2, spoil_mgt, spoil_mgt, spoil_cbt, spoil_tail]
 
 
 @st.composite
@@ -475,9 +422,9 @@ def spoiled_luns(draw):
     victim = Victim(draw(st.integers(0, 1)))
     for spoil in draw(st.lists(st.sampled_from(SPOILERS), min_size=1, max_size=2)):
         note(spoil.__name__)
-        draw(spoil(victim))
+        spoil(draw, victim)
     if draw(st.sampled_from([False] * 9 + [True])):
-        draw(spoil_size(victim))
+        spoil_size(draw, victim)
     victim.disk.reset_counters()
     return victim
 

@@ -59,62 +59,42 @@ def pools(disk):
     }
 
 
-def test_it_is_seen_and_told(built):
+def run_of(disk, clear):
+    return engine.prepare(disk, entropy(0), asks(clear)).plan
+
+
+def test_it_is_seen_and_told_and_stays_unless_somebody_asks(built):
     found = engine.inspect(built.disk).lun
+    before = pools(built.disk)
 
     assert databases(found)[built.truth.volume("database").uuid] == POOL
     assert any(POOL in note and "--clear-metadata-vdi" in note for note in notes(found))
+    assert pools(done(built.disk)) == before and set(before.values()) >= {POOL}
+    assert [write for write in run_of(built.disk, False).run.writes if "record" in write.what] == []
 
 
-def test_it_stays_unless_somebody_asks(built):
-    before = pools(built.disk)
-    after = done(built.disk)
-
-    assert pools(after) == before and set(before.values()) >= {POOL}
-    assert [
-        write
-        for write in engine.prepare(built.disk, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID)).plan.run.writes
-        if "record" in write.what
-    ] == []
-
-
-def test_it_is_taken_out_and_nothing_else(built):
+def test_it_is_taken_out_and_nothing_else_and_an_undo_gives_it_back(built):
+    """A record of a VDI that was deleted is left alone."""
     after = done(built.disk, run=cleared)
 
     assert set(pools(after).values()) == {""}
     assert databases(engine.inspect(after).lun) == {}
-    kept = done(built.disk)
     first, second = (
-        [(record._replace(fields=()), [pair for pair in record.fields if pair[0] != "metadata_of_pool"])
-         for record in reader.read_sr(disk).mgt.records]
-        for disk in (after, kept)
+        [(one._replace(fields=()), [pair for pair in one.fields if one.deleted or pair[0] != "metadata_of_pool"])
+         for one in reader.read_sr(disk).mgt.records]
+        for disk in (after, done(built.disk))
     )  # fmt: skip
     assert first == second
     assert reader.read_sr(after).problems == reader.read_sr(built.disk).problems
     assert reader.read_sr(after).mgt.length == reader.read_sr(built.disk).mgt.length
-
-
-def test_a_deleted_record_is_left_alone():
-    built = build_sr([vhd("disk", bat_entries=SMALL_BAT), of_pool(raw("gone", deleted=True))])
-
-    assert reader.essence(done(built.disk, run=cleared)) == reader.essence(done(built.disk))
-
-
-def test_undo_gives_it_back(built):
-    after = done(done(built.disk, run=cleared), run=undo)
-
-    assert reader.essence(after) == reader.essence(built.disk)
-    assert pools(after) == pools(built.disk)
+    undone = done(after, run=undo)
+    assert reader.essence(undone) == reader.essence(built.disk) and pools(undone) == pools(built.disk)
 
 
 def test_a_lun_without_any_is_resignatured_as_ever():
-    built = build_sr([vhd("disk", bat_entries=SMALL_BAT)])
+    disk = build_sr([vhd("disk", bat_entries=SMALL_BAT), of_pool(raw("gone", deleted=True))]).disk
 
-    plain, asked = (
-        engine.prepare(built.disk, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID, clear_databases=each))
-        for each in (False, True)
-    )
-    assert plain.plan == asked.plan
+    assert run_of(disk, False) == run_of(disk, True)
 
 
 @pytest.mark.states
@@ -126,8 +106,7 @@ def test_every_cut_leaves_the_old_lun_the_new_one_or_one_that_finishes(built):
     allowed = tuple(join([*reader.layout_of(built.disk).allowed, *slots]))
     judge = Judge(built.disk, done(built.disk, run=cleared), allowed=allowed)
 
-    options = {"limit": 64, "samples": 8, "undo_every": 3}
-    assert every_fault(judge, crash, **options) == []
+    assert every_fault(judge, crash, limit=64, samples=8, undo_every=3) == []
 
 
 def test_with_one_vdi_it_is_gone_as_well():

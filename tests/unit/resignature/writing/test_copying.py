@@ -42,30 +42,22 @@ def disk():
     return Watched()
 
 
-def test_pieces_are_written_and_copies_made(disk):
+def test_pieces_are_written_and_copies_made_one_group_after_the_other(disk):
     disk.poke(8 * MIB, b"\xee" * 4096)
-    copies = ((Copy(16 * MIB, 64 * MIB, 8192), Copy(8 * MIB, None, 4096)),)
+    disk.poke(128 * MIB, b"\xee" * 4 * MIB)
+    first = (Copy(16 * MIB, 64 * MIB, 8192), Copy(8 * MIB, None, 4096))
+    then = (Copy(32 * MIB, 16 * MIB, 4096), Copy(128 * MIB, 64 * MIB, 2 * MIB - 512, zeros=512))
+    expected = (Expected(Range(4096, 512), bytes(32)),)  # is not written
 
-    written(disk, Unseen(chunks=(Chunk(0, b"head".ljust(512)),), copies=copies))
+    written(disk, Unseen(chunks=(Chunk(0, b"head".ljust(512)),), copies=(first, then), expected=expected))
 
     assert disk.peek(0, 512) == b"head".ljust(512)
     assert disk.peek(16 * MIB, 8192) == DATA[:8192]
-    assert disk.peek(8 * MIB, 4096) == bytes(4096)
-    assert disk.flushes == 0, "the step that follows flushes"
-
-
-def test_what_is_expected_is_not_written(disk):
-    written(disk, Unseen(expected=(Expected(Range(4096, 512), bytes(32)),)))
-
-    assert disk.written == []
-
-
-def test_what_is_copied_first_is_there_for_what_is_copied_then(disk):
-    copies = ((Copy(16 * MIB, 64 * MIB, 4096),), (Copy(32 * MIB, 16 * MIB, 4096),))
-
-    written(disk, Unseen(copies=copies))
-
     assert disk.peek(32 * MIB, 4096) == DATA[:4096]
+    assert disk.peek(8 * MIB, 4096) == bytes(4096)
+    assert disk.peek(128 * MIB, 4 * MIB) == DATA[: 2 * MIB - 512] + bytes(512) + b"\xee" * 2 * MIB
+    assert 4096 not in [offset for offset, _ in disk.written]
+    assert disk.flushes == 0, "the step that follows flushes"
 
 
 def test_a_large_copy_is_made_in_pieces_that_fit_into_memory(disk):
@@ -79,16 +71,6 @@ def test_a_large_copy_is_made_in_pieces_that_fit_into_memory(disk):
     assert disk.most == step.BATCH_BYTES
 
 
-def test_zeros_are_written_behind_what_is_copied(disk):
-    disk.poke(128 * MIB, b"\xee" * 4 * MIB)
-    copies = ((Copy(128 * MIB, 64 * MIB, 2 * MIB - 512, zeros=512),),)
-
-    written(disk, Unseen(copies=copies))
-
-    assert disk.peek(128 * MIB, 2 * MIB) == DATA[: 2 * MIB - 512] + bytes(512)
-    assert disk.peek(130 * MIB, 2 * MIB) == b"\xee" * 2 * MIB
-
-
 def test_many_small_copies_are_few_batches(disk):
     small = tuple(Copy(16 * MIB + 1024 * number, 64 * MIB + 512 * number, 512) for number in range(3000))
     batches = []
@@ -99,19 +81,6 @@ def test_many_small_copies_are_few_batches(disk):
     assert all(disk.peek(copy.target, 512) == disk.peek(copy.source, 512) for copy in small)
 
 
-def test_progress_goes_up_to_all_there_is(disk):
-    told = []
-    copies = ((Copy(128 * MIB, 64 * MIB, 20 * MIB),), (Copy(16 * MIB, None, 4 * MIB),))
-
-    written(disk, Unseen(copies=copies), lambda done, total: told.append((done, total)))
-
-    assert told == [(16 * MIB, 24 * MIB), (20 * MIB, 24 * MIB), (24 * MIB, 24 * MIB)]
-
-
-def test_without_copies_nobody_is_told(disk):
-    written(disk, Unseen(chunks=(Chunk(0, bytes(512)),)), lambda done, total: 1 / 0)
-
-
 BOTH = Unseen(
     chunks=(Chunk(0, b"head".ljust(512)),),
     more=(Chunk(4096, b"bitmap".ljust(512)),),
@@ -119,32 +88,32 @@ BOTH = Unseen(
 )
 
 
-@pytest.mark.parametrize("lost", [0, 4096, 16 * MIB, 19 * MIB, 128 * MIB])
-def test_a_write_that_is_lost_is_noticed(disk, lost):
-    disk.poke(128 * MIB, b"\xee" * 512)
-    disk.loses = lost
-    there = written(disk, BOTH)
+def test_progress_goes_up_to_all_there_is_and_without_copies_nobody_is_told(disk):
+    told = []
 
-    with pytest.raises(Refused, match="does not hold what was written at byte"):
-        read_back_written(disk, there)
-
-
-@pytest.mark.parametrize("changed", [0, 4096, 16 * MIB, 36 * MIB, 128 * MIB])
-def test_what_somebody_else_writes_there_is_noticed_to_the_byte(disk, changed):
-    there = written(disk, BOTH)
-    read_back_written(disk, there)
-    disk.poke(changed + 511, b"\xab")
-
-    with pytest.raises(Refused, match="does not hold what was written at byte"):
-        read_back_written(disk, there)
-
-
-def test_progress_of_reading_back_goes_up_to_all_there_is(disk):
-    there, told = written(disk, BOTH), []
-
+    there = written(disk, BOTH, lambda done, total: told.append((done, total)))
     read_back_written(disk, there, lambda done, total: told.append((done, total)))
 
-    assert told[-1] == (20 * MIB + 512, 20 * MIB + 512) and len(told) == 3
+    total = 20 * MIB + 512
+    assert told == [(16 * MIB, total), (20 * MIB, total), (total, total)] * 2
+    written(disk, Unseen(chunks=(Chunk(0, bytes(512)),)), lambda done, total: 1 / 0)
+
+
+@pytest.mark.parametrize("place", [0, 4096, 16 * MIB, 19 * MIB, 36 * MIB, 128 * MIB])
+def test_a_write_that_is_lost_and_what_somebody_else_writes_there_is_noticed_to_the_byte(disk, place):
+    there = written(disk, BOTH)
+    read_back_written(disk, there)
+    disk.poke(place + 511, b"\xab")
+    with pytest.raises(Refused, match="does not hold what was written at byte"):
+        read_back_written(disk, there)
+
+    lossy = Watched()
+    lossy.poke(128 * MIB, b"\xee" * 512)
+    lossy.poke(36 * MIB, b"\xee" * 512)
+    lossy.loses = place if place != 36 * MIB else 35 * MIB  # its piece
+    there = written(lossy, BOTH)
+    with pytest.raises(Refused, match="does not hold what was written at byte"):
+        read_back_written(lossy, there)
 
 
 def test_before_each_batch_it_is_asked_whether_it_may_be_written(disk):

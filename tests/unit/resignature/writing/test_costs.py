@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a resignature costs, counted: operations as they go to the kernel, and how many wait for the one before.
+"""What a resignature costs, counted: operations as they go to the kernel, and how many wait for the one before. And
+nothing is read or written but what the formats ask for.
 
 `make bench` prints the same numbers beside times. They are exact: whoever changes one of them changes what a
 resignature costs, and says so here.
@@ -13,8 +14,13 @@ import pytest
 
 from bench import luns
 from bench.counts import SIZES, cost_of
-from kit.builder import build_sr, vhd
+from kit import builder
+from kit.builder import AREA_DEFAULT, MIB, build_sr, raw, vhd
+from kit.crash import FailingDisk
+from kit.cuts import SCSI_ID, cut_before, done, entropy, free_ring, image, recover, resignature, same_but_for, undo
 from kit.examples import WHOLE
+from relvmoiscsi import engine
+from relvmoiscsi.device import ForwardingDevice
 
 FLUSHES = 6
 WRITE_BATCHES = 6
@@ -74,25 +80,111 @@ def test_with_32_operations_at_a_time_it_waits_so_often(count, waits):
     assert cost_of(luns.chains(count), depth=32).waits == waits
 
 
-def test_where_the_block_table_has_room_for_2_tib_the_locators_are_operations_of_their_own():
-    """As SM makes VHDs: 4 MiB lie between header and locators, of which there are 6 in 10 VDIs."""
+def test_what_more_there_is_on_a_lun_costs_so_much_more():
+    """Nothing for its size. Where the block table has room for 2 TiB, as SM makes VHDs, 4 MiB lie between header and
+    locators: of 6 in 10 VDIs these are operations of their own. The header of a second metadata area, of which SM makes
+    none, is not in the first 64 KiB and says where its text lies: one more wait.
+    """
+    for size in SIZES:
+        found = cost_of(luns.of_size(size))
+        assert (found.reads, found.dependent_reads, found.writes, found.flushes) == (21, 7, 14, FLUSHES)
+
     volumes = [vhd(f"disk{n}", f"disk{n - n % 3}" if n % 3 else "", hidden=not n % 3 and n < 9) for n in range(10)]
     reads, dependent_reads, writes = COSTS["VHD chains", 10]
-
     found = cost_of(build_sr(volumes))
-
     assert (found.reads, found.dependent_reads, found.writes) == (reads + 2 * 6, dependent_reads, writes)
 
+    found = cost_of(luns.two_metadata_areas(100))
+    assert (found.dependent_reads, found.dependent_writes, found.flushes) == (
+        DEPENDENT_READS + 1,
+        WRITE_BATCHES,
+        FLUSHES,
+    )
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_size_of_the_lun_costs_nothing(size):
-    cost = cost_of(luns.of_size(size))
 
-    assert (cost.reads, cost.dependent_reads, cost.writes, cost.flushes) == (21, 7, 14, FLUSHES)
+@pytest.mark.parametrize("count", [1, 50])
+def test_an_undo_has_the_same_flushes_and_as_few_batches_and_calls_that_do_nothing_read_only(count):
+    disk = builder.many_vdis(count, chained=True).disk
+    assert not recover(disk)
+    assert (disk.reads, disk.writes, disk.flushes) == (1, 0, 0)
+    disk = done(disk)
+
+    disk.reset_counters()
+    assert isinstance(engine.prepare(disk, entropy(1), engine.ResignatureRequest(scsi_id=SCSI_ID)), engine.AlreadyDone)
+    assert (disk.writes, disk.flushes) == (0, 0) and disk.read_batches <= DEPENDENT_READS
+
+    disk.reset_counters()
+    result = undo(disk)
+    assert disk.flushes == result.flushes == FLUSHES
+    assert disk.read_batches <= 2 * DEPENDENT_READS
+    assert disk.write_batches == FLUSHES
 
 
-def test_a_second_metadata_area_costs_one_more_wait():
-    """Its header is not in the first 64 KiB, and says where its text lies. SM makes PVs with one area."""
-    cost = cost_of(luns.two_metadata_areas(100))
+# --- which bytes
 
-    assert (cost.dependent_reads, cost.dependent_writes, cost.flushes) == (DEPENDENT_READS + 1, WRITE_BATCHES, FLUSHES)
+
+class Watched(ForwardingDevice):
+    """Notes every range read and written."""
+
+    def __init__(self, disk):
+        super().__init__(disk)
+        self.read_ranges, self.written = [], []
+
+    def read(self, ranges):
+        self.read_ranges.extend(ranges)
+        return super().read(ranges)
+
+    def write(self, chunks):
+        self.written.extend(chunks)
+        super().write(chunks)
+
+
+@pytest.mark.parametrize("block_size", [512, 4096])
+def test_only_label_ring_and_identity_fields_are_written(block_size):
+    built = builder.everything(area=AREA_DEFAULT, block_size=block_size)
+    watched = Watched(built.disk)
+
+    resignature(watched)
+
+    for chunk in watched.written:
+        spans = [item for item in built.truth.allowed if item.offset < chunk.end and chunk.offset < item.end]
+        # a chunk is whole blocks: it begins in the block of a field and ends in the block of one
+        assert spans, f"{len(chunk.data)} bytes at {chunk.offset} hold nothing that may change"
+        assert min(item.offset for item in spans) - chunk.offset < block_size
+        assert chunk.end - max(item.end for item in spans) < block_size + 512
+
+
+def test_guest_data_is_not_read():
+    """But for what shares the first 64 KiB, or a block, with what is: headers, footers, locators, MGT."""
+    built = build_sr([vhd("disk", blocks=2), raw("data", extents=16)], area=AREA_DEFAULT)
+    watched = Watched(built.disk)
+
+    resignature(watched)
+
+    data = built.truth.device_ranges("data", 0, 16 * 4 * MIB)
+    read = watched.read_ranges
+    assert [part for part in read for item in data if part.offset < item.end and item.offset < part.end] == []
+    assert sum(part.length for part in read) < 256 << 10
+
+
+class WholeBlocks(FailingDisk):
+    """A disk that takes whole physical blocks alone."""
+
+    def write(self, chunks):
+        for chunk in chunks:
+            assert chunk.offset % 4096 == len(chunk.data) % 4096 == 0, f"{len(chunk.data)} bytes at {chunk.offset}"
+        super().write(chunks)
+
+
+@pytest.mark.parametrize("name", ["512e", "512e, text wraps"])
+def test_what_is_written_is_whole_physical_blocks(name):
+    """Which a device writes wholly or not at all; and nothing else in them changes."""
+    original = image(name)
+    disk = original.copy()
+
+    for act in (resignature, undo):
+        act(WholeBlocks(disk))
+    for flush in (4, 5):
+        recover(WholeBlocks(cut_before(original, flush)))
+
+    assert same_but_for(disk, original, free_ring(original))

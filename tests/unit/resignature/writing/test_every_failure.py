@@ -5,6 +5,8 @@ The error is one of ours and says what state the LUN is in; that sentence is tru
 checked word for word against the disk, as a healthy host would find it afterwards.
 """
 
+from functools import partial
+
 import pytest
 
 from kit import reader
@@ -28,9 +30,6 @@ from relvmoiscsi.errors import DeviceError, Refused
 
 pytestmark = pytest.mark.states
 
-IMAGES = some(["one VDI", "two areas", "blocks of 4096", "fragmented"], 4, lambda _name: "")
-ONE = some(["one VDI", "blocks of 4096"], 2, lambda _name: "")
-TWO = some(["two areas", "blocks of 4096"], 2, lambda _name: "")
 ONCE = [(False, leaves) for leaves in ("nothing", "half", "all")]
 FOR_GOOD = [(True, leaves) for leaves in ("nothing", "all")]
 AFTERWARDS = [(False, "half"), (True, "half")]
@@ -45,25 +44,6 @@ FINISHED = "The {1} was finished."
 FINISHED_ONLY = "The {1} was finished; nothing else was written."
 FINISHED_AND_FREE_SPACE = "The {1} was finished; beyond that only free space of the metadata area was written."
 TAKEN_BACK = "The {1} was taken back."
-
-
-def failures(base, run, for_good, leaves, tried, skipped=()):
-    """(n, error, disk) for operations of a run that can fail; the disk is what is left."""
-    for n in tried:
-        if n not in skipped:
-            disk = base.copy()
-            failing = FailingDisk(disk, n, for_good, leaves)
-            with pytest.raises(DeviceError) as raised:
-                run(failing)
-            assert failing.failed
-            yield n, raised.value, disk
-
-
-def operations(base, run):
-    """The numbers of the operations of a run, or of some in each of its batches."""
-    whole = FailingDisk(base.copy())
-    run(whole)
-    return of_each_kind([str(tried.batch) for tried in whole.tried], 15, base.name)
 
 
 class Outcome:
@@ -125,64 +105,24 @@ class Outcome:
         return self.is_original(disk)
 
 
-def check(outcome, run, modes, name):
-    problems, count, tried = [], 0, operations(outcome.base, run)
-    reads = {False: set(), True: set()}  # what a failing write leaves makes no difference to them
+def check(outcome, run, modes):
+    """Each operation of a run fails, or some in each of its batches do: what is said of the disk is true."""
+    whole = FailingDisk(outcome.base.copy())
+    run(whole)
+    tried = of_each_kind([str(tried.batch) for tried in whole.tried], 15, outcome.base.name)
+    problems, reads = [], {False: set(), True: set()}  # what a failing write leaves makes no difference to them
     for for_good, leaves in modes:
-        skipped = frozenset(reads[for_good])
-        for n, error, disk in failures(outcome.base, run, for_good, leaves, tried, skipped):
-            count += 1
-            problems += outcome.faults(n, error, disk)
-            if error.action == "read":
+        for n in sorted(set(tried) - reads[for_good]):
+            disk = outcome.base.copy()
+            failing = FailingDisk(disk, n, for_good, leaves)
+            with pytest.raises(DeviceError) as raised:
+                run(failing)
+            assert failing.failed
+            problems += outcome.faults(n, raised.value, disk)
+            if raised.value.action == "read":
                 reads[for_good].add(n)
-    print(f"{name}: {count} failures")
     assert problems == []
     return outcome.seen
-
-
-@pytest.mark.parametrize("modes", [ONCE, FOR_GOOD], ids=["once", "for good"])
-@pytest.mark.parametrize("name", IMAGES)
-def test_a_resignature_that_fails_says_truly_what_it_left(name, modes):
-    original = image(name)
-    outcome = Outcome(original, original, done(original))
-
-    seen = check(outcome, resignature, modes, name)
-
-    assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
-
-
-@pytest.mark.parametrize("name", TWO)
-@pytest.mark.parametrize("act", [recover, undo])
-@pytest.mark.parametrize("flush, blocks", [(3, 2), (4, 0)])
-def test_a_way_back_that_fails_can_be_repeated(name, flush, blocks, act):
-    original = image(name)
-    outcome = Outcome(original, cut_before(original, flush, blocks=blocks), done(original))
-
-    seen = check(outcome, act, AFTERWARDS, name)
-
-    assert seen == {NOTHING_WRITTEN, UNFINISHED, TAKEN_BACK}
-
-
-@pytest.mark.parametrize("name", TWO)
-@pytest.mark.parametrize("flush", [5, 6])
-def test_a_recovery_that_fails_can_be_repeated(name, flush):
-    original = image(name)
-    outcome = Outcome(original, cut_before(original, flush), done(original))
-
-    seen = check(outcome, recover, AFTERWARDS, name)
-
-    assert seen == {NOTHING_WRITTEN, UNFINISHED, FINISHED}
-
-
-@pytest.mark.parametrize("name", TWO)
-def test_an_undo_that_fails_says_truly_what_it_left(name):
-    original = image(name)
-    resignatured = done(original)
-    outcome = Outcome(original, resignatured, done(resignatured, run=undo), kind="undo")
-
-    seen = check(outcome, undo, ONCE[1:] + FOR_GOOD[1:], name)
-
-    assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
 
 
 class OneAfterTheOther:
@@ -199,18 +139,60 @@ class OneAfterTheOther:
         return min(self.first.faults(n, error, disk), self.second.faults(n, error, disk))
 
 
-@pytest.mark.parametrize("name", ONE)
-def test_an_undo_after_the_commit_that_fails_says_truly_what_it_left(name):
-    original = image(name)
-    switched, resignatured = cut_before(original, 5), done(original)
-    outcome = OneAfterTheOther(
-        Outcome(original, switched, resignatured),
-        Outcome(original, resignatured, done(resignatured, run=undo), kind="undo"),
-    )
+# --- the runs of which an operation fails
 
-    seen = check(outcome, undo, AFTERWARDS, name)
 
-    assert seen == {NOTHING_WRITTEN, UNFINISHED, FINISHED, FINISHED_ONLY, FINISHED_AND_FREE_SPACE}
+def a_run(original):
+    return Outcome(original, original, done(original))
+
+
+def an_undo(original):
+    resignatured = done(original)
+    return Outcome(original, resignatured, done(resignatured, run=undo), kind="undo")
+
+
+def way_back(flush, blocks, original):
+    return Outcome(original, cut_before(original, flush, blocks=blocks), done(original))
+
+
+def way_on(flush, original):
+    return way_back(flush, 0, original)
+
+
+def undo_after_the_commit(original):
+    return OneAfterTheOther(Outcome(original, cut_before(original, 5), done(original)), an_undo(original))
+
+
+def part(names, every):
+    return some(names, every, lambda _name: "")
+
+
+TWO = part(["two areas", "blocks of 4096"], 2)
+BEGUN = {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
+#: the run, on which images, how an operation fails, and what all is said of the LUN then
+FAILURES = [
+    (resignature, a_run, part(["one VDI", "two areas", "blocks of 4096", "fragmented"], 4), ONCE, BEGUN),
+    (resignature, a_run, part(["one VDI", "two areas", "blocks of 4096", "fragmented"], 4), FOR_GOOD, BEGUN),
+    *((act, partial(way_back, *at), TWO, AFTERWARDS, {NOTHING_WRITTEN, UNFINISHED, TAKEN_BACK})
+      for act in (recover, undo) for at in ((3, 2), (4, 0))),
+    *((recover, partial(way_on, at), TWO, AFTERWARDS, {NOTHING_WRITTEN, UNFINISHED, FINISHED}) for at in (5, 6)),
+    (undo, an_undo, TWO, ONCE[1:] + FOR_GOOD[1:], BEGUN),
+    (undo, undo_after_the_commit, part(["one VDI", "blocks of 4096"], 2), AFTERWARDS,
+     {NOTHING_WRITTEN, UNFINISHED, FINISHED, FINISHED_ONLY, FINISHED_AND_FREE_SPACE}),
+]  # fmt: skip
+
+
+def named(value):
+    """Of the row what its kind is: which functions, on which image, once or for good."""
+    found = getattr(value, "func", value)
+    return getattr(found, "__name__", None) or (found if isinstance(found, str) else "once" if found is ONCE else "")
+
+
+@pytest.mark.parametrize(
+    "act, of, name, modes, said", [(*row[:2], name, *row[3:]) for row in FAILURES for name in row[2]], ids=named
+)
+def test_a_run_that_fails_says_truly_what_it_left_and_can_be_repeated(act, of, name, modes, said):
+    assert check(of(image(name)), act, modes) == said
 
 
 @pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
