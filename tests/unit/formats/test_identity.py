@@ -29,7 +29,7 @@ WHERE = Place("/dev/sdc", 512)
 ONE = "0a0b0c0d-0000-4000-8000-000000000001"
 TWO = "0a0b0c0d-0000-4000-8000-000000000002"
 NEW = "11111111-2222-4333-8444-555555555555"
-LVM_ID = "nXFYJpoRBjLp75i94cqU3vVrUa3sLAf9"  # of the label in test_label.py
+LVM_ID = "nXFYJpoRBjLp75i94cqU3vVrUa3sLAf9"  # of the label in lvm/test_pv.py
 
 
 # --- UUIDs
