@@ -16,13 +16,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from kit import (
-    build_lvm,
-    builder,
-    golden,
-    lvmreader,
-    reader,
-)
+from kit import build_lvm, builder, golden, lvmreader, reader
 from kit.builder import AREA_DEFAULT, SMALL_BAT, vhd
 from kit.crash import CrashDisk, FailingDisk
 from kit.outcome import entropy_of as entropy

@@ -157,12 +157,7 @@ def test_once_or_for_good():
 
 
 @pytest.mark.parametrize(
-    "leaves, expected",
-    [
-        ("nothing", "a" + "-" * 8),
-        ("half", "a" + "bbbb" + "-" * 4),
-        ("all", "a" + "b" * 8),
-    ],
+    "leaves, expected", [("nothing", "a" + "-" * 8), ("half", "a" + "bbbb" + "-" * 4), ("all", "a" + "b" * 8)]
 )
 def test_a_failing_write_leaves_what_it_was_told_to(leaves, expected):
     base = SparseDisk(SIZE)

@@ -6,13 +6,7 @@ import re
 import pytest
 
 from kit import golden
-from kit.reader import (
-    identities,
-    layout_of,
-    read_sr,
-    read_vg,
-    sightings,
-)
+from kit.reader import identities, layout_of, read_sr, read_vg, sightings
 
 JSON = ["one", "chain"]
 

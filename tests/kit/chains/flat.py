@@ -218,16 +218,7 @@ def _vhd_layer(name: str, footer_at: int, at: Callable[[int, int], bytes]) -> _L
         return at(table[number] * SECTOR + SECTORS // 8 + offset, length)
 
     parent, doubts = _parent(name, header, at) if disk_type == 4 else ("", ())
-    return _Layer(
-        name,
-        size,
-        own,
-        data,
-        parent,
-        header[40:56],
-        footer[68:84],
-        tuple(doubts),
-    )
+    return _Layer(name, size, own, data, parent, header[40:56], footer[68:84], tuple(doubts))
 
 
 def _batmap(at: Callable[[int, int], bytes], header_at: int, entries: int) -> bytes:

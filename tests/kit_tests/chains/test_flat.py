@@ -8,13 +8,7 @@ import pytest
 from kit import chains, golden
 from kit.build_volumes import BLOCK, MIB, guest_sector
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
-from kit.chains import (
-    ChainError,
-    digest_of_sectors,
-    flatten,
-    guest_bytes,
-    links,
-)
+from kit.chains import ChainError, digest_of_sectors, flatten, guest_bytes, links
 
 
 def written(key, parent="", sectors=(), **more):

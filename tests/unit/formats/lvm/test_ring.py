@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.device import Range
 from relvmoiscsi.formats.lvm.pv import Area
-from relvmoiscsi.formats.lvm.ring import (
-    ALIGNMENT,
-    MIN_AREA_BYTES,
-    free_ranges,
-    place_journal,
-    place_second_area,
-)
+from relvmoiscsi.formats.lvm.ring import ALIGNMENT, MIN_AREA_BYTES, free_ranges, place_journal, place_second_area
 
 AREA = Area(4096, 1044480)
 KIB = 1024
