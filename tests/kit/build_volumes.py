@@ -147,11 +147,6 @@ def vhd_places(bat_entries: int, differencing: bool, blocks: int) -> VhdPlaces:
     return VhdPlaces(table, batmap_header, batmap, locators, tuple(bitmaps), end)
 
 
-def vhd_min_size(bat_entries: int, differencing: bool, blocks: int) -> int:
-    """The smallest LV, in bytes, that takes such a VHD with both footers."""
-    return vhd_places(bat_entries, differencing, blocks).end + 512
-
-
 def vhd_content(size: int, spec: VhdSpec) -> Content:
     places = vhd_places(spec.bat_entries, spec.parent is not None, len(spec.block_numbers))
     assert places.end + 512 <= size, "the LV is too small for its VHD"
@@ -388,7 +383,6 @@ class MgtSpec(NamedTuple):
     allocation: str
     records: Tuple[Record, ...]
     bug: str  #: "", "shifted" or "damaged": records as sm 3.0.0 to 3.0.12 wrote and rewrote them
-    minor: int = 2
 
 
 def mgt_content(size: int, spec: MgtSpec) -> Content:
@@ -396,7 +390,7 @@ def mgt_content(size: int, spec: MgtSpec) -> Content:
     content = Content(size)
     length = MGT_HEAD + MGT_RECORD * len(spec.records)
     sectors = [
-        f"XSSM:{length:<10}:1:{spec.minor}",
+        f"XSSM:{length:<10}:1:2",
         f'<?xml version="1.0" ?><uuid>{spec.sr_uuid}</uuid><allocation>{spec.allocation}</allocation>',
         f"<name_label>{_cut(escape(spec.name_label), 487)}</name_label>",
         f"<name_description>{_cut(escape(spec.name_description), 475)}</name_description>",
