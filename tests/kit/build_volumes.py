@@ -284,24 +284,38 @@ class Qcow2Spec(NamedTuple):
     seed: str
 
 
+_FEATURES = ((0, 0, b"dirty bit"), (0, 1, b"corrupt bit"), (1, 0, b"lazy refcounts"))
+_FEATURE_TABLE = b"".join(struct.pack(">BB46s", kind, bit, name) for kind, bit, name in _FEATURES)
+
+
+def qcow2_head(spec: Qcow2Spec, cluster_bits: int = 16, lazy: bool = False) -> Tuple[bytes, bytes]:
+    """The header of version 3 with its extensions, and the path of the backing file that follows it.
+
+    Clusters: header, table of counts, counts, then the first table.
+    """
+    cluster, backing = 1 << cluster_bits, spec.backing.encode("ascii")
+    tables = -(-spec.virtual_size // (cluster * (cluster // 8)))
+    extensions = _extension(0xE2792ACA, spec.backing_format.encode("ascii")) if backing else b""
+    extensions += _extension(0x6803F857, _FEATURE_TABLE)
+    extensions += _extension(0x76617465, bytes([spec.vate]) + bytes(7)) if spec.vate is not None else b""
+    extensions += bytes(8)
+    head = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 3, 112 + len(extensions) if backing else 0, len(backing),
+                       cluster_bits, spec.virtual_size, 0, tables, 3 * cluster, cluster, 1, 0, 0)  # fmt: skip
+    return head + struct.pack(">QQQIIB7x", 0, int(lazy), 0, 4, 112, 0) + extensions, backing
+
+
+def _extension(kind: int, data: bytes) -> bytes:
+    return struct.pack(">II", kind, len(data)) + data.ljust(align_up(len(data), 8), b"\0")
+
+
 def qcow2_content(size: int, spec: Qcow2Spec) -> Content:
-    """Version 3, clusters of 64 KiB: header, refcount table, refcount block, L1, L2 and one cluster of guest data."""
+    """Clusters of 64 KiB: header, refcount table, refcount block, L1, L2 and one cluster of guest data."""
     cluster = 65536
     content = Content(size)
-    extensions = b""
-    if spec.backing:
-        extensions += _extension(0xE2792ACA, spec.backing_format.encode("ascii"))
-    extensions += _extension(0x6803F857, _feature_table())
-    if spec.vate is not None:
-        extensions += _extension(0x76617465, bytes([spec.vate]) + bytes(7))
-    extensions += bytes(8)
-    backing = spec.backing.encode("ascii")
-    header = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 3, 112 + len(extensions) if backing else 0, len(backing), 16,
-                         spec.virtual_size, 0, _l1_size(spec.virtual_size), 3 * cluster, cluster, 1, 0, 0)  # fmt: skip
-    header += struct.pack(">QQQIIB7x", 0, 0, 0, 4, 112, 0)
-    content.put(0, header + extensions)
+    head, backing = qcow2_head(spec)
+    content.put(0, head)
     if backing:
-        content.put_identity(112 + len(extensions), backing)
+        content.put_identity(len(head), backing)
     content.put(cluster, struct.pack(">Q", 2 * cluster))
     content.put(2 * cluster, struct.pack(">6H", *[1] * 6))
     content.put(3 * cluster, struct.pack(">Q", 4 * cluster | 1 << 63))
@@ -309,19 +323,6 @@ def qcow2_content(size: int, spec: Qcow2Spec) -> Content:
     content.put_guest(5 * cluster, 4096, spec.seed)
     content.put_guest(6 * cluster - 512, 512, spec.seed)
     return content
-
-
-def _l1_size(virtual_size: int) -> int:
-    return -(-virtual_size // (65536 * 8192))
-
-
-def _extension(kind: int, data: bytes) -> bytes:
-    return struct.pack(">II", kind, len(data)) + data.ljust(align_up(len(data), 8), b"\0")
-
-
-def _feature_table() -> bytes:
-    names = ((0, 0, b"dirty bit"), (0, 1, b"corrupt bit"), (1, 0, b"lazy refcounts"))
-    return b"".join(struct.pack(">BB46s", kind, bit, name) for kind, bit, name in names)
 
 
 # -- CBT logs and journals ------------------------------------------------------------------------------------------

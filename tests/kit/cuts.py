@@ -247,7 +247,7 @@ def with_new_volume(text):
     last = tree["physical_volumes"]["pv0"]["pe_count"] - 2
     name = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
     volume = build_lvm.LvText(name, builder.lvm_id(name), True, (), ((1, last),), 1795219866)
-    lines = "\n".join(build_lvm._lv_lines(volume, False)).encode()
+    lines = build_lvm.lv_text(volume).encode()
     return text.replace(b"logical_volumes {\n\n", b"logical_volumes {\n\n" + lines + b"\n\n", 1)
 
 
