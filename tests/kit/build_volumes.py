@@ -288,7 +288,7 @@ _FEATURES = ((0, 0, b"dirty bit"), (0, 1, b"corrupt bit"), (1, 0, b"lazy refcoun
 _FEATURE_TABLE = b"".join(struct.pack(">BB46s", kind, bit, name) for kind, bit, name in _FEATURES)
 
 
-def qcow2_head(spec: Qcow2Spec, cluster_bits: int = 16, lazy: bool = False) -> Tuple[bytes, bytes]:
+def qcow2_head(spec: Qcow2Spec, cluster_bits: int = 16) -> Tuple[bytes, bytes]:
     """The header of version 3 with its extensions, and the path of the backing file that follows it.
 
     Clusters: header, table of counts, counts, then the first table.
@@ -301,7 +301,7 @@ def qcow2_head(spec: Qcow2Spec, cluster_bits: int = 16, lazy: bool = False) -> T
     extensions += bytes(8)
     head = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 3, 112 + len(extensions) if backing else 0, len(backing),
                        cluster_bits, spec.virtual_size, 0, tables, 3 * cluster, cluster, 1, 0, 0)  # fmt: skip
-    return head + struct.pack(">QQQIIB7x", 0, int(lazy), 0, 4, 112, 0) + extensions, backing
+    return head + struct.pack(">QQQIIB7x", 0, 0, 0, 4, 112, 0) + extensions, backing
 
 
 def _extension(kind: int, data: bytes) -> bytes:

@@ -110,14 +110,14 @@ def _live(
 # -- end footers ----------------------------------------------------------------------------------------------------
 
 
-def end_footer(end: str, verdict: str = CARRIED, words: Sequence[str] = (), **more: Any) -> Live:
+def end_footer(end: str) -> Live:
     """A VM's disk with something else than its footer in the last sector."""
     volumes = [
         disk("base", sectors=(3, 4, 5000), hidden=True),
-        disk("disk", "base", sectors=(4, 5, 9000), end=end, **more),
-        disk("alone", sectors=(6, 7), end=end, **more),
+        disk("disk", "base", sectors=(4, 5, 9000), end=end),
+        disk("alone", sectors=(6, 7), end=end),
     ]
-    return _live(volumes, {"disk": ("disk", "base"), "alone": ("alone",)}, verdict, words)
+    return _live(volumes, {"disk": ("disk", "base"), "alone": ("alone",)}, CARRIED)
 
 
 # -- inflate --------------------------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ class World:
                 raise failure
             result = function({**members, "type": type_}, config)
         except _Answer as answer:
-            raise Runner._error(wire.Fault(answer.code, answer.text), members, answer.stderr) from answer
+            raise Runner._error(wire.Fault(answer.code, answer.text), members, "") from answer
         except RelvmoiscsiError as error:
             fault = fault_of(error)
             stderr = unmistakable(getattr(error, "xml", ""))
@@ -491,9 +491,9 @@ class World:
 
 
 class _Answer(Exception):
-    def __init__(self, code, text, stderr=""):
+    def __init__(self, code, text):
         super().__init__(code, text)
-        self.code, self.text, self.stderr = code, text, stderr
+        self.code, self.text = code, text
 
 
 def _new_row(db, sr, uuid, volume):

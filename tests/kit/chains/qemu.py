@@ -35,7 +35,6 @@ def make(
     parent: str = "",
     cluster_bits: int = 16,
     hidden: Optional[bool] = False,
-    lazy: bool = False,
 ) -> None:
     """An empty image in a volume that is there: header, table of counts, counts, first table."""
     volume, cluster = lun.volume(name), 1 << cluster_bits
@@ -44,7 +43,7 @@ def make(
     spec = Qcow2Spec(size, backing, "raw" if parent.startswith("LV-") else "qcow2", vate, "")
     tables = -(-size // (cluster * (cluster // 8)))
     first = -(-tables * 8 // cluster)
-    volume.write(0, b"".join(qcow2_head(spec, cluster_bits, lazy)).ljust(cluster, b"\0"))
+    volume.write(0, b"".join(qcow2_head(spec, cluster_bits)).ljust(cluster, b"\0"))
     volume.write(cluster, struct.pack(">Q", 2 * cluster).ljust(cluster, b"\0"))
     volume.write(2 * cluster, struct.pack(f">{3 + first}H", *[1] * (3 + first)).ljust(cluster, b"\0"))
     volume.write(3 * cluster, bytes(first * cluster))

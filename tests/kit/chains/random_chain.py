@@ -98,8 +98,12 @@ def _chosen(options: Options, dice: random.Random) -> Options:
         dice.choice((1, 2, 5, 1000)),
         record=dice.random() < 0.95,
     )
-    given = {name: value for name, value in options._asdict().items() if value is not None}
-    return chance._replace(**given)
+    return given(options, chance)
+
+
+def given(options: Any, chance: Any) -> Any:
+    """What is fixed, and of all else what chance has chosen."""
+    return chance._replace(**{name: value for name, value in options._asdict().items() if value is not None})
 
 
 class _Life:
@@ -134,6 +138,20 @@ class _Life:
         return Chain(self._packed(), self.uuids["sr"], self.leaf, (self.leaf, *self.members[::-1]),
                      tuple(self.snapshots), self.flats, bool(options.thick), options.free or 0,
                      "; ".join(self.story))  # fmt: skip
+
+    def base_copy(self, name: str, vdi_type: str = "vhd") -> None:
+        """The disk as it is now is a base of this name."""
+        self.flats[name] = self.guest.flat()
+        self.members.append(name)
+        uuid = name.split("-", 1)[1]
+        self.records.append(Record(uuid, "base copy", vdi_type=vdi_type, read_only=True, managed=False))
+
+    def shown_copy(self, name: str, vdi_type: str = "vhd") -> None:
+        """And a snapshot of this name, which the pool shows."""
+        self.flats[name] = self.guest.flat()
+        self.snapshots.append(name)
+        uuid = name.split("-", 1)[1]
+        self.records.append(_SNAPSHOT._replace(uuid=uuid, snapshot_of=self.uuids["leaf"], vdi_type=vdi_type))
 
     # what happens
 
@@ -183,13 +201,9 @@ class _Life:
         self._soil(self.guest.size)
         sm.snapshot(self.lun, self.leaf, "VHD-" + base, self._footer(), "VHD-" + copy if kept else "",
                     self._footer(), bool(self.options.thick))  # fmt: skip
-        self.flats["VHD-" + base] = self.guest.flat()
-        self.members.append("VHD-" + base)
-        self.records.append(Record(base, "base copy", read_only=True, managed=False))
+        self.base_copy("VHD-" + base)
         if kept:
-            self.flats["VHD-" + copy] = self.guest.flat()
-            self.snapshots.append("VHD-" + copy)
-            self.records.append(_SNAPSHOT._replace(uuid=copy, snapshot_of=self.uuids["leaf"]))
+            self.shown_copy("VHD-" + copy)
         self.story.append("snapshot" if kept else "snapshot, deleted")
 
     def _evening(self) -> None:
