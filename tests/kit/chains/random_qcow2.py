@@ -1,75 +1,53 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SRs with one live VDI and a chain of QCOW2 images under it, by chance; as `random_chain` has them of VHDs.
 
-    chain = random_qcow2(7)                 the same for the same seed; options fix what chance would choose
+    chain = random_qcow2(7)                 the same for the same seed; what chance would choose may be fixed
 
 Clusters of several sizes, disks that have grown, zeros over data, images without any, leaked clusters, a raw base,
 volumes in pieces on extents that were not empty, thick ones and thin ones, hardly any free extents.
 """
 
 import random
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Dict, Optional, Union
 
 from ..build_volumes import Record, uuids_by_key
 from .guest import Guest, Writer
 from .lun import EXTENT
 from .qemu import Qemu, make, set_hidden, set_size
-from .random_chain import Chain, _Life, given, made_once
-
-
-class Options(NamedTuple):
-    """What chance chooses where it is None."""
-
-    depth: Optional[int] = None  #: images from the leaf to the last base
-    clusters: Optional[int] = None  #: of the leaf's disk, in the beginning
-    bits: Optional[int] = None  #: of a cluster's size
-    mixed: Optional[bool] = None  #: images have clusters of other sizes
-    odd: Optional[bool] = None  #: the first size is no multiple of a cluster
-    grown: Optional[bool] = None
-    thick: Optional[bool] = None
-    snapshots: Optional[bool] = None
-    empty: Optional[float] = None  #: how often an image has no cluster
-    busy: Optional[float] = None  #: how many of its clusters an image writes
-    full: Optional[bool] = None  #: the base is written completely
-    zeros: Optional[float] = None  #: how many of the written ones are zeroed
-    leaks: Optional[int] = None
-    raw: Optional[bool] = None  #: the last base is a raw volume
-    free: Optional[int] = None  #: extents that the VG has left
-    pieces: Optional[int] = None  #: the longest run of extents
-    stale: bool = True
+from .random_chain import Chain, _Life, chosen, made_once
 
 
 @made_once
-def random_qcow2(seed: Union[int, str], **options: Any) -> Chain:
-    """An SR by chance. `options` are the fields of `Options`."""
+def random_qcow2(seed: Union[int, str], **fixed: Any) -> Chain:
+    """An SR by chance. What is `fixed` is named as `_by_chance` names it."""
     dice = random.Random(f"qcow2 {seed}")
-    return _Qcow2Life(dice, _chosen(Options(**options), dice)).run()
+    return _Qcow2Life(dice, chosen(fixed, _by_chance(fixed.get("depth"), fixed.get("bits"), dice))).run()
 
 
-def _chosen(options: Options, dice: random.Random) -> Options:
-    depth = dice.choice((2, 2, 2, 3, 3, 4, 5, 6, dice.randint(7, 30)))
-    depth = depth if options.depth is None else options.depth
-    bits = dice.choice((12, 12, 14, 16, 16, 16))
-    bits = bits if options.bits is None else options.bits
-    chance = Options(
-        depth,
-        dice.choice((40, 64, 100, 150)) if bits >= 16 else dice.choice((500, 1024, 1300, 2600)),
-        bits,
-        dice.random() < 0.2,
-        dice.random() < 0.25,
-        dice.random() < 0.4,
-        dice.random() < 0.6,
-        dice.random() < 0.6,
-        dice.choice((0.0, 0.2, 0.2, 0.5)),
-        dice.choice((0.02, 0.1, 0.3, 0.7, 1.0)) / (3 if depth > 6 else 1),
-        dice.random() < 0.3,
-        dice.choice((0.0, 0.1, 0.4)),
-        dice.choice((0, 0, 3, 20)),
-        dice.random() < 0.2,
-        dice.choice((4, 8, 40)),
-        dice.choice((1, 2, 5, 1000)),
-    )
-    return given(options, chance)
+def _by_chance(depth: Optional[int], bits: Optional[int], dice: random.Random) -> Dict[str, Any]:
+    chance = dice.choice((2, 2, 2, 3, 3, 4, 5, 6, dice.randint(7, 30)))
+    depth = chance if depth is None else depth
+    chance = dice.choice((12, 12, 14, 16, 16, 16))
+    bits = chance if bits is None else bits
+    return {
+        "depth": depth,  # images from the leaf to the last base
+        "clusters": dice.choice((40, 64, 100, 150) if bits >= 16 else (500, 1024, 1300, 2600)),  # of the disk, at first
+        "bits": bits,  # of a cluster's size
+        "mixed": dice.random() < 0.2,  # images have clusters of other sizes
+        "odd": dice.random() < 0.25,  # the first size is no multiple of a cluster
+        "grown": dice.random() < 0.4,
+        "thick": dice.random() < 0.6,
+        "snapshots": dice.random() < 0.6,
+        "empty": dice.choice((0.0, 0.2, 0.2, 0.5)),  # how often an image has no cluster
+        "busy": dice.choice((0.02, 0.1, 0.3, 0.7, 1.0)) / (3 if depth > 6 else 1),  # how many of them an image writes
+        "full": dice.random() < 0.3,  # the base is written completely
+        "zeros": dice.choice((0.0, 0.1, 0.4)),  # how many of the written ones are zeroed
+        "leaks": dice.choice((0, 0, 3, 20)),
+        "raw": dice.random() < 0.2,  # the last base is a raw volume
+        "free": dice.choice((4, 8, 40)),  # extents that the VG has left
+        "pieces": dice.choice((1, 2, 5, 1000)),  # the longest run of extents
+        "stale": True,
+    }
 
 
 def volume_size(size: int, cluster: int) -> int:
@@ -89,15 +67,15 @@ class _Qcow2Life(_Life):
     def __init__(self, dice: random.Random, options: Any) -> None:
         super().__init__(dice, options)
         self.leaf = "QCOW2-" + self.uuids["leaf"]
-        self.bits = options.bits or 16
+        self.bits = options.bits
 
     def _first(self) -> None:
-        size = (self.options.clusters or 1) << self.bits
+        size = self.options.clusters << self.bits
         if self.options.odd:
             size -= self.dice.choice((512, 1 << self.bits - 1, (1 << self.bits) - 512))
         self.guest = Guest(size)
         self.records.append(Record(self.uuids["leaf"], "the disk", vdi_type="qcow2"))
-        if self.options.raw and (self.options.depth or 1) > 1:
+        if self.options.raw and self.options.depth > 1:
             self._begin_raw(-(-size // EXTENT) * EXTENT)
             return
         self._soil(size)
@@ -127,21 +105,21 @@ class _Qcow2Life(_Life):
         dice = self.dice
         if self.options.grown and dice.random() < 0.5:
             self._grow()
-        if dice.random() < (self.options.empty or 0):
+        if dice.random() < self.options.empty:
             self.story.append("nothing written")
             return
         disk = Qemu(self.lun, self.leaf)
-        for _ in range(dice.randint(0, self.options.leaks or 0)):
+        for _ in range(dice.randint(0, self.options.leaks)):
             self._try(disk.leak)
         whole = self.options.full and not self.members
-        count = disk.clusters if whole else max(1, round(disk.clusters * (self.options.busy or 0)))
+        count = disk.clusters if whole else max(1, round(disk.clusters * self.options.busy))
         left = count
         while left > 0:
             start = dice.randrange(disk.clusters)
             row = min(dice.choice((1, 1, 2, 5, 16, 40)), disk.clusters - start, left)
             self._write(disk, start, row)
             left -= row
-        for _ in range(round(count * (self.options.zeros or 0))):
+        for _ in range(round(count * self.options.zeros)):
             self._zero(disk, dice.randrange(disk.clusters))
         self.story.append(f"{count} clusters written")
 
