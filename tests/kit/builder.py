@@ -40,7 +40,7 @@ from .build_volumes import (
 )
 from .lvmreader import dashed
 from .reader import Layout
-from .sparse import SparseDisk, join
+from .sparse import SparseDisk, join, on_device
 
 #: Metadata areas as pvcreate makes them: (first byte, size). The data follows.
 AREA_10M = Range(4096, 11530240)
@@ -127,7 +127,7 @@ class Truth(NamedTuple):
 
     def device_ranges(self, key: str, offset: int, length: int) -> List[Range]:
         """Where bytes of a volume lie on the device."""
-        return _device_ranges(self, self.volume(key).segments, Range(offset, length))
+        return on_device(self.volume(key).segments, self.pe_start, self.extent_size, Range(offset, length))
 
     @property
     def identity_ranges(self) -> List[Range]:
@@ -142,8 +142,7 @@ class Truth(NamedTuple):
     @property
     def allowed(self) -> Tuple[Range, ...]:
         """All that a resignature may change."""
-        label = Range(self.label_sector * 512, 512)
-        return tuple(join([label] + list(self.areas) + self.identity_ranges))
+        return tuple(join([Range(self.label_sector * 512, 512), *self.areas, *self.identity_ranges]))
 
     @property
     def layout(self) -> Layout:
@@ -168,7 +167,7 @@ class Truth(NamedTuple):
         found: List[Range] = []
         for volume in self.volumes:
             for item in getattr(volume, what):
-                found.extend(_device_ranges(self, volume.segments, item))
+                found.extend(on_device(volume.segments, self.pe_start, self.extent_size, item))
         return join(found)
 
 
@@ -322,23 +321,11 @@ class _Build:
         used = max([first + count for parts in segments.values() for count, first in parts] + [0])
         size, areas, pe_count = _geometry(options, pe_start, used)
         disk = SparseDisk(size, options.block_size, f"built LUN {options.seed}")
-        truth = Truth(
-            sr_uuid=self.uuids["sr"],
-            vg_name=self.vg_name,
-            vg_id=lvm_id(self.seed + " vg"),
-            pv_id=lvm_id(self.seed + " pv"),
-            seqno=options.seqno,
-            label_sector=options.label_sector,
-            areas=areas,
-            text_offset=0,
-            text_length=0,
-            pe_start=pe_start,
-            extent_size=options.extent_size,
-            pe_count=pe_count,
-            volumes=tuple(self._truth_of(each, segments[each.key], contents[each.key]) for each in self.volumes),
-            records=self.records,
-            also=tuple((key, self.uuids[key]) for key in options.also),
-        )
+        volumes = tuple(self._truth_of(each, segments[each.key], contents[each.key]) for each in self.volumes)
+        ids = lvm_id(self.seed + " vg"), lvm_id(self.seed + " pv")
+        truth = Truth(self.uuids["sr"], self.vg_name, *ids, options.seqno, options.label_sector, areas, 0, 0, pe_start,
+                      options.extent_size, pe_count, volumes, self.records,
+                      tuple((key, self.uuids[key]) for key in options.also))  # fmt: skip
         truth = _put_lvm(disk, truth, options)
         for volume in truth.volumes:
             for offset, data in contents[volume.key].pieces:
@@ -426,22 +413,18 @@ class _Build:
 
     def _truth_of(self, volume: Volume, segments: "_Segments", content: Content) -> VolumeTruth:
         is_disk = volume.kind in ("vhd", "raw", "qcow2")
+        as_described = {name: getattr(volume, name) for name in ("key", "kind", "parent", "tags", "writable", "writes")}
         return VolumeTruth(
-            key=volume.key,
-            kind=volume.kind,
+            **as_described,
             name=self._lv_name(volume),
             lv_id=lvm_id(f"{self.seed} lv {volume.key}"),
             uuid=self.uuids[volume.named_as or volume.key] if is_disk else "",
-            parent=volume.parent,
             segments=segments,
             size=content.size,
-            tags=volume.tags,
-            writable=volume.writable,
             footer_uuid=str(self.footers[volume.key]) if volume.kind == "vhd" else "",
             identities=tuple(content.identities),
             guest=tuple(content.guest),
             virtual_size=content.size if volume.kind == "raw" else volume.virtual_size,
-            writes=volume.writes,
         )
 
     # MGT
@@ -505,18 +488,6 @@ def _geometry(options: Options, pe_start: int, used: int) -> Tuple[int, Tuple[Ra
     pe_count = (end - pe_start) // options.extent_size
     assert used <= pe_count, f"{used} extents are used, there is room for {pe_count}"
     return size, tuple(areas), pe_count
-
-
-def _device_ranges(truth: Truth, segments: _Segments, wanted: Range) -> List[Range]:
-    found: List[Range] = []
-    start = 0
-    for count, first in segments:
-        length = count * truth.extent_size
-        low, high = max(wanted.offset, start), min(wanted.end, start + length)
-        if low < high:
-            found.append(Range(truth.pe_start + first * truth.extent_size + low - start, high - low))
-        start += length
-    return found
 
 
 def _put_in_volume(disk: SparseDisk, truth: Truth, key: str, offset: int, data: bytes) -> None:

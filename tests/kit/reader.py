@@ -34,7 +34,7 @@ from .lvmreader import (  # noqa: F401  (what tests want is all to be had from h
     read_vg,
     vg_view,
 )
-from .sparse import SparseDisk, join
+from .sparse import SparseDisk, join, on_device
 
 VG_PREFIX = "VG_XenStorage-"
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -145,14 +145,8 @@ class Sr(NamedTuple):
 
 def device_ranges(vg: Vg, lv: Lv, offset: int, length: int) -> List[Range]:
     """Where bytes [offset, offset + length) of a linear LV lie on the device."""
-    size = vg.extent_bytes
-    found: List[Range] = []
-    for segment in lv.segments:
-        start = segment.start_extent * size
-        low = max(offset, start)
-        high = min(offset + length, start + segment.extent_count * size)
-        if low < high:
-            found.append(Range(vg.pe_start_bytes + segment.first_pe * size + low - start, high - low))
+    segments = ((segment.extent_count, segment.first_pe) for segment in lv.segments)
+    found = on_device(segments, vg.pe_start_bytes, vg.extent_bytes, Range(offset, length))
     assert sum(item.length for item in found) == length, f"{length} bytes at {offset} are not in {lv.name}"
     return found
 

@@ -352,6 +352,19 @@ def check_chunks(device: Device, chunks: Sequence[Chunk]) -> None:
         reached = chunk.end
 
 
+def on_device(segments: Iterable[Tuple[int, int]], start: int, extent_size: int, wanted: Range) -> List[Range]:
+    """Where bytes of a linear volume lie, of segments of (extent_count, first_pe); `start` is that of extent 0."""
+    found: List[Range] = []
+    reached = 0
+    for count, first in segments:
+        end = reached + count * extent_size
+        low, high = max(wanted.offset, reached), min(wanted.end, end)
+        if low < high:
+            found.append(Range(start + first * extent_size + low - reached, high - low))
+        reached = end
+    return found
+
+
 def join(ranges: Iterable[Range]) -> List[Range]:
     """The same bytes as few ranges, in order: neighbours and overlaps joined, empty ones dropped."""
     joined: List[Range] = []
