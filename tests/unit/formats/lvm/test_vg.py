@@ -15,7 +15,7 @@ from kit.build_lvm import LvText, VgText
 from kit.builder import everything, fragmented_locators
 from kit.examples import examples
 from relvmoiscsi.device import Range
-from relvmoiscsi.errors import FormatError, Malformed, Place, Truncated
+from relvmoiscsi.errors import FormatError, Place, Truncated
 from relvmoiscsi.formats.lvm.vg import Segment, read_vg, renamed_text
 
 WHERE = Place("/dev/sdc", 4608)
@@ -194,10 +194,11 @@ def test_a_volume_is_read_and_renamed_in_the_form_of_each_release_of_lvm(text):
         ("extent_count = 4", "extent_count = 0", "extent_count is 0, expected an integer of at least 1"),
         ('["pv0", 100]', '["pv0", 100, "pv0", 200]', "segment1 has the stripes"),
         ('["pv0", 100]', "[]", "segment1 has the stripes"),
+        ('["READ", "VISIBLE"]', '["READ", "PVMOVE"]', "Logical volume LV-.*: its status is PVMOVE"),
     ],
 )
-def test_segments_that_contradict_each_other_are_malformed(old, new, sentence):
-    with pytest.raises(Malformed, match=sentence):
+def test_what_contradicts_itself_or_is_unknown_is_refused(old, new, sentence):
+    with pytest.raises(FormatError, match=sentence):
         read_vg(TEXT.replace(old, new), WHERE)
 
 
