@@ -107,6 +107,7 @@ def test_headers_of_72_bytes_and_features_that_move_no_path_are_accepted(fields)
         (4, ">I", 4, Unsupported, "its version is 4"),
         (32, ">I", 2, Unsupported, "byte 32 of QCOW2-.*: it is encrypted"),
         (20, ">I", 8, Malformed, "byte 20 of QCOW2-.*: its cluster size is out of range"),
+        (20, ">I", 0xFFFFFFFF, Malformed, "its cluster size is out of range"),
         (72, ">Q", 1 << 2, Unsupported, r"the incompatible features 0x4 \(an external data file\)"),
         (72, ">Q", 1 << 1, Malformed, "marked as corrupt"),
         (100, ">I", 96, Malformed, "its length is 96"),
