@@ -147,11 +147,6 @@ def vhd_places(bat_entries: int, differencing: bool, blocks: int) -> VhdPlaces:
     return VhdPlaces(table, batmap_header, batmap, locators, tuple(bitmaps), end)
 
 
-def vhd_min_size(bat_entries: int, differencing: bool, blocks: int) -> int:
-    """The smallest LV, in bytes, that takes such a VHD with both footers."""
-    return vhd_places(bat_entries, differencing, blocks).end + 512
-
-
 def vhd_content(size: int, spec: VhdSpec) -> Content:
     places = vhd_places(spec.bat_entries, spec.parent is not None, len(spec.block_numbers))
     assert places.end + 512 <= size, "the LV is too small for its VHD"
@@ -289,24 +284,38 @@ class Qcow2Spec(NamedTuple):
     seed: str
 
 
+_FEATURES = ((0, 0, b"dirty bit"), (0, 1, b"corrupt bit"), (1, 0, b"lazy refcounts"))
+_FEATURE_TABLE = b"".join(struct.pack(">BB46s", kind, bit, name) for kind, bit, name in _FEATURES)
+
+
+def qcow2_head(spec: Qcow2Spec, cluster_bits: int = 16) -> Tuple[bytes, bytes]:
+    """The header of version 3 with its extensions, and the path of the backing file that follows it.
+
+    Clusters: header, table of counts, counts, then the first table.
+    """
+    cluster, backing = 1 << cluster_bits, spec.backing.encode("ascii")
+    tables = -(-spec.virtual_size // (cluster * (cluster // 8)))
+    extensions = _extension(0xE2792ACA, spec.backing_format.encode("ascii")) if backing else b""
+    extensions += _extension(0x6803F857, _FEATURE_TABLE)
+    extensions += _extension(0x76617465, bytes([spec.vate]) + bytes(7)) if spec.vate is not None else b""
+    extensions += bytes(8)
+    head = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 3, 112 + len(extensions) if backing else 0, len(backing),
+                       cluster_bits, spec.virtual_size, 0, tables, 3 * cluster, cluster, 1, 0, 0)  # fmt: skip
+    return head + struct.pack(">QQQIIB7x", 0, 0, 0, 4, 112, 0) + extensions, backing
+
+
+def _extension(kind: int, data: bytes) -> bytes:
+    return struct.pack(">II", kind, len(data)) + data.ljust(align_up(len(data), 8), b"\0")
+
+
 def qcow2_content(size: int, spec: Qcow2Spec) -> Content:
-    """Version 3, clusters of 64 KiB: header, refcount table, refcount block, L1, L2 and one cluster of guest data."""
+    """Clusters of 64 KiB: header, refcount table, refcount block, L1, L2 and one cluster of guest data."""
     cluster = 65536
     content = Content(size)
-    extensions = b""
-    if spec.backing:
-        extensions += _extension(0xE2792ACA, spec.backing_format.encode("ascii"))
-    extensions += _extension(0x6803F857, _feature_table())
-    if spec.vate is not None:
-        extensions += _extension(0x76617465, bytes([spec.vate]) + bytes(7))
-    extensions += bytes(8)
-    backing = spec.backing.encode("ascii")
-    header = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 3, 112 + len(extensions) if backing else 0, len(backing), 16,
-                         spec.virtual_size, 0, _l1_size(spec.virtual_size), 3 * cluster, cluster, 1, 0, 0)  # fmt: skip
-    header += struct.pack(">QQQIIB7x", 0, 0, 0, 4, 112, 0)
-    content.put(0, header + extensions)
+    head, backing = qcow2_head(spec)
+    content.put(0, head)
     if backing:
-        content.put_identity(112 + len(extensions), backing)
+        content.put_identity(len(head), backing)
     content.put(cluster, struct.pack(">Q", 2 * cluster))
     content.put(2 * cluster, struct.pack(">6H", *[1] * 6))
     content.put(3 * cluster, struct.pack(">Q", 4 * cluster | 1 << 63))
@@ -314,19 +323,6 @@ def qcow2_content(size: int, spec: Qcow2Spec) -> Content:
     content.put_guest(5 * cluster, 4096, spec.seed)
     content.put_guest(6 * cluster - 512, 512, spec.seed)
     return content
-
-
-def _l1_size(virtual_size: int) -> int:
-    return -(-virtual_size // (65536 * 8192))
-
-
-def _extension(kind: int, data: bytes) -> bytes:
-    return struct.pack(">II", kind, len(data)) + data.ljust(align_up(len(data), 8), b"\0")
-
-
-def _feature_table() -> bytes:
-    names = ((0, 0, b"dirty bit"), (0, 1, b"corrupt bit"), (1, 0, b"lazy refcounts"))
-    return b"".join(struct.pack(">BB46s", kind, bit, name) for kind, bit, name in names)
 
 
 # -- CBT logs and journals ------------------------------------------------------------------------------------------
@@ -388,7 +384,6 @@ class MgtSpec(NamedTuple):
     allocation: str
     records: Tuple[Record, ...]
     bug: str  #: "", "shifted" or "damaged": records as sm 3.0.0 to 3.0.12 wrote and rewrote them
-    minor: int = 2
 
 
 def mgt_content(size: int, spec: MgtSpec) -> Content:
@@ -396,7 +391,7 @@ def mgt_content(size: int, spec: MgtSpec) -> Content:
     content = Content(size)
     length = MGT_HEAD + MGT_RECORD * len(spec.records)
     sectors = [
-        f"XSSM:{length:<10}:1:{spec.minor}",
+        f"XSSM:{length:<10}:1:2",
         f'<?xml version="1.0" ?><uuid>{spec.sr_uuid}</uuid><allocation>{spec.allocation}</allocation>',
         f"<name_label>{_cut(escape(spec.name_label), 487)}</name_label>",
         f"<name_description>{_cut(escape(spec.name_description), 475)}</name_description>",

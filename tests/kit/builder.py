@@ -36,10 +36,11 @@ from .build_volumes import (
     uuids_by_key,
     vhd_content,
     vhd_journal_content,
-    vhd_min_size,
+    vhd_places,
 )
+from .lvmreader import dashed
 from .reader import Layout
-from .sparse import SparseDisk, join
+from .sparse import SparseDisk, join, on_device
 
 #: Metadata areas as pvcreate makes them: (first byte, size). The data follows.
 AREA_10M = Range(4096, 11530240)
@@ -91,12 +92,10 @@ class VolumeTruth(NamedTuple):
     lv_id: str
     uuid: str  #: VDI UUID it is named by
     parent: str  #: key, or UUID
-    parent_uuid: str
     segments: Tuple[Tuple[int, int], ...]
     size: int
     tags: Tuple[str, ...]
     writable: bool
-    hidden: bool
     footer_uuid: str  #: of a VHD
     identities: Tuple[Range, ...]  #: from the start of the LV
     guest: Tuple[Range, ...]  #: from the start of the LV
@@ -128,7 +127,7 @@ class Truth(NamedTuple):
 
     def device_ranges(self, key: str, offset: int, length: int) -> List[Range]:
         """Where bytes of a volume lie on the device."""
-        return _device_ranges(self, self.volume(key).segments, Range(offset, length))
+        return on_device(self.volume(key).segments, self.pe_start, self.extent_size, Range(offset, length))
 
     @property
     def identity_ranges(self) -> List[Range]:
@@ -143,8 +142,7 @@ class Truth(NamedTuple):
     @property
     def allowed(self) -> Tuple[Range, ...]:
         """All that a resignature may change."""
-        label = Range(self.label_sector * 512, 512)
-        return tuple(join([label] + list(self.areas) + self.identity_ranges))
+        return tuple(join([Range(self.label_sector * 512, 512), *self.areas, *self.identity_ranges]))
 
     @property
     def layout(self) -> Layout:
@@ -169,7 +167,7 @@ class Truth(NamedTuple):
         found: List[Range] = []
         for volume in self.volumes:
             for item in getattr(volume, what):
-                found.extend(_device_ranges(self, volume.segments, item))
+                found.extend(on_device(volume.segments, self.pe_start, self.extent_size, item))
         return join(found)
 
 
@@ -181,65 +179,46 @@ class BuiltSr(NamedTuple):
 # -- describing volumes ---------------------------------------------------------------------------------------------
 
 
-def vhd(
-    key: str,
-    parent: str = "",
-    hidden: bool = False,
-    label: Optional[str] = None,
-    description: str = "",
-    snapshot_of: str = "",
-    vdi_type: str = "user",
-    in_mgt: bool = True,
-    deleted: bool = False,
-    **more: Any,
-) -> Volume:
+def vhd(key: str, parent: str = "", hidden: bool = False, **more: Any) -> Volume:
     """A VHD; differencing if it has a parent. Hidden ones are read-only base copies unless `writable` says otherwise.
 
-    `label=None`: the key, or "base copy" when hidden. `snapshot_of`: a key, a UUID, or OpaqueRef:... More: any field
-    of `Volume`.
+    What MGT says: `label` (the key, or "base copy" when hidden), `description`, `vdi_type`, `deleted`, and
+    `snapshot_of`: a key, a UUID, or OpaqueRef:... With `in_mgt=False` it says nothing. More: any field of `Volume`.
     """
-    record = _record(key, "vhd", hidden, label, description, snapshot_of, vdi_type, deleted)
-    more.setdefault("writable", not hidden)
-    keep = in_mgt and not more.get("old")
-    return Volume(key, "vhd", parent=parent, hidden=hidden, record=record if keep else None, **more)
+    return _disk(key, "vhd", "vhd", hidden, more, parent=parent)
 
 
-def raw(
-    key: str,
-    hidden: bool = False,
-    label: Optional[str] = None,
-    description: str = "",
-    snapshot_of: str = "",
-    vdi_type: str = "user",
-    in_mgt: bool = True,
-    deleted: bool = False,
-    **more: Any,
-) -> Volume:
+def raw(key: str, hidden: bool = False, **more: Any) -> Volume:
     """A raw volume; a hidden one has the tag and is read-only."""
-    record = _record(key, "aio", hidden, label, description, snapshot_of, vdi_type, deleted)
-    more.setdefault("writable", not hidden)
     more.setdefault("tags", ("hidden",) if hidden else ())
-    return Volume(key, "raw", hidden=hidden, record=record if in_mgt else None, **more)
+    return _disk(key, "raw", "aio", hidden, more)
 
 
-def qcow2(
-    key: str,
-    parent: str = "",
-    hidden: bool = False,
-    label: Optional[str] = None,
-    description: str = "",
-    snapshot_of: str = "",
-    vdi_type: str = "user",
-    in_mgt: bool = True,
-    deleted: bool = False,
-    **more: Any,
-) -> Volume:
+def qcow2(key: str, parent: str = "", hidden: bool = False, **more: Any) -> Volume:
     """A QCOW2 image; `vate` is sm's own header extension with the hidden flag (set when hidden, None: absent)."""
-    record = _record(key, "qcow2", hidden, label, description, snapshot_of, vdi_type, deleted)
-    more.setdefault("writable", not hidden)
     more.setdefault("vate", 1 if hidden else None)
-    keep = in_mgt and not more.get("old")
-    return Volume(key, "qcow2", parent=parent, hidden=hidden, record=record if keep else None, **more)
+    return _disk(key, "qcow2", "qcow2", hidden, more, parent=parent)
+
+
+def _disk(key: str, kind: str, vdi_type: str, hidden: bool, more: Dict[str, Any], parent: str = "") -> Volume:
+    label, snapshot_of = more.pop("label", None), more.pop("snapshot_of", "")
+    record = Record(
+        "",
+        label if label is not None else ("base copy" if hidden else key),
+        more.pop("description", ""),
+        snapshot_of,
+        vdi_type,
+        more.pop("vdi_type", "user"),
+        deleted=more.pop("deleted", False),
+        read_only=hidden,
+        managed=not hidden,
+    )
+    if snapshot_of:
+        record = record._replace(is_a_snapshot=True, snapshot_time="20260101T00:00:00Z", with_offset=True,
+                                 metadata_of_pool="OpaqueRef:NULL")  # fmt: skip
+    more.setdefault("writable", not hidden)
+    listed = more.pop("in_mgt", True) and not more.get("old")
+    return Volume(key, kind, parent=parent, hidden=hidden, record=record if listed else None, **more)
 
 
 def cbtlog(of: str, parent: str = "", child: str = "", **more: Any) -> Volume:
@@ -273,34 +252,6 @@ def named(name: str, **more: Any) -> Volume:
     return Volume(name, "named", name=name, **more)
 
 
-def _record(
-    key: str,
-    kind: str,
-    hidden: bool,
-    label: Optional[str],
-    description: str,
-    snapshot_of: str,
-    vdi_type: str,
-    deleted: bool,
-) -> Record:
-    text = label if label is not None else ("base copy" if hidden else key)
-    return Record(
-        "",
-        text,
-        description,
-        snapshot_of,
-        kind,
-        vdi_type,
-        bool(snapshot_of),
-        "20260101T00:00:00Z" if snapshot_of else "",
-        read_only=hidden,
-        managed=not hidden,
-        metadata_of_pool="OpaqueRef:NULL" if snapshot_of else "",
-        deleted=deleted,
-        with_offset=bool(snapshot_of),
-    )
-
-
 # -- building -------------------------------------------------------------------------------------------------------
 
 
@@ -315,7 +266,6 @@ class Options(NamedTuple):
     pe_start: int = 0  #: bytes; 0: right behind the metadata area
     extent_size: int = 4 * MIB
     second_area: str = ""  #: "", "same", "older" (seqno one less) or "ignored"
-    second_area_size: int = MIB
     text_offset: int = 0  #: from the start of the area; 0: behind the stale texts
     stale_texts: int = 1  #: older copies of the text that lie in the ring before the committed one
     precommitted: bool = False  #: slot 1 says that an LVM change was under way
@@ -330,7 +280,6 @@ class Options(NamedTuple):
     mgt: bool = True
     mgt_segments: Tuple[Tuple[int, int], ...] = ()
     mgt_bug: str = ""  #: "shifted", "damaged": as sm 3.0.0 to 3.0.12 wrote labels that are not ASCII
-    mgt_minor: int = 2
     mgt_fill: int = 0  #: deleted records are added until there are so many
     extra_records: Tuple[Record, ...] = ()  #: a key may stand for their UUID
     also: Tuple[str, ...] = ()  #: keys of VDIs that have a UUID and no volume
@@ -366,33 +315,21 @@ class _Build:
     def run(self) -> BuiltSr:
         options = self.options
         contents = {volume.key: self._content(volume) for volume in self.volumes}
-        segments = _allocate(
-            self.volumes, {key: content.size for key, content in contents.items()}, options.extent_size
-        )
+        extents = {key: content.size // options.extent_size for key, content in contents.items()}
+        segments = _allocate(self.volumes, extents)
         pe_start = options.pe_start or options.area.end
-        size, areas, pe_count = _geometry(options, pe_start, _extents_used(segments))
+        used = max([first + count for parts in segments.values() for count, first in parts] + [0])
+        size, areas, pe_count = _geometry(options, pe_start, used)
         disk = SparseDisk(size, options.block_size, f"built LUN {options.seed}")
-        truth = Truth(
-            self.uuids["sr"],
-            self.vg_name,
-            lvm_id(self.seed + " vg"),
-            lvm_id(self.seed + " pv"),
-            options.seqno,
-            options.label_sector,
-            areas,
-            0,
-            0,
-            pe_start,
-            options.extent_size,
-            pe_count,
-            tuple(self._volume_truth(volume, segments[volume.key], contents[volume.key]) for volume in self.volumes),
-            self.records,
-            tuple((key, self.uuids[key]) for key in options.also),
-        )
+        volumes = tuple(self._truth_of(each, segments[each.key], contents[each.key]) for each in self.volumes)
+        ids = lvm_id(self.seed + " vg"), lvm_id(self.seed + " pv")
+        truth = Truth(self.uuids["sr"], self.vg_name, *ids, options.seqno, options.label_sector, areas, 0, 0, pe_start,
+                      options.extent_size, pe_count, volumes, self.records,
+                      tuple((key, self.uuids[key]) for key in options.also))  # fmt: skip
         truth = _put_lvm(disk, truth, options)
         for volume in truth.volumes:
             for offset, data in contents[volume.key].pieces:
-                _put_in_volume(disk, truth, volume.segments, offset, data)
+                _put_in_volume(disk, truth, volume.key, offset, data)
         if options.stale_extents:
             _put_leftovers(disk, truth)
         disk.freeze()
@@ -401,16 +338,20 @@ class _Build:
     # contents of volumes
 
     def _content(self, volume: Volume) -> Content:
-        size = self._size(volume)
-        seed = f"{self.seed} {volume.key}"
+        size, seed = self._size(volume), f"{self.seed} {volume.key}"
         if volume.kind == "mgt":
-            return mgt_content(size, self._mgt_spec())
+            options = self.options
+            return mgt_content(size, MgtSpec(self.uuids["sr"], options.sr_label, options.sr_description,
+                                             options.allocation, self.records, options.mgt_bug))  # fmt: skip
         if volume.kind == "raw":
             return raw_content(size, seed, volume.writes)
         if volume.kind == "vhd":
             return self._vhd_content(size, volume, seed)
         if volume.kind == "qcow2":
-            return qcow2_content(size, self._qcow2_spec(volume, seed))
+            above = self.by_key.get(volume.parent)
+            backing = f"/dev/{self.vg_name}/{self._lv_name(above)}" if above else ""
+            format_name = "raw" if above and above.kind == "raw" else "qcow2"
+            return qcow2_content(size, Qcow2Spec(volume.virtual_size, backing, format_name, volume.vate, seed))
         if volume.kind == "cbtlog":
             links = [self._uuid(volume.parent), self._uuid(volume.child)]
             return cbt_content(size, links[0], links[1], volume.consistent, volume.virtual_size, seed)
@@ -422,25 +363,20 @@ class _Build:
 
     def _size(self, volume: Volume) -> int:
         """LV size in bytes, whole extents."""
-        if volume.segments:
-            return sum(count for count, _ in volume.segments) * self.options.extent_size
-        if volume.extents:
-            return volume.extents * self.options.extent_size
-        needed = 1
-        if volume.kind == "vhd":
+        extents = sum(count for count, _ in volume.segments) or volume.extents
+        if not extents and volume.kind == "vhd":
             blocks = len(self._vhd_spec(volume, "").block_numbers)
-            needed = vhd_min_size(volume.bat_entries, bool(volume.parent), blocks)
-        return align_up(needed, self.options.extent_size)
+            needed = vhd_places(volume.bat_entries, bool(volume.parent), blocks).end + 512
+            return align_up(needed, self.options.extent_size)
+        return (extents or 1) * self.options.extent_size
 
     def _vhd_content(self, size: int, volume: Volume, seed: str) -> Content:
         if volume.blank == "zero":
             return Content(size)
         if volume.blank:
-            former = self._vhd_spec(self.by_key[volume.blank], seed)
+            former = self._vhd_spec(self.by_key[volume.blank], seed)._replace(footer_uuid=uuid.UUID(int=7))
             left = Content(size)
-            left.pieces = vhd_content(
-                size - self.options.extent_size * volume.longer, former._replace(footer_uuid=uuid.UUID(int=7))
-            ).pieces
+            left.pieces = vhd_content(size - self.options.extent_size * volume.longer, former).pieces
             return left
         return vhd_content(size, self._vhd_spec(volume, seed))
 
@@ -459,12 +395,6 @@ class _Build:
         footer = self.footers.get(key, uuid.UUID(int=1))
         return Parent(self.vg_name, name, None if raw_parent else footer)
 
-    def _qcow2_spec(self, volume: Volume, seed: str) -> Qcow2Spec:
-        above = self.by_key.get(volume.parent)
-        backing = f"/dev/{self.vg_name}/{self._lv_name(above)}" if above else ""
-        format_name = "raw" if above and above.kind == "raw" else "qcow2"
-        return Qcow2Spec(volume.virtual_size, backing, format_name, volume.vate, seed)
-
     # names
 
     def _lv_name(self, volume: Volume) -> str:
@@ -481,25 +411,20 @@ class _Build:
     def _uuid(self, reference: str) -> str:
         return self.uuids.get(reference, reference)
 
-    def _volume_truth(self, volume: Volume, segments: Tuple[Tuple[int, int], ...], content: Content) -> VolumeTruth:
+    def _truth_of(self, volume: Volume, segments: "_Segments", content: Content) -> VolumeTruth:
+        is_disk = volume.kind in ("vhd", "raw", "qcow2")
+        as_described = {name: getattr(volume, name) for name in ("key", "kind", "parent", "tags", "writable", "writes")}
         return VolumeTruth(
-            volume.key,
-            volume.kind,
-            self._lv_name(volume),
-            lvm_id(f"{self.seed} lv {volume.key}"),
-            self.uuids[volume.named_as or volume.key] if volume.kind in ("vhd", "raw", "qcow2") else "",
-            volume.parent,
-            self._uuid(volume.parent),
-            segments,
-            content.size,
-            volume.tags,
-            volume.writable,
-            volume.hidden,
-            str(self.footers[volume.key]) if volume.kind == "vhd" else "",
-            tuple(content.identities),
-            tuple(content.guest),
-            content.size if volume.kind == "raw" else volume.virtual_size,
-            volume.writes,
+            **as_described,
+            name=self._lv_name(volume),
+            lv_id=lvm_id(f"{self.seed} lv {volume.key}"),
+            uuid=self.uuids[volume.named_as or volume.key] if is_disk else "",
+            segments=segments,
+            size=content.size,
+            footer_uuid=str(self.footers[volume.key]) if volume.kind == "vhd" else "",
+            identities=tuple(content.identities),
+            guest=tuple(content.guest),
+            virtual_size=content.size if volume.kind == "raw" else volume.virtual_size,
         )
 
     # MGT
@@ -512,18 +437,11 @@ class _Build:
             records.append(Record(list(filler.values())[0], "dummy vdi for space check", deleted=True))
         return tuple(record._replace(snapshot_of=self._uuid(record.snapshot_of)) for record in records)
 
-    def _mgt_spec(self) -> MgtSpec:
-        options = self.options
-        return MgtSpec(self.uuids["sr"], options.sr_label, options.sr_description, options.allocation, self.records,
-                       options.mgt_bug, options.mgt_minor)  # fmt: skip
-
 
 def lvm_id(seed: str) -> str:
     """An LVM id with dashes."""
     alphabet = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    text = "".join(alphabet[byte % 62] for byte in noise(32, "lvm id " + seed))
-    cuts = (0, 6, 10, 14, 18, 22, 26, 32)
-    return "-".join(text[start:end] for start, end in zip(cuts, cuts[1:]))
+    return dashed("".join(alphabet[byte % 62] for byte in noise(32, "lvm id " + seed)))
 
 
 # -- extents --------------------------------------------------------------------------------------------------------
@@ -531,22 +449,16 @@ def lvm_id(seed: str) -> str:
 _Segments = Tuple[Tuple[int, int], ...]
 
 
-def _allocate(volumes: Sequence[Volume], sizes: Dict[str, int], extent_size: int) -> Dict[str, _Segments]:
+def _allocate(volumes: Sequence[Volume], extents: Dict[str, int]) -> Dict[str, _Segments]:
     """Segments of each volume: given ones first, the others linearly into the first gap that takes them."""
-    taken: List[Tuple[int, int]] = []
-    segments: Dict[str, _Segments] = {}
-    for volume in volumes:
-        if volume.segments:
-            segments[volume.key] = volume.segments
-            taken.extend((first, first + count) for count, first in volume.segments)
-    taken.sort()
+    segments = {volume.key: volume.segments for volume in volumes if volume.segments}
+    taken = sorted((first, first + count) for given in segments.values() for count, first in given)
     assert all(a[1] <= b[0] for a, b in zip(taken, taken[1:])), f"given segments overlap: {taken}"
     for volume in volumes:
         if not volume.segments:
-            count = sizes[volume.key] // extent_size
+            count = extents[volume.key]
             first = _gap(taken, count)
-            taken.append((first, first + count))
-            taken.sort()
+            taken = sorted([*taken, (first, first + count)])
             segments[volume.key] = ((count, first),)
     return segments
 
@@ -560,14 +472,10 @@ def _gap(taken: Sequence[Tuple[int, int]], count: int) -> int:
     return reached
 
 
-def _extents_used(segments: Dict[str, _Segments]) -> int:
-    return max([first + count for parts in segments.values() for count, first in parts] + [0])
-
-
 def _geometry(options: Options, pe_start: int, used: int) -> Tuple[int, Tuple[Range, ...], int]:
     """Disk size, metadata areas and number of extents."""
     assert pe_start >= options.area.end, "the data begins inside the metadata area"
-    second = options.second_area_size if options.second_area else 0
+    second = MIB if options.second_area else 0
     size = options.size_bytes
     if not size:
         size = align_up(pe_start + (used + options.free_extents) * options.extent_size + second, MIB) + MIB // 2
@@ -582,21 +490,9 @@ def _geometry(options: Options, pe_start: int, used: int) -> Tuple[int, Tuple[Ra
     return size, tuple(areas), pe_count
 
 
-def _device_ranges(truth: Truth, segments: _Segments, wanted: Range) -> List[Range]:
-    found: List[Range] = []
-    start = 0
-    for count, first in segments:
-        length = count * truth.extent_size
-        low, high = max(wanted.offset, start), min(wanted.end, start + length)
-        if low < high:
-            found.append(Range(truth.pe_start + first * truth.extent_size + low - start, high - low))
-        start += length
-    return found
-
-
-def _put_in_volume(disk: SparseDisk, truth: Truth, segments: _Segments, offset: int, data: bytes) -> None:
+def _put_in_volume(disk: SparseDisk, truth: Truth, key: str, offset: int, data: bytes) -> None:
     done = 0
-    for item in _device_ranges(truth, segments, Range(offset, len(data))):
+    for item in truth.device_ranges(key, offset, len(data)):
         disk.poke(item.offset, data[done : done + item.length])
         done += item.length
     assert done == len(data), (offset, len(data))
@@ -622,15 +518,8 @@ def _put_lvm(disk: SparseDisk, truth: Truth, options: Options) -> Truth:
     older = [_text(disk, truth, options, options.seqno - back) for back in range(options.stale_texts, 0, -1)]
     room = sum(build_lvm.ring_size(len(stale)) for stale in older)
     offset = options.text_offset or 512 + room
-    label = build_lvm.Label(
-        options.label_sector,
-        truth.pv_id,
-        disk.size_bytes,
-        truth.pe_start,
-        truth.areas,
-        options.ext_version,
-        options.label_tail,
-    )
+    label = build_lvm.Label(options.label_sector, truth.pv_id, disk.size_bytes, truth.pe_start, truth.areas,
+                            options.ext_version, options.label_tail)  # fmt: skip
     disk.poke(512 * options.label_sector, build_lvm.label_sector(label))
     for number, area in enumerate(truth.areas):
         kind = options.second_area if number else "same"
@@ -749,31 +638,29 @@ def four_k(**options: Any) -> BuiltSr:
 
 def labels(mgt_bug: str = "", **options: Any) -> BuiltSr:
     """Labels of every kind, deleted records, references that lead nowhere, special VDIs."""
-    long_label = "é" * 120 + "<&>" * 40
-    return build_sr(
-        [
-            vhd("plain", bat_entries=SMALL_BAT, description="d"),
-            vhd("markup", bat_entries=SMALL_BAT, label="a <b> & c &amp; </vdi>", description="<uuid>no</uuid>"),
-            vhd("unicode", bat_entries=SMALL_BAT, label="Größe 漢字 \U0001f600", description="naïve"),
-            vhd("longest", bat_entries=SMALL_BAT, label=long_label, description="&" * 300),
-            vhd("cut", bat_entries=SMALL_BAT, label="x" * 219 + "&", description="y" * 300),
-            vhd("exact", bat_entries=SMALL_BAT, label="z" * 445),
-            vhd("empty", bat_entries=SMALL_BAT, label=""),
-            vhd("snapshot", bat_entries=SMALL_BAT, snapshot_of="plain"),
-            vhd("foreign", bat_entries=SMALL_BAT, snapshot_of="OpaqueRef:8a3b1f0e-1111-4222-8333-944445555666"),
-            vhd("orphan", bat_entries=SMALL_BAT, snapshot_of="0a0b0c0d-0000-4000-8000-000000000001"),
-            vhd("suspend", bat_entries=SMALL_BAT, vdi_type="suspend"),
-            vhd("metadata", bat_entries=SMALL_BAT, vdi_type="metadata"),
-            vhd("unlisted", bat_entries=SMALL_BAT, in_mgt=False),
-        ],
-        mgt_bug=mgt_bug,
-        extra_records=(
-            Record("0a0b0c0d-0000-4000-8000-000000000002", "dummy vdi for space check", deleted=True),
-            Record("0a0b0c0d-0000-4000-8000-000000000003", "gone", snapshot_of="plain", deleted=True),
-        ),
-        sr_label=options.pop("sr_label", "SR <&> é"),
-        **options,
+    gone = "0a0b0c0d-0000-4000-8000-00000000000{}"
+    described: Dict[str, Dict[str, Any]] = {
+        "plain": {"description": "d"},
+        "markup": {"label": "a <b> & c &amp; </vdi>", "description": "<uuid>no</uuid>"},
+        "unicode": {"label": "Größe 漢字 \U0001f600", "description": "naïve"},
+        "longest": {"label": "é" * 120 + "<&>" * 40, "description": "&" * 300},
+        "cut": {"label": "x" * 219 + "&", "description": "y" * 300},
+        "exact": {"label": "z" * 445},
+        "empty": {"label": ""},
+        "snapshot": {"snapshot_of": "plain"},
+        "foreign": {"snapshot_of": "OpaqueRef:8a3b1f0e-1111-4222-8333-944445555666"},
+        "orphan": {"snapshot_of": gone.format(1)},
+        "suspend": {"vdi_type": "suspend"},
+        "metadata": {"vdi_type": "metadata"},
+        "unlisted": {"in_mgt": False},
+    }
+    records = (
+        Record(gone.format(2), "dummy vdi for space check", deleted=True),
+        Record(gone.format(3), "gone", snapshot_of="plain", deleted=True),
     )
+    options.setdefault("sr_label", "SR <&> é")
+    volumes = [vhd(key, bat_entries=SMALL_BAT, **more) for key, more in described.items()]
+    return build_sr(volumes, mgt_bug=mgt_bug, extra_records=records, **options)
 
 
 def everything(**options: Any) -> BuiltSr:

@@ -16,13 +16,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from kit import (
-    build_lvm,
-    builder,
-    golden,
-    lvmreader,
-    reader,
-)
+from kit import build_lvm, builder, golden, lvmreader, reader
 from kit.builder import AREA_DEFAULT, SMALL_BAT, vhd
 from kit.crash import CrashDisk, FailingDisk
 from kit.outcome import entropy_of as entropy
@@ -43,24 +37,10 @@ SECTOR = 512
 # -- images ---------------------------------------------------------------------------------------------------------
 
 
-def _small_everything():
-    """All kinds of volumes; small metadata area."""
-    return builder.everything(area=AREA_DEFAULT).disk
-
-
 def two_volumes(**options):
     """A base and its child: few enough writes for every cut of every recovery."""
     volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT)]
     return builder.build_sr(volumes, **options).disk
-
-
-def _fragmented():
-    return builder.fragmented_locators(area=AREA_DEFAULT).disk
-
-
-def _four_k_wrapped():
-    """Blocks of 4096 bytes; the header's block holds the end of the text."""
-    return builder.wrapped_text(block_size=4096).disk
 
 
 def _512e(disk):
@@ -72,14 +52,14 @@ def _512e(disk):
 IMAGES = {
     "one VDI": lambda: builder.one_vhd(area=AREA_DEFAULT).disk,
     "a chain": lambda: two_volumes(area=AREA_DEFAULT),
-    "everything": _small_everything,
-    "fragmented": _fragmented,
+    "everything": lambda: builder.everything(area=AREA_DEFAULT).disk,
+    "fragmented": lambda: builder.fragmented_locators(area=AREA_DEFAULT).disk,
     "two areas": lambda: builder.two_metadata_areas().disk,
     "second area ignored": lambda: builder.two_metadata_areas("ignored").disk,
     "text wraps": lambda: builder.wrapped_text().disk,
     "qcow2": lambda: builder.qcow2_chain(area=AREA_DEFAULT).disk,
     "blocks of 4096": lambda: builder.four_k(area=AREA_DEFAULT).disk,
-    "blocks of 4096, text wraps": _four_k_wrapped,
+    "blocks of 4096, text wraps": lambda: builder.wrapped_text(block_size=4096).disk,  # the header's block has its end
     "512e": lambda: _512e(two_volumes(area=AREA_DEFAULT)),
     "512e, text wraps": lambda: _512e(builder.wrapped_text().disk),
     "label in sector 3": lambda: two_volumes(area=AREA_DEFAULT, label_sector=3),
@@ -197,19 +177,14 @@ def free_ring(disk):
     free = []
     for area in lvmreader.read_label(disk).mdas:
         mda = lvmreader.read_mda(disk, area)
-        live = _live(area, mda)
+        before_wrap = min(len(mda.text), area.length - mda.text_offset)
+        live = [Range(area.offset + mda.text_offset, before_wrap)] if mda.text else []
+        live += [Range(area.offset + SECTOR, len(mda.text) - before_wrap)] if mda.text else []
         position = area.offset + SECTOR
         for part in sorted(live) + [Range(area.end, 0)]:
             free.append(Range(position, max(0, part.offset - position)))
             position = max(position, part.end)
     return free
-
-
-def _live(area, mda):
-    """The ranges of the committed text of an area."""
-    before_wrap = min(len(mda.text), area.length - mda.text_offset)
-    first = Range(area.offset + mda.text_offset, before_wrap)
-    return [first, Range(area.offset + SECTOR, len(mda.text) - before_wrap)] if mda.text else []
 
 
 def same_but_for(one, other, ranges):
@@ -253,7 +228,7 @@ def with_new_volume(text):
     last = tree["physical_volumes"]["pv0"]["pe_count"] - 2
     name = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
     volume = build_lvm.LvText(name, builder.lvm_id(name), True, (), ((1, last),), 1795219866)
-    lines = "\n".join(build_lvm._lv_lines(volume, False)).encode()
+    lines = build_lvm.lv_text(volume).encode()
     return text.replace(b"logical_volumes {\n\n", b"logical_volumes {\n\n" + lines + b"\n\n", 1)
 
 

@@ -10,7 +10,6 @@ import json
 import random
 import re
 import sys
-from contextlib import ExitStack
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from relvmoiscsi import engine, procedure
@@ -20,37 +19,16 @@ from . import cuts, lvmreader, reader
 from .chains.random_chain import random_chain
 from .chains.random_qcow2 import random_qcow2
 from .live import STATES
+from .outcome import Silent
 
 CHAINS = {"chain of VHDs": random_chain, "chain of QCOW2 images": random_qcow2}
 KINDS = ("as it is", "spoiled", "cut", "cut undo", "cut and used", "cut", *CHAINS)
 
 
-class _Silent(procedure.Voice):
-    """Agrees to everything."""
-
-    def agrees_to_settle(self, mark: Any, take_back: str, problem: Any) -> None:
-        pass
-
-    def agrees_to(self, prepared: Any) -> bool:
-        return True
-
-    def locks(self, run: Any) -> Any:
-        return ExitStack()
-
-    def copying(self, done: int, total: int) -> None:
-        pass
-
-    def reading_back(self, done: int, total: int) -> None:
-        pass
-
-    def has_settled(self, mark: Any, result: Any) -> None:
-        pass
-
-
 def _call(lun: Any, one: Optional[engine.OneVdiRequest] = None) -> Any:
     """What the command and the driver do."""
     request = engine.ResignatureRequest(scsi_id=cuts.SCSI_ID, one=one)
-    return procedure.resignature(lun, cuts.entropy(0), _Silent(), request)
+    return procedure.resignature(lun, cuts.entropy(0), Silent(), request)
 
 
 def worker(seed: int, count: int, only: str = "") -> None:

@@ -7,7 +7,8 @@ Each archive holds one sparse image and what those tools printed about it. Only 
 import json
 import os
 import tarfile
-from typing import Any, Dict, List, NamedTuple, Tuple, cast
+from functools import lru_cache
+from typing import Any, Dict, NamedTuple
 
 from .sparse import SparseDisk
 
@@ -33,56 +34,41 @@ class Golden(NamedTuple):
     text: str  #: the manifest as it stands in the archive
 
 
-_loaded: Dict[str, Golden] = {}
-
-
 def load(name: str) -> Golden:
     """The golden LUN `one`, `chain` or `tree`. The disk is a copy; change it as you like."""
-    if name not in _loaded:
-        _loaded[name] = _unpack(name)
-    golden = _loaded[name]
-    return golden._replace(disk=golden.disk.copy())
+    found = _unpacked(name)
+    return found._replace(disk=found.disk.copy())
 
 
-def _unpack(name: str) -> Golden:
+@lru_cache(maxsize=None)
+def _unpacked(name: str) -> Golden:
     suffix = "txt" if name == "tree" else "json"
     with tarfile.open(os.path.join(IMAGES, name + ".tar.xz")) as archive:
-        disk = _sparse_member(archive, archive.getmember(name + ".img"))
-        text = _bytes_of(archive, archive.getmember(f"{name}.{suffix}")).decode("utf-8")
-    disk.name = f"golden {name}"
-    disk.freeze()
-    return Golden(name, disk, json.loads(text) if suffix == "json" else {}, text)
+        text = archive.extractfile(f"{name}.{suffix}").read().decode("utf-8")
+        return Golden(name, _image(archive, name), json.loads(text) if suffix == "json" else {}, text)
 
 
 def load_live(name: str) -> Golden:
     """A golden LUN in use, one of LIVE_NAMES; its manifest is the part of `live.json` that speaks of it."""
-    if name not in _loaded:
-        with tarfile.open(os.path.join(IMAGES, "live", name + ".tar.xz")) as archive:
-            disk = _sparse_member(archive, archive.getmember(name + ".img"))
-        with open(os.path.join(IMAGES, "live", "live.json"), encoding="utf-8") as file:
-            manifest = json.load(file)[name]
-        disk.name = f"golden {name}"
-        disk.freeze()
-        _loaded[name] = Golden(name, disk, manifest, json.dumps(manifest, sort_keys=True))
-    golden = _loaded[name]
-    return golden._replace(disk=golden.disk.copy())
+    found = _unpacked_live(name)
+    return found._replace(disk=found.disk.copy())
 
 
-def _sparse_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> SparseDisk:
-    """A member in GNU sparse format as a disk; `TarInfo.sparse` lists (offset, length) of its data."""
-    extents = cast(List[Tuple[int, int]], member.sparse)
-    disk = SparseDisk(member.size)
-    content = archive.extractfile(member)
-    assert content is not None, member.name
-    with content:
-        for offset, length in extents:
+@lru_cache(maxsize=None)
+def _unpacked_live(name: str) -> Golden:
+    with open(os.path.join(IMAGES, "live", "live.json"), encoding="utf-8") as file:
+        manifest = json.load(file)[name]
+    with tarfile.open(os.path.join(IMAGES, "live", name + ".tar.xz")) as archive:
+        return Golden(name, _image(archive, name), manifest, json.dumps(manifest, sort_keys=True))
+
+
+def _image(archive: tarfile.TarFile, name: str) -> SparseDisk:
+    """The image, which is in GNU sparse format; `TarInfo.sparse` lists (offset, length) of its data."""
+    member = archive.getmember(name + ".img")
+    disk = SparseDisk(member.size, name=f"golden {name}")
+    with archive.extractfile(member) as content:
+        for offset, length in member.sparse:
             content.seek(offset)
             disk.poke(offset, content.read(length))
+    disk.freeze()
     return disk
-
-
-def _bytes_of(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    content = archive.extractfile(member)
-    assert content is not None, member.name
-    with content:
-        return content.read()

@@ -11,11 +11,11 @@ LVM runs with a configuration of its own, sees exactly the devices it is given, 
 import fcntl
 import json
 import os
-import random
 import subprocess
 from typing import NamedTuple, Tuple
 
-from kit.lvmreader import dashed
+from kit.outcome import entropy_of as dice
+from kit.outcome import names_of
 from kit.reader import read_vg, renamed
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
@@ -251,10 +251,8 @@ def with_new_ids(vg, ids):
 
     A label of an old version becomes one of today's, which LVM does not write anew.
     """
-    names = dict(ids.uuids)
-    names.update((dashed(old), dashed(new)) for old, new in ids.lvm_ids.items())
     label = vg.label._replace(ext_version=2)
-    return renamed(vg._replace(label=label), names)._replace(seqno=vg.seqno + 1)
+    return renamed(vg._replace(label=label), names_of(ids))._replace(seqno=vg.seqno + 1)
 
 
 def whatever_label_version(seen):
@@ -349,12 +347,6 @@ class Loop:
     def inspect(self):
         with self.open(writable=False) as device:
             return engine.inspect(device)
-
-
-def dice(seed):
-    """Entropy that is always the same."""
-    source = random.Random(f"dice {seed}")
-    return lambda count: bytes(source.getrandbits(8) for _ in range(count))
 
 
 def resignature(loop, seed="new ids"):

@@ -12,7 +12,7 @@ What the data should be is said here, volume by volume, and not taken from any r
 
 import uuid
 from functools import lru_cache, partial
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from . import builder
 from .build_volumes import MGT_CAPACITY, MIB, Record, noise, uuids_by_key
@@ -110,14 +110,14 @@ def _live(
 # -- end footers ----------------------------------------------------------------------------------------------------
 
 
-def end_footer(end: str, verdict: str = CARRIED, words: Sequence[str] = (), **more: Any) -> Live:
+def end_footer(end: str) -> Live:
     """A VM's disk with something else than its footer in the last sector."""
     volumes = [
         disk("base", sectors=(3, 4, 5000), hidden=True),
-        disk("disk", "base", sectors=(4, 5, 9000), end=end, **more),
-        disk("alone", sectors=(6, 7), end=end, **more),
+        disk("disk", "base", sectors=(4, 5, 9000), end=end),
+        disk("alone", sectors=(6, 7), end=end),
     ]
-    return _live(volumes, {"disk": ("disk", "base"), "alone": ("alone",)}, verdict, words)
+    return _live(volumes, {"disk": ("disk", "base"), "alone": ("alone",)}, CARRIED)
 
 
 # -- inflate --------------------------------------------------------------------------------------------------------
@@ -133,12 +133,6 @@ def inflate(extents: int = 3, end: str = "", hidden: bool = False, chained: bool
         volumes.append(disk("child", "disk", sectors=(9,)))
         leaves = {"child": ("child", *leaves["disk"])}
     return _live(volumes, leaves, FINISHED, ("{disk}",))
-
-
-def inflate_of_nothing() -> Live:
-    """The volume went, and its journal stayed."""
-    volumes = [journal("inflate", "disk", str(EXTENT))]
-    return _live(volumes, {}, FINISHED, ("{disk}",), also=("disk",))
 
 
 # -- clone ----------------------------------------------------------------------------------------------------------
@@ -185,21 +179,18 @@ def clone(
     def reached(name: str) -> bool:
         return at >= CLONE_STEPS.index(name)
 
-    def snap(key: str) -> Volume:
-        end = "zero" if key == broken else ""
-        volume = disk(key, above, label="disk é" if key == "orig" else None, end=end)
-        return volume if key == "orig" else unlisted(volume)
-
-    def blank_of(key: str) -> Volume:
-        return snap(key)._replace(blank=blank, longer=longer, extents=3)
+    def made(key: str, is_snapped: bool) -> Volume:
+        volume = disk(key, above, label="disk é" if key == "orig" else None, end="zero" if key == broken else "")
+        volume = volume if key == "orig" else unlisted(volume)
+        return volume if is_snapped else volume._replace(blank=blank, longer=longer, extents=3)
 
     grand = "" if base in ("vhd", "raw") else "grand"
     data = (4, 5, 9000)
-    changes = {"hidden": reached("after_parent_hidden"), "writable": not reached("after_parent_ro")}
-    changes.update(base_more or {})
-    holder = "orig" if step == "after_create_journal" else "base"
-    if holder == "orig":
-        changes = {}
+    holder, changes = "orig", {}
+    if step != "after_create_journal":
+        holder = "base"
+        changes = {"hidden": reached("after_parent_hidden"), "writable": not reached("after_parent_ro")}
+        changes.update(base_more or {})
     if base == "raw":
         held = raw(holder, extents=4, writes=tuple((sector, holder) for sector in data), **changes)
     else:
@@ -210,17 +201,17 @@ def clone(
     volumes.append(held)
     there = ["orig"] if holder == "orig" else []
     if reached("after_lvcreate"):
-        volumes.append(snap("orig") if reached("after_first_snap") else blank_of("orig"))
+        volumes.append(made("orig", reached("after_first_snap")))
         there.append("orig")
     if reached("after_second_lvcreate") and not single:
-        volumes.append(snap("clone") if reached("after_second_snap") else blank_of("clone"))
+        volumes.append(made("clone", reached("after_second_snap")))
         there.append("clone")
     volumes.extend(_cbt_logs(cbt))
     volumes.append(journal("clone", "orig", "{base}_" if single else "{base}_{clone}"))
     volumes.extend(more)
     also = [key for key in ("orig", "base", "clone") if key not in [volume.key for volume in volumes]]
     if "orig" in also:
-        options["extra_records"] = (disk("orig", label="disk é").record._replace(uuid="orig"),)  # type: ignore[union-attr]
+        options["extra_records"] = (disk("orig", label="disk é").record._replace(uuid="orig"),)
     chain = (holder, grand) if grand else (holder,)
     leaves = {"orig": chain}
     complete = reached("after_first_snap") if single else reached("after_second_snap")
@@ -310,7 +301,6 @@ def leaf(step: str, parent: str = "vhd", inflating: bool = False, parent_end: st
         volumes.append(journal("inflate", owner, str(3 * EXTENT)))
     options: Dict[str, Any] = {}
     if reached("old_deleted"):
-        assert plain.record is not None
         options = {"also": ("child",), "extra_records": (plain.record._replace(uuid="child"),)}
     chain = ("parent", "grand") if parent == "child" else ("parent",)
     leaves = {"child": chain if reached("old_deleted") else ("child", *chain)}
@@ -357,16 +347,6 @@ def _poked(live: Live, key: str, offset: int, data: bytes) -> Live:
     return live
 
 
-def parent_gone() -> Live:
-    return _carried(disk("orphan", GONE, sectors=(1,)), words=("{orphan}", GONE))
-
-
-def duplicate_record() -> Live:
-    record = disk("disk", label="an older label").record
-    assert record is not None
-    return _carried(words=("{disk}",), extra_records=(record._replace(uuid="disk"),))
-
-
 def unparsable_record() -> Live:
     """The first sector of a record without its opener, as sm 3.0 left it behind a longer label."""
     live = _carried(disk("unlabelled", sectors=(6,)), words=("MGT",))
@@ -380,11 +360,6 @@ def senseless_record() -> Live:
     extra = (Record("0a0b0c0d-0000-4000-8000-000000000009", "lost"),)
     live = _carried(words=("MGT",), extra_records=extra)
     return _poked(live, "MGT", 2048 + 1024 * (len(live.built.truth.records) - 1), noise(1024, "senseless"))
-
-
-def blank_cbt_log() -> Live:
-    live = _carried(cbtlog("disk"), words=("{disk}.cbtlog",))
-    return _poked(live, "cbtlog of disk", 0, bytes(4096))
 
 
 def stale_cbt_log() -> Live:
@@ -455,93 +430,86 @@ def unwritten_value_of_nothing(kind: str) -> Live:
 
 _Maker = Callable[[], Live]
 
+_ENDS = ("killed", "zero", "noise", "bad checksum", "resized", "hidden")
 
-def _end_footers() -> Dict[str, _Maker]:
-    ends = ("killed", "zero", "noise", "bad checksum", "resized", "hidden")
-    return {"end footer: " + end: lambda end=end: end_footer(end) for end in ends}  # type: ignore[misc]
+#: extents, and the end footer
+_INFLATES: Dict[str, Tuple[int, str]] = {
+    "after_create_journal": (1, ""),
+    "after_create_journal, running": (1, "killed"),
+    "after_setSize, noise": (3, "noise"),
+    "after_setSize, another VHD": (3, "another VHD"),
+    "after_setSize, killed": (3, "killed"),
+    "after_zeroOut": (3, "zero"),
+    "after_setSizePhys": (3, ""),
+}
+_INFLATE_KINDS = {"": {}, ", hidden": {"hidden": True}, ", chained": {"chained": False}}
+
+_SINGLE_STEPS = ("after_create_journal", "after_shrink_parent", "after_lvcreate", "after_first_snap", "after_parent_ro")
+_CBT_STEPS = (("after_shrink_parent", "there"), ("after_parent_ro", "there"), ("after_parent_ro", "renamed"),
+              ("before_remove_journal", "moved"))  # fmt: skip
+
+#: what `clone` is called with besides the step
+_CLONES: Dict[str, Tuple[str, Dict[str, Any]]] = {
+    "after_lvcreate, over a deleted VHD": ("after_lvcreate", {"blank": "beside"}),
+    "after_second_lvcreate, over a deleted VHD": ("after_second_lvcreate", {"blank": "beside"}),
+    "after_lvcreate, over a whole deleted VHD": ("after_lvcreate", {"blank": "beside", "longer": 0}),
+    "after_second_lvcreate, over a whole deleted VHD": ("after_second_lvcreate", {"blank": "beside", "longer": 0}),
+    "first leaf without its end footer": ("after_first_snap", {"broken": "orig"}),
+    "second leaf without its end footer": ("after_second_snap", {"broken": "clone"}),
+    "base hidden at its end alone": ("after_second_snap", {"base_more": {"end": "hidden"}}),
+    "base without an end footer": ("after_second_snap", {"base_more": {"end": "killed"}}),
+    "base without an end footer, hidden": ("after_parent_ro", {"base_more": {"end": "zero"}}),
+    "base without an end footer, undone": (
+        "after_first_snap", {"base_more": {"end": "killed", "hidden": True, "writable": False}}),
+}  # fmt: skip
 
 
-def _inflates() -> Dict[str, _Maker]:
-    table: Dict[str, Tuple[int, str]] = {
-        "after_create_journal": (1, ""),
-        "after_create_journal, running": (1, "killed"),
-        "after_setSize, noise": (3, "noise"),
-        "after_setSize, another VHD": (3, "another VHD"),
-        "after_setSize, killed": (3, "killed"),
-        "after_zeroOut": (3, "zero"),
-        "after_setSizePhys": (3, ""),
-    }
-    found: Dict[str, _Maker] = {}
-    for name, (extents, end) in table.items():
-        for kind in ({}, {"hidden": True}, {"chained": False}) if end in ("zero", "another VHD") else ({},):
-            title = "inflate: {}{}".format(name, "".join(", " + word for word in kind))
-            found[title] = lambda e=extents, end=end, kind=kind: inflate(e, end, **kind)  # type: ignore[misc]
-    found["inflate: of nothing"] = inflate_of_nothing
-    return found
-
-
-def _clones() -> Dict[str, _Maker]:
-    found: Dict[str, _Maker] = {}
+def _all() -> Iterator[Tuple[str, _Maker]]:
+    for end in _ENDS:
+        yield f"end footer: {end}", partial(end_footer, end)
+    for name, (extents, end) in _INFLATES.items():
+        for word, kind in _INFLATE_KINDS.items() if end in ("zero", "another VHD") else [("", {})]:
+            yield f"inflate: {name}{word}", partial(inflate, extents, end, **kind)
+    alone = [journal("inflate", "disk", str(EXTENT))]  # the volume went, and its journal stayed
+    yield "inflate: of nothing", partial(_live, alone, {}, FINISHED, ("{disk}",), also=("disk",))
     for step in CLONE_STEPS:
         for base in CLONE_BASES if step in CLONE_STEPS_THAT_TELL else ("vhd",):
-            name = f"clone: {step}, {base}"
-            found[name] = lambda step=step, base=base: clone(step, base)  # type: ignore[misc]
-    for step in ("after_create_journal", "after_shrink_parent", "after_lvcreate", "after_first_snap",
-                 "after_parent_ro"):  # fmt: skip
-        found[f"clone: {step}, single"] = lambda step=step: clone(step, single=True)  # type: ignore[misc]
-        found[f"clone: {step}, single of raw"] = lambda step=step: clone(step, "raw", True)  # type: ignore[misc]
-    for step, cbt in (("after_shrink_parent", "there"), ("after_parent_ro", "there"), ("after_parent_ro", "renamed"),
-                      ("before_remove_journal", "moved")):  # fmt: skip
-        found[f"clone: {step}, log {cbt}"] = lambda step=step, cbt=cbt: clone(step, cbt=cbt)  # type: ignore[misc]
-    found.update({
-        "clone: after_lvcreate, over a deleted VHD": lambda: clone("after_lvcreate", blank="beside"),
-        "clone: after_second_lvcreate, over a deleted VHD": lambda: clone("after_second_lvcreate", blank="beside"),
-        "clone: after_lvcreate, over a whole deleted VHD": lambda: clone("after_lvcreate", blank="beside", longer=0),
-        "clone: after_second_lvcreate, over a whole deleted VHD": lambda: clone(
-            "after_second_lvcreate", blank="beside", longer=0
-        ),
-        "clone: first leaf without its end footer": lambda: clone("after_first_snap", broken="orig"),
-        "clone: second leaf without its end footer": lambda: clone("after_second_snap", broken="clone"),
-        "clone: base hidden at its end alone": lambda: clone("after_second_snap", base_more={"end": "hidden"}),
-        "clone: base without an end footer": lambda: clone("after_second_snap", base_more={"end": "killed"}),
-        "clone: base without an end footer, hidden": lambda: clone("after_parent_ro", base_more={"end": "zero"}),
-        "clone: base without an end footer, undone": lambda: clone(
-            "after_first_snap", base_more={"end": "killed", "hidden": True, "writable": False}
-        ),
-        "clone: undone halfway, journal": lambda: clone_undone_halfway(False),
-        "clone: undone halfway, grown": lambda: clone_undone_halfway(True),
-        "clone: no free slot in MGT": clone_with_full_mgt,
-        "clone: value not written": lambda: unwritten_value("clone"),
-    })  # fmt: skip
-    return found
-
-
-def _leaves() -> Dict[str, _Maker]:
-    found: Dict[str, _Maker] = {}
+            yield f"clone: {step}, {base}", partial(clone, step, base)
+    for step in _SINGLE_STEPS:
+        yield f"clone: {step}, single", partial(clone, step, single=True)
+        yield f"clone: {step}, single of raw", partial(clone, step, "raw", True)
+    for step, cbt in _CBT_STEPS:
+        yield f"clone: {step}, log {cbt}", partial(clone, step, cbt=cbt)
+    for name, (step, more) in _CLONES.items():
+        yield f"clone: {name}", partial(clone, step, **more)
+    yield "clone: undone halfway, journal", partial(clone_undone_halfway, False)
+    yield "clone: undone halfway, grown", partial(clone_undone_halfway, True)
+    yield "clone: no free slot in MGT", clone_with_full_mgt
+    yield "clone: value not written", partial(unwritten_value, "clone")
     for step in LEAF_STEPS:
         for parent in LEAF_PARENTS if step in LEAF_STEPS_THAT_TELL else ("vhd",):
-            name = f"leaf: {step}, {parent}"
-            found[name] = lambda step=step, parent=parent: leaf(step, parent)  # type: ignore[misc]
+            yield f"leaf: {step}, {parent}", partial(leaf, step, parent)
         if step in LEAF_STEPS_THAT_TELL:
-            found[f"leaf: {step}, inflating"] = lambda step=step: leaf(step, inflating=True)  # type: ignore[misc]
-    found.update({
-        "leaf: parent shown at its end alone": lambda: leaf("parent_writable", parent_end="unhidden"),
-        "leaf: parent without an end footer": lambda: leaf("before_coalesce", parent_end="killed"),
-        "leaf: both renamed, old without an end footer": lambda: leaf("after_hidden", child_end="killed"),
-        "leaf: child hidden at its end alone": lambda: leaf("both_renamed", child_end="hidden"),
-        "leaf, clone and inflate": leaf_and_clone,
-        "leaf: value not written": lambda: unwritten_value("leaf"),
-    })  # fmt: skip
-    return found
+            yield f"leaf: {step}, inflating", partial(leaf, step, inflating=True)
+    yield "leaf: parent shown at its end alone", partial(leaf, "parent_writable", parent_end="unhidden")
+    yield "leaf: parent without an end footer", partial(leaf, "before_coalesce", parent_end="killed")
+    yield "leaf: both renamed, old without an end footer", partial(leaf, "after_hidden", child_end="killed")
+    yield "leaf: child hidden at its end alone", partial(leaf, "both_renamed", child_end="hidden")
+    yield "leaf, clone and inflate", leaf_and_clone
+    yield "leaf: value not written", partial(unwritten_value, "leaf")
 
 
 _CARRIED: Dict[str, _Maker] = {
     "slot 1 in use": lambda: _carried(precommitted=True),
-    "parent gone": parent_gone,
-    "two MGT records of one VDI": duplicate_record,
+    "parent gone": lambda: _carried(disk("orphan", GONE, sectors=(1,)), words=("{orphan}", GONE)),
+    "two MGT records of one VDI": lambda: _carried(
+        words=("{disk}",), extra_records=(disk("disk", label="an older label").record._replace(uuid="disk"),)
+    ),
     "MGT record without its opener": unparsable_record,
     "MGT record that makes no sense": senseless_record,
-    "CBT log not initialised": blank_cbt_log,
+    "CBT log not initialised": lambda: _poked(
+        _carried(cbtlog("disk"), words=("{disk}.cbtlog",)), "cbtlog of disk", 0, bytes(4096)
+    ),
     "CBT log with stale bytes": stale_cbt_log,
     "metadata areas of two generations": lambda: _carried(second_area="older"),
     "header names the old parent": lambda: reparenting("base", "grand"),
@@ -565,6 +533,4 @@ _REFUSED: Dict[str, _Maker] = {
     "leaf_ without a value or a volume": lambda: unwritten_value_of_nothing("leaf"),
 }
 
-STATES: Dict[str, _Maker] = {}
-for _states in (_end_footers(), _inflates(), _clones(), _leaves(), _CARRIED, _REFUSED):
-    STATES.update(_states)
+STATES: Dict[str, _Maker] = {**dict(_all()), **_CARRIED, **_REFUSED}

@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from kit.builder import build_sr, raw
 from kit.iscsi.lun import address_of
+from kit.outcome import Silent
 from kit.pool import plugins, wire
 from kit.pool.database import NULL
 from kit.pool.runner import NotImplementedInBackend, Runner
@@ -282,7 +283,7 @@ class World:
                 raise failure
             result = function({**members, "type": type_}, config)
         except _Answer as answer:
-            raise Runner._error(wire.Fault(answer.code, answer.text), members, answer.stderr) from answer
+            raise Runner._error(wire.Fault(answer.code, answer.text), members, "") from answer
         except RelvmoiscsiError as error:
             fault = fault_of(error)
             stderr = unmistakable(getattr(error, "xml", ""))
@@ -357,7 +358,7 @@ class World:
         with self._lock:
             clear = config.get("clear-metadata-vdi") == "true"
             procedure.resignature(
-                lun.disk, os.urandom, _Yes(), engine.ResignatureRequest(scsi_id=lun.scsi_id, clear_databases=clear)
+                lun.disk, os.urandom, Silent(), engine.ResignatureRequest(scsi_id=lun.scsi_id, clear_databases=clear)
             )
         if self.create_s:  # on a host ten drivers are ten processes, and other calls do not wait for them
             self._probed(lun)
@@ -490,32 +491,9 @@ class World:
 
 
 class _Answer(Exception):
-    def __init__(self, code, text, stderr=""):
+    def __init__(self, code, text):
         super().__init__(code, text)
-        self.code, self.text, self.stderr = code, text, stderr
-
-
-class _Yes(procedure.Voice):
-    """Agrees to everything and says nothing, as the driver does."""
-
-    def agrees_to_settle(self, mark, take_back, problem):
-        pass
-
-    def agrees_to(self, prepared):
-        return True
-
-    @contextmanager
-    def locks(self, run):
-        yield
-
-    def copying(self, done, total):
-        pass
-
-    def reading_back(self, done, total):
-        pass
-
-    def has_settled(self, mark, result):
-        pass
+        self.code, self.text = code, text
 
 
 def _new_row(db, sr, uuid, volume):

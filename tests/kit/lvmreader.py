@@ -306,9 +306,7 @@ def read_vg(disk: SparseDisk) -> Optional[Vg]:
 def _committed(disk: SparseDisk, label: Label) -> Tuple[Optional[Vg], Tuple[str, ...]]:
     """The VG, or None and what is wrong with the metadata areas."""
     mdas = [read_mda(disk, area) for area in label.mdas]
-    warnings = list(label.warnings)
-    for mda in mdas:
-        warnings.extend(mda.warnings)
+    warnings = [*label.warnings, *(warning for mda in mdas for warning in mda.warnings)]
     readable: List[Vg] = []
     for mda in mdas:
         if mda.text:
@@ -335,19 +333,8 @@ def vg_view(disk: SparseDisk, with_seqno: bool = True) -> Tuple[Any, ...]:
     vg, problems = _committed(disk, label)
     if vg is None:
         return ("PV without VG", label.pv_id, label.ext_flags & USED, problems)
-    return (
-        "VG",
-        vg.pv_id,
-        vg.name,
-        vg.id,
-        vg.seqno if with_seqno else None,
-        vg.status,
-        vg.tags,
-        vg.extent_size,
-        tuple(pv._replace(device="") for pv in vg.pvs),
-        vg.lvs,
-        vg.warnings,
-    )
+    pvs = tuple(pv._replace(device="") for pv in vg.pvs)
+    return ("VG", *vg._replace(seqno=vg.seqno if with_seqno else None, pvs=pvs)[:-2])
 
 
 @lru_cache(maxsize=256)
@@ -360,20 +347,10 @@ def _import(label: Label, mda: Mda) -> Vg:
     body = tree[name]
     if not isinstance(body, dict) or not mda.text.startswith(name.encode()) or not _valid_name(name):
         raise ValueError("the text does not begin with the name of a VG")
-    vg = Vg(
-        label.pv_id,
-        name,
-        body["id"],
-        body["seqno"],
-        tuple(body["status"]),
-        tuple(body.get("tags", ())),
-        body["extent_size"],
-        tuple(_pv(key, pv) for key, pv in body["physical_volumes"].items()),
-        tuple(_lv(key, lv) for key, lv in body.get("logical_volumes", {}).items()),
-        (),
-        label,
-        mda,
-    )
+    pvs = tuple(_pv(key, pv) for key, pv in body["physical_volumes"].items())
+    lvs = tuple(_lv(key, lv) for key, lv in body.get("logical_volumes", {}).items())
+    vg = Vg(label.pv_id, name, body["id"], body["seqno"], tuple(body["status"]), tuple(body.get("tags", ())),
+            body["extent_size"], pvs, lvs, (), label, mda)  # fmt: skip
     for refusal in _refusals(vg):
         raise ValueError(refusal)
     return vg
@@ -385,17 +362,16 @@ def _pv(key: str, body: Dict[str, Any]) -> Pv:
 
 
 def _lv(name: str, body: Dict[str, Any]) -> Lv:
-    segments = tuple(_segment(body[key]) for key in body if re.match(r"segment\d+$", key))
+    segments = tuple(
+        Segment(part["start_extent"], part["extent_count"], part["type"], tuple(part.get("stripes", ())))
+        for part in (body[key] for key in body if re.match(r"segment\d+$", key))
+    )
     if body["segment_count"] != len(segments):
         raise ValueError(f"LV {name} has another number of segments than it says")
     if "creation_time" in body and "creation_host" not in body:
         raise ValueError(f"LV {name} has a creation time and no creation host")
     tags = tuple(body.get("tags", ()))
     return Lv(name, body["id"], tuple(body["status"]), tags, segments, body.get("creation_time", 0))
-
-
-def _segment(body: Dict[str, Any]) -> Segment:
-    return Segment(body["start_extent"], body["extent_count"], body["type"], tuple(body.get("stripes", ())))
 
 
 def _valid_name(name: str) -> bool:

@@ -2,13 +2,14 @@
 """A disk before and after a resignature, and the judgement on it: the same SR under new ids."""
 
 import re
+from contextlib import ExitStack
 from typing import Optional
 
 from kit import reader
 from kit.build_volumes import noise
 from kit.lvmreader import dashed
 from kit.sparse import SparseDisk
-from relvmoiscsi import engine
+from relvmoiscsi import engine, procedure
 from relvmoiscsi.formats.identity import IdMap
 
 
@@ -21,6 +22,27 @@ def entropy_of(seed=0):
         return noise(length, f"{seed} {len(drawn)}")
 
     return entropy
+
+
+class Silent(procedure.Voice):
+    """Agrees to everything and says nothing, as the driver does."""
+
+    def agrees_to_settle(self, mark, take_back, problem):
+        pass
+
+    def agrees_to(self, prepared):
+        return True
+
+    def locks(self, run):
+        return ExitStack()
+
+    def copying(self, done, total):
+        pass
+
+    reading_back = copying
+
+    def has_settled(self, mark, result):
+        pass
 
 
 class Outcome:

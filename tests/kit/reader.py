@@ -34,7 +34,7 @@ from .lvmreader import (  # noqa: F401  (what tests want is all to be had from h
     read_vg,
     vg_view,
 )
-from .sparse import SparseDisk, join
+from .sparse import SparseDisk, join, on_device
 
 VG_PREFIX = "VG_XenStorage-"
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -136,11 +136,8 @@ class Sr(NamedTuple):
     @property
     def problems(self) -> Tuple[str, ...]:
         """Everything LVM, sm or vhd-util would complain about."""
-        found = list(self.vg.warnings)
-        parts: List[Any] = [self.mgt] if self.mgt else []
-        for part in parts + list(self.vhds) + list(self.qcow2s):
-            found.extend(part.problems)
-        return tuple(found) + tuple(_link_problems(self))
+        parts = [*([self.mgt] if self.mgt else []), *self.vhds, *self.qcow2s]
+        return (*self.vg.warnings, *(text for part in parts for text in part.problems), *_link_problems(self))
 
 
 # -- LV contents ----------------------------------------------------------------------------------------------------
@@ -148,14 +145,8 @@ class Sr(NamedTuple):
 
 def device_ranges(vg: Vg, lv: Lv, offset: int, length: int) -> List[Range]:
     """Where bytes [offset, offset + length) of a linear LV lie on the device."""
-    size = vg.extent_bytes
-    found: List[Range] = []
-    for segment in lv.segments:
-        start = segment.start_extent * size
-        low = max(offset, start)
-        high = min(offset + length, start + segment.extent_count * size)
-        if low < high:
-            found.append(Range(vg.pe_start_bytes + segment.first_pe * size + low - start, high - low))
+    segments = ((segment.extent_count, segment.first_pe) for segment in lv.segments)
+    found = on_device(segments, vg.pe_start_bytes, vg.extent_bytes, Range(offset, length))
     assert sum(item.length for item in found) == length, f"{length} bytes at {offset} are not in {lv.name}"
     return found
 
@@ -177,9 +168,6 @@ class _Volume:
         """The bytes there; what lies past the end is missing."""
         return lv_bytes(self.disk, self.vg, self.lv, offset, max(0, min(length, self.size - offset)))
 
-    def ranges(self, offset: int, length: int) -> List[Range]:
-        return device_ranges(self.vg, self.lv, offset, length)
-
 
 # -- the SR ---------------------------------------------------------------------------------------------------------
 
@@ -199,28 +187,20 @@ def read_sr(disk: SparseDisk) -> Optional[Sr]:
         vg.name[len(VG_PREFIX) :],
         vg,
         mgts[0],
-        tuple(kinds.get("vhd", ())),
-        tuple(kinds.get("qcow2", ())),
-        tuple(kinds.get("raw", ())),
-        tuple(kinds.get("cbt", ())),
-        tuple(kinds.get("journal", ())),
-        tuple(kinds.get("other", ())),
+        *(tuple(kinds.get(kind, ())) for kind in ("vhd", "qcow2", "raw", "cbt", "journal", "other")),
     )
 
 
 def kind_of(lv_name: str) -> str:
     """mgt, vhd, raw, qcow2, cbt, journal or other, by the name as sm tells them apart."""
-    if lv_name == "MGT":
-        return "mgt"
-    for kind, pattern in (
-        ("vhd", "VHD-(OLD_)?{}$"),
-        ("qcow2", "QCOW2-(OLD_)?{}$"),
-        ("raw", "LV-(OLD_)?{}$"),
-        ("cbt", r"{}\.cbtlog$"),
-    ):
-        if re.match(pattern.format(UUID), lv_name):
-            return kind
-    return "journal" if _JOURNAL.match(lv_name) else "other"
+    return next((kind for kind, pattern in _KINDS if pattern.match(lv_name)), "other")
+
+
+_DISK = "-(OLD_)?" + UUID + "$"
+_KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
+    ("mgt", "MGT$"), ("vhd", "VHD" + _DISK), ("qcow2", "QCOW2" + _DISK), ("raw", "LV" + _DISK),
+    ("cbt", UUID + r"\.cbtlog$"), ("journal", _JOURNAL.pattern),
+)]  # fmt: skip
 
 
 def _linear(lv: Lv) -> bool:
@@ -285,31 +265,16 @@ def _read_mgt(volume: _Volume) -> Mgt:
     problems = [] if length % 1024 == 0 and 2048 <= length <= volume.size else [f"MGT length is {length}"]
     records = [_record(volume.at(start, 1024), start) for start in range(2048, min(length, volume.size), 1024)]
     problems.extend(f"MGT record at {record.offset} has no uuid" for record in records if not record.uuid)
-    return Mgt(
-        length,
-        int(fields[2]),
-        int(fields[3]),
-        _tag(head[512:1024], "uuid"),
-        _tag(head[1024:1536], "name_label"),
-        _tag(head[1536:2048], "name_description"),
-        _tag(head[512:1024], "allocation"),
-        tuple(records),
-        tuple(problems),
-    )
+    facts = (_tag(head[512:1024], "uuid"), _tag(head[1024:1536], "name_label"), _tag(head[1536:], "name_description"))
+    allocation = _tag(head[512:1024], "allocation")
+    return Mgt(length, int(fields[2]), int(fields[3]), *facts, allocation, tuple(records), tuple(problems))
 
 
 @lru_cache(maxsize=4096)
 def _record(data: bytes, offset: int) -> VdiRecord:
-    return VdiRecord(
-        offset,
-        _tag(data, "uuid"),
-        _tag(data, "name_label"),
-        _tag(data, "name_description"),
-        _tag(data, "snapshot_of"),
-        _tag(data, "vdi_type"),
-        _tag(data, "deleted") == "1",
-        tuple((_text(tag), _text(value)) for tag, value in re.findall(rb"<(\w+)>([^<]*)</\1>", data)),
-    )
+    texts = (_tag(data, tag) for tag in ("uuid", "name_label", "name_description", "snapshot_of", "vdi_type"))
+    fields = tuple((_text(tag), _text(value)) for tag, value in re.findall(rb"<(\w+)>([^<]*)</\1>", data))
+    return VdiRecord(offset, *texts, _tag(data, "deleted") == "1", fields)
 
 
 def _tag(data: bytes, tag: str) -> str:
@@ -335,23 +300,13 @@ def _read_vhd(volume: _Volume) -> Vhd:
     _, _, table_at, _, entries, _, _, prt_uuid, _, _, parent_name = _HEADER.unpack_from(header)
     locators = tuple(_locators(volume, header))
     end = end_footer(first, volume.at(volume.size - 512, 512))
-    problems = list(_footer_problems(first, end))
-    problems.extend(_header_problems(header, disk_type, len(locators)))
-    return Vhd(
-        volume.name,
-        str(uuid.UUID(bytes=footer_uuid)),
-        disk_type,
-        hidden,
-        size,
-        cookie == b"v_poison",
-        table_at,
-        entries,
-        _uuid_text(prt_uuid),
-        dm_target(parent_name.decode("utf-16-be", "replace").rstrip("\0")),
-        locators,
-        end,
-        tuple(f"{volume.name}: {problem}" for problem in problems),
-    )
+    problems = ["the footer at its start is bad"] if not footer_ok(first) else []
+    problems += ["its two footers differ"] if end == "other" else []
+    problems += _header_problems(header, disk_type, len(locators))
+    parent = dm_target(parent_name.decode("utf-16-be", "replace").rstrip("\0"))
+    return Vhd(volume.name, str(uuid.UUID(bytes=footer_uuid)), disk_type, hidden, size, cookie == b"v_poison", table_at,
+               entries, _uuid_text(prt_uuid), parent, locators, end,
+               tuple(f"{volume.name}: {problem}" for problem in problems))  # fmt: skip
 
 
 def end_footer(first: bytes, last: bytes) -> str:
@@ -366,13 +321,6 @@ def end_footer(first: bytes, last: bytes) -> str:
         return "same"
     unsized = [data[:48] + data[60:64] + data[68:] for data in (first, last)]
     return "resized" if unsized[0] == unsized[1] else "other"
-
-
-def _footer_problems(first: bytes, end: str) -> Iterator[str]:
-    if not footer_ok(first):
-        yield "the footer at its start is bad"
-    if end == "other":
-        yield "its two footers differ"
 
 
 def _header_problems(header: bytes, disk_type: int, locators: int) -> Iterator[str]:
@@ -424,15 +372,9 @@ def _read_qcow2(volume: _Volume) -> Qcow2:
     header_length = struct.unpack_from(">I", head, 100)[0] if version == 3 else 72
     extensions = dict(_extensions(head, header_length))
     vate = extensions.get(0x76617465)
-    return Qcow2(
-        volume.name,
-        size,
-        backing if backing_offset else "",
-        extensions.get(0xE2792ACA, b"").decode("ascii", "replace"),
-        vate[0] if vate else None,
-        backing_offset,
-        tuple(problems),
-    )
+    backing_format = extensions.get(0xE2792ACA, b"").decode("ascii", "replace")
+    return Qcow2(volume.name, size, backing if backing_offset else "", backing_format, vate[0] if vate else None,
+                 backing_offset, tuple(problems))  # fmt: skip
 
 
 def _extensions(head: bytes, at: int) -> Iterator[Tuple[int, bytes]]:
@@ -456,56 +398,37 @@ _READERS: Dict[str, Any] = {
 # -- identities -----------------------------------------------------------------------------------------------------
 
 
-def identity_places(disk: SparseDisk) -> Dict[str, List[str]]:
-    """Every identity string that a structure of the disk holds, and where.
+def identities(disk: SparseDisk) -> Set[str]:
+    """Every identity string that a structure of the disk holds.
 
     LVM ids with dashes, UUIDs in lower case, the VG name, and LV names that carry a UUID. Stale texts in the metadata
     ring and guest data are not looked at; `sightings` finds those.
     """
-    places: Dict[str, List[str]] = {}
     sr = read_sr(disk)
-    if sr is None:
-        return places
-    for where, text in _identity_texts(sr):
-        for identity in {text} | set(_UUID_RE.findall(text)):
-            if identity:
-                places.setdefault(identity, []).append(where)
-    return places
+    texts = set(_identity_texts(sr)) if sr else set()
+    return {identity for text in texts for identity in (text, *_UUID_RE.findall(text)) if identity}
 
 
-def identities(disk: SparseDisk) -> Set[str]:
-    """Every identity string that a structure of the disk holds (`identity_places` says where)."""
-    return set(identity_places(disk))
-
-
-def _identity_texts(sr: Sr) -> Iterator[Tuple[str, str]]:
-    yield "label", sr.vg.pv_id
-    yield "VG id", sr.vg.id
-    yield "VG name", sr.vg.name
-    for pv in sr.vg.pvs:
-        yield pv.key, pv.id
+def _identity_texts(sr: Sr) -> Iterator[str]:
+    yield from (sr.vg.pv_id, sr.vg.id, sr.vg.name)
+    yield from (pv.id for pv in sr.vg.pvs)
     for lv in sr.vg.lvs:
-        yield f"id of {lv.name}", lv.id
-        yield "LV name", lv.name if _UUID_RE.search(lv.name) else ""
+        yield lv.id
+        yield lv.name if _UUID_RE.search(lv.name) else ""
     if sr.mgt:
-        yield "MGT SR", sr.mgt.sr_uuid
+        yield sr.mgt.sr_uuid
         for record in sr.mgt.records:
-            where = f"MGT record at {record.offset}"
-            yield where, record.uuid
-            yield where, record.snapshot_of if _UUID_RE.match(record.snapshot_of) else ""
+            yield record.uuid
+            yield record.snapshot_of if _UUID_RE.match(record.snapshot_of) else ""
     for vhd in sr.vhds:
-        for target in (vhd.parent,) + tuple(item.target for item in vhd.locators):
-            for name in target:
-                yield f"parent of {vhd.name}", name
+        yield from vhd.parent
+        yield from (name for item in vhd.locators for name in item.target)
     for image in sr.qcow2s:
-        for name in image.backing.split("/")[2:]:
-            yield f"backing file of {image.name}", name
+        yield from image.backing.split("/")[2:]
     for log in sr.cbts:
-        yield f"parent in {log.name}", log.parent
-        yield f"child in {log.name}", log.child
+        yield from (log.parent, log.child)
     for journal in sr.journals:
-        for found in _UUID_RE.findall(journal.value):
-            yield f"value of {journal.name}", found
+        yield from _UUID_RE.findall(journal.value)
 
 
 def identity_ranges(disk: SparseDisk) -> List[Range]:
@@ -513,11 +436,9 @@ def identity_ranges(disk: SparseDisk) -> List[Range]:
     vg = read_vg(disk)
     found: List[Range] = []
     for lv in vg.lvs if vg else ():
-        volume = _Volume(disk, vg, lv) if vg else None
         finder = _IDENTITY_FINDERS.get(kind_of(lv.name)) if _linear(lv) else None
-        if volume and finder:
-            for offset, length in finder(volume):
-                found.extend(volume.ranges(offset, length))
+        for offset, length in finder(_Volume(disk, vg, lv)) if finder else ():
+            found.extend(device_ranges(vg, lv, offset, length))
     return join(found)
 
 
@@ -543,21 +464,12 @@ def _qcow2_identities(volume: _Volume) -> Iterator[Tuple[int, int]]:
         yield image.backing_offset, len(image.backing.encode("utf-8", "surrogateescape"))
 
 
-def _cbt_identities(volume: _Volume) -> Iterator[Tuple[int, int]]:
-    yield 0, 32
-
-
-def _journal_identities(volume: _Volume) -> Iterator[Tuple[int, int]]:
-    if _read_journal(volume).in_block:
-        yield 0, 512
-
-
 _IDENTITY_FINDERS: Dict[str, Any] = {
     "mgt": _mgt_identities,
     "vhd": _vhd_identities,
     "qcow2": _qcow2_identities,
-    "cbt": _cbt_identities,
-    "journal": _journal_identities,
+    "cbt": lambda _: [(0, 32)],
+    "journal": lambda volume: [(0, 512)] if _read_journal(volume).in_block else [],
 }
 
 
@@ -590,7 +502,7 @@ def essence(disk: SparseDisk) -> Tuple[Any, ...]:
     sr = read_sr(disk)
     if sr is None:
         return vg_view(disk, with_seqno=False)
-    return (vg_view(disk, with_seqno=False), sr.uuid, sr._replace(vg=None))  # type: ignore[arg-type]
+    return (vg_view(disk, with_seqno=False), sr.uuid, sr._replace(vg=None))
 
 
 def renamed(value: Any, names: Mapping[str, str]) -> Any:

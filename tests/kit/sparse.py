@@ -10,21 +10,7 @@ import errno
 import hashlib
 import os
 from bisect import bisect_right
-from typing import (
-    Any,
-    Callable,
-    Container,
-    Dict,
-    FrozenSet,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Container, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range
 from relvmoiscsi.errors import Place, Truncated
@@ -57,7 +43,7 @@ class _Table(Dict[int, bytes]):
 
     __eq__ = object.__eq__
     __ne__ = object.__ne__
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
 
 class Content(NamedTuple):
@@ -65,7 +51,7 @@ class Content(NamedTuple):
 
     size_bytes: int
     table: Dict[int, bytes]
-    pages: FrozenSet[Tuple[int, bytes]]
+    pages: frozenset  #: of (index, bytes)
 
 
 class SparseDisk(Device):
@@ -110,20 +96,11 @@ class SparseDisk(Device):
     # -- counters ---------------------------------------------------------------------------------------------------
 
     def reset_counters(self) -> None:
-        self.read_batches = self.reads = self.bytes_read = 0
-        self.write_batches = self.writes = self.bytes_written = 0
-        self.flushes = 0
+        for name in Counters._fields:
+            setattr(self, name, 0)
 
     def counters(self) -> Counters:
-        return Counters(
-            self.read_batches,
-            self.reads,
-            self.bytes_read,
-            self.write_batches,
-            self.writes,
-            self.bytes_written,
-            self.flushes,
-        )
+        return Counters(*(getattr(self, name) for name in Counters._fields))
 
     # -- contents, for tests: any alignment, not counted ------------------------------------------------------------
 
@@ -235,7 +212,7 @@ class SparseDisk(Device):
             return NotImplemented
         return self.size_bytes == other.size_bytes and next(self._pages_unlike(other), None) is None
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def differences(self, other: "SparseDisk") -> List[Range]:
         """Where two disks of one size differ: whole sectors of 512 bytes, neighbours joined, in order."""
@@ -373,6 +350,19 @@ def check_chunks(device: Device, chunks: Sequence[Chunk]) -> None:
         assert reached <= chunk.offset, f"chunk at {chunk.offset} overlaps another that ends at {reached}"
         assert chunk.end <= device.size_bytes, f"chunk ends at {chunk.end}, the disk at {device.size_bytes}"
         reached = chunk.end
+
+
+def on_device(segments: Iterable[Tuple[int, int]], start: int, extent_size: int, wanted: Range) -> List[Range]:
+    """Where bytes of a linear volume lie, of segments of (extent_count, first_pe); `start` is that of extent 0."""
+    found: List[Range] = []
+    reached = 0
+    for count, first in segments:
+        end = reached + count * extent_size
+        low, high = max(wanted.offset, reached), min(wanted.end, end)
+        if low < high:
+            found.append(Range(start + first * extent_size + low - reached, high - low))
+        reached = end
+    return found
 
 
 def join(ranges: Iterable[Range]) -> List[Range]:

@@ -6,11 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from kit import builder
-from kit.reader import (
-    layout_of,
-    lv_bytes,
-    read_sr,
-)
+from kit.reader import layout_of, lv_bytes, read_sr
 
 LUNS = {
     "one_vhd": builder.one_vhd,

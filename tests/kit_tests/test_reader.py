@@ -4,15 +4,7 @@
 import pytest
 
 from kit import builder
-from kit.reader import (
-    essence,
-    identities,
-    layout_of,
-    read_sr,
-    renamed,
-    same_guest,
-    sightings,
-)
+from kit.reader import essence, identities, layout_of, read_sr, renamed, same_guest, sightings
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Range
 

@@ -56,22 +56,22 @@ def test_copies_have_the_same_content_if_they_hold_the_same_bytes(before, one, o
 
 
 @pytest.mark.parametrize(
-    "block_size, chunks",
+    "block_size, places",  # of the chunks: offset and length
     [
-        (512, [Chunk(1, b"x" * 512)]),
-        (512, [Chunk(0, b"x" * 511)]),
-        (512, [Chunk(0, b"")]),
-        (4096, [Chunk(512, b"x" * 4096)]),
-        (4096, [Chunk(0, b"x" * 512)]),
-        (512, [Chunk(SIZE, b"x" * 512)]),
-        (512, [Chunk(1024, b"x" * 512), Chunk(512, b"x" * 1024)]),
+        (512, [(1, 512)]),
+        (512, [(0, 511)]),
+        (512, [(0, 0)]),
+        (4096, [(512, 4096)]),
+        (4096, [(0, 512)]),
+        (512, [(SIZE, 512)]),
+        (512, [(1024, 512), (512, 1024)]),
     ],
 )
-def test_a_write_that_no_disk_would_take_is_a_mistake_of_the_program(block_size, chunks):
+def test_a_write_that_no_disk_would_take_is_a_mistake_of_the_program(block_size, places):
     disk = SparseDisk(SIZE, block_size)
 
     with pytest.raises(AssertionError):
-        disk.write(chunks)
+        disk.write([Chunk(offset, b"x" * length) for offset, length in places])
 
     assert disk == SparseDisk(SIZE)
 

@@ -80,7 +80,7 @@ def flatten(
 
 def guest_blocks(disk: SparseDisk, lv_name: str) -> Tuple[int, Dict[int, bytes]]:
     """Size of the guest's disk, and number to bytes of each block of 2 MiB that is not all zero. Raises ChainError."""
-    layers = _layers(disk, lv_name, None)
+    layers = _layers(disk, lv_name)
     size = layers[0].size
     blocks = ((number, _block(layers, number)[: size - number * BLOCK]) for number in range(-(-size // BLOCK)))
     return size, {number: data for number, data in blocks if data != _ZEROS[: len(data)]}
@@ -122,16 +122,16 @@ def _joined(pieces: Iterable[Tuple[int, bytes]]) -> bytes:
     return bytes(found)
 
 
-def links(disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]] = None) -> Tuple[Link, ...]:
+def links(disk: SparseDisk, lv_name: str) -> Tuple[Link, ...]:
     """The chain of an LV, itself first."""
-    return tuple(Link(layer.lv_name, layer.doubts) for layer in _layers(disk, lv_name, found_as))
+    return tuple(Link(layer.lv_name, layer.doubts) for layer in _layers(disk, lv_name))
 
 
 def guest_bytes(disk: SparseDisk, lv_name: str, offset: int, length: int) -> bytes:
     """Bytes a guest reads; they must lie in one block of 2 MiB."""
     number, start = divmod(offset, BLOCK)
     assert start + length <= BLOCK, (offset, length)
-    return _block(_layers(disk, lv_name, None), number)[start : start + length]
+    return _block(_layers(disk, lv_name), number)[start : start + length]
 
 
 def digest_of_sectors(size: int, sectors: Mapping[int, bytes]) -> Flat:
@@ -149,7 +149,7 @@ def digest_of_sectors(size: int, sectors: Mapping[int, bytes]) -> Flat:
 
 
 def _layers(
-    disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]], grown: Collection[str] = ()
+    disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]] = None, grown: Collection[str] = ()
 ) -> List[_Layer]:
     vg = read_vg(disk)
     if vg is None:
@@ -161,24 +161,17 @@ def _layers(
             raise ChainError(f"{name} is its own ancestor")
         found = (found_as or {}).get(name, name)
         layer = _layer(disk, vg, name, found, found in grown)
-        if layers:
-            layers[-1] = _checked(layers[-1], layer)
+        if layers and layers[-1].prt_uuid != (layer.uuid or bytes(16)):
+            raise ChainError(f"{name} is not the parent of {layers[-1].lv_name} by its footer uuid")
         layers.append(layer)
         name = layer.parent
     return layers
 
 
-def _checked(child: _Layer, parent: _Layer) -> _Layer:
-    if child.prt_uuid != (parent.uuid or bytes(16)):
-        raise ChainError(f"{parent.lv_name} is not the parent of {child.lv_name} by its footer uuid")
-    return child
-
-
-def _layer(disk: SparseDisk, vg: Vg, name: str, found: str, grown: bool = False) -> _Layer:
-    lvs = {lv.name: lv for lv in vg.lvs}
-    if found not in lvs:
+def _layer(disk: SparseDisk, vg: Vg, name: str, found: str, grown: bool) -> _Layer:
+    lv = next((lv for lv in vg.lvs if lv.name == found), None)
+    if lv is None:
         raise ChainError(f"there is no LV {found}")
-    lv = lvs[found]
     size = lv.extents * vg.extent_bytes
 
     def at(offset: int, length: int) -> bytes:
@@ -186,11 +179,8 @@ def _layer(disk: SparseDisk, vg: Vg, name: str, found: str, grown: bool = False)
         return lv_bytes(disk, vg, lv, offset, inside).ljust(length, b"\0")
 
     if kind_of(found) == "raw":
-
-        def data(number: int, offset: int, length: int) -> bytes:
-            return at(number * BLOCK + offset, length)
-
-        return _Layer(name, size, lambda _: _ALL, data, "", b"", b"", ())
+        return _Layer(name, size, lambda _: _ALL, lambda number, *part: at(number * BLOCK + part[0], part[1]), "", b"",
+                      b"", ())  # fmt: skip
     return _vhd_layer(name, 0 if grown else size - SECTOR, at)
 
 
@@ -218,16 +208,7 @@ def _vhd_layer(name: str, footer_at: int, at: Callable[[int, int], bytes]) -> _L
         return at(table[number] * SECTOR + SECTORS // 8 + offset, length)
 
     parent, doubts = _parent(name, header, at) if disk_type == 4 else ("", ())
-    return _Layer(
-        name,
-        size,
-        own,
-        data,
-        parent,
-        header[40:56],
-        footer[68:84],
-        tuple(doubts),
-    )
+    return _Layer(name, size, own, data, parent, header[40:56], footer[68:84], tuple(doubts))
 
 
 def _batmap(at: Callable[[int, int], bytes], header_at: int, entries: int) -> bytes:

@@ -85,21 +85,21 @@ class Volume:
 class Lun:
     """An SR's LUN under work. Use `Lun.read` or `Lun.new`."""
 
-    def __init__(self, disk: SparseDisk, vg: VgText, label_sector: int, area: Range, text: Range) -> None:
-        self.disk, self.vg, self.label_sector, self.area = disk, vg, label_sector, area
+    def __init__(self, disk: SparseDisk, vg: VgText, area: Range, text: Range) -> None:
+        self.disk, self.vg, self.area = disk, vg, area
         self.text = text  #: the committed one, from the start of the area
         self.volumes: Dict[str, Volume] = {}
         self.free: List[int] = []
 
     @classmethod
-    def new(cls, sr_uuid: str, pe_count: int, seed: str = "lun", area: Range = AREA) -> "Lun":
+    def new(cls, sr_uuid: str, pe_count: int, seed: str = "lun") -> "Lun":
         """An SR without a volume, and without a text: see `commit`."""
-        disk = SparseDisk(area.end + pe_count * EXTENT + MIB // 2, name=f"{seed}, built by hand")
+        disk = SparseDisk(AREA.end + pe_count * EXTENT + MIB // 2, name=f"{seed}, built by hand")
         vg = VgText("VG_XenStorage-" + sr_uuid, lvm_id(seed + " vg"), 16, EXTENT // 512, lvm_id(seed + " pv"),
-                    disk.size_bytes // 512, area.end // 512, pe_count, (), "2.03", "Write from lvcreate.")  # fmt: skip
-        label = build_lvm.Label(1, vg.pv_id, disk.size_bytes, area.end, (area,), 2, b"")
+                    disk.size_bytes // 512, AREA.end // 512, pe_count, (), "2.03", "Write from lvcreate.")  # fmt: skip
+        label = build_lvm.Label(1, vg.pv_id, disk.size_bytes, AREA.end, (AREA,), 2, b"")
         disk.poke(512, build_lvm.label_sector(label))
-        lun = cls(disk, vg, 1, area, Range(512, 0))
+        lun = cls(disk, vg, AREA, Range(512, 0))
         lun.free = list(range(pe_count))
         return lun
 
@@ -113,7 +113,7 @@ class Lun:
         longer = disk.grown(disk.size_bytes + room * EXTENT)
         text = VgText(vg.name, vg.id, vg.seqno, vg.extent_size, pv.id, longer.size_bytes // 512, pv.pe_start,
                       pv.pe_count + room, (), "2.03", "Write from lvresize.")  # fmt: skip
-        lun = cls(longer, text, vg.label.sector, area, Range(vg.mda.text_offset, len(vg.mda.text)))
+        lun = cls(longer, text, area, Range(vg.mda.text_offset, len(vg.mda.text)))
         lun._take_over(vg)
         if room:
             lun.commit()

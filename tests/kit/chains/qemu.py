@@ -21,6 +21,7 @@ qcow2-refcount.c (alloc_clusters_noref, update_refcount, qcow2_alloc_refcount_bl
 import struct
 from typing import Dict, List, Optional
 
+from ..build_volumes import Qcow2Spec, qcow2_head
 from .lun import Lun, no_space
 from .qcow2 import PLACE, USED_ONCE, Image, layers_of, span
 
@@ -34,28 +35,18 @@ def make(
     parent: str = "",
     cluster_bits: int = 16,
     hidden: Optional[bool] = False,
-    lazy: bool = False,
 ) -> None:
     """An empty image in a volume that is there: header, table of counts, counts, first table."""
     volume, cluster = lun.volume(name), 1 << cluster_bits
+    backing = f"/dev/{lun.vg_name}/{parent}" if parent else ""
+    vate = None if hidden is None else int(hidden)
+    spec = Qcow2Spec(size, backing, "raw" if parent.startswith("LV-") else "qcow2", vate, "")
     tables = -(-size // (cluster * (cluster // 8)))
     first = -(-tables * 8 // cluster)
-    backing = f"/dev/{lun.vg_name}/{parent}".encode() if parent else b""
-    extensions = _extension(0xE2792ACA, b"raw" if parent.startswith("LV-") else b"qcow2") if parent else b""
-    extensions += _extension(0x6803F857, bytes(48))
-    extensions += _extension(0x76617465, bytes([hidden]) + bytes(7)) if hidden is not None else b""
-    extensions += bytes(8)
-    head = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 3, 112 + len(extensions) if backing else 0, len(backing),
-                       cluster_bits, size, 0, tables, 3 * cluster, cluster, 1, 0, 0)  # fmt: skip
-    head += struct.pack(">QQQIIB7x", 0, int(lazy), 0, 4, 112, 0)
-    volume.write(0, (head + extensions + backing).ljust(cluster, b"\0"))
+    volume.write(0, b"".join(qcow2_head(spec, cluster_bits)).ljust(cluster, b"\0"))
     volume.write(cluster, struct.pack(">Q", 2 * cluster).ljust(cluster, b"\0"))
     volume.write(2 * cluster, struct.pack(f">{3 + first}H", *[1] * (3 + first)).ljust(cluster, b"\0"))
     volume.write(3 * cluster, bytes(first * cluster))
-
-
-def _extension(kind: int, data: bytes) -> bytes:
-    return struct.pack(">II", kind, len(data)) + data.ljust(-(-len(data) // 8) * 8, b"\0")
 
 
 def set_hidden(lun: Lun, name: str, hidden: bool) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SRs with one live VDI and a chain of VHDs under it, as guests and the storage manager make them, by chance.
 
-    chain = random_chain(7)                 the same for the same seed; options fix what chance would choose
+    chain = random_chain(7)                 the same for the same seed; what chance would choose may be fixed
     chain.disk                              a LUN, which the engine resignatures
     chain.flats["VHD-..."]                  what a guest reads through a volume, whoever it is
     chain.leaf, chain.members, chain.snapshots
@@ -13,7 +13,8 @@ Blocks lie on what was there before: nothing is zero that nobody has written.
 
 import random
 from functools import lru_cache, wraps
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from ..build_volumes import MIB, SM_BAT_ENTRIES, MgtSpec, Record, mgt_content, noise, uuids_by_key
 from ..sparse import PAGE, SparseDisk
@@ -27,25 +28,6 @@ from .tapdisk import Tapdisk
 _SNAPSHOT = Record(
     "", "of then", is_a_snapshot=True, snapshot_time="20260101T00:00:00Z", metadata_of_pool="OpaqueRef:NULL"
 )
-
-
-class Options(NamedTuple):
-    """What chance chooses where it is None."""
-
-    depth: Optional[int] = None  #: VHDs from the leaf to the last base
-    blocks: Optional[int] = None  #: of the leaf's disk, in the beginning
-    odd: Optional[bool] = None  #: the first size is no multiple of a block
-    grown: Optional[bool] = None  #: children are larger than their parents, now and then
-    thick: Optional[bool] = None
-    snapshots: Optional[bool] = None  #: some of the bases have one beside the chain
-    empty: Optional[float] = None  #: how often a member has no block
-    busy: Optional[float] = None  #: how many of its blocks a member writes
-    killed: Optional[bool] = None  #: end footers of the leaf, and now and then of a base
-    free: Optional[int] = None  #: extents that the VG has left
-    pieces: Optional[int] = None  #: the longest run of extents
-    stale: bool = True  #: what nobody has written is not zero
-    bat_entries: int = SM_BAT_ENTRIES
-    record: Optional[bool] = None  #: the leaf has one in MGT
 
 
 class Chain(NamedTuple):
@@ -75,37 +57,43 @@ def made_once(make: Callable[..., Chain]) -> Callable[..., Chain]:
 
 
 @made_once
-def random_chain(seed: Union[int, str], **options: Any) -> Chain:
-    """An SR by chance. `options` are the fields of `Options`."""
+def random_chain(seed: Union[int, str], **fixed: Any) -> Chain:
+    """An SR by chance. What is `fixed` is named as `_by_chance` names it."""
     dice = random.Random(f"chain {seed}")
-    return _Life(dice, _chosen(Options(**options), dice)).run()
+    return _Life(dice, chosen(fixed, _by_chance(fixed.get("depth"), dice))).run()
 
 
-def _chosen(options: Options, dice: random.Random) -> Options:
-    depth = dice.choice((1, 2, 2, 3, 3, 4, 4, 5, 6, 6, dice.randint(7, 30)))
-    depth = depth if options.depth is None else options.depth
-    chance = Options(
-        depth,
-        dice.choice((4, 6, 8) if depth > 6 else (4, 4, 6, 8, 8, 12, 16, 32)),
-        dice.random() < 0.25,
-        dice.random() < 0.4,
-        dice.random() < 0.6,
-        dice.random() < 0.7,
-        dice.choice((0.0, 0.2, 0.2, 0.5)),
-        dice.choice((0.1, 0.3, 0.6, 1.0)) / (3 if depth > 6 else 1),
-        dice.random() < 0.5,
-        dice.choice((0, 2, 4, 8, 40, 200)),
-        dice.choice((1, 2, 5, 1000)),
-        record=dice.random() < 0.95,
-    )
-    given = {name: value for name, value in options._asdict().items() if value is not None}
-    return chance._replace(**given)
+def _by_chance(depth: Optional[int], dice: random.Random) -> Dict[str, Any]:
+    chance = dice.choice((1, 2, 2, 3, 3, 4, 4, 5, 6, 6, dice.randint(7, 30)))
+    depth = chance if depth is None else depth
+    return {
+        "depth": depth,  # VHDs from the leaf to the last base
+        "blocks": dice.choice((4, 6, 8) if depth > 6 else (4, 4, 6, 8, 8, 12, 16, 32)),  # of the disk, at first
+        "odd": dice.random() < 0.25,  # the first size is no multiple of a block
+        "grown": dice.random() < 0.4,  # children are larger than their parents, now and then
+        "thick": dice.random() < 0.6,
+        "snapshots": dice.random() < 0.7,  # some of the bases have one beside the chain
+        "empty": dice.choice((0.0, 0.2, 0.2, 0.5)),  # how often a member has no block
+        "busy": dice.choice((0.1, 0.3, 0.6, 1.0)) / (3 if depth > 6 else 1),  # how many of its blocks a member writes
+        "killed": dice.random() < 0.5,  # end footers of the leaf, and now and then of a base
+        "free": dice.choice((0, 2, 4, 8, 40, 200)),  # extents that the VG has left
+        "pieces": dice.choice((1, 2, 5, 1000)),  # the longest run of extents
+        "record": dice.random() < 0.95,  # the leaf has one in MGT
+        "stale": True,  # what nobody has written is not zero
+        "bat_entries": SM_BAT_ENTRIES,
+    }
+
+
+def chosen(fixed: Mapping[str, Any], chance: Mapping[str, Any]) -> SimpleNamespace:
+    """What is fixed, and of all else what chance has chosen."""
+    assert not set(fixed) - set(chance), fixed
+    return SimpleNamespace(**{**chance, **{name: value for name, value in fixed.items() if value is not None}})
 
 
 class _Life:
     """An SR, from its first VDI on."""
 
-    def __init__(self, dice: random.Random, options: Options) -> None:
+    def __init__(self, dice: random.Random, options: SimpleNamespace) -> None:
         self.dice, self.options, self.writer = dice, options, Writer(dice)
         self.seed = f"{dice.getrandbits(64):x}"
         self.uuids = uuids_by_key(["sr", "leaf"], self.seed)
@@ -124,7 +112,7 @@ class _Life:
         options = self.options
         self.lun.create("MGT", EXTENT)
         self._first()
-        while len(self.members) + 1 < (options.depth or 1):
+        while len(self.members) + 1 < options.depth:
             self._a_day()
             self._snapshot()
         self._a_day()
@@ -132,18 +120,32 @@ class _Life:
         self.flats[self.leaf] = self.guest.flat()
         self._write_mgt()
         return Chain(self._packed(), self.uuids["sr"], self.leaf, (self.leaf, *self.members[::-1]),
-                     tuple(self.snapshots), self.flats, bool(options.thick), options.free or 0,
+                     tuple(self.snapshots), self.flats, options.thick, options.free,
                      "; ".join(self.story))  # fmt: skip
+
+    def base_copy(self, name: str, vdi_type: str = "vhd") -> None:
+        """The disk as it is now is a base of this name."""
+        self.flats[name] = self.guest.flat()
+        self.members.append(name)
+        uuid = name.split("-", 1)[1]
+        self.records.append(Record(uuid, "base copy", vdi_type=vdi_type, read_only=True, managed=False))
+
+    def shown_copy(self, name: str, vdi_type: str = "vhd") -> None:
+        """And a snapshot of this name, which the pool shows."""
+        self.flats[name] = self.guest.flat()
+        self.snapshots.append(name)
+        uuid = name.split("-", 1)[1]
+        self.records.append(_SNAPSHOT._replace(uuid=uuid, snapshot_of=self.uuids["leaf"], vdi_type=vdi_type))
 
     # what happens
 
     def _first(self) -> None:
-        size = (self.options.blocks or 1) * BLOCK
+        size = self.options.blocks * BLOCK
         if self.options.odd:
             less = (deficit for deficit in (BLOCK - SECTOR, MIB, 8 * SECTOR) if _has_room(size, deficit))
             size -= self.dice.choice((SECTOR, *less))
         self._soil(size)
-        sm.create(self.lun, self.leaf, size, self._footer(), bool(self.options.thick), self.options.bat_entries)
+        sm.create(self.lun, self.leaf, size, self._footer(), self.options.thick, self.options.bat_entries)
         self.guest = Guest(size)
         self.story.append(f"disk of {size} bytes on a {'thick' if self.options.thick else 'thin'} SR")
         if self.options.record:
@@ -154,13 +156,13 @@ class _Life:
         dice = self.dice
         if self.options.grown and dice.random() < 0.5:
             self._grow()
-        if dice.random() < (self.options.empty or 0):
+        if dice.random() < self.options.empty:
             self.story.append("nothing written")
             return
         self._soil(self.guest.size)
         disk = Tapdisk(sm.attach(self.lun, self.leaf))
         count = -(-self.guest.size // BLOCK)
-        chosen = dice.sample(range(count), max(1, round(count * (self.options.busy or 0))))
+        chosen = dice.sample(range(count), max(1, round(count * self.options.busy)))
         for block in chosen:
             for sector, data in self.writer.to_block(block, self.guest.size):
                 self.guest.write(sector, data)
@@ -172,24 +174,20 @@ class _Life:
         size = -(-self.guest.size // BLOCK) * BLOCK + self.dice.choice((0, 1, 1, 2)) * BLOCK
         if self.guest.size < size <= self.options.bat_entries * BLOCK:
             self._soil(size)
-            sm.grow(self.lun, self.leaf, size, bool(self.options.thick))
+            sm.grow(self.lun, self.leaf, size, self.options.thick)
             self.guest.grow(size)
             self.story.append(f"grown to {size} bytes")
 
     def _snapshot(self) -> None:
         number = len(self.members)
         base, copy = list(uuids_by_key([f"base {number}", f"snapshot {number}"], self.seed).values())
-        kept = bool(self.options.snapshots) and self.dice.random() < 0.6
+        kept = self.options.snapshots and self.dice.random() < 0.6
         self._soil(self.guest.size)
         sm.snapshot(self.lun, self.leaf, "VHD-" + base, self._footer(), "VHD-" + copy if kept else "",
-                    self._footer(), bool(self.options.thick))  # fmt: skip
-        self.flats["VHD-" + base] = self.guest.flat()
-        self.members.append("VHD-" + base)
-        self.records.append(Record(base, "base copy", read_only=True, managed=False))
+                    self._footer(), self.options.thick)  # fmt: skip
+        self.base_copy("VHD-" + base)
         if kept:
-            self.flats["VHD-" + copy] = self.guest.flat()
-            self.snapshots.append("VHD-" + copy)
-            self.records.append(_SNAPSHOT._replace(uuid=copy, snapshot_of=self.uuids["leaf"]))
+            self.shown_copy("VHD-" + copy)
         self.story.append("snapshot" if kept else "snapshot, deleted")
 
     def _evening(self) -> None:
@@ -222,7 +220,7 @@ class _Life:
 
     def _packed(self) -> SparseDisk:
         """The same volumes on a LUN just large enough, their extents in pieces in any order."""
-        lun, free = self.lun, self.options.free or 0
+        lun, free = self.lun, self.options.free
         self._soil(0)
         olds = [extent for volume in lun.volumes.values() for extent in volume.extents] + lun.free[:free]
         found = Lun.new(self.uuids["sr"], len(olds), self.seed)
@@ -242,7 +240,7 @@ class _Life:
         runs: List[List[int]] = []
         while sum(map(len, runs)) < count:
             start = sum(map(len, runs))
-            runs.append(list(range(start, min(count, start + self.dice.randint(1, self.options.pieces or 1)))))
+            runs.append(list(range(start, min(count, start + self.dice.randint(1, self.options.pieces)))))
         self.dice.shuffle(runs)
         return [extent for run in runs for extent in run]
 

@@ -1,77 +1,53 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SRs with one live VDI and a chain of QCOW2 images under it, by chance; as `random_chain` has them of VHDs.
 
-    chain = random_qcow2(7)                 the same for the same seed; options fix what chance would choose
+    chain = random_qcow2(7)                 the same for the same seed; what chance would choose may be fixed
 
 Clusters of several sizes, disks that have grown, zeros over data, images without any, leaked clusters, a raw base,
 volumes in pieces on extents that were not empty, thick ones and thin ones, hardly any free extents.
 """
 
 import random
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Dict, Optional, Union
 
 from ..build_volumes import Record, uuids_by_key
-from . import random_chain
 from .guest import Guest, Writer
 from .lun import EXTENT
 from .qemu import Qemu, make, set_hidden, set_size
-from .random_chain import _SNAPSHOT, Chain, _Life, made_once
-
-
-class Options(NamedTuple):
-    """What chance chooses where it is None."""
-
-    depth: Optional[int] = None  #: images from the leaf to the last base
-    clusters: Optional[int] = None  #: of the leaf's disk, in the beginning
-    bits: Optional[int] = None  #: of a cluster's size
-    mixed: Optional[bool] = None  #: images have clusters of other sizes
-    odd: Optional[bool] = None  #: the first size is no multiple of a cluster
-    grown: Optional[bool] = None
-    thick: Optional[bool] = None
-    snapshots: Optional[bool] = None
-    empty: Optional[float] = None  #: how often an image has no cluster
-    busy: Optional[float] = None  #: how many of its clusters an image writes
-    full: Optional[bool] = None  #: the base is written completely
-    zeros: Optional[float] = None  #: how many of the written ones are zeroed
-    leaks: Optional[int] = None
-    raw: Optional[bool] = None  #: the last base is a raw volume
-    free: Optional[int] = None  #: extents that the VG has left
-    pieces: Optional[int] = None  #: the longest run of extents
-    stale: bool = True
+from .random_chain import Chain, _Life, chosen, made_once
 
 
 @made_once
-def random_qcow2(seed: Union[int, str], **options: Any) -> Chain:
-    """An SR by chance. `options` are the fields of `Options`."""
+def random_qcow2(seed: Union[int, str], **fixed: Any) -> Chain:
+    """An SR by chance. What is `fixed` is named as `_by_chance` names it."""
     dice = random.Random(f"qcow2 {seed}")
-    return _Qcow2Life(dice, _chosen(Options(**options), dice)).run()
+    return _Qcow2Life(dice, chosen(fixed, _by_chance(fixed.get("depth"), fixed.get("bits"), dice))).run()
 
 
-def _chosen(options: Options, dice: random.Random) -> Options:
-    depth = dice.choice((2, 2, 2, 3, 3, 4, 5, 6, dice.randint(7, 30)))
-    depth = depth if options.depth is None else options.depth
-    bits = dice.choice((12, 12, 14, 16, 16, 16))
-    bits = bits if options.bits is None else options.bits
-    chance = Options(
-        depth,
-        dice.choice((40, 64, 100, 150)) if bits >= 16 else dice.choice((500, 1024, 1300, 2600)),
-        bits,
-        dice.random() < 0.2,
-        dice.random() < 0.25,
-        dice.random() < 0.4,
-        dice.random() < 0.6,
-        dice.random() < 0.6,
-        dice.choice((0.0, 0.2, 0.2, 0.5)),
-        dice.choice((0.02, 0.1, 0.3, 0.7, 1.0)) / (3 if depth > 6 else 1),
-        dice.random() < 0.3,
-        dice.choice((0.0, 0.1, 0.4)),
-        dice.choice((0, 0, 3, 20)),
-        dice.random() < 0.2,
-        dice.choice((4, 8, 40)),
-        dice.choice((1, 2, 5, 1000)),
-    )
-    given = {name: value for name, value in options._asdict().items() if value is not None}
-    return chance._replace(**given)
+def _by_chance(depth: Optional[int], bits: Optional[int], dice: random.Random) -> Dict[str, Any]:
+    chance = dice.choice((2, 2, 2, 3, 3, 4, 5, 6, dice.randint(7, 30)))
+    depth = chance if depth is None else depth
+    chance = dice.choice((12, 12, 14, 16, 16, 16))
+    bits = chance if bits is None else bits
+    return {
+        "depth": depth,  # images from the leaf to the last base
+        "clusters": dice.choice((40, 64, 100, 150) if bits >= 16 else (500, 1024, 1300, 2600)),  # of the disk, at first
+        "bits": bits,  # of a cluster's size
+        "mixed": dice.random() < 0.2,  # images have clusters of other sizes
+        "odd": dice.random() < 0.25,  # the first size is no multiple of a cluster
+        "grown": dice.random() < 0.4,
+        "thick": dice.random() < 0.6,
+        "snapshots": dice.random() < 0.6,
+        "empty": dice.choice((0.0, 0.2, 0.2, 0.5)),  # how often an image has no cluster
+        "busy": dice.choice((0.02, 0.1, 0.3, 0.7, 1.0)) / (3 if depth > 6 else 1),  # how many of them an image writes
+        "full": dice.random() < 0.3,  # the base is written completely
+        "zeros": dice.choice((0.0, 0.1, 0.4)),  # how many of the written ones are zeroed
+        "leaks": dice.choice((0, 0, 3, 20)),
+        "raw": dice.random() < 0.2,  # the last base is a raw volume
+        "free": dice.choice((4, 8, 40)),  # extents that the VG has left
+        "pieces": dice.choice((1, 2, 5, 1000)),  # the longest run of extents
+        "stale": True,
+    }
 
 
 def volume_size(size: int, cluster: int) -> int:
@@ -89,32 +65,17 @@ class _Qcow2Life(_Life):
     """An SR, from its first VDI on. What is of extents and of MGT is as it is with VHDs."""
 
     def __init__(self, dice: random.Random, options: Any) -> None:
-        super().__init__(dice, random_chain.Options(free=options.free, pieces=options.pieces, stale=options.stale,
-                                                    thick=options.thick))  # fmt: skip
-        self.wish: Options = options
+        super().__init__(dice, options)
         self.leaf = "QCOW2-" + self.uuids["leaf"]
-        self.bits = options.bits or 16
+        self.bits = options.bits
 
-    def run(self) -> Chain:
-        self.lun.create("MGT", EXTENT)
-        self._begin()
-        while len(self.members) + 1 < (self.wish.depth or 1):
-            self._work()
-            self._take_snapshot()
-        self._work()
-        self.flats[self.leaf] = self.guest.flat()
-        self._write_mgt()
-        return Chain(self._packed(), self.uuids["sr"], self.leaf, (self.leaf, *self.members[::-1]),
-                     tuple(self.snapshots), self.flats, bool(self.wish.thick), self.wish.free or 0,
-                     "; ".join(self.story))  # fmt: skip
-
-    def _begin(self) -> None:
-        size = (self.wish.clusters or 1) << self.bits
-        if self.wish.odd:
+    def _first(self) -> None:
+        size = self.options.clusters << self.bits
+        if self.options.odd:
             size -= self.dice.choice((512, 1 << self.bits - 1, (1 << self.bits) - 512))
         self.guest = Guest(size)
         self.records.append(Record(self.uuids["leaf"], "the disk", vdi_type="qcow2"))
-        if self.wish.raw and (self.wish.depth or 1) > 1:
+        if self.options.raw and self.options.depth > 1:
             self._begin_raw(-(-size // EXTENT) * EXTENT)
             return
         self._soil(size)
@@ -132,9 +93,7 @@ class _Qcow2Life(_Life):
         volume.tags = ("hidden",)
         self.guest = Guest(size)
         self.guest.write(0, data)
-        self.flats["LV-" + base] = self.guest.flat()
-        self.members.append("LV-" + base)
-        self.records.append(Record(base, "base copy", vdi_type="aio", read_only=True, managed=False))
+        self.base_copy("LV-" + base, "aio")
         self.lun.create(self.leaf, self._volume_size(size))
         make(self.lun, self.leaf, size, "LV-" + base, self.bits)
         self.story.append(f"raw base of {size} bytes, clusters of {1 << self.bits}")
@@ -142,25 +101,25 @@ class _Qcow2Life(_Life):
     def _volume_size(self, size: int) -> int:
         return volume_size(size, 1 << self.bits)
 
-    def _work(self) -> None:
+    def _a_day(self) -> None:
         dice = self.dice
-        if self.wish.grown and dice.random() < 0.5:
-            self._grow_disk()
-        if dice.random() < (self.wish.empty or 0):
+        if self.options.grown and dice.random() < 0.5:
+            self._grow()
+        if dice.random() < self.options.empty:
             self.story.append("nothing written")
             return
         disk = Qemu(self.lun, self.leaf)
-        for _ in range(dice.randint(0, self.wish.leaks or 0)):
+        for _ in range(dice.randint(0, self.options.leaks)):
             self._try(disk.leak)
-        whole = self.wish.full and not self.members
-        count = disk.clusters if whole else max(1, round(disk.clusters * (self.wish.busy or 0)))
+        whole = self.options.full and not self.members
+        count = disk.clusters if whole else max(1, round(disk.clusters * self.options.busy))
         left = count
         while left > 0:
             start = dice.randrange(disk.clusters)
             row = min(dice.choice((1, 1, 2, 5, 16, 40)), disk.clusters - start, left)
             self._write(disk, start, row)
             left -= row
-        for _ in range(round(count * (self.wish.zeros or 0))):
+        for _ in range(round(count * self.options.zeros)):
             self._zero(disk, dice.randrange(disk.clusters))
         self.story.append(f"{count} clusters written")
 
@@ -170,25 +129,24 @@ class _Qcow2Life(_Life):
         if self.dice.random() < 0.5 and end - first > 1024:
             first += 512 * self.dice.randrange(1, min(cluster // 512, (end - first) // 512))
         data = self.writer.data((end - first) // 512)
-        if self._try(lambda: disk.write(first, data)):
-            self.guest.write(first // 512, data)
+        self._try(lambda: disk.write(first, data))
+        self.guest.write(first // 512, data)
 
     def _zero(self, disk: Qemu, number: int) -> None:
         first = number * disk.cluster
         end = min(first + disk.cluster, self.guest.size)
-        if self._try(lambda: disk.zero(number)):
-            self.guest.write(first // 512, bytes(end - first))
+        self._try(lambda: disk.zero(number))
+        self.guest.write(first // 512, bytes(end - first))
 
-    def _try(self, work: Any) -> bool:
+    def _try(self, work: Any) -> None:
         """Leaks take room that SM has not reckoned with."""
         try:
             work()
         except OSError:
             self.lun.resize(self.lun.volume(self.leaf), self.lun.volume(self.leaf).size + EXTENT)
             work()
-        return True
 
-    def _grow_disk(self) -> None:
+    def _grow(self) -> None:
         size = (-(-self.guest.size >> self.bits) + self.dice.choice((1, 7, 40))) << self.bits
         if size <= self.guest.size or -(-size // (1 << 2 * self.bits - 3)) * 8 > 1 << self.bits:
             return
@@ -198,31 +156,30 @@ class _Qcow2Life(_Life):
         self.guest.grow(size)
         self.story.append(f"grown to {size} bytes")
 
-    def _take_snapshot(self) -> None:
+    def _snapshot(self) -> None:
         base = self._new_uuid(f"base {len(self.members)}")
         self.lun.rename(self.lun.volume(self.leaf), "QCOW2-" + base)
         set_hidden(self.lun, "QCOW2-" + base, True)
         self.lun.volume("QCOW2-" + base).writable = False
-        self.flats["QCOW2-" + base] = self.guest.flat()
-        self.members.append("QCOW2-" + base)
-        self.records.append(Record(base, "base copy", vdi_type="qcow2", read_only=True, managed=False))
-        if self.wish.mixed:
+        self.base_copy("QCOW2-" + base, "qcow2")
+        if self.options.mixed:
             self.bits = max(12, min(18, self.bits + self.dice.choice((-2, -1, 0, 1, 2))))
         size = self.guest.size
         self._soil(size)
-        thick = self.wish.thick or self.dice.random() < 0.5
+        thick = self.options.thick or self.dice.random() < 0.5
         self.lun.create(self.leaf, self._volume_size(size) if thick else EXTENT)
         make(self.lun, self.leaf, size, "QCOW2-" + base, self.bits)
         if not thick:
             self.lun.resize(self.lun.volume(self.leaf), self._volume_size(size))
-        if self.wish.snapshots and self.dice.random() < 0.6:
+        if self.options.snapshots and self.dice.random() < 0.6:
             copy = self._new_uuid(f"snapshot {len(self.members)}")
             self.lun.create("QCOW2-" + copy, EXTENT)
             make(self.lun, "QCOW2-" + copy, size, "QCOW2-" + base, self.bits)
-            self.flats["QCOW2-" + copy] = self.guest.flat()
-            self.snapshots.append("QCOW2-" + copy)
-            self.records.append(_SNAPSHOT._replace(uuid=copy, snapshot_of=self.uuids["leaf"], vdi_type="qcow2"))
+            self.shown_copy("QCOW2-" + copy, "qcow2")
         self.story.append("snapshot")
+
+    def _evening(self) -> None:
+        """Nobody crashes."""
 
     def _new_uuid(self, key: str) -> str:
         return uuids_by_key([key], self.seed)[key]

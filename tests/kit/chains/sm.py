@@ -68,23 +68,18 @@ def snapshot(
     copy_name: str = "",
     copy_uuid: Optional[uuid.UUID] = None,
     thick: bool = True,
-    over_empty: bool = True,
 ) -> Vhd:
-    """The leaf becomes a hidden base under another name; a new leaf has its name, and `copy_name` is the snapshot.
-
-    A base without blocks is passed by, and is nobody's parent, unless `over_empty`. Gives the new leaf.
+    """The leaf becomes a hidden base under another name; a new leaf, which it gives, has its name, and `copy_name` is
+    the snapshot.
     """
     volume = lun.volume(name)
     deflate(lun, volume)
     base = Vhd(volume)
     lun.rename(volume, base_name)
-    parent = base
-    while not over_empty and not parent.bat and parent.parent_name:
-        parent = Vhd(lun.volume(parent.parent_name))
     size = calc_size_vhd_lv(base.size) if thick else _empty_size(base.max_bat)
-    leaf = make(lun.create(name, size), base.size, footer_uuid, parent, base.max_bat)
+    leaf = make(lun.create(name, size), base.size, footer_uuid, base, base.max_bat)
     if copy_name and copy_uuid:
-        make(lun.create(copy_name, _empty_size(base.max_bat)), base.size, copy_uuid, parent, base.max_bat)
+        make(lun.create(copy_name, _empty_size(base.max_bat)), base.size, copy_uuid, base, base.max_bat)
     base.set_hidden(True)
     volume.writable = False
     return leaf
@@ -119,7 +114,7 @@ def coalesce(lun: Lun, child_name: str) -> Vhd:
     return parent
 
 
-def coalesce_leaf(lun: Lun, name: str, thick: bool = True) -> Volume:
+def coalesce_leaf(lun: Lun, name: str) -> Volume:
     """Leaf coalesce: the parent takes the place and the name of its only child."""
     parent = coalesce(lun, name)
     volume = parent.volume
@@ -127,8 +122,7 @@ def coalesce_leaf(lun: Lun, name: str, thick: bool = True) -> Volume:
     lun.rename(volume, name)
     parent.set_hidden(False)
     volume.writable = True
-    if thick:
-        inflate(lun, volume, calc_size_vhd_lv(parent.size))
+    inflate(lun, volume, calc_size_vhd_lv(parent.size))
     return volume
 
 

@@ -24,20 +24,16 @@ from .lun import Volume
 class Tapdisk:
     """A VHD that is open for a guest. Raises NotAVhd."""
 
-    def __init__(self, volume: Volume, strict: bool = True) -> None:
+    def __init__(self, volume: Volume) -> None:
         self.volume = volume
         self.vhd = Vhd(volume)
-        self._end = self.vhd.headers_end
-        self._first_entry = next_entry(self._end)
-        self._end = max([self._end] + [entry + 1 + BLOCK_SECTORS for entry in self.vhd.bat.values()])
-        self._written = strict
-        if strict:
-            volume.write(volume.size - SECTOR, KILLED)
+        self._first_entry = next_entry(self.vhd.headers_end)
+        self._end = self.vhd.data_end
+        volume.write(volume.size - SECTOR, KILLED)
 
     def write(self, sector: int, data: bytes) -> None:
         """The guest writes whole sectors. Raises OSError with ENOSPC; then a part may have been written."""
         assert sector * SECTOR + len(data) <= self.vhd.size, "guests cannot write past the end of their disks"
-        self._written = True
         for piece in pieces_of(sector, data):
             if piece.block not in self.vhd.bat:
                 self._allocate(piece.block)
@@ -78,10 +74,8 @@ class Tapdisk:
             self.volume.write((entry - (PAGE - 1)) * SECTOR, bytes((PAGE - 1) * SECTOR) + b"\xff" * SECTOR)
 
     def close(self) -> None:
-        """Footers and batmap are written, if the guest has written or the footer was destroyed."""
-        if self._written:
-            self.vhd.write_footers()
-            self.vhd.write_batmap()
+        self.vhd.write_footers()
+        self.vhd.write_batmap()
 
     def abandon(self) -> None:
         """The host is gone: no footer at the end, and a batmap that knows nothing of the blocks filled since."""

@@ -48,6 +48,14 @@ class Image:
     def put_footers(self, at, data):
         self.vhd._change_footer(at, data)
 
+    def put_full(self, block):
+        self.vhd.set_full(block)
+        self.vhd.write_batmap()
+
+    def put_beyond_the_checksum(self):
+        self.put(MAP + 512, b"\x80")
+        self.vhd.set_entry(4096, FIRST + 2 * SLOT)
+
     def put_header(self, at, data):
         header = self.vhd.header
         self.put(SECTOR, with_sum(header[:at] + data + header[at + len(data) :], 36))
@@ -59,25 +67,6 @@ def test_what_tapdisk_wrote_is_right_and_dense():
     assert found.problems == () and found.dense and found.above_formula == 0
     assert (found.allocated, found.unallocated, found.dead_bytes, found.size) == (2, 1, 0, SIZE)
     assert found.full_bytes == (FIRST - 7 + 3 * SLOT + 1) * SECTOR
-
-
-def damage_bitmap(image):
-    image.vhd.write_bitmap(2, run_bits(0, 2049))
-
-
-def damage_full(image):
-    image.vhd.set_full(0)
-    image.vhd.write_batmap()
-
-
-def damage_batmap_of_nothing(image):
-    image.vhd.set_full(1)
-    image.vhd.write_batmap()
-
-
-def damage_beyond_the_checksum(image):
-    image.put(MAP + 512, b"\x80")
-    image.vhd.set_entry(4096, FIRST + 2 * SLOT)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +82,11 @@ def damage_beyond_the_checksum(image):
         (lambda image: image.put_header(40, b"x"), "parent uuid"),
         (lambda image: image.put_header(576, b"MacX"), "locators"),
         (lambda image: image.put(MAP, b"\x01"), "the checksum of its batmap"),
-        (damage_batmap_of_nothing, "calls block 1 full, which is nowhere"),
-        (damage_beyond_the_checksum, "a bit for block 4096, behind what its checksum covers"),
-        (damage_beyond_the_checksum, "block 4096 has a place and is behind the end of the disk"),
-        (damage_full, "calls block 0 full, and its bitmap does not"),
-        (damage_bitmap, "block 2 has sectors behind the end of the disk"),
+        (lambda image: image.put_full(1), "calls block 1 full, which is nowhere"),
+        (Image.put_beyond_the_checksum, "a bit for block 4096, behind what its checksum covers"),
+        (Image.put_beyond_the_checksum, "block 4096 has a place and is behind the end of the disk"),
+        (lambda image: image.put_full(0), "calls block 0 full, and its bitmap does not"),
+        (lambda image: image.vhd.write_bitmap(2, run_bits(0, 2049)), "block 2 has sectors behind the end of the disk"),
         (lambda image: image.vhd.set_entry(1, FIRST + 2 * SLOT + 1), "block 1 at sector 16664 are not on a page"),
         (lambda image: image.vhd.set_entry(1, 8447), "block 1 at sector 8447 lies in the headers"),
         (lambda image: image.vhd.set_entry(1, FIRST + 4096), "block 2 at sector 12559 lies in another block"),
@@ -128,7 +117,7 @@ def dead(request):
     return chain, concatenated(chain)
 
 
-def test_concatenated_extents_pass_at_first(dead):
+def test_concatenated_extents_pass_at_first_and_take_neither_a_full_disk_nor_a_coalesce(dead):
     chain, disk = dead
 
     found = check(disk, chain.leaf)
@@ -136,16 +125,8 @@ def test_concatenated_extents_pass_at_first(dead):
     assert found.problems == () and flatten(disk, chain.leaf) == chain.flats[chain.leaf]
     assert found.dead_bytes > 4 * MIB and found.unallocated > 1
     assert not found.dense and found.above_formula > 0
-
-
-def test_concatenated_extents_do_not_take_a_full_disk(dead):
-    chain, disk = dead
     with pytest.raises(Wrong, match="the guest cannot write block [0-9]+, [0-9] have no place yet: .*No space"):
         fill_completely(disk, chain.leaf)
-
-
-def test_concatenated_extents_do_not_coalesce(dead):
-    chain, disk = dead
     with pytest.raises(Wrong, match="after [0-9]+ new blocks, coalescing fails with -28"):
         sm_cycle(disk, chain.leaf)
 

@@ -8,16 +8,7 @@ import pytest
 
 from kit.build_volumes import MIB, SM_BAT_ENTRIES
 from kit.chains import digest_of_sectors, flatten
-from kit.chains.libvhd import (
-    ALL,
-    KILLED,
-    SECTOR,
-    SLOT,
-    Vhd,
-    make,
-    random_uuid,
-    run_bits,
-)
+from kit.chains.libvhd import ALL, KILLED, SECTOR, SLOT, Vhd, make, random_uuid, run_bits
 from kit.chains.lun import EXTENT, Lun
 from kit.chains.tapdisk import Tapdisk
 

@@ -5,16 +5,10 @@ import struct
 
 import pytest
 
-from kit import chains, golden
+from kit import golden
 from kit.build_volumes import BLOCK, MIB, guest_sector
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
-from kit.chains import (
-    ChainError,
-    digest_of_sectors,
-    flatten,
-    guest_bytes,
-    links,
-)
+from kit.chains import ChainError, digest_of_sectors, flatten, guest_bytes, links
 
 
 def written(key, parent="", sectors=(), **more):
@@ -33,33 +27,25 @@ def poke(lun, key, offset, data):
 
 
 def test_sectors_of_a_child_hide_those_of_its_parents():
-    lun = build_sr([
-        raw("root", extents=2, writes=((0, "root"), (1, "root"), (4096, "root"))),
-        written("base", "root", (1, 2, 9000)),
-        written("disk", "base", (2, 3, 4097)),
-    ])  # fmt: skip
+    root = raw("root", extents=2, writes=((0, "root"), (1, "root"), (4096, "root")))
+    lun = build_sr([root, written("base", "root", (1, 2, 9000)), written("disk", "base", (2, 3, 4097))])
+    names = [name(lun, key) for key in ("disk", "base", "root")]
 
-    flat = flatten(lun.disk, name(lun, "disk"))
+    flat = flatten(lun.disk, names[0])
 
     sectors = {0: "root", 1: "base", 2: "disk", 3: "disk", 4096: "root", 4097: "disk", 9000: "base"}
     assert flat == digest_of_sectors(16 * MIB, {at: guest_sector(key, at) for at, key in sectors.items()})
     assert flat == digest_of_sectors(16 * MIB, lun.truth.guest_sectors("disk", "base", "root"))
-    assert [link.lv_name for link in links(lun.disk, name(lun, "disk"))] == [
-        name(lun, key) for key in ("disk", "base", "root")
-    ]
-    assert guest_bytes(lun.disk, name(lun, "disk"), 512, 1024) == guest_sector("base", 1) + guest_sector("disk", 2)
+    assert [link.lv_name for link in links(lun.disk, names[0])] == names
+    assert guest_bytes(lun.disk, names[0], 512, 1024) == guest_sector("base", 1) + guest_sector("disk", 2)
 
 
 def test_past_the_end_of_a_smaller_parent_there_are_zeros():
-    lun = build_sr([
-        written("base", sectors=(0, 5, 6), virtual_size=512 * 6),
-        written("disk", "base", sectors=(7,)),
-    ])  # fmt: skip
-
-    flat = flatten(lun.disk, name(lun, "disk"))
+    base = written("base", sectors=(0, 5, 6), virtual_size=512 * 6)
+    lun = build_sr([base, written("disk", "base", sectors=(7,))])
 
     seen = {at: guest_sector(key, at) for at, key in ((0, "base"), (5, "base"), (7, "disk"))}
-    assert flat == digest_of_sectors(16 * MIB, seen)
+    assert flatten(lun.disk, name(lun, "disk")) == digest_of_sectors(16 * MIB, seen)
 
 
 @pytest.mark.parametrize(
@@ -81,26 +67,14 @@ def test_a_chain_that_is_none_is_not_read(key, offset, data, complaint):
         flatten(lun.disk, name(lun, "disk"))
 
 
-def test_leaves_of_a_snapshot_under_way_read_what_their_base_holds():
-    """The golden LUN was stopped before anything was written to the new leaves."""
-    disk = golden.load_live("clone_vdi_after_second_snap").disk
-    base, orig, clone = (
-        "VHD-" + uuid
-        for uuid in (
-            "75dad308-dc74-4e12-bf5c-514c030e98c0",
-            "d31a2900-1371-47be-855c-ff999a5015f4",
-            "af287530-7c2d-441c-9e64-4f723504df96",
-        )
-    )
+def test_golden_leaves_read_what_their_base_or_the_parent_that_took_their_blocks_holds():
+    """The first LUN was stopped before anything was written to the new leaves, the other before the old leaf went."""
+    cloned, coalesced = (golden.load_live(f).disk for f in ("clone_vdi_after_second_snap", "coaleaf_one_renamed"))
+    base = "VHD-75dad308-dc74-4e12-bf5c-514c030e98c0"
+    orig, clone = "VHD-d31a2900-1371-47be-855c-ff999a5015f4", "VHD-af287530-7c2d-441c-9e64-4f723504df96"
+    old = flatten(coalesced, "VHD-OLD_f18f3fab-621f-4b58-88b1-5ec111527bd4")
 
-    assert flatten(disk, orig) == flatten(disk, clone) == flatten(disk, base)
-    assert chains.links(disk, orig)[1].lv_name == chains.links(disk, base)[1].lv_name
-
-
-def test_an_old_leaf_reads_as_the_parent_that_has_taken_its_blocks():
-    disk = golden.load_live("coaleaf_one_renamed").disk
-
-    old = flatten(disk, "VHD-OLD_f18f3fab-621f-4b58-88b1-5ec111527bd4")
-
+    assert flatten(cloned, orig) == flatten(cloned, clone) == flatten(cloned, base)
+    assert links(cloned, orig)[1].lv_name == links(cloned, base)[1].lv_name
     assert len(old.blocks) == 4
-    assert old == flatten(disk, "VHD-149f5b30-251e-4eaf-970b-89599139eaa1")
+    assert old == flatten(coalesced, "VHD-149f5b30-251e-4eaf-970b-89599139eaa1")

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit import builder
-from relvmoiscsi.device import Device, Range
-from relvmoiscsi.errors import Truncated
+from kit.sparse import SparseDisk
+from relvmoiscsi.device import Range
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.owner import START_BYTES, USUAL_AREA, Owner, read_owner
 from relvmoiscsi.formats.lvm.pv import MdaHeader, RawLocation
@@ -15,125 +15,78 @@ from relvmoiscsi.formats.lvm.pv import MdaHeader, RawLocation
 GUEST = b"guest-" + 44 * b"x"  #: as long as the name of an SR's, so that nothing else moves
 
 
-class Memory(Device):
-    """A small device; reading beyond its end is an error, as on a real one."""
-
-    name = "/dev/sdc"
-
-    def __init__(self, data):
-        self.data, self.size_bytes, self.batches = data, len(data), 0
-
-    def read(self, ranges):
-        self.batches += 1
-        for each in ranges:
-            if each.offset < 0 or each.end > self.size_bytes:
-                raise Truncated("A structure", None, each.length, self.size_bytes - each.offset)
-        return [self.data[each.offset : each.end] for each in ranges]
-
-    def write(self, chunks):
-        raise AssertionError("nothing may be written")
-
-    def flush(self):
-        raise AssertionError("nothing may be written")
-
-
-def start_of_sr(length):
-    return builder.one_vhd().disk.read([Range(0, length)])[0]
-
-
-SR_START = start_of_sr(START_BYTES)
-
-
-@pytest.fixture(scope="module")
-def sr():
-    """The first 2 MiB of an SR's LUN, and the name of its volume group."""
-    return start_of_sr(2 << 20)
-
-
-def vg_name(data):
-    at = data.index(b"VG_XenStorage-")
-    return data[at : data.index(b" {", at)]
-
-
-def guests(data):
-    """The same as a guest's volume group: another name in the same place."""
-    return data.replace(vg_name(data) + b" {", GUEST + b" {")
-
-
-def owner(data):
-    return read_owner(Memory(bytes(data)))
+START = builder.one_vhd().disk.read([Range(0, 2 << 20)])[0]  # of an SR's LUN
+HEADER = MdaHeader.at(START, USUAL_AREA)
+SR_NAME = START[START.index(b"VG_XenStorage-") :].split(b" {")[0]
+GUESTS = START.replace(SR_NAME + b" {", GUEST + b" {")
+TEXT_AT = USUAL_AREA + RawLocation.at(HEADER.committed).offset
 
 
 def patched(data, at, new):
     return data[:at] + new + data[at + len(new) :]
 
 
-def test_an_sr_is_recognised_by_its_volume_group(sr):
-    assert owner(sr) == Owner(vg_name(sr).decode("ascii"), is_sr=True, is_pv=True)
+def with_slots(data, **slots):
+    return patched(data, USUAL_AREA, bytes(HEADER.replace(**slots)))
 
 
-def test_two_dependent_reads_after_the_first_are_enough(sr):
-    device = Memory(sr)
-
-    read_owner(device)
-
-    assert device.batches == 3
-
-
-@pytest.mark.parametrize("size", [0, 512, START_BYTES - 1, START_BYTES, 1 << 20])
-def test_an_empty_device_is_nobodys(size):
-    assert owner(bytes(size)) == Owner()
+def owner(data):
+    """Whose a device of these bytes is. It is not written to, and reading beyond its end is an error."""
+    disk = SparseDisk(len(data), name="/dev/sdc")
+    disk.poke(0, bytes(data))
+    found = read_owner(disk)
+    assert disk.writes == 0 and disk.read_batches <= 3, "two dependent reads after the first are enough"
+    return found
 
 
-def test_what_a_guest_has_made_is_the_guests(sr):
-    assert owner(guests(sr)) == Owner(GUEST.decode("ascii"), is_pv=True)
+EMPTY = bytes(RawLocation.SIZE)
+OWNERS = {
+    "an SR": (START, Owner(SR_NAME.decode("ascii"), is_sr=True, is_pv=True)),
+    "a guest's": (GUESTS, Owner(GUEST.decode("ascii"), is_pv=True)),
+    "a PV without a VG": (with_slots(START, committed=EMPTY), Owner(is_pv=True)),
+    **{f"{size} zeros": (bytes(size), Owner()) for size in (512, START_BYTES - 512, START_BYTES, 1 << 20)},
+}
 
 
-@pytest.mark.parametrize("wiped", [512, 1024, 4096], ids=["sector", "two sectors", "all before the metadata"])
-def test_an_sr_without_its_label_is_an_sr(sr, wiped):
-    assert owner(patched(sr, 0, bytes(wiped))).is_sr
+@pytest.mark.parametrize("name", OWNERS)
+def test_whose_a_device_is(name):
+    data, expected = OWNERS[name]
+
+    assert owner(data) == expected
 
 
-@pytest.mark.parametrize("at", [512 + 20, 512 + 33, 512 + 100])
-def test_an_sr_with_a_torn_label_is_an_sr(sr, at):
-    broken = patched(sr, at, bytes([sr[at] ^ 0xFF]))
-
-    assert owner(broken).is_sr
-
-
-def test_a_name_in_flight_counts_as_well(sr):
-    """A rename that was cut, or a slot that somebody cleared: the SR is still there."""
-    header = MdaHeader.at(sr, USUAL_AREA)
-    moved = header.replace(committed=bytes(RawLocation.SIZE), precommitted=header.committed)
-
-    assert owner(patched(sr, USUAL_AREA, bytes(moved))).is_sr
+BROKEN_SRS = {
+    "without its label's sector": patched(START, 512, bytes(512)),
+    "without all before the metadata": patched(START, 0, bytes(4096)),
+    **{f"torn at {at}": patched(START, at, bytes([START[at] ^ 0xFF])) for at in (512 + 20, 512 + 33, 512 + 100)},
+    "with its name in flight": with_slots(START, committed=EMPTY, precommitted=HEADER.committed),
+}
 
 
-def test_a_guests_label_that_does_not_read_is_nobodys_to_give(sr):
-    found = owner(patched(guests(sr), 512 + 33, b"\xff"))
-
-    assert not found.is_sr and not found.vg_name and "checksum" in found.problem
-
-
-def test_a_metadata_area_that_does_not_read_is_a_problem(sr):
-    without_magic = patched(guests(sr), USUAL_AREA + 4, bytes(16))
-    text = USUAL_AREA + RawLocation.at(MdaHeader.at(sr, USUAL_AREA).committed).offset
-
-    assert "metadata area at byte 4096" in owner(without_magic).problem
-    assert "metadata text" in owner(patched(guests(sr), text, b"\0" * 300)).problem
+@pytest.mark.parametrize("name", BROKEN_SRS)
+def test_an_sr_whose_label_or_rename_was_cut_is_an_sr(name):
+    assert owner(BROKEN_SRS[name]).is_sr
 
 
-@pytest.mark.parametrize("offset", [1, (2 << 20) - USUAL_AREA, 2**64 - 1])
-def test_a_slot_that_points_outside_is_a_problem(sr, offset):
-    header = MdaHeader.at(sr, USUAL_AREA).replace(committed=bytes(RawLocation.zero(offset=offset)))
+OUTSIDE = (1, (2 << 20) - USUAL_AREA, 2**64 - 1)
+PROBLEMS = {
+    "torn label": (patched(GUESTS, 512 + 33, b"\xff"), "checksum"),
+    "no magic": (patched(GUESTS, USUAL_AREA + 4, bytes(16)), "metadata area at byte 4096"),
+    "no text": (patched(GUESTS, TEXT_AT, bytes(300)), "metadata text"),
+    **{
+        f"a slot at {at}": (with_slots(GUESTS, committed=bytes(RawLocation.zero(offset=at))), "metadata text")
+        for at in OUTSIDE
+    },
+}
 
-    assert "metadata text" in owner(patched(guests(sr), USUAL_AREA, bytes(header))).problem
 
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_is_a_guests_and_does_not_read_is_nobodys_to_give(name):
+    data, problem = PROBLEMS[name]
 
-def test_a_physical_volume_without_a_volume_group_is_a_guests(sr):
-    header = MdaHeader.at(sr, USUAL_AREA).replace(committed=bytes(RawLocation.SIZE))
+    found = owner(data)
 
-    assert owner(patched(sr, USUAL_AREA, bytes(header))) == Owner(is_pv=True)
+    assert not found.is_sr and not found.vg_name and problem in found.problem
 
 
 @given(st.data())
@@ -141,7 +94,7 @@ def test_whatever_a_guest_writes_there_is_an_answer(data):
     """Slots that point anywhere, lists that lie, random bytes: no exception, and no read beyond the device."""
     start = bytearray(64 << 10)
     if data.draw(st.booleans()):
-        start[:START_BYTES] = SR_START
+        start[:START_BYTES] = START[:START_BYTES]
     for _ in range(data.draw(st.integers(0, 6))):
         at = data.draw(st.integers(0, START_BYTES))
         noise = data.draw(st.binary(max_size=64))
@@ -154,6 +107,6 @@ def test_whatever_a_guest_writes_there_is_an_answer(data):
     if data.draw(st.booleans()):
         start[USUAL_AREA : USUAL_AREA + MdaHeader.SIZE] = bytes(header)
 
-    found = owner(start[: data.draw(st.integers(0, 64 << 10))])
+    found = owner(start[: 512 * data.draw(st.integers(1, 128))])
 
     assert found.is_sr == found.vg_name.startswith("VG_XenStorage-")

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Free space in the text ring: nothing handed out touches a header, a live text or what has to stay."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relvmoiscsi.device import Range
 from relvmoiscsi.formats.lvm.pv import Area
-from relvmoiscsi.formats.lvm.ring import (
-    ALIGNMENT,
-    MIN_AREA_BYTES,
-    free_ranges,
-    place_journal,
-    place_second_area,
-)
+from relvmoiscsi.formats.lvm.ring import ALIGNMENT, MIN_AREA_BYTES, free_ranges, place_journal, place_second_area
 
 AREA = Area(4096, 1044480)
 KIB = 1024
@@ -37,35 +32,16 @@ def overlap(one, other):
 
 
 @given(rings())
-def test_free_ranges_touch_nothing_that_is_in_use(ring):
-    area, live, taken = ring
-
-    free = free_ranges(area, live, taken)
-
-    used = [Range(area.offset, 512), *live, *taken]
-    assert not [(part, other) for part in free for other in used if overlap(part, other)]
-    assert all(area.offset + 512 <= part.offset and part.end <= area.end for part in free)
-    assert all(part.offset % ALIGNMENT == part.length % ALIGNMENT == 0 < part.length for part in free)
-
-
-@given(rings())
-def test_no_whole_block_that_is_free_is_forgotten(ring):
+def test_free_ranges_are_all_whole_blocks_that_nothing_uses_in_the_order_in_which_lvm_goes_round(ring):
     area, live, taken = ring
     used = [Range(area.offset, 512), *live, *taken]
 
     free = free_ranges(area, live, taken)
 
     blocks = range(area.offset + -area.offset % ALIGNMENT, area.end - ALIGNMENT + 1, ALIGNMENT)
-    expected = [at for at in blocks if not any(overlap(Range(at, ALIGNMENT), other) for other in used)]
-    assert sorted(at for part in free for at in range(part.offset, part.end, ALIGNMENT)) == expected
-
-
-@given(rings())
-def test_free_ranges_are_in_the_order_in_which_lvm_goes_round(ring):
-    area, live, taken = ring
-
-    free = free_ranges(area, live, taken)
-
+    unused = [at for at in blocks if not any(overlap(Range(at, ALIGNMENT), other) for other in used)]
+    assert all(part.offset % ALIGNMENT == part.length % ALIGNMENT == 0 < part.length for part in free)
+    assert sorted(at for part in free for at in range(part.offset, part.end, ALIGNMENT)) == unused
     around = [(part.offset - live[-1].end) % area.size for part in free]
     assert around == sorted(around)
 
@@ -80,21 +56,14 @@ def test_the_second_area_goes_behind_the_live_text_and_the_journal_just_before_i
     assert journal == Range(live[0].offset - 8192, 8192)
 
 
-def test_the_second_area_has_room_for_two_more_texts_when_it_is_to_have_spare():
-    free = free_ranges(AREA, [Range(AREA.offset + 512, 3000)])
+def test_the_second_area_has_room_for_two_more_texts_where_it_is_to_have_spare_and_leaves_lvm_as_much():
+    live = Range(AREA.offset + 512, 3000)
 
-    plain, roomy = (place_second_area(free, 30000, spare) for spare in (False, True))
+    plain, roomy = (place_second_area(free_ranges(AREA, [live]), 30000, spare) for spare in (False, True))
 
     assert plain.size == 32768 + 4096
     assert roomy.size - plain.size >= 2 * 30000
-
-
-def test_the_second_area_leaves_lvm_room_for_an_update_where_the_ring_is_large():
-    live = [Range(AREA.offset + 512, 3000)]
-
-    second = place_second_area(free_ranges(AREA, live), 3000, spare=True)
-
-    assert second.offset - live[0].end >= 2 * 3000
+    assert place_second_area(free_ranges(AREA, [live]), 3000, spare=True).offset - live.end >= 2 * 3000
 
 
 @given(st.integers(1, 1 << 20), st.booleans(), st.lists(st.integers(1, 300), max_size=4))
@@ -111,11 +80,14 @@ def test_a_second_area_is_whole_blocks_of_one_free_range_or_nothing(text_bytes, 
         assert any(part.offset <= area.offset and area.end <= part.end for part in free)
 
 
-def test_a_journal_that_fits_nowhere_has_no_place():
-    assert place_journal([Range(4096, 4096), Range(65536, 8192)], 12288) is None
-    assert place_journal([], 4096) is None
-
-
-def test_a_journal_takes_the_range_that_lvm_reaches_last():
-    assert place_journal([Range(65536, 8192), Range(4096, 8192)], 8192) == Range(4096, 8192)
-    assert place_journal([Range(65536, 8192), Range(4096, 4096)], 8192) == Range(65536, 8192)
+@pytest.mark.parametrize(
+    "free, length, expected",
+    [
+        ([], 4096, None),
+        ([Range(4096, 4096), Range(65536, 8192)], 12288, None),
+        ([Range(65536, 8192), Range(4096, 8192)], 8192, Range(4096, 8192)),
+        ([Range(65536, 8192), Range(4096, 4096)], 8192, Range(65536, 8192)),
+    ],
+)
+def test_a_journal_takes_the_range_that_fits_and_that_lvm_reaches_last(free, length, expected):
+    assert place_journal(free, length) == expected

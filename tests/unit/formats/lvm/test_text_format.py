@@ -68,39 +68,20 @@ def tree(section):
 # --- reading
 
 
-def test_the_tree_is_the_one_that_an_independent_reader_sees():
-    assert tree(parse(TEXT, WHERE)) == dict(lvmreader.parse_text(TEXT.encode()))
-
-
-def test_sections_and_keys_are_in_the_order_of_the_text():
+def test_a_text_is_read_as_an_independent_reader_does_and_all_in_it_knows_where_it_stands():
     root = parse(TEXT, WHERE)
-
     vg = root.section("VG_XenStorage-aaaa")
+    lvs = vg.section("logical_volumes").sections
+    stripes = lvs["0a0b0c0d-0000-4000-8000-000000000001.cbtlog"].section("segment1").assignments["stripes"]
 
-    assert list(vg.assignments)[:3] == ["id", "seqno", "format"]
-    assert list(vg.section("logical_volumes").sections) == ["0a0b0c0d-0000-4000-8000-000000000001.cbtlog", "123"]
-
-
-def test_every_value_and_name_knows_where_it_stands():
-    root = parse(TEXT, WHERE)
-
-    vg = root.section("VG_XenStorage-aaaa")
-    vg_id, stripes = vg.single("id"), _segment(root).assignments["stripes"]
-
-    assert TEXT[vg_id.value_start : vg_id.end] == '"rZFKhv-iR0f-uRM4-3uEC-qX2I-80Ix-Nx16K1"'
+    assert tree(root) == dict(lvmreader.parse_text(TEXT.encode()))
+    assert list(vg.assignments)[:3] == ["id", "seqno", "format"], "in the order of the text"
+    assert list(lvs) == ["0a0b0c0d-0000-4000-8000-000000000001.cbtlog", "123"]
+    assert TEXT[vg.single("id").value_start : vg.single("id").end] == '"rZFKhv-iR0f-uRM4-3uEC-qX2I-80Ix-Nx16K1"'
     assert TEXT[vg.name_start : vg.name_end] == "VG_XenStorage-aaaa"
     assert TEXT[stripes.start : stripes.end] == 'stripes = [\n"pv0", 0\n]'
     assert TEXT[stripes.value_start : stripes.end] == '[\n"pv0", 0\n]'
     assert vg.section("physical_volumes").where == WHERE.plus(TEXT.index("physical_volumes"))
-
-
-def _segment(root):
-    log = root.section("VG_XenStorage-aaaa").section("logical_volumes").sections
-    return log["0a0b0c0d-0000-4000-8000-000000000001.cbtlog"].section("segment1")
-
-
-def test_the_text_ends_with_its_first_nul():
-    assert tree(parse("a = 1\0b = {{{", WHERE)) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -129,20 +110,21 @@ def test_scalars_are_read_as_lvm_does(text, value):
 
 
 @pytest.mark.parametrize(
-    "text, values", [("[]", []), ("[1]", [1]), ('["a","b"]', ["a", "b"]), ('["a" 1,,2,]', ["a", 1, 2])]
+    "text, expected",
+    [
+        ("", {}),
+        ("a = 1\0b = {{{", {"a": 1}),  # it ends with its first NUL
+        ("a{b=1}#x\n\t\r\v\fc = # comment = 7\n 2 d\n{\n}", {"a": {"b": 1}, "c": 2, "d": {}}),
+        ("a = []", {"a": []}),
+        ('a = ["a","b"]', {"a": ["a", "b"]}),
+        ('a = ["a" 1,,2,]', {"a": ["a", 1, 2]}),  # commas are optional
+    ],
 )
-def test_commas_in_lists_are_optional(text, values):
-    assert list(parse("key = " + text, WHERE).assignments["key"].values) == values
-
-
-def test_white_space_and_comments_are_free():
-    text = "a{b=1}#x\n\t\r\v\fc = # comment = 7\n 2 d\n{\n}"
-
-    assert tree(parse(text, WHERE)) == {"a": {"b": 1}, "c": 2, "d": {}}
+def test_white_space_comments_and_commas_are_free(text, expected):
+    assert tree(parse(text, WHERE)) == expected
 
 
 BROKEN = {
-    "": None,
     "a": "its end, expected `=` or a section",
     "a =": "its end, expected a value",
     "a = b": "'b', expected a value",
@@ -150,12 +132,10 @@ BROKEN = {
     "a = [": "its end, expected a value",
     "a = [b]": "'b', expected a value",
     "a = [[1]]": "'[', expected a value",
-    "a = [{": "'{', expected a value",
     "a {": "its end, expected a name",
     "a }": "'}', expected `=` or a section",
     "}": "'}', expected a name",
     "a = 1 }": "'}', expected a name",
-    "= 1": "'=', expected a name",
     '"a" = 1': "'\"a\"', expected a name",
     'a = "b': "a string has no end",
     "a = 'b": "a string has no end",
@@ -166,7 +146,6 @@ BROKEN = {
     "a = 9223372036854775808": "'9223372036854775808', expected a value",
     "a = 0x" + "f" * 9000: "'0xfff",
     "a = 1_000": "'1_000', expected a value",
-    "a = 0b1": "'0b1', expected a value",
     "a = 08": "'08', expected a value",
     "a = nan": "'nan', expected a value",
     "a = \xb2": "'\xb2', expected a value",
@@ -174,7 +153,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("text", [text for text in BROKEN if text])
+@pytest.mark.parametrize("text", BROKEN)
 def test_a_text_that_lvm_does_not_read_is_malformed_at_its_byte(text):
     with pytest.raises(Malformed, match="LVM metadata text at byte 4[67][0-9][0-9] of /dev/sdc: ") as caught:
         parse(text, WHERE)
@@ -183,15 +162,12 @@ def test_a_text_that_lvm_does_not_read_is_malformed_at_its_byte(text):
     assert len(str(caught.value)) < 300
 
 
-def test_an_empty_text_is_an_empty_tree():
-    assert tree(parse("", WHERE)) == {}
-
-
 # --- hostile texts
 
 
 @pytest.mark.parametrize("text", ["a{" * 100000, "a{" * 17 + "}" * 17])
 def test_sections_nested_deeper_than_lvm_does_are_malformed(text):
+    parse("a{" * 16 + "}" * 16, WHERE)
     with pytest.raises(Malformed, match="a section of at most 16 levels"):
         parse(text, WHERE)
 
@@ -206,36 +182,22 @@ def test_a_text_as_large_as_any_that_is_accepted_is_read_whole():
     few = "".join(lv.format(number) for number in range(2000))
 
     assert len(parse(few, WHERE).sections) == 2000
-    assert _items(few) < len(few) // BYTES_FOR_AN_ITEM
+    items = sum(few.count(mark) for mark in "={}")  # assignments, and both ends of sections
+    assert items < len(few) // BYTES_FOR_AN_ITEM
 
 
-def _items(text):
-    """Of a text without strings that hold marks: assignments, and both ends of sections."""
-    return sum(text.count(mark) for mark in "={}")
+MANY_WORDS = {
+    "a list without an end": "a = [" + "1," * (1 << 17),
+    "ends of sections": "a {" + "b = 1 " * 9 + "} " * (1 << 17),
+    "assignments": "".join(f"{number:x}=1 " for number in range(1 << 15)),  # of three words each
+}
 
 
-def test_sixteen_levels_are_read():
-    parse("a{" * 16 + "}" * 16, WHERE)
-
-
-def _many(count):
-    return "".join(f"{number:x}=1 " for number in range(count))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a = [" + "1," * (1 << 17),
-        "a = [" + "1," * (1 << 17) + "]",
-        "a {" + "b = 1 " * 9 + "} " * (1 << 17),
-        _many(1 << 15),  # of three words each
-    ],
-    ids=["a list without an end", "a list", "ends of sections", "assignments"],
-)
-def test_a_text_of_very_many_words_is_given_up_without_keeping_them(text):
+@pytest.mark.parametrize("name", MANY_WORDS)
+def test_a_text_of_very_many_words_is_given_up_without_keeping_them(name):
     """Where a step looks at all of the text, this takes hours."""
     with pytest.raises(Malformed):
-        parse(text, WHERE)
+        parse(MANY_WORDS[name], WHERE)
 
 
 @pytest.mark.parametrize("word", ["9" * 2000000, "0" * 2000000, "0x" + "f" * 2000000, "1." + "9" * 2000000])
@@ -258,24 +220,26 @@ def test_no_text_upsets_the_parser(text):
 
 # --- what a section answers
 
+QUESTIONS = [
+    (lambda section: section.section("one"), "it has no section one"),
+    (lambda section: section.single("none"), "it has no none"),
+    (lambda section: section.single("list"), "list is a list, expected one value"),
+    (lambda section: section.integer("text"), "text is 't', expected an integer of at least 0"),
+    (lambda section: section.integer("float"), "float is 1.5, expected an integer"),
+    (lambda section: section.integer("negative"), "negative is -1, expected an integer of at least 0"),
+    (lambda section: section.integer("one", 2), "one is 1, expected an integer of at least 2"),
+    (lambda section: section.string("one"), "one is 1, expected a string"),
+    (lambda section: section.strings("list"), "list is [1, 'a'], expected strings"),
+]
 
-def test_a_missing_or_mistyped_key_is_malformed_with_the_place_of_its_section():
+
+@pytest.mark.parametrize("question, sentence", QUESTIONS)
+def test_a_missing_or_mistyped_key_is_malformed_with_the_place_of_its_section(question, sentence):
     section = parse('s { one = 1 text = "t" list = [1, "a"] float = 1.5 negative = -1 }', WHERE).section("s")
 
-    for question, sentence in (
-        (lambda: section.section("one"), "it has no section one"),
-        (lambda: section.single("none"), "it has no none"),
-        (lambda: section.single("list"), "list is a list, expected one value"),
-        (lambda: section.integer("text"), "text is 't', expected an integer of at least 0"),
-        (lambda: section.integer("float"), "float is 1.5, expected an integer"),
-        (lambda: section.integer("negative"), "negative is -1, expected an integer of at least 0"),
-        (lambda: section.integer("one", 2), "one is 1, expected an integer of at least 2"),
-        (lambda: section.string("one"), "one is 1, expected a string"),
-        (lambda: section.strings("list"), "list is [1, 'a'], expected strings"),
-    ):
-        with pytest.raises(Malformed) as caught:
-            question()
-        assert "Section s at byte 4608 of /dev/sdc: " + sentence in str(caught.value)
+    with pytest.raises(Malformed) as caught:
+        question(section)
+    assert "Section s at byte 4608 of /dev/sdc: " + sentence in str(caught.value)
 
 
 def test_strings_of_a_missing_key_are_none_and_of_a_scalar_one():
@@ -284,11 +248,7 @@ def test_strings_of_a_missing_key_are_none_and_of_a_scalar_one():
     assert (section.strings("none"), section.strings("one"), section.strings("several")) == ([], ["a"], ["a", "b"])
 
 
-# --- changing
-
-
-def test_no_edit_gives_the_same_text():
-    assert edited(TEXT, []) == TEXT
+# --- any text, read and changed
 
 
 @st.composite
@@ -301,7 +261,7 @@ def texts(draw, depth=0):
         if depth < 3 and draw(st.booleans()):
             parts += [name, space, "{", space, draw(texts(depth + 1)), "\n}", space]
         else:
-            value = draw(st.sampled_from(["1", "-1", '"a"', '"\\"#{"', "[]", '["READ", 7]', "0x10", "1.5"]))
+            value = draw(st.sampled_from(["1", "-1", '"a"', '"\\"#{"', "[]", '["READ", 7]', "0x10"]))
             parts += [name, space, "=", space, value, space, "\n"]
     return "".join(parts)
 
@@ -315,32 +275,20 @@ def everything_in(section):
         yield from everything_in(child)
 
 
-@given(texts())
-def test_what_is_read_from_any_text_is_what_an_independent_reader_sees(text):
-    assert tree(parse(text, WHERE)) == _numbers(lvmreader.parse_text(text.encode()))
-
-
-def _numbers(value):
-    if isinstance(value, dict):
-        return {key: _numbers(item) for key, item in value.items()}
-    return 1.5 if value == "1.5" else value
-
-
 @given(texts(), st.data())
 def test_an_edit_changes_its_bytes_and_no_others(text, data):
-    places = list(everything_in(parse(text, WHERE)))
+    root = parse(text, WHERE)
+    places = list(everything_in(root))
     chosen = data.draw(st.lists(st.sampled_from(places), unique=True) if places else st.just([]))
     edits = [Edit(start, end, data.draw(st.sampled_from(["9", '"new"', "a-longer.name", ""]))) for start, end in chosen]
 
     result = edited(text, edits)
 
-    untouched, at = [], 0
-    for edit in sorted(edits):
-        untouched.append(text[at : edit.start])
-        at = edit.end
-    untouched.append(text[at:])
-    expected = untouched[0] + "".join(e.replacement + rest for e, rest in zip(sorted(edits), untouched[1:]))
+    expected = text
+    for edit in sorted(edits, reverse=True):
+        expected = expected[: edit.start] + edit.replacement + expected[edit.end :]
     assert result == expected
+    assert tree(root) == lvmreader.parse_text(text.encode()), "read as by an independent reader"
 
 
 def test_edits_may_come_in_any_order():

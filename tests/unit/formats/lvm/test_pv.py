@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A physical volume: its label, found where and when LVM finds it and made anew without losing a byte; the headers of
+its metadata areas, and the text in the ring behind each (docs/formats/lvm.rst).
+"""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit import build_lvm
+from kit.examples import examples
+from kit.sparse import SparseDisk
+from relvmoiscsi.device import Range
+from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
+from relvmoiscsi.formats.lvm import pv
+from relvmoiscsi.formats.lvm.pv import (
+    Area,
+    MdaHeader,
+    RawLocation,
+    find_label,
+    mda_header,
+    parse_label,
+    parse_mda,
+    text_location,
+    text_ranges,
+    verify_text,
+)
+
+WHERE, START = Place("/dev/sdc", 512), Place("/dev/sdc", 0)
+PV_ID = "nXFYJpoRBjLp75i94cqU3vVrUa3sLAf9"
+AREA, SMALL = Area(4096, 11530240), Area(4096, 8192)
+
+
+def flipped(data, bit):
+    data = bytearray(data)
+    data[bit // 8] ^= 1 << bit % 8
+    return bytes(data)
+
+
+# --- labels
+
+# of a 10 GiB LUN that LVM 2.03.16 made with a metadata area of 10 MiB (docs/formats/lvm.rst)
+SECTOR = bytes.fromhex(
+    "4c41 4245 4c4f 4e45 0100 0000 0000 0000"  # LABELONE | sector 1
+    "4632 2f6e 2000 0000 4c56 4d32 2030 3031"  # CRC 0x6e2f3246 | contents at 32 | LVM2 001
+    "6e58 4659 4a70 6f52 426a 4c70 3735 6939"  # nXFYJpoRBjLp75i9
+    "3463 7155 3376 5672 5561 3373 4c41 6639"  # 4cqU3vVrUa3sLAf9
+    "0000 0080 0200 0000 0000 b000 0000 0000"  # dev size | data 11534336
+    "0000 0000 0000 0000 0000 0000 0000 0000"  # size 0   | end of data list
+    "0000 0000 0000 0000 0010 0000 0000 0000"  # .        | mda 4096
+    "00f0 af00 0000 0000 0000 0000 0000 0000"  # 11530240 | end of mda list
+    "0000 0000 0000 0000 0200 0000 0100 0000"  # .        | ext version 2, USED
+).ljust(512, b"\0")
+
+
+def label_sector(number=1, areas=(AREA,), ext_version=2, tail=b""):
+    ranges = [Range(*area) for area in areas]
+    return build_lvm.label_sector(build_lvm.Label(number, PV_ID, 10 << 30, 11534336, ranges, ext_version, tail))
+
+
+def start_with(**sectors):
+    """The first four sectors of a device; `s1=...` is sector 1."""
+    return b"".join(sectors.get(f"s{number}", bytes(512)) for number in range(4))
+
+
+def patched(offset, form, value, sealed=True):
+    sector = bytearray(SECTOR)
+    struct.pack_into(form, sector, offset, value)
+    return pv.sealed_label(bytes(sector)) if sealed else bytes(sector)
+
+
+def test_a_label_that_real_lvm_wrote_is_read():
+    label = parse_label(SECTOR, 1, WHERE)
+
+    assert (label.pv_id, label.device_size, label.mdas) == (PV_ID, 10 << 30, (AREA,))
+    assert (label.number, label.offset) == (1, 512)
+
+
+@pytest.mark.parametrize("areas, ext_version, used", [(0, 0, 120), (1, 0, 136), (2, 0, 152), (1, 1, 160), (2, 2, 176)])
+def test_lvms_own_content_ends_where_measured(areas, ext_version, used):
+    sector = label_sector(areas=[AREA, Area(10726932480, 10485760)][:areas], ext_version=ext_version)
+
+    assert parse_label(sector, 1, WHERE).used_end == used
+
+
+def test_bootloader_areas_belong_to_lvms_content():
+    assert parse_label(patched(144, "16s", struct.pack("<QQ", 1 << 20, 2 << 20)), 1, WHERE).used_end == 176
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_label_is_searched_in_the_first_four_sectors(number):
+    assert find_label(start_with(**{f"s{number}": label_sector(number)}), START).number == number
+    assert find_label(bytes(2048) + SECTOR, START) is None
+
+
+@pytest.mark.parametrize(
+    "sectors, error, sentence",
+    [
+        ({"s1": label_sector(1), "s3": label_sector(3)}, Malformed, "sectors 1 and 3 both hold one"),
+        # LVM takes the first for its type alone, and skips the second
+        ({"s2": b"labelone" + label_sector(2)[8:]}, BadMagic, "at byte 1024 of /dev/sdc: it begins with b'labelone'"),
+        ({"s1": patched(500, "<B", 1, sealed=False), "s2": label_sector(2)}, BadChecksum, "at byte 512 .* 0x6e2f3246"),
+    ],
+)
+def test_two_labels_and_damaged_ones_are_refused(sectors, error, sentence):
+    with pytest.raises(error, match="LVM label.* " + sentence):
+        find_label(start_with(**sectors), START)
+
+
+@pytest.mark.parametrize(
+    "offset, form, value, error, sentence",
+    [
+        (24, "8s", b"LVM2 xxx", Unsupported, "its type is b'LVM2 xxx'"),  # hidden
+        (8, "<I", 2, Malformed, "it says sector 2"),
+        (20, "<I", 40, Malformed, "contents at 40"),
+        (32, "32s", b"n" * 31 + b"$", FormatError, "PV id of the LVM label at byte 512 .* is not an LVM id"),
+        (32, "32s", b"\xff" * 32, FormatError, "PV id of the LVM label at byte 512 .* is not an LVM id"),
+        (136, "<I", 3, Unsupported, "LVM label at byte 648 of /dev/sdc: its extension has version 3"),
+        (72, "440s", b"\1" * 440, Truncated, "AreaEntry"),  # lists that never end
+        (104, "408s", b"\1" * 408, Truncated, "AreaEntry"),
+        (144, "368s", b"\1" * 368, Truncated, "AreaEntry|ExtensionHeader"),
+    ],
+)
+def test_a_sealed_label_that_is_none_is_refused(offset, form, value, error, sentence):
+    with pytest.raises(error, match=sentence):
+        parse_label(patched(offset, form, value), 1, WHERE)
+
+
+@given(st.integers(20 * 8, 512 * 8 - 1))
+def test_every_flipped_bit_under_the_checksum_of_a_label_is_found(bit):
+    with pytest.raises(BadChecksum):
+        parse_label(flipped(SECTOR, bit), 1, WHERE)
+
+
+@given(st.binary(min_size=480, max_size=480))
+def test_whatever_a_sealed_label_holds_it_is_read_or_refused(content):
+    sector = pv.sealed_label(SECTOR[:32] + content)
+
+    try:
+        label = parse_label(sector, 1, WHERE)
+    except FormatError:
+        return
+    assert label.sector == sector
+
+
+SECOND = Area(5767168, 5767168)
+
+
+@pytest.mark.parametrize(
+    "new, start, end", [({}, 0, 0), ({"pv_id": "A" * 32}, 0x20, 0x40), ({"mdas": (SECOND,)}, 0x68, 0x78)]
+)
+def test_another_id_or_area_changes_its_bytes_and_the_checksum_only(new, start, end):
+    label = parse_label(SECTOR, 1, WHERE)
+
+    sector = label.sector_with(**new)
+
+    assert {at for at in range(512) if sector[at] != SECTOR[at]} <= {*range(0x10, 0x14), *range(start, end)}
+    assert parse_label(sector, 1, WHERE)._replace(sector=b"") == label._replace(sector=b"", **new)
+    assert (sector == SECTOR) == (not new)
+
+
+def test_the_number_of_areas_cannot_change():
+    with pytest.raises(ValueError, match="2 metadata areas given, the label has 1"):
+        parse_label(SECTOR, 1, WHERE).sector_with(mdas=(AREA, AREA))
+
+
+@pytest.mark.parametrize("ext_version", [0, 1, 2])
+def test_a_label_of_today_has_the_extension_of_lvm_2_02_143(ext_version):
+    label = parse_label(label_sector(ext_version=ext_version), 1, WHERE)
+
+    today = label.as_of_today(WHERE)
+
+    assert today.sector[136:144] == struct.pack("<II", 2, 1)
+    assert (today.pv_id, today.mdas, today.as_of_today(WHERE)) == (label.pv_id, label.mdas, today)
+
+
+@given(st.binary(min_size=64, max_size=64), st.sampled_from([0, 1, 2]))
+def test_bytes_behind_lvms_content_survive(tail, ext_version):
+    label = parse_label(label_sector(ext_version=ext_version, tail=tail), 1, WHERE)
+
+    assert label.sector_with("B" * 32, (Area(8192, 4096),))[-64:] == tail
+
+
+# --- headers of metadata areas
+
+AT = Place("/dev/sdc", 4096)
+TEXT = b"VG_XenStorage-x {\n}\n\0"
+
+
+def header_with(*slots):
+    return build_lvm.mda_header(Range(*AREA), slots)
+
+
+def patched_header(offset, form, value):
+    data = bytearray(header_with(build_lvm.raw_locn(512, TEXT)))
+    struct.pack_into(form, data, offset, value)
+    struct.pack_into("<I", data, 0, build_lvm.crc(bytes(data[4:])))
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "area, location, crc",
+    [
+        ((4096, 11530240), {}, 0xD1266522),
+        ((4096, 1044480), {}, 0xDB8ED616),
+        ((10736369664, 1048576), {}, 0xD652E498),
+        ((4096, 11530240), {"offset": 512, "size": 755, "crc": 0x2FB4DE18}, 0x040C1450),
+    ],
+)
+def test_a_header_is_the_one_that_real_lvm_writes(area, location, crc):
+    header = mda_header(Area(*area), RawLocation.zero(**location))
+
+    assert header.crc == crc
+    assert location or bytes(header) == build_lvm.mda_header(Range(*area), [])
+    assert bytes.fromhex("20 4c 56 4d 32 20 78 5b 35 41 25 72 30 4e 2a 3e") == pv.MDA_MAGIC
+
+
+def test_a_header_is_read_with_its_two_slots():
+    one, two = build_lvm.raw_locn(512, TEXT), build_lvm.raw_locn(1024, TEXT)
+
+    mda = parse_mda(header_with(one, two), AREA, AT)
+
+    assert (mda.committed.offset, mda.committed.size, mda.committed.crc) == (512, len(TEXT), build_lvm.crc(TEXT))
+    assert bytes(mda.precommitted) == two
+    assert (mda.has_text, mda.ignored) == (True, False)
+
+
+def test_neither_an_empty_slot_nor_an_ignored_area_has_a_text_that_counts():
+    empty = parse_mda(header_with(), AREA, AT)
+    ignored = parse_mda(header_with(build_lvm.raw_locn(512, TEXT, build_lvm.IGNORED)), AREA, AT)
+
+    assert [(mda.has_text, mda.ignored) for mda in (empty, ignored)] == [(False, False), (False, True)]
+
+
+@given(st.integers(4 * 8, 512 * 8 - 1))
+def test_every_flipped_bit_under_the_checksum_of_a_header_is_found(bit):
+    with pytest.raises(BadChecksum, match="Metadata area header at byte 4096 of /dev/sdc"):
+        parse_mda(flipped(header_with(build_lvm.raw_locn(512, TEXT)), bit), AREA, AT)
+
+
+@pytest.mark.parametrize(
+    "offset, form, value, error, sentence",
+    [
+        (4, "<B", 0x21, BadMagic, "it begins with b'!LVM2 x"),
+        (20, "<I", 2, Unsupported, "its version is 2"),
+        (24, "<Q", 8192, Malformed, "it says 11530240 bytes at 8192"),
+        (32, "<Q", 1044480, Malformed, "it says 1044480 bytes at 4096, the label says 11530240 bytes"),
+    ],
+)
+def test_a_sealed_header_that_is_none_is_refused(offset, form, value, error, sentence):
+    with pytest.raises(error, match=sentence):
+        parse_mda(patched_header(offset, form, value), AREA, AT)
+
+
+def test_a_header_that_is_cut_is_truncated():
+    with pytest.raises(Truncated):
+        parse_mda(header_with()[:511], AREA, AT)
+
+
+@given(st.binary(min_size=88, max_size=88))
+def test_whatever_a_sealed_header_holds_it_is_read_or_refused(content):
+    data = content.ljust(508, b"\0")
+
+    with pytest.raises(FormatError):
+        parse_mda(struct.pack("<I", build_lvm.crc(data)) + data, AREA, AT)
+
+
+def test_a_new_header_empties_slot_1_and_keeps_what_nobody_knows():
+    old = MdaHeader.at(patched_header(400, "8s", b"whatever")).replace(precommitted=b"\1" * 24)
+
+    new = mda_header(AREA, RawLocation.zero(offset=1024, size=5), old)
+
+    mda = parse_mda(bytes(new), AREA, AT)
+    assert mda.committed.offset == 1024
+    assert not any(bytes(mda.precommitted))
+    assert new.rest == old.rest
+
+
+# --- texts
+
+
+@pytest.mark.parametrize(
+    "offset, size, expected",
+    [
+        (1024, 100, [Range(4096 + 1024, 100)]),
+        (8192 - 60, 100, [Range(4096 + 8192 - 60, 60), Range(4096 + 512, 40)]),  # on behind the header
+        (8092, 100, [Range(4096 + 8092, 100)]),
+        (512, 7680, [Range(4096 + 512, 7680)]),
+    ],
+)
+def test_a_text_lies_in_one_piece_or_wraps(offset, size, expected):
+    assert text_ranges(SMALL, RawLocation.zero(offset=offset, size=size), AT) == expected
+
+
+OUTSIDE = [(0, 10), (511, 10), (8192, 10), (512, 0), (512, 7681), ((1 << 64) - 1, 10)]
+
+
+@pytest.mark.parametrize("offset, size", OUTSIDE)
+def test_a_text_outside_the_ring_is_malformed(offset, size):
+    with pytest.raises(Malformed, match=f"its text has {size} bytes at offset {offset} of an area of 8192"):
+        text_ranges(SMALL, RawLocation.zero(offset=offset, size=size), AT)
+
+
+def test_a_text_of_a_terabyte_is_not_believed_even_where_the_area_is_that_large():
+    with pytest.raises(Unsupported, match="Metadata text .* it has 1099511627776 bytes"):
+        text_ranges(Area(4096, 1 << 50), RawLocation.zero(offset=512, size=1 << 40), AT)
+
+
+@given(st.integers(512, 8191), st.integers(1, 7680))
+@settings(max_examples=examples(50))
+def test_what_the_builder_puts_into_the_ring_is_read_back(offset, size):
+    disk, text = SparseDisk(1 << 20), bytes(at % 251 + 1 for at in range(size - 1)) + b"\0"
+    build_lvm.put_text(disk, Range(*SMALL), offset, text)
+    disk.poke(4096, build_lvm.mda_header(Range(*SMALL), [build_lvm.raw_locn(offset, text)]))
+
+    mda = parse_mda(disk.peek(4096, 512), SMALL, AT)
+
+    assert (pv.read_texts(disk, [mda]), disk.read_batches) == ([text], 1)
+    verify_text(text, mda.committed, AT)
+
+
+def test_the_place_of_a_new_text_counts_from_the_start_of_its_area():
+    location = text_location(SMALL, 4096 + 1024, TEXT)
+
+    assert (location.offset, location.size, location.flags) == (1024, len(TEXT), 0)
+    verify_text(TEXT, location, AT)
+
+
+@given(st.integers(0, 8 * len(TEXT) - 1))
+def test_a_flipped_bit_of_the_text_is_found(bit):
+    with pytest.raises(BadChecksum, match="Metadata text at byte 4096"):
+        verify_text(flipped(TEXT, bit), text_location(SMALL, 4608, TEXT), AT)
+
+
+@pytest.mark.parametrize("text", [b"a", b"a\0b\0", b"a\0\0", b"\0a"])
+def test_a_text_that_does_not_end_in_its_only_nul_is_malformed(text):
+    with pytest.raises(Malformed, match="it does not end with its first NUL"):
+        verify_text(text, text_location(SMALL, 4608, text), AT)
