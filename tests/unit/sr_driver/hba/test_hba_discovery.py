@@ -157,7 +157,9 @@ def test_a_lun_that_is_there_is_left_as_it_is(host):
 
 
 @pytest.mark.parametrize("is_new, goes", [(False, ["take away 1:0:0:7, 3:0:0:7"]), (True, [])])
-def test_one_that_is_not_is_scanned_for_and_goes_again_but_with_new_identities(host, is_new, goes):
+def test_one_that_is_not_is_scanned_for_under_the_lock_of_lvm_and_goes_again_but_with_new_identities(
+    host, is_new, goes
+):
     host.mapped = [MINE, ("3:0:0:7", "sdd")]
 
     assert host.hold(is_new) == ["sdc", "sdd"]
