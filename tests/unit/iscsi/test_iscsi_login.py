@@ -4,9 +4,9 @@
 import hashlib
 
 import pytest
-from memory import pairs_of, pdus_in, put, take
+from memory import pdus_in, put, take
 
-from kit.iscsi.wire import Pdu, text_of
+from kit.iscsi.wire import Pdu, pairs_of, text_of
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi.chap import FALLBACK, available
 from relvmoiscsi.iscsi.faults import Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation

@@ -7,14 +7,7 @@ import shutil
 import pytest
 from test_protocol import BOMB
 
-from kit.driver_calls import (
-    DEVICE_CONFIG,
-    EXECUTABLE,
-    HBA_EXECUTABLE,
-    INTERPRETERS,
-    call_of,
-    execute,
-)
+from kit.driver_calls import DEVICE_CONFIG, EXECUTABLE, HBA_EXECUTABLE, INTERPRETERS, call_of, execute
 from kit.pool import client, plugins, wire
 from kit.pool.simulator import Pool, sm_directory
 
@@ -70,14 +63,13 @@ def test_without_its_package_or_with_a_broken_one_it_says_so(tmp_path, package, 
 @pytest.mark.parametrize(
     "arguments, code",
     [
-        ((), 143),
-        (("a", "b"), 143),
-        (("sr_get_driver_info",), 143),
-        ((BOMB.replace("&j;", "sr_get_driver_info"),), 143),
-        (("x" * 102400,), 143),
+        *(
+            (given, 143)
+            for given in ((), ("",), ("a", "b"), ("sr_get_driver_info",), ("<methodCall/>",), ("x" * 102400,))
+        ),
+        *((given, 143) for given in (("\udcff\udcfe",), (BOMB.replace("&j;", "sr_get_driver_info"),))),
         ((call_of("vdi_attach"),), 38),
     ],
-    ids=["none", "two", "no XML", "bomb", "100 KiB", "another command"],
 )
 def test_whatever_comes_one_document_goes(answer, arguments, code):
     found = answer(*arguments)

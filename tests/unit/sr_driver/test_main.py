@@ -7,18 +7,12 @@ import signal
 import pytest
 from test_codes import NEVER, an, error_classes
 
-from kit.driver_calls import (
-    DEVICE_CONFIG,
-    SESSION,
-    SR_UUID,
-    SUCCESS_TEXT,
-    call_of,
-)
+from kit.driver_calls import DEVICE_CONFIG, SESSION, SR_UUID, SUCCESS_TEXT, call_of
 from kit.pool import wire
 from relvmoiscsi.deadline import NOT_BEGUN
 from relvmoiscsi.errors import DeviceError, Refused, UsageError
 from relvmoiscsi.host.terminated import pause
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
+from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.sr_driver import create, probe
 from relvmoiscsi.sr_driver.hba.transport import HBA
 from relvmoiscsi.sr_driver.iscsi import ISCSI
@@ -67,17 +61,6 @@ def test_success_names_the_stock_type_of_the_transport():
     assert {success(ISCSI).code, success(HBA).code} == {1}
 
 
-def test_the_call_gets_what_xapi_gave(monkeypatch, answer):
-    calls = []
-    monkeypatch.setattr(create, "sr_create", lambda call, _config, xapi, *_: calls.append((call, xapi)) or SR_UUID)
-
-    answer(call_of("sr_create"))
-
-    ((call, xapi),) = calls
-    assert call.device_config == DEVICE_CONFIG
-    assert isinstance(xapi, Xapi)
-
-
 # --- failure
 
 
@@ -87,7 +70,7 @@ def test_no_error_reads_as_success(creating, error):
 
     assert found.result.code not in NEVER
     assert "SR 'successfully? resigned' \u65e5? is ? not." in found.result.text
-    assert b"successfully resigned" not in found.stdout
+    assert b"successfully resigned" not in found.stdout.lower()
     assert found.stderr == b""
 
 
@@ -180,16 +163,6 @@ def test_anything_else_is_not_supported(answer, command):
 
     assert found.result.code == 38
     assert b"successfully resigned" not in found.stdout
-    assert found.stderr == b""
-
-
-@pytest.mark.parametrize(
-    "arguments", [(), ("",), ("a", "b"), ("<methodCall/>",), ("\udcff\udcfe",), ("<!DOCTYPE a><a/>",)]
-)
-def test_what_is_no_call_is_a_bad_request(answer, arguments):
-    found = answer(*arguments)
-
-    assert found.result.code == 143
     assert found.stderr == b""
 
 

@@ -5,13 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kit.driver_calls import (
-    DEVICE_CONFIG,
-    SESSION,
-    SR,
-    SR_UUID,
-    call_of,
-)
+from kit.driver_calls import DEVICE_CONFIG, SESSION, SR, SR_UUID, call_of
 from kit.pool import wire
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.sm_log import xml_safe
