@@ -123,29 +123,18 @@ def test_the_rest_of_a_write_is_sent_as_the_target_asks():
     assert not task.is_short
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [response(1), response(1, flags=0x82, residual=512), response(1, flags=0x84, residual=512)],
-    ids=["data that were not asked for", "a residual", "an overflow"],
-)
-def test_a_write_that_was_not_taken_whole_is_short(answer):
+def test_a_write_that_was_not_taken_whole_and_a_read_with_fewer_data_are_short_whatever_the_residual_says():
     one = session(immediate_data=False)
-    (task,) = one.start([writing(bytes(1024))])
-
-    give(one, answer)
-
-    assert task.is_done and task.is_short
-
-
-def test_a_read_with_fewer_data_is_short_whatever_the_residual_says():
-    one = session()
-    tasks = one.start([reading(1024), reading(1024), reading(1024)])
+    tasks = one.start([*(reading(1024) for _ in range(3)), *(writing(bytes(1024)) for _ in range(3))])
 
     give(one, data_in(1, 0, bytes(512)), response(1))
     give(one, data_in(2, 0, bytes(1024), flags=0x83, residual=512))
     give(one, response(3))
+    for tag, more in ((4, {}), (5, {"flags": 0x82, "residual": 512}), (6, {"flags": 0x84, "residual": 512})):
+        give(one, response(tag, **more))
 
-    assert [(task.is_short, task.moved) for task in tasks] == [(True, 512), (True, 512), (True, 0)]
+    assert [(task.is_short, task.moved) for task in tasks[:3]] == [(True, 512), (True, 512), (True, 0)]
+    assert [(task.is_done, task.is_short) for task in tasks[3:]] == [(True, True)] * 3
 
 
 @pytest.mark.parametrize(
@@ -181,9 +170,11 @@ def test_what_was_not_asked_for_ends_the_session(answers):
         give(one, *answers)
 
 
-@pytest.mark.parametrize(
-    "answer", [response(1, code=1), Pdu(0x32, words=[0, 1, 1, 1, 2 << 24]), Pdu(0x32, words=[0, 1, 1, 1, 3 << 24])]
-)
+def event(code):
+    return Pdu(0x32, words=[0, 1, 1, 1, code << 24])
+
+
+@pytest.mark.parametrize("answer", [response(1, code=1), event(2), event(3)])
 def test_a_target_that_ends_the_connection_is_lost(answer):
     one = session()
     one.start([reading(1024)])
@@ -194,35 +185,26 @@ def test_a_target_that_ends_the_connection_is_lost(answer):
     assert not isinstance(caught.value, Violation)
 
 
-@pytest.mark.parametrize("event, wants", [(0, False), (1, True), (4, True), (255, False)])
-def test_a_target_may_ask_for_a_logout(event, wants):
+@pytest.mark.parametrize("code, wants", [(0, False), (1, True), (4, True), (255, False)])
+def test_a_target_may_ask_for_a_logout(code, wants):
     one = session()
-
-    give(one, Pdu(0x32, words=[0, 1, 1, 1, event << 24]))
-
+    give(one, event(code))
     assert one.wants_end is wants
 
 
-def test_a_ping_is_answered_with_its_lun_and_tag():
+def test_a_ping_is_answered_with_its_lun_and_tag_and_one_ping_of_ours_is_out_at_a_time():
     one = session()
-
     give(one, Pdu(0x20, lun=LUN, tag=NONE, words=[0x55, 100, 1, 32]))
-
     (answer,) = sent(one)
     assert (answer.opcode, answer.immediate, answer.flags) == (0x00, True, 0x80)
     assert (answer.lun, answer.tag, answer.words[0], answer.words[2]) == (LUN, NONE, 0x55, 100)
 
-
-def test_one_ping_of_ours_is_out_at_a_time():
-    one = session()
     one.ping()
     one.ping()
     (ping,) = sent(one)
     assert (ping.words[0], ping.tag) == (NONE, 1)
-
     give(one, Pdu(0x20, tag=1, words=[NONE, 100, 1, 32]))
     one.ping()
-
     assert sent(one)[0].words[2] == 101
 
 

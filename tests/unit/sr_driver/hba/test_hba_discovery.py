@@ -233,10 +233,16 @@ def test_what_a_scan_brings_after_it_was_given_up_goes_with_the_next_call(host):
     assert (host.done[-2:], host.noted_of()) == (["take away 3:0:0:7", "unlock"], None)
 
 
-def test_while_xapi_does_not_answer_nothing_comes_or_goes(host):
-    host.pool = Refused("xapi does not answer.")
+@pytest.mark.parametrize(
+    "is_mute, words", [(True, "xapi does not answer"), (False, "LUN behind host0, .*cannot be hidden")]
+)
+def test_while_xapi_does_not_answer_or_other_luns_cannot_be_hidden_nothing_comes_or_goes(host, is_mute, words):
+    if is_mute:
+        host.pool = Refused("xapi does not answer.")
+    else:
+        host.world.put("../run/udev/control", "")  # udev runs, without our rules
 
-    with pytest.raises(Refused, match="xapi does not answer"):
+    with pytest.raises(Refused, match=words):
         host.hold()
 
     assert host.done == locked()
@@ -253,24 +259,17 @@ def test_what_the_holder_of_the_lock_has_brought_is_not_scanned_for(host):
     assert (host.hold(), host.done) == (["sdc"], [])
 
 
-def test_only_where_the_caller_says_is_looked(host):
+@pytest.mark.parametrize(
+    "config, place",
+    [({"lun": "7", "targetWWPN": WWPNS[0]}, "0 0 7"), ({"lun": "300"}, "- - 16684"), ({"lun": "16684"}, "- - 16684")],
+)
+def test_a_number_above_255_is_looked_for_as_arrays_count_and_as_the_kernel_does(host, config, place):
+    """And only where the caller says."""
     host.mapped = [MINE]
 
-    host.hold(lun="7", targetWWPN=WWPNS[0])
-
-    assert host.done[1] == "scan 0 0 7"
-
-
-@pytest.mark.parametrize("number", [300, 16684])
-def test_a_number_above_255_is_looked_for_as_arrays_count_and_as_the_kernel_does(host, number):
-    def scan(places, _deadline):
-        if "- - 16684" in map(str, places):
-            host.has("1:0:0:16684", "sdc")
-        return []
-
-    host.patch.setattr(discovery, "scan", scan)
-
-    assert host.hold(lun=str(number)) == ["sdc"]
+    assert host.hold(**config) == ["sdc"]
+    places = host.done[1].replace("scan ", "").split(", ")
+    assert place in places and (place != "0 0 7" or len(places) == 1)
 
 
 @pytest.mark.parametrize(
@@ -430,15 +429,6 @@ def test_while_the_kernel_goes_on_with_a_scan_they_are_hidden_to_the_end_of_the_
     assert host.switches() == {}
 
 
-def test_where_they_cannot_be_hidden_nothing_is_scanned(host):
-    host.world.put("../run/udev/control", "")  # udev runs, without our rules
-
-    with pytest.raises(Refused, match="LUN behind host0, .*cannot be hidden from LVM and multipath"):
-        host.hold()
-
-    assert host.done == locked()
-
-
 # --- the list
 
 
@@ -451,15 +441,26 @@ def lister(host, monkeypatch):
     return host
 
 
-@pytest.mark.parametrize("device, said", [("", "is missing"), ("/dev/nothing", "/dev/nothing leads to no LUN")])
-def test_the_list_has_what_a_scan_brings_and_that_goes_again(lister, device, said):
+@pytest.mark.parametrize(
+    "device, said, is_late",
+    [("", "is missing", False), ("/dev/nothing", "/dev/nothing leads to no LUN", False), ("", "is missing", True)],
+)
+def test_the_list_has_what_a_scan_brings_and_that_goes_again_also_where_udev_is_late(lister, device, said, is_late):
+    settled = []
+
+    def settle(disks, _seconds):
+        settled.extend(disks)
+        if is_late:
+            raise Refused("udev did not handle sdc within 8 seconds.")
+
+    lister.patch.setattr(udev, "settle", settle)
     lister.mapped = [MINE]
 
     answer, ids = lister.list(device=device)
 
     assert answer.sm_key == "ConfigSCSIid" and said in str(answer)
-    assert ids == [CLONE], "the LUN of an SR of the pool is left out"
-    assert (lister.done, lister.settled) == (locked(SCAN, GOES), ["sdc"])
+    assert is_late or ids == [CLONE], "the LUN of an SR of the pool is left out"
+    assert (lister.done, settled) == (locked(SCAN, GOES), ["sdc"])
 
 
 def test_a_lun_in_the_place_of_one_of_the_pool_is_in_the_list_and_a_disk_that_is_dead_is_as_it_was(lister):
@@ -485,27 +486,21 @@ def test_a_path_of_a_lun_of_the_pool_or_of_one_that_was_there_stays(lister, ther
     assert lister.done == locked(SCAN, GOES)
 
 
+@pytest.mark.parametrize("earlier", [(), ("1:0:0:0",)])
 @pytest.mark.parametrize("stays", [False, True])
-def test_what_a_list_has_brought_is_noted_until_it_is_gone(lister, stays):
+def test_what_a_list_has_brought_is_noted_until_it_is_gone_but_what_an_earlier_call_has_noted(lister, stays, earlier):
     """The next call for that LUN takes it away, as with one that was killed."""
     lister.world.adapter(9, proc_name="mpt3sas", scan="")
     lister.has("9:0:0:7", "sdz", OTHER)
     lister.mapped = [MINE]
     lister.stays = {"1:0:0:7": "The disk sdc at 1:0:0:7 stays: it is in use."} if stays else {}
+    if earlier:
+        cleanup_journal.note(CLONE, earlier)
 
     lister.list(type="fcoe")
 
-    there = (*THERE, "9:0:0:7")
-    assert (lister.noted, lister.noted_of()) == (there, there if stays else None)
-
-
-def test_what_an_earlier_call_has_noted_stays_noted(lister):
-    cleanup_journal.note(CLONE, ["1:0:0:0"])
-    lister.mapped = [MINE]
-
-    lister.list()
-
-    assert lister.noted_of() == ("1:0:0:0",)
+    there = earlier or (*THERE, "9:0:0:7")
+    assert (lister.noted, lister.noted_of()) == (there, there if stays or earlier else None)
 
 
 @pytest.mark.parametrize("is_busy, words", [(True, "process 12"), (False, "cannot be hidden")])
@@ -527,15 +522,3 @@ def test_while_sm_is_at_an_lvm_command_or_no_lun_can_be_hidden_the_list_is_of_wh
 
     assert "were not scanned" in str(answer) and words in str(answer)
     assert (ids, lister.done) == ([OTHER], [] if is_busy else locked())
-
-
-def test_what_a_scan_has_brought_for_the_list_goes_also_where_udev_is_late(lister):
-    def late(disks, _seconds):
-        raise Refused("udev did not handle sdc within 8 seconds.")
-
-    lister.patch.setattr(udev, "settle", late)
-    lister.mapped = [MINE]
-
-    lister.list()
-
-    assert lister.done[-2:] == [GOES, "unlock"]

@@ -155,22 +155,18 @@ def test_a_lun_that_is_new_is_waited_for_when_all_may_see_it(world, is_new, wait
 
 @pytest.mark.parametrize("multipathing", [False, True])
 def test_where_it_is_written_nobody_may_use_it_through_a_path_that_does_not_answer(world, monkeypatch, multipathing):
-    """It comes back with what is stacked on it, and that writes: a map of the other paths does not tell."""
+    """It comes back with what is stacked on it, and that writes: a map of the other paths does not tell.
+
+    A dead path in the map is for the map to tell.
+    """
     monkeypatch.setattr(paths, "verify_unused", VERIFY_UNUSED)
     monkeypatch.setattr(holders, "users_of_disks", lambda names, host, answering: [f"the volume MGT on {names[0]}"])
-
     words = "through the disk sda that does not answer: the volume MGT on sda"
     world.refused(words, to_write=True, multipathing=multipathing)
-
     assert "single path" not in world.said
 
-
-def test_a_dead_path_in_the_map_is_for_the_map_to_tell(world, monkeypatch):
-    monkeypatch.setattr(paths, "verify_unused", VERIFY_UNUSED)
-    monkeypatch.setattr(holders, "users_of_disks", lambda names, host, answering: ["multipath map m"])
     monkeypatch.setattr(multipath, "find_map", lambda _: the_map("sda"))
-
-    with world.session(to_write=True, multipathing=True) as nodes:
+    with world.session(to_write=True, multipathing=multipathing) as nodes:
         assert nodes == ["/dev/mapper/m", "/dev/sdb"]
 
 

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -19,7 +18,7 @@ from kit.iscsi.options import Chap
 from kit.iscsi.quirks import Quirk, quirk
 from kit.pool import wire
 from relvmoiscsi import engine
-from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline
+from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_name import lun_name
@@ -64,17 +63,6 @@ def test_it_logs_in_by_the_name_of_the_call_else_of_the_host(driver, clone, monk
         driver.probe(target, localIQN=name if source == "config" else "")
 
     assert names == [name]
-
-
-def test_the_bytes_are_those_that_an_image_gets(driver, clone, monkeypatch):
-    image = clone.disk.copy()
-    monkeypatch.setattr(rewrite, "os", SimpleNamespace(urandom=bytes))
-    request = engine.ResignatureRequest(clone.scsi_id)
-    rewrite.resignatured(image, request, NO_DEADLINE, rewrite.Locks(False, False))
-    with HostileTarget([clone]) as target:
-        driver.create(target)
-
-    assert clone.disk == image
 
 
 # --- a LUN that this host sees
