@@ -118,13 +118,16 @@ def test_writes_of_a_batch_that_were_answered_are_written_again_and_reads_stay()
     assert target.events == [READ, READ, "session", READ, READ]
 
 
-def test_a_new_session_is_looked_at_before_anything_is_asked_of_it():
-    target, _, device = opened(script={0: LOST})
-
+@pytest.mark.parametrize("how, looks, sessions", [(LOST, 2, 2), (ATTENTION, 1, 1)], ids=["lost", "attention"])
+def test_the_lun_is_looked_at_on_a_new_session_and_behind_an_attention_and_all_is_written_again(how, looks, sessions):
+    """The target may have lost its cache. A new session is reset, and the LUN looked at behind the reset as well."""
+    target, _, device = opened(script={1: how})
     device.write([Chunk(0, block(1))])
 
-    look = [0x00, 0x9E, 0x1A]
-    assert target.commands == [WRITE, *look, *look, WRITE]  # and behind the reset
+    device.write([Chunk(4096, block(2))])
+
+    assert target.commands == [WRITE, WRITE, *[0x00, 0x9E, 0x1A] * looks, WRITE, WRITE]
+    assert target.sessions == sessions
 
 
 def other_identity(target):
@@ -155,17 +158,6 @@ def test_another_lun_in_its_place_is_not_touched_by_any_write_of_a_batch(how, ch
         device.write([Chunk(4096 * number, block(1)) for number in range(8)])
 
     assert (caught.value.sm_key, target.lun.writes) == ("ISCSIDevice", 0)
-
-
-def test_behind_a_unit_attention_is_looked_and_all_is_written_again():
-    """The target may have lost its cache."""
-    target, _, device = opened(script={1: ATTENTION})
-    device.write([Chunk(0, block(1))])
-
-    device.write([Chunk(4096, block(2))])
-
-    assert target.commands == [WRITE, WRITE, 0x00, 0x9E, 0x1A, WRITE, WRITE]
-    assert target.sessions == 1
 
 
 def test_unit_attentions_without_end_are_an_error():
@@ -308,18 +300,18 @@ def test_a_lun_that_is_busy_when_it_is_asked_for_its_name_is_looked_at_until_it_
     assert target.events == [FLUSH]
 
 
-@pytest.mark.parametrize("error", [LOST, OutOfTime("The time is over.")], ids=["lost", "out of time"])
+@pytest.mark.parametrize("error", [Lost("the connection was cut"), OutOfTime("The time is over.")])
 def test_a_session_that_ends_behind_the_last_answer_is_no_bug(monkeypatch, error):
     target, _, device = opened()
     compare, ends = device._compare, [error]
 
     def end(*given):
         if ends:
-            raise Lost("the connection was cut") if ends.pop() == LOST else error
+            raise ends.pop()
         compare(*given)
 
     monkeypatch.setattr(device, "_compare", end)
-    if error == LOST:
+    if isinstance(error, Lost):
         device.read([Range(0, 512)])
     else:
         with pytest.raises(DeviceError):
