@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A scripted iSCSI target on a real socket of this machine: correct, but for the quirks that it is given.
 
-    with HostileTarget(luns=[Lun(0, 8 * MIB), Lun(300, disk=disk)], quirks=["busy", quirk("ping", times=None)],
+    with HostileTarget(luns=[Lun(0, 8 * MIB), Lun(300, disk=disk)], quirks=["pings", quirk("busy", times=5)],
                        chap=Chap("user", "secret")) as target:
         ... target.portal ("127.0.0.1:41233"), target.port, target.iqn, target.portals ...
         target.wait_for("session")              # until it has happened, no sleep; fails after 10 minutes
