@@ -3,7 +3,7 @@
 
 import os
 import signal
-import threading
+import socket
 from contextlib import contextmanager
 from xml.etree import ElementTree
 
@@ -448,21 +448,21 @@ def test_what_has_begun_goes_on_after_the_deadline(driver, clone, clock, what):
 
 
 def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(driver, clone):
-    write, written, stopping = clone.write, [], []
+    write, written = clone.write, []
 
     def write_some(offset, data):
         write(offset, data)
         written.append(offset)
         if len(written) == 12:
-            stopping.append(threading.Thread(target=target.stop_listening))
-            stopping[0].start()
+            for listener in target._listeners:  # at once: its threads need the lock that this write is under
+                listener.shutdown(socket.SHUT_RDWR)
             target.drop()
 
     clone.write = write_some
     with HostileTarget([clone], ignore=("isid kept",)) as target:
         failed = driver.create(target)
         clone.write = write
-        stopping[0].join()
+        target.stop_listening()
         target.listen_again()
         target.new_call()
         again = driver.create(target)
