@@ -6,6 +6,6 @@ quirks.py       what it does wrong, by name; acts.py: what the names do; options
 lun.py          LUNs with a write cache; scsi.py: commands to them
 connection.py   socket and numbers; login.py, negotiation.py, full_feature.py: its half of RFC 7143; wire.py: PDUs
 watch.py        what an initiator may not do
-proxy.py        CuttingProxy: forwards to any target, and cuts, stops or delays
+proxy.py        CuttingProxy: forwards to any target, and cuts or stops
 programs.py     tgt and istgt of the distribution, started on loopback
 """

@@ -5,25 +5,19 @@ does nothing else at this point.
     point       subject                         kind
     connected   None
     login       login request                   its stage
-    negotiate   keys to be answered, a list     stage
-    session     None, the session has begun
     arrived     task, before data are asked for operation code
     r2t         (task, R2T)                     operation code
     command     task, before it is carried out  operation code
     result      task with its result            operation code
     answer      (task, PDUs)                    operation code
     done        task, answered                  operation code
-    sends       any PDU, numbered               opcode
-    task, nop, text, logout   request           (function)
+    text, logout   request
 """
 
 from . import scsi
 from .connection import FIN, RST
 from .full_feature import UNDERFLOW
-from .wire import NO_LUN, NO_TAG, Pdu
-
-_WORDS = {f"w{number}": number for number in range(7)}
-
+from .wire import NO_LUN, Pdu
 
 # -- connections ----------------------------------------------------------------------------------------------------
 
@@ -56,7 +50,7 @@ def babble(connection, _subject, data):
 
 
 def half(connection, subject, size=48, then=RST):
-    """The first `size` bytes of an answer, and the end: RST, FIN, or "" for silence."""
+    """The first `size` bytes of an answer, and the end: RST, or "" for silence."""
     _, pdus = subject
     for pdu in pdus:
         pdu.words[1:4] = connection.stat_sn, connection.exp_cmd_sn, connection.max_cmd_sn
@@ -85,39 +79,15 @@ def redirect(connection, request, status="0101", address="{portal}"):
     return True
 
 
-def put_key(_connection, answers, name, value):
-    """A key that nobody has asked for in this stage."""
-    answers.append((name, value))
-
-
-def change(_connection, pdu, add=(), **fields):
-    """Other values in a PDU: attributes by name, words as w0 to w6; `add` are differences."""
-    for name, value in fields.items():
-        if name in _WORDS:
-            pdu.words[_WORDS[name]] = value
-        else:
-            setattr(pdu, name, value)
-    for name, value in dict(add).items():
-        if name in _WORDS:
-            pdu.words[_WORDS[name]] += value
-        else:
-            setattr(pdu, name, getattr(pdu, name) + value)
-
-
-def older_window(_connection, pdu, by=20):
-    """A MaxCmdSN that was passed long ago; ExpCmdSN stays true."""
-    pdu.words[3] -= by
-
-
-# -- commands -------------------------------------------------------------------------------------------------------
+# -- commands and answers -------------------------------------------------------------------------------------------
 
 
 def status(_connection, task, code):
     task.result = scsi.Result(code)
 
 
-def sense(connection, task, key, asc, ascq=0):
-    task.result = scsi.check(key, asc, ascq, descriptor=connection.options.descriptor_sense)
+def sense(_connection, task, key, asc, ascq=0):
+    task.result = scsi.check(key, asc, ascq)
 
 
 def fail_response(_connection, task, code=0x01):
@@ -125,24 +95,14 @@ def fail_response(_connection, task, code=0x01):
     task.result, task.response = scsi.good(), code
 
 
-def fewer_data(_connection, task, missing=512, residual=True):
-    """GOOD, and data missing at the end; said as a residual, or not."""
+def fewer_data(_connection, task, missing=512):
+    """GOOD, and data missing at the end, said as a residual."""
     task.result = task.result._replace(data=task.result.data[: max(0, len(task.result.data) - missing)])
-    task.residual = (UNDERFLOW, min(missing, task.wanted)) if residual else (0, 0)
+    task.residual = (UNDERFLOW, min(missing, task.wanted))
 
 
-def says_residual(_connection, task, count=512):
-    """GOOD and all data, with a residual."""
-    task.residual = (UNDERFLOW, count)
-
-
-def ping(connection, subject, lun=NO_LUN, data=b"", times=1):
-    for _ in range(times):
-        connection.phase.ping(getattr(subject, "address", NO_LUN) if lun == "of the command" else lun, data)
-
-
-def bare_nop_in(connection, _subject):
-    connection.send(Pdu(0x20, words=[NO_TAG]))
+def ping(connection, _subject, lun=NO_LUN, data=b""):
+    connection.phase.ping(lun, data)
 
 
 def tell(connection, _subject, event, parameters=(0, 1, 0), then=""):
@@ -159,16 +119,9 @@ def reject(connection, task, reason=0x04):
     return True
 
 
-def never_answer(connection, task):
+def never_answer(_connection, _task):
     """This one command is never answered; the others are."""
     return True
-
-
-def shut_window(connection, _subject):
-    connection.closed_window = True
-
-
-# -- answers --------------------------------------------------------------------------------------------------------
 
 
 def repeat_data_in(_connection, subject):
@@ -179,11 +132,6 @@ def repeat_data_in(_connection, subject):
 
 def spoil(_connection, subject, part):
     subject[1][0].spoil = part
-
-
-def garbage(connection, _task):
-    connection.send_bytes(bytes(range(256)))
-    return True
 
 
 # -- LUNs and sessions ----------------------------------------------------------------------------------------------
@@ -203,18 +151,13 @@ def other_lun_with_attention(connection, task):
     sense(connection, task, scsi.ATTENTION, 0x3F, 0x0E)
 
 
-def other_size(connection, task, factor=2, how=RST):
-    connection.target.resize(task.lun.number, int(task.lun.size_bytes * factor))
-    return reset(connection, task) if how == RST else None
-
-
-def unmap(connection, task, how=RST):
+def unmap(connection, task):
     connection.target.luns.remove(task.lun)
-    return reset(connection, task) if how == RST else None
+    return reset(connection, task)
 
 
-def power_cut(connection, _subject, keeps=None):
-    connection.target.power_cut(keeps)
+def power_cut(connection, _subject):
+    connection.target.power_cut()
     return True
 
 

@@ -11,7 +11,7 @@ from .full_feature import FullFeature
 from .idle_time import Rest
 from .login import Login
 from .watch import SessionWatch
-from .wire import DATA_IN, NO_TAG, NOP_IN, R2T, RESPONSE, TASK_DONE, Broken, Gone, Pdu, Reader, after
+from .wire import DATA_IN, NO_TAG, NOP_IN, R2T, RESPONSE, TASK_DONE, Broken, Gone, Reader, after
 
 FIN, RST = "FIN", "RST"
 
@@ -37,7 +37,6 @@ class Connection:
         self.stat_sn, self.exp_cmd_sn, self.max_cmd_sn = target.options.stat_sn, 0, 0
         self.session = self.watch = None
         self.silent = self.deaf = False
-        self.closed_window = False
         self._sock, self._ended = sock, threading.Event()
         self.rest = Rest([sock])
         self._reader = Reader(sock, 8192, self.rest)
@@ -93,19 +92,10 @@ class Connection:
         """What is to be done once nothing more has come."""
         if isinstance(self._phase, Login) or self._reader.has_more():
             return
-        if self._phase.deferred and not self._readable(0.001):
+        if self._phase.deferred and not select.select([self._sock], [], [], 0.001)[0]:
             with self.target.lock:
                 self._phase.carry_out_deferred()
             self.flush()
-        if self.closed_window and self.options.opens_after and not self._readable(self.options.opens_after):
-            with self.target.lock:
-                self.closed_window = False
-                self.send(Pdu(NOP_IN))
-                self.target.note("window opened")
-            self.flush()
-
-    def _readable(self, seconds):
-        return bool(select.select([self._sock], [], [], seconds)[0])
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
@@ -114,9 +104,8 @@ class Connection:
         self.max_cmd_sn = (number + self.options.window - 1) & 0xFFFFFFFF
 
     def enter(self, login):
-        """Make the session, or give the status of a refusal."""
+        """Make the session."""
         self.session = self.target.session_of(login, self)
-        return self.session if isinstance(self.session, (int, str)) else None
 
     def begin_full_feature(self):
         keys = self.session.keys.result
@@ -127,7 +116,6 @@ class Connection:
         self.watch.told(self.max_cmd_sn, self.stat_sn, True)
         self._phase = FullFeature(self)
         self.target.note("session", self.session.isid)
-        self.fires("session", None)
 
     @property
     def tasks(self):
@@ -147,8 +135,6 @@ class Connection:
         else:
             pdu.words[1] = self.stat_sn
         pdu.words[2], pdu.words[3] = self.exp_cmd_sn, self._window()
-        if self.fires("sends", pdu, pdu.opcode):
-            return
         if takes:
             self.stat_sn = (self.stat_sn + 1) & 0xFFFFFFFF
         if self.watch:
@@ -158,8 +144,7 @@ class Connection:
             self._out.append(pdu.encoded(*self.digests))
 
     def _window(self):
-        room = 0 if self.closed_window else self.options.window - len(self.tasks)
-        top = (self.exp_cmd_sn + room - 1) & 0xFFFFFFFF
+        top = (self.exp_cmd_sn + self.options.window - len(self.tasks) - 1) & 0xFFFFFFFF
         if after(top, self.max_cmd_sn):
             self.max_cmd_sn = top
         return self.max_cmd_sn

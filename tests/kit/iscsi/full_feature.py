@@ -46,7 +46,6 @@ class Task:
         self.result = None
         self.response = 0
         self.residual = None  #: (flag, count), if a quirk wants another one than the true
-        self.lasting_data_in = None
 
     def true_residual(self):
         moved = len(self.result.data) if self.plan.way == "in" else len(self.data)
@@ -193,10 +192,7 @@ class FullFeature:
 
     def _executed(self, task):
         luns, refuses = self._target.luns, self._options.refuses
-        result = scsi.execute(task.lun, task.cdb, bytes(task.data), luns, refuses)
-        if result.sense and self._options.descriptor_sense:
-            result = scsi.check(result.sense[2], result.sense[12], result.sense[13], descriptor=True)
-        return result
+        return scsi.execute(task.lun, task.cdb, bytes(task.data), luns, refuses)
 
     def _attention(self, task):
         if task.lun is None or task.cdb[0] in scsi.WITHOUT_ATTENTION:
@@ -208,7 +204,7 @@ class FullFeature:
         if not waiting:
             return None
         self._target.note("attention", waiting[0])
-        return scsi.check(scsi.ATTENTION, *waiting.pop(0), descriptor=self._options.descriptor_sense)
+        return scsi.check(scsi.ATTENTION, *waiting.pop(0))
 
     def answer(self, task):
         """Send data and status of a task, which ends with it."""
@@ -249,8 +245,6 @@ class FullFeature:
     def _task(self, pdu):
         function = pdu.flags & 0x7F
         self._target.note("task management", function)
-        if self._connection.fires("task", pdu, function):
-            return
         response = 0
         if function == ABORT_TASK:
             response = 0 if self.tasks.pop(pdu.words[0], None) else 1
@@ -281,8 +275,7 @@ class FullFeature:
             self._target.note("pinged")
             if transfer_tag != NO_TAG:
                 self._connection.complain("nop", f"{pdu!r} has a task tag and transfer tag {transfer_tag:08x}")
-            if not self._connection.fires("nop", pdu):
-                self._connection.send(Pdu(NOP_IN, lun=pdu.lun, tag=pdu.tag, words=[NO_TAG], data=pdu.data))
+            self._connection.send(Pdu(NOP_IN, lun=pdu.lun, tag=pdu.tag, words=[NO_TAG], data=pdu.data))
             return
         if transfer_tag == NO_TAG:
             self._target.note("nop")
@@ -312,15 +305,13 @@ class FullFeature:
         self._answer_text(pdu, rest)
 
     def _answer_text(self, pdu, rest):
-        part = self._options.text_part or self._options.discovery_part or self._most_data
-        part = min(part, self._most_data)
-        data, rest = rest[:part], rest[part:]
+        data, rest = rest[: self._most_data], rest[self._most_data :]
         flags, transfer_tag = FINAL, NO_TAG
         if rest:
             self._transfer_tags += 1
             transfer_tag = self._transfer_tags
             self._texts[pdu.tag] = (transfer_tag, rest)
-            flags = 0 if self._options.discovery_part and not self._options.text_part else 0x40
+            flags = 0x40
         self._connection.send(Pdu(TEXT_ANSWER, flags, tag=pdu.tag, words=[transfer_tag], data=data))
 
     def _found(self, pairs):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A scripted iSCSI target on a real socket of this machine: correct, but for the quirks that it is given.
 
-    with HostileTarget(luns=[Lun(0, 8 * MIB), Lun(300, disk=disk)], quirks=["busy", quirk("ping", times=None)],
+    with HostileTarget(luns=[Lun(0, 8 * MIB), Lun(300, disk=disk)], quirks=["pings", quirk("busy", times=5)],
                        chap=Chap("user", "secret")) as target:
         ... target.portal ("127.0.0.1:41233"), target.port, target.iqn, target.portals ...
         target.wait_for("session")              # until it has happened, no sleep; fails after 10 minutes
@@ -15,12 +15,12 @@
 - The end of `with` closes everything and raises AssertionError if the initiator has broken a rule (watch.py), unless an
   exception is on its way, whose text then matters more: `target.violations`. `ignore=("isid kept",)` leaves rules out.
   A test that plays two calls, of which the first was killed, says `target.new_call()` between them.
-- Things that a test can do at any time: power_cut(), drop(how=RST), ping(), tell(event), replace(number, ...),
-  resize(number, size_bytes), stop_listening(), listen_again(), late_writes_land(), disarm().
+- Things that a test can do at any time: power_cut(), drop(how=RST), replace(number, ...), stop_listening(),
+  listen_again(), late_writes_land().
 - Names of what happens: connected, login request (stage), login refused (status), session (ISID), discovery,
   command (operation code), data-out (bytes), answered (operation code), attention, ping, ping answered, pinged, nop,
-  async, reject, task management (function), logout, reinstated, quirk (its name), gone, power cut, window opened,
-  kept a write, landed.
+  async, reject, task management (function), logout, reinstated, quirk (its name), gone, power cut, kept a
+  write, landed.
 
 Everything runs in threads of this process; it starts no other and opens no device. Python 3.6 to current.
 """
@@ -197,11 +197,6 @@ class HostileTarget:
                 dealt_with = bool(armed.quirk.act(connection, subject, **armed.quirk.how))
         return dealt_with
 
-    def disarm(self):
-        """No quirk acts from now on; what the target is like stays."""
-        with self.lock:
-            self._armed = []
-
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def login_begins(self, login):
@@ -219,7 +214,7 @@ class HostileTarget:
             self._expected_isids.clear()
 
     def session_of(self, login, connection):
-        """A new Session; a refusal, as `Login.refuse` takes it."""
+        """A new Session, which ends one of the same nexus."""
         self._tsih = self._tsih % 0xFFFF + 1
         session = Session(login, connection, self._tsih)
         if login.discovery:
@@ -227,11 +222,6 @@ class HostileTarget:
         for old in [old for old in self.sessions if _nexus(old) == _nexus(session)]:
             self.note("reinstated", old.isid)
             self._end(old)
-        alive = [old for old in self.sessions if not old.lost]
-        if self.options.max_sessions and len(alive) >= self.options.max_sessions:
-            if self.options.too_many != "older":
-                return int(self.options.too_many, 16)
-            self._end(alive[0])
         self.sessions.append(session)
         return session
 
@@ -244,7 +234,7 @@ class HostileTarget:
         """A connection is gone, and its session with it (error recovery level 0)."""
         with self.lock:
             session = connection.session
-            if not isinstance(session, Session) or session.discovery or session not in self.sessions:
+            if session is None or session.discovery or session not in self.sessions:
                 return
             if session.logged_out:
                 self.sessions.remove(session)
@@ -301,22 +291,6 @@ class HostileTarget:
             self.note("power cut")
             self.drop()
 
-    def ping(self, lun=bytes(8)):
-        """A NOP-In that wants an answer, on each session."""
-        self._each(lambda connection: connection.phase.ping(lun))
-
-    def tell(self, event, parameters=(0, 0, 0)):
-        """An asynchronous message to each session."""
-        self._each(lambda connection: connection.phase.tell(event, parameters))
-
-    def _each(self, act):
-        with self.lock:
-            connections = [session.connection for session in self.sessions if not session.lost]
-            for connection in connections:
-                act(connection)
-        for connection in connections:
-            connection.flush()
-
     def replace(self, number, **changes):
         """Another LUN at the number, of the same size: zeros, and an identity of its own."""
         with self.lock:
@@ -324,13 +298,6 @@ class HostileTarget:
             new = Lun(number, old.size_bytes, block_size=old.block_size, **changes)
             self.luns[self.luns.index(old)] = new
         return new
-
-    def resize(self, number, size_bytes):
-        with self.lock:
-            lun = self.lun(number)
-            if size_bytes > lun.size_bytes:
-                lun.disk = lun.disk.grown(size_bytes)
-            lun.size_bytes = size_bytes
 
     def written(self):
         """Whether anything was ever written to a LUN."""

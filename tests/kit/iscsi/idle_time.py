@@ -54,7 +54,7 @@ class Rest:
             return True
         waits_for = self._waits_for
         try:
-            if waits_for is None or _poll_of(waits_for).poll(0) or any(map(_is_unsent, self._sends_to)):
+            if waits_for is None or _poll_of(waits_for).poll(0) or any(map(is_unsent, self._sends_to)):
                 return False
         except (OSError, ValueError):
             return False  # it is being closed
@@ -68,7 +68,7 @@ def _poll_of(socks):
     return poll
 
 
-def _is_unsent(sock):
+def is_unsent(sock):
     """Whether the other side's kernel does not have all that was sent."""
     return struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0] > 0
 
@@ -86,7 +86,7 @@ def something_comes(sock=None, has_come=None):
     has_come = has_come or (lambda: _poll_of([sock]).poll(0))
     end = time.monotonic() + _TOO_LONG
     while not has_come():
-        if (sock is None or not _is_unsent(sock)) and _all_rest():
+        if (sock is None or not is_unsent(sock)) and _all_rest():
             return bool(has_come())
         assert time.monotonic() < end, "a thread of the kit does not come to rest"
         time.sleep(0.0005)

@@ -15,8 +15,7 @@ class Login:
     def __init__(self, connection):
         self._connection, self._options = connection, connection.options
         self._watch = LoginWatch(connection.complain)
-        self._collected = self._rest = b""
-        self._hesitates = self._options.hesitates
+        self._collected = b""
         self._chap = None
         self._open = False  #: nothing is left to prove
         self.named = self.done = self.discovery = False
@@ -35,9 +34,7 @@ class Login:
         if self._connection.fires("login", pdu, stage):
             return
         self._collected += pdu.data
-        if self._rest and (pdu.data or pdu.flags & 0xC0):
-            self._connection.complain("text", f"{pdu!r} instead of an empty request for the rest of an answer")
-        if self._rest or pdu.flags & 0x40:
+        if pdu.flags & 0x40:
             self._answer(pdu, [], False)
             return
         text, self._collected = self._collected, b""
@@ -65,7 +62,6 @@ class Login:
         if self.negotiation.refusal is not None:
             self.refuse(pdu, self.negotiation.refusal)
             return
-        self._connection.fires("negotiate", answers, stage)
         self._answer(pdu, answers, self._open and (stage == 0 or not self.negotiation.awaits()))
 
     # -- who is there -----------------------------------------------------------------------------------------------
@@ -100,9 +96,6 @@ class Login:
         return answers
 
     def _method(self, offered):
-        if self._options.cheats == "None":
-            self._open = True
-            return [("AuthMethod", "None")]
         if self._open:
             return [("AuthMethod", "None")] if "None" in offered else AUTHENTICATION
         if "CHAP" in offered:
@@ -125,23 +118,13 @@ class Login:
         connection.hang_up()
 
     def _answer(self, pdu, answers, may_go_on):
-        text = self._rest + text_of(answers)
-        most = self._options.text_part or 8192
-        text, self._rest = text[:most], text[most:]
-        wanted = bool(pdu.flags & 0x80) and may_go_on and not self._rest
-        if wanted and self._hesitates:
-            self._hesitates -= 1
-            wanted = False
-        flags = pdu.flags & (0x8F if wanted else 0x0C) | (0x40 if self._rest else 0)
+        wanted = bool(pdu.flags & 0x80) and may_go_on
+        flags = pdu.flags & (0x8F if wanted else 0x0C)
         ends = wanted and pdu.flags & 3 == FULL_FEATURE
-        isid = pdu.lun[:6]
-        answer = Pdu(LOGIN_ANSWER, flags, lun=isid + b"\0\0", tag=pdu.tag, data=text)
+        answer = Pdu(LOGIN_ANSWER, flags, lun=pdu.lun[:6] + b"\0\0", tag=pdu.tag, data=text_of(answers))
         if ends:
-            refusal = self._connection.enter(self)
-            if refusal is not None:
-                self.refuse(pdu, refusal)
-                return
-            answer.lun = isid + self._connection.session.tsih.to_bytes(2, "big")
+            self._connection.enter(self)
+            answer.lun = pdu.lun[:6] + self._connection.session.tsih.to_bytes(2, "big")
         self._connection.send(answer)
         self._watch.exp_stat_sn = self._connection.stat_sn
         if ends:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The target's half of a login (RFC 7143, sections 6, 12, 13): what it answers to keys, and CHAP."""
 
-import base64
 import hashlib
 import hmac
 import os
@@ -89,7 +88,6 @@ class Negotiation:
             except Broken as error:
                 complain(*error.args)
                 answer = "Reject"
-            answer = self._options.answers.get(name, answer)
             if answer is not None:
                 answers.append((name, answer))
         return answers + self._of_its_own()
@@ -105,9 +103,8 @@ class Negotiation:
 
     def _answered(self, name, value, complain):
         asked = self.unanswered.pop(name)
-        expected = {"IFMarker": ("No", "Reject", "Irrelevant", "NotUnderstood"), "OFMarker": ("No", "Reject",
-                    "Irrelevant", "NotUnderstood")}.get(name, ("NotUnderstood",))  # fmt: skip
-        if name in DECLARATIONS or (name not in DEFAULTS and value not in expected):
+        refusals = ("Reject", "Irrelevant", "NotUnderstood") + (("No",) if "Marker" in name else ())
+        if name in DECLARATIONS or (name not in DEFAULTS and value not in refusals):
             complain("key", f"the target's {name}={asked} was answered with {value}")
 
     def _one(self, name, value):
@@ -123,9 +120,6 @@ class Negotiation:
             return "NotUnderstood"
         wish = str(self._options.keys.get(name, WISHES[name]))
         self.result[name] = outcome(name, value, wish)
-        answered = self._options.answers.get(name, self.result[name])
-        if answered in ("Reject", "Irrelevant", "NotUnderstood", None):
-            self.result[name] = DEFAULTS[name]
         return None if name == "MaxRecvDataSegmentLength" else self.result[name]
 
     def awaits(self):
@@ -149,7 +143,7 @@ def chap_response(algorithm, identifier, secret, challenge):
 class ChapExchange:
     """CHAP from the target's side (RFC 7143, section 12.1): `step` each request, until `done`.
 
-    A step gives the keys to answer with, or a refusal: a status as an int, or "close".
+    A step gives the keys to answer with, or the status of a refusal.
     """
 
     def __init__(self, options, complain, seen):
@@ -169,18 +163,10 @@ class ChapExchange:
 
     def _choose(self, offered):
         known = [item for item in offered if item in self._options.chap_hashes]
-        if not known or (self._options.chap_whole_list and len(offered) > 1):
-            refusal = self._options.chap_no_hash
-            return (
-                [("CHAP_A", "Reject")] if refusal == "Reject" else "close" if refusal == "close" else int(refusal, 16)
-            )
-        self._algorithm, self._identifier = known[0], os.urandom(1)[0]
-        self._challenge = os.urandom(self._options.challenge_bytes)
-        if self._options.cheats == "reflected" and self._seen:
-            self._challenge = self._seen[-1]
-        identifier = hex(self._identifier) if self._options.identifier_form == "hex" else str(self._identifier)
-        form = self._options.challenge_form
-        return [("CHAP_A", self._algorithm), ("CHAP_I", identifier), ("CHAP_C", binary(self._challenge, form))]
+        if not known:
+            return [("CHAP_A", "Reject")]
+        self._algorithm, self._identifier, self._challenge = known[0], os.urandom(1)[0], os.urandom(16)
+        return [("CHAP_A", self._algorithm), ("CHAP_I", str(self._identifier)), ("CHAP_C", binary(self._challenge))]
 
     def _verify(self, keys):
         chap = self._options.chap
@@ -191,40 +177,30 @@ class ChapExchange:
         if "CHAP_C" not in keys:
             return []
         self.mutual = True
-        return self._prove(int(keys["CHAP_I"], 0), keys["CHAP_C"], binary_of(keys["CHAP_R"]))
+        return self._prove(int(keys["CHAP_I"], 0), binary_of(keys["CHAP_C"]))
 
-    def _prove(self, identifier, challenge_text, theirs):
-        challenge, cheats, mutual = binary_of(challenge_text), self._options.cheats, self._options.mutual
+    def _prove(self, identifier, challenge):
+        cheats, mutual = self._options.cheats, self._options.mutual
         if len(challenge) < 16:
             self._complain("chap", f"the initiator's challenge has {len(challenge)} bytes")
         if challenge in self._seen or challenge == self._challenge:
             self._complain("chap", "the initiator's challenge is not a fresh one")
         self._seen.append(challenge)
-        if cheats == "reflected" and len(self._seen) == 1:
-            return "close"
         if mutual is None:
             return 0x0201
         proof = chap_response(self._algorithm, identifier, mutual.secret, challenge)
-        if cheats in ("wrong", "reflected"):
-            proof = theirs if cheats == "reflected" else bytes([proof[0] ^ 1]) + proof[1:]
+        if cheats == "wrong":
+            proof = bytes([proof[0] ^ 1]) + proof[1:]
         user = "somebody else" if cheats == "name" else mutual.user
-        keys = [("CHAP_N", user), ("CHAP_R", binary(proof, self._options.challenge_form))]
-        if cheats == "challenge":
-            keys += [("CHAP_I", str(identifier)), ("CHAP_C", challenge_text)]
-        return {"none": [], "no response": keys[:1], "no name": keys[1:]}.get(cheats, keys)
+        return [] if cheats == "none" else [("CHAP_N", user), ("CHAP_R", binary(proof))]
 
 
-def binary(data, form="hex"):
-    if form == "base64":
-        return "0b" + base64.b64encode(data).decode()
-    return "0X" + data.hex().upper() if form == "HEX" else "0x" + data.hex()
+def binary(data):
+    return "0x" + data.hex()
 
 
 def binary_of(text):
-    """A binary value: hex or base64 (RFC 7143, section 6.1)."""
-    if text[:2].lower() == "0x":
-        digits = text[2:]
-        return bytes.fromhex("0" * (len(digits) % 2) + digits)
-    if text[:2].lower() == "0b":
-        return base64.b64decode(text[2:], validate=True)
-    raise Broken("chap", f"{text[:20]!r} is no binary value")
+    """A binary value, of which an initiator here sends the form in hex (RFC 7143, section 6.1)."""
+    if text[:2].lower() != "0x":
+        raise Broken("chap", f"{text[:20]!r} is no binary value")
+    return bytes.fromhex("0" * (len(text) % 2) + text[2:])

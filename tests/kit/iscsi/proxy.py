@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A proxy on loopback that forwards to a target, and cuts, falls silent or delays.
+"""A proxy on loopback that forwards to a target, and cuts, or falls silent.
 
     with CuttingProxy(target.portal, [Cut("out", 1234)]) as proxy:      proxy.portal is what the initiator is given
         ...
@@ -9,22 +9,20 @@
 so a further Cut strikes the connection that came after. The bytes before the cut have arrived; no byte after it has.
 """
 
-import fcntl
 import socket
 import struct
-import termios
 import threading
 import time
 from typing import NamedTuple
 
-from .idle_time import AT_WORK, Rest
+from .idle_time import AT_WORK, Rest, is_unsent
 
-RST, FIN, SILENCE = "RST", "FIN", "silence"
+RST, SILENCE = "RST", "silence"
 _PIECE = 1 << 16
 
 
 class Cut(NamedTuple):
-    """After `after` bytes in a direction, "out" or "in": RST, FIN, or silence of both sides."""
+    """After `after` bytes in a direction, "out" or "in": RST, or silence of both sides."""
 
     way: str
     after: int
@@ -50,12 +48,11 @@ def write_pcap(pieces, path):
 
 
 class CuttingProxy:
-    """See the module. `delay` is what a round trip takes longer, in seconds."""
+    """See the module."""
 
-    def __init__(self, portal, cuts=(), delay=0.0):
+    def __init__(self, portal, cuts=()):
         self._to = _address(portal)
         self._cuts = list(cuts)
-        self._delay = delay / 2
         self._lock = threading.Condition()
         self._passed = {"out": 0, "in": 0}
         self._links, self._threads = [], []
@@ -147,8 +144,6 @@ class CuttingProxy:
         data = source.recv(_PIECE)
         if not data:
             return False
-        if self._delay:
-            time.sleep(self._delay)
         data, cut = self._until_cut(way, data)
         sink = link.far if source is link.near else link.near
         sink.sendall(data)
@@ -160,7 +155,7 @@ class CuttingProxy:
             self._lock.notify_all()
         if cut.how == SILENCE:
             rest.until_readable(link.waker)
-        elif cut.how == RST:
+        else:
             link.reset(sink)
         return False
 
@@ -186,7 +181,7 @@ class _Link:
             sock.settimeout(600)
 
     def reset(self, sink):
-        """Bytes sent before a RST are taken by a receiver that reads at once; a FIN is behind them for sure."""
+        """Bytes sent before a RST are taken by a receiver that reads at once."""
         _await_taken(sink)
         _linger(self.near)
         _linger(self.far)
@@ -205,13 +200,9 @@ class _Link:
 def _await_taken(sock):
     """Wait, a minute at most, until the other side's kernel has acknowledged all that was sent."""
     for _ in range(60000):
-        if not struct.unpack("i", _unsent(sock))[0]:
+        if not is_unsent(sock):
             return
         time.sleep(0.001)
-
-
-def _unsent(sock):
-    return fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4))
 
 
 def _linger(sock):

@@ -39,13 +39,9 @@ def good(data=b""):
     return Result(GOOD, data)
 
 
-def check(key, asc, ascq=0, descriptor=False):
-    """CHECK CONDITION with sense data, of fixed format or with descriptors."""
-    if descriptor:
-        sense = bytes([0x72, key, asc, ascq, 0, 0, 0, 0])
-    else:
-        sense = bytes([0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0])
-    return Result(CHECK_CONDITION, b"", sense)
+def check(key, asc, ascq=0):
+    """CHECK CONDITION with sense data."""
+    return Result(CHECK_CONDITION, b"", bytes([0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]))
 
 
 def blocks_of(cdb):

@@ -14,21 +14,9 @@ NO_TAG = 0xFFFFFFFF
 NO_LUN = bytes(8)
 
 NOP_OUT, COMMAND, TASK, LOGIN, TEXT, DATA_OUT, LOGOUT, SNACK = 0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x10
-NOP_IN, RESPONSE, TASK_DONE, LOGIN_ANSWER, TEXT_ANSWER, DATA_IN, LOGOUT_ANSWER = (
-    0x20,
-    0x21,
-    0x22,
-    0x23,
-    0x24,
-    0x25,
-    0x26,
-)
+NOP_IN, RESPONSE, TASK_DONE, LOGIN_ANSWER, TEXT_ANSWER, DATA_IN, LOGOUT_ANSWER = range(0x20, 0x27)
 R2T, ASYNC, REJECT = 0x31, 0x32, 0x3F
 FROM_INITIATOR = (NOP_OUT, COMMAND, TASK, LOGIN, TEXT, DATA_OUT, LOGOUT, SNACK)
-
-#: places among the seven words
-STAT_SN, EXP_CMD_SN, MAX_CMD_SN = 1, 2, 3
-CMD_SN, EXP_STAT_SN = 1, 2
 
 
 class Pdu:
@@ -89,7 +77,6 @@ class Reader:
         self._sock, self._pending, self._rest = sock, b"", rest
         self.header_digest = self.data_digest = False
         self.max_data = max_data
-        self.received_bytes = 0
 
     def next(self):
         pdu, length = Pdu.of_header(self._digested(48, self.header_digest, "header"))
@@ -123,7 +110,6 @@ class Reader:
                 raise Gone(str(error)) from None
             if not piece:
                 raise Gone("closed")
-            self.received_bytes += len(piece)
             self._pending += piece
         data, self._pending = self._pending[:size], self._pending[size:]
         return data
@@ -142,16 +128,12 @@ def _crc32c_table():
 _TABLE = _crc32c_table()
 
 
-def crc32c(data):
+def crc32c_bytes(data, spoilt=False):
+    """As it is on the wire: the lowest byte first (RFC 7143, section 13.1)."""
     crc, table = 0xFFFFFFFF, _TABLE
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc ^ 0xFFFFFFFF
-
-
-def crc32c_bytes(data, spoilt=False):
-    """As it is on the wire: the lowest byte first (RFC 7143, section 13.1)."""
-    return struct.pack("<I", crc32c(data) ^ (1 if spoilt else 0))
+    return struct.pack("<I", crc ^ (0xFFFFFFFE if spoilt else 0xFFFFFFFF))
 
 
 def pairs_of(data):

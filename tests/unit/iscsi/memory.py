@@ -13,7 +13,6 @@ from kit.iscsi.wire import (
     COMMAND,
     DATA_IN,
     DATA_OUT,
-    HEADER,
     LOGOUT,
     NO_TAG,
     NOP_OUT,
@@ -21,7 +20,6 @@ from kit.iscsi.wire import (
     RESPONSE,
     TASK,
     Pdu,
-    pairs_of,
 )
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.iscsi.faults import Lost
@@ -29,8 +27,6 @@ from relvmoiscsi.iscsi.login import Parameters
 from relvmoiscsi.iscsi.pdu import Header, Wire
 from relvmoiscsi.iscsi.session import Session
 from relvmoiscsi.portal import Portal
-
-__all__ = ["ANSWER_LOST", "LOST", "MemoryTarget", "MemorySessions", "pairs_of", "pdus_in", "session"]
 
 LOST, ANSWER_LOST = "lost", "answer lost"
 PORTAL = Portal("memory")
@@ -116,7 +112,6 @@ class MemoryLink:
         self._stat_sn, self._exp_cmd_sn = 100, 1
         self._under_way = {}
         self.is_closed = False
-        self.is_stopped = False
         target.sessions += 1
         target.events.append("session")
 
@@ -201,6 +196,3 @@ class MemorySessions:
     def next_portal(self):
         self.moves += 1
         return self.moves < 2
-
-
-assert HEADER.size == 48

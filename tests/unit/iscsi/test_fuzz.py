@@ -27,6 +27,7 @@ PER_SEED = 120
 CALLS_FOR_A_BYTE = 100
 SEEDS = random.Random(f"{SEED} iscsi").sample(range(10000), 15 if WHOLE else 3)
 LUN = bytes(8)
+WANTED = LoginRequest("memory", "iqn.me", "iqn.it", Credentials("user", "secret"))
 
 
 def login_stream():
@@ -59,6 +60,17 @@ def session_stream():
         Pdu(0x22, tag=5, words=words(0)),
         Pdu(0x26, tag=6, words=words(0)),
     ]
+
+
+def a_session(into, **digests):
+    """A read, a write and a command that may fail are under way, text, a reset and the logout."""
+    one = session(immediate_data=False, **digests)
+    one.start([Command(LUN, scsi.read(0, 2), into=into), Command(LUN, scsi.write(0, 8), data=memoryview(bytes(4096)))])
+    one.start([Command(LUN, scsi.inquiry(512), into=memoryview(bytearray(512)), may_fail=True)])
+    one.ask(b"SendTargets=All\0")
+    one.reset_lun(LUN)
+    one.log_out()
+    return one
 
 
 def mutant(dice, pdus, digests=False):
@@ -112,10 +124,9 @@ def run(dice, data, wire, handle):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_login_ends_in_an_error_of_ours_or_goes_on(seed):
     dice = random.Random(f"login {seed}")
-    wanted = LoginRequest("memory", "iqn.me", "iqn.it", Credentials("user", "secret"))
     for _ in range(PER_SEED):
         wire = Wire()
-        handshake = Handshake(wire, wanted, b"\x80" + bytes(5), bytes)
+        handshake = Handshake(wire, WANTED, b"\x80" + bytes(5), bytes)
 
         def handle(pdu, handshake=handshake):
             if handshake.parameters is None:
@@ -129,18 +140,8 @@ def test_a_login_ends_in_an_error_of_ours_or_goes_on(seed):
 def test_a_session_ends_in_an_error_of_ours_or_goes_on_and_fills_only_what_it_may(seed, digests):
     dice = random.Random(f"session {seed}")
     for _ in range(PER_SEED):
-        one = session(immediate_data=False, header_digest=digests, data_digest=digests)
         around = bytearray(b"\xee" * 3072)
-        one.start(
-            [
-                Command(LUN, scsi.read(0, 2), into=memoryview(around)[1024:2048]),
-                Command(LUN, scsi.write(0, 8), data=memoryview(bytes(4096))),
-                Command(LUN, scsi.inquiry(512), into=memoryview(bytearray(512)), may_fail=True),
-            ]
-        )
-        one.ask(b"SendTargets=All\0")
-        one.reset_lun(LUN)
-        one.log_out()
+        one = a_session(memoryview(around)[1024:2048], header_digest=digests, data_digest=digests)
 
         run(dice, mutant(dice, session_stream(), digests), one.wire, one.handle)
 
@@ -148,26 +149,14 @@ def test_a_session_ends_in_an_error_of_ours_or_goes_on_and_fills_only_what_it_ma
         assert sum(len(part) for part in one.wire._outgoing) < 1 << 20
 
 
-@pytest.mark.parametrize("streams", [login_stream, session_stream])
-def test_without_a_mutation_the_streams_are_taken_to_their_end(streams):
-    wire = Wire()
-    if streams is login_stream:
-        handshake = Handshake(
-            wire, LoginRequest("m", "i", "t", Credentials("user", "secret")), b"\x80" + bytes(5), bytes
-        )
-        put(wire, b"".join(pdu.encoded(False, False) for pdu in streams()), 7, handshake.handle)
-        assert handshake.parameters is not None
-        return
-    one = session(immediate_data=False)
-    into = memoryview(bytearray(1024))
-    one.start([Command(LUN, b"\x28", into=into), Command(LUN, b"\x2a", data=memoryview(bytes(4096)))])
-    one.start([Command(LUN, b"\x12", into=memoryview(bytearray(512)), may_fail=True)])
-    one.ask(b"SendTargets=All\0")
-    one.reset_lun(LUN)
-    one.log_out()
-    put(one.wire, b"".join(pdu.encoded(False, False) for pdu in streams()), 7, one.handle)
+def test_without_a_mutation_the_streams_are_taken_to_their_end():
+    wire, one = Wire(), a_session(memoryview(bytearray(1024)))
+    handshake = Handshake(wire, WANTED, b"\x80" + bytes(5), bytes)
+    put(wire, b"".join(pdu.encoded(False, False) for pdu in login_stream()), 7, handshake.handle)
+    put(one.wire, b"".join(pdu.encoded(False, False) for pdu in session_stream()), 7, one.handle)
+
+    assert handshake.parameters is not None
     assert one.is_logged_out and one.is_idle and one.text_is_done and one.wants_end and one.reset_response == 0
-    assert bytes(into) == b"a" * 512 + b"b" * 512
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -87,13 +87,13 @@ def test_a_batch_goes_on_over_a_new_session(cut, number):
     assert not target.lun.unflushed
 
 
+def power_cut(target):
+    target.lun.lose_unflushed()
+    return LOST
+
+
 def test_all_since_the_last_flush_is_written_again_batch_by_batch():
     """A target that has lost its power has lost what it had acknowledged."""
-
-    def power_cut(target):
-        target.lun.lose_unflushed()
-        return LOST
-
     target, _, device = opened(script={5: power_cut})
     device.write([Chunk(0, block(1))])
     device.flush()
@@ -106,35 +106,28 @@ def test_all_since_the_last_flush_is_written_again_batch_by_batch():
     assert target.events == [WRITE, FLUSH, WRITE, WRITE, WRITE, "session", "reset", WRITE, WRITE, WRITE, FLUSH]
 
 
-def test_writes_of_a_batch_that_were_answered_are_written_again():
-    def power_cut(target):
-        target.lun.lose_unflushed()
-        return LOST
-
+def test_writes_of_a_batch_that_were_answered_are_written_again_and_reads_stay():
     target, _, device = opened(script={2: power_cut})
 
-    device.write([Chunk(4096 * n, block(n + 1)) for n in range(3)])
+    device.write([Chunk(65536 * n, block(n + 1)) for n in range(3)])
+    assert [target.lun.disk.peek(65536 * n, 512) for n in range(3)] == [block(1), block(2), block(3)]
+    device.flush()
+    target.script, target.commands, target.events = {2: LOST}, [], []
 
-    assert [target.lun.disk.peek(4096 * n, 512) for n in range(3)] == [block(1), block(2), block(3)]
-
-
-def test_reads_that_were_answered_stay():
-    target, _, device = opened(script={2: LOST})
-    target.lun.disk.poke(0, block(7))
-
-    found = device.read([Range(65536 * n, 512) for n in range(4)])
-
-    assert found == [block(7), bytes(512), bytes(512), bytes(512)]
+    assert device.read([Range(65536 * n, 512) for n in range(4)]) == [block(1), block(2), block(3), bytes(512)]
     assert target.events == [READ, READ, "session", READ, READ]
 
 
-def test_a_new_session_is_looked_at_before_anything_is_asked_of_it():
-    target, _, device = opened(script={0: LOST})
-
+@pytest.mark.parametrize("how, looks, sessions", [(LOST, 2, 2), (ATTENTION, 1, 1)], ids=["lost", "attention"])
+def test_the_lun_is_looked_at_on_a_new_session_and_behind_an_attention_and_all_is_written_again(how, looks, sessions):
+    """The target may have lost its cache. A new session is reset, and the LUN looked at behind the reset as well."""
+    target, _, device = opened(script={1: how})
     device.write([Chunk(0, block(1))])
 
-    look = [0x00, 0x9E, 0x1A]
-    assert target.commands == [WRITE, *look, *look, WRITE]  # and behind the reset
+    device.write([Chunk(4096, block(2))])
+
+    assert target.commands == [WRITE, WRITE, *[0x00, 0x9E, 0x1A] * looks, WRITE, WRITE]
+    assert target.sessions == sessions
 
 
 def other_identity(target):
@@ -146,11 +139,15 @@ def other_size(target):
     target.lun.size_bytes = 2 * MIB
 
 
-@pytest.mark.parametrize("how", [LOST, ATTENTION], ids=["a new session", "a unit attention"])
+@pytest.mark.parametrize("how", [LOST, ATTENTION, scsi.check(6, 0x3F, 0x0E)], ids=["lost", "attention", "remapped"])
 @pytest.mark.parametrize(
-    "change, words", [(other_identity, "is 36001405fffff.* now"), (other_size, "has 2097152 bytes")]
+    "change, words",
+    [
+        (other_identity, "is 36001405fffff.* now.*mapped another LUN in its place|mapped another LUN.*36001405fffff"),
+        (other_size, "has 2097152 bytes"),
+    ],
 )
-def test_another_lun_in_its_place_is_not_touched(how, change, words):
+def test_another_lun_in_its_place_is_not_touched_by_any_write_of_a_batch(how, change, words):
     def happen(target):
         change(target)
         return how
@@ -158,43 +155,9 @@ def test_another_lun_in_its_place_is_not_touched(how, change, words):
     target, _, device = opened(script={0: happen})
 
     with pytest.raises(Refused, match=words) as caught:
-        device.write([Chunk(0, block(1))])
-
-    assert caught.value.sm_key == "ISCSIDevice"
-    assert target.lun.writes == 0
-
-
-def test_of_a_batch_of_writes_none_reaches_another_lun_in_its_place():
-    def happen(target):
-        other_identity(target)
-        return scsi.check(6, 0x3F, 0x0E)
-
-    target, _, device = opened(script={0: happen})
-
-    with pytest.raises(Refused, match="mapped another LUN in its place"):
         device.write([Chunk(4096 * number, block(1)) for number in range(8)])
 
-    assert target.lun.writes == 0
-
-
-def test_a_lun_that_is_gone_is_said_to_be():
-    target, _, device = opened(script={0: scsi.check(5, 0x25)})
-
-    with pytest.raises(Refused, match="any more") as caught:
-        device.read([Range(0, 512)])
-
-    assert caught.value.sm_key == "ISCSIDevice"
-
-
-def test_behind_a_unit_attention_is_looked_and_all_is_written_again():
-    """The target may have lost its cache."""
-    target, _, device = opened(script={1: ATTENTION})
-    device.write([Chunk(0, block(1))])
-
-    device.write([Chunk(4096, block(2))])
-
-    assert target.commands == [WRITE, WRITE, 0x00, 0x9E, 0x1A, WRITE, WRITE]
-    assert target.sessions == 1
+    assert (caught.value.sm_key, target.lun.writes) == ("ISCSIDevice", 0)
 
 
 def test_unit_attentions_without_end_are_an_error():
@@ -225,26 +188,21 @@ def test_a_standby_portal_is_left_for_another():
     assert target.events == [WRITE, "logout", "session", "reset", WRITE, WRITE]
 
 
-def test_where_all_portals_are_standby_it_says_so():
-    _, _, device = opened(script={0: scsi.check(2, 4, 0x0B), 1 + LOOK: scsi.check(2, 4, 0x0C)})
-
-    with pytest.raises(Refused, match="No portal of the target has a path"):
-        device.read([Range(0, 512)])
-
-
 @pytest.mark.parametrize(
-    "result, kind, sm_key, words",
+    "script, kind, sm_key, words",
     [
-        (scsi.check(3, 0x11), DeviceError, "EIO", r"read of 512 bytes at byte 0 failed: sense 3/11/00"),
-        (scsi.check(4, 0x44), DeviceError, "EIO", "hardware error"),
-        (scsi.Result(0x18), Refused, "SRInUse", "reserved by another host"),
-        (scsi.check(7, 0x27), Refused, "SRInUse", "read-only"),
-        (scsi.good(bytes(100)), DeviceError, "EIO", "moved 100 of 512 bytes"),
-        (scsi.good(), DeviceError, "EIO", "moved 0 of 512 bytes"),
+        ({0: scsi.check(3, 0x11)}, DeviceError, "EIO", r"read of 512 bytes at byte 0 failed: sense 3/11/00"),
+        ({0: scsi.check(4, 0x44)}, DeviceError, "EIO", "hardware error"),
+        ({0: scsi.Result(0x18)}, Refused, "SRInUse", "reserved by another host"),
+        ({0: scsi.check(7, 0x27)}, Refused, "SRInUse", "read-only"),
+        ({0: scsi.check(5, 0x25)}, Refused, "ISCSIDevice", "any more"),
+        ({0: scsi.good(bytes(100))}, DeviceError, "EIO", "moved 100 of 512 bytes"),
+        ({0: scsi.good()}, DeviceError, "EIO", "moved 0 of 512 bytes"),
+        ({0: scsi.check(2, 4, 0x0B), 1 + LOOK: scsi.check(2, 4, 0x0C)}, Refused, "ISCSIDevice", "No portal of the tar"),
     ],
 )
-def test_each_failure_has_its_error(result, kind, sm_key, words):
-    _, _, device = opened(script={0: result})
+def test_each_failure_has_its_error(script, kind, sm_key, words):
+    _, _, device = opened(script=script)
 
     with pytest.raises(RelvmoiscsiError, match=words) as caught:
         device.read([Range(0, 512)])
@@ -254,15 +212,9 @@ def test_each_failure_has_its_error(result, kind, sm_key, words):
         assert caught.value.errno == (errno.ENODATA if "3/11" in words else errno.EIO)
 
 
-def test_a_lun_that_does_not_know_flushes_writes_through():
-    _, _, device = opened(script={0: scsi.check(5, 0x20)})
-
+def test_a_lun_that_does_not_know_flushes_writes_through_and_a_flush_that_fails_is_an_error():
+    _, _, device = opened(script={0: scsi.check(5, 0x20), 1: scsi.check(3, 0x0C)})
     device.flush()
-
-
-def test_a_flush_that_fails_is_an_error():
-    target, _, device = opened(script={1: scsi.check(3, 0x0C)})
-    device.write([Chunk(0, block(1))])
 
     with pytest.raises(DeviceError, match="flush failed: sense 3/0c/00"):
         device.flush()
@@ -294,15 +246,6 @@ def test_where_no_new_session_comes_the_error_is_one_of_the_device():
     assert (caught.value.sm_key, caught.value.disk_state) == ("SRUnavailable", "")
 
 
-def test_a_target_that_asks_for_a_logout_gets_one_between_batches():
-    target, _, device = opened()
-    device._link.session.wants_end = True
-
-    device.read([Range(0, 512)])
-
-    assert target.events == ["logout", "session", READ]
-
-
 def test_no_more_is_kept_than_can_be_and_a_flush_comes_between(monkeypatch):
     monkeypatch.setattr(lun_module, "KEPT_BYTES", 2048)
     target, _, device = opened(script={5: LOST})
@@ -321,14 +264,15 @@ def test_no_more_is_kept_than_can_be_and_a_flush_comes_between(monkeypatch):
     assert target.lun.disk.peek(196608, 1024) == block(10, 2)
 
 
-def test_late_writes_are_fenced_off_by_a_reset_before_the_first_write_of_a_session():
-    target, _, device = opened(is_reset=False)
+def test_late_writes_are_fenced_off_by_a_reset_before_the_first_write_of_each_session():
+    target, _, device = opened(is_reset=False, script={6: LOST})
 
     device.read([Range(0, 512)])
     device.write([Chunk(0, block(1))])
     device.write([Chunk(512, block(1))])
+    device.flush()
 
-    assert target.events == [READ, "reset", WRITE, WRITE]
+    assert target.events == [READ, "reset", WRITE, WRITE, "session", "reset", WRITE, WRITE, FLUSH]
 
 
 def test_nothing_is_written_to_a_lun_that_the_target_does_not_reset():
@@ -340,15 +284,6 @@ def test_nothing_is_written_to_a_lun_that_the_target_does_not_reset():
         device.write([Chunk(0, block(1))])
 
     assert target.lun.writes == 0
-
-
-def test_a_new_session_is_fenced_before_anything_is_repeated():
-    target, _, device = opened(script={1: LOST})
-    device.write([Chunk(0, block(1))])
-
-    device.flush()
-
-    assert target.events == [WRITE, "session", "reset", WRITE, FLUSH]
 
 
 def test_a_lun_that_is_busy_when_it_is_asked_for_its_name_is_looked_at_until_it_tells(monkeypatch):
@@ -365,31 +300,33 @@ def test_a_lun_that_is_busy_when_it_is_asked_for_its_name_is_looked_at_until_it_
     assert target.events == [FLUSH]
 
 
-@pytest.mark.parametrize("error", [LOST, OutOfTime("The time is over.")], ids=["lost", "out of time"])
+@pytest.mark.parametrize("error", [Lost("the connection was cut"), OutOfTime("The time is over.")])
 def test_a_session_that_ends_behind_the_last_answer_is_no_bug(monkeypatch, error):
     target, _, device = opened()
     compare, ends = device._compare, [error]
 
     def end(*given):
         if ends:
-            raise Lost("the connection was cut") if ends.pop() == LOST else error
+            raise ends.pop()
         compare(*given)
 
     monkeypatch.setattr(device, "_compare", end)
-    if error == LOST:
+    if isinstance(error, Lost):
         device.read([Range(0, 512)])
     else:
         with pytest.raises(DeviceError):
             device.read([Range(0, 512)])
 
 
-def test_the_session_ends_with_a_logout():
+def test_a_target_that_asks_for_a_logout_gets_one_between_batches_and_the_session_ends_with_one():
     target, _, device = opened()
+    device._link.session.wants_end = True
 
+    device.read([Range(0, 512)])
     device.close()
     device.close()
 
-    assert target.events == ["logout"]
+    assert target.events == ["logout", "session", READ, "logout"]
 
 
 @pytest.mark.parametrize("seed", seeds(range(60), 10))

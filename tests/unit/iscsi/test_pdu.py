@@ -31,12 +31,10 @@ def expected(pdu):
 @pytest.mark.parametrize("digests", [(False, False), (True, False), (False, True), (True, True)])
 def test_pdus_are_the_same_in_pieces_of_any_size(digests):
     stream = b"".join(answer.encoded(*digests) for answer in ANSWERS) * 2
-    for piece in (1, 7, 48, 52, 100, 4096, 1 << 20):
+    for piece in (1, 48, 52, 100, 1 << 20):
         wire, found = Wire(), []
         wire.header_digest, wire.data_digest = digests
-
         put(wire, stream, piece, lambda pdu, found=found: found.append(facts(pdu)))
-
         assert found == [expected(answer) for answer in ANSWERS * 2], piece
 
 
@@ -63,25 +61,17 @@ def test_a_wrong_digest_ends_it(part):
         put(wire, answer.encoded(True, True), 1 << 20, lambda pdu: None)
 
 
-def test_what_goes_out_is_padded_and_has_its_digests():
+@pytest.mark.parametrize("first", [0, 1, 48, 50, 55])
+def test_what_goes_out_is_padded_and_has_its_digests_and_goes_on_where_it_stopped(first):
     wire = Wire()
     wire.header_digest = wire.data_digest = True
-
     wire.send(Header(0x41, 0xA1, lun=b"\0\5" + bytes(6), task_tag=9, word20=5, word44=6), b"12345")
-
-    pdu = Pdu(0x41, 0xA1, lun=b"\0\5" + bytes(6), tag=9, words=[5, 0, 0, 0, 0, 0, 6], data=b"12345")
-    assert take(wire) == pdu.encoded(True, True)
-
-
-@pytest.mark.parametrize("first", [1, 47, 48, 50, 55])
-def test_what_was_sent_in_part_goes_on_where_it_stopped(first):
-    wire, whole = Wire(), Pdu(0x00, tag=1, words=[0xFFFFFFFF], data=b"12345").encoded(False, False)
-    wire.send(Header(0x00, task_tag=1), b"12345")
 
     start = b"".join(bytes(part) for part in wire.outgoing())[:first]
     wire.sent(first)
 
-    assert start + take(wire) == whole
+    pdu = Pdu(0x41, 0xA1, lun=b"\0\5" + bytes(6), tag=9, words=[5, 0, 0, 0, 0, 0, 6], data=b"12345")
+    assert start + take(wire) == pdu.encoded(True, True)
 
 
 @pytest.mark.parametrize(

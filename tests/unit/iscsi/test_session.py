@@ -82,20 +82,16 @@ def test_no_more_than_the_window_is_under_way():
     assert [pdu.words[1] for pdu in sent(one)] == [4, 5]
 
 
-def test_a_closed_window_holds_up_neither_pings_nor_the_logout():
+def test_a_closed_window_holds_up_neither_pings_nor_the_logout_and_numbers_go_round():
     one = session(window=0)
     one.start([reading(512)])
     one.ping()
     one.log_out()
-
     assert [(pdu.opcode, pdu.immediate, pdu.words[1]) for pdu in sent(one)] == [(0x00, True, 1), (0x06, True, 1)]
 
-
-def test_numbers_go_round():
     one = session(window=32)
     one._cmd_sn, one._max_cmd_sn = 0xFFFFFFFF, 0
     one.start([reading(512), reading(512), reading(512)])
-
     assert [pdu.words[1] for pdu in sent(one)] == [0xFFFFFFFF, 0]
 
 
@@ -127,29 +123,18 @@ def test_the_rest_of_a_write_is_sent_as_the_target_asks():
     assert not task.is_short
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [response(1), response(1, flags=0x82, residual=512), response(1, flags=0x84, residual=512)],
-    ids=["data that were not asked for", "a residual", "an overflow"],
-)
-def test_a_write_that_was_not_taken_whole_is_short(answer):
+def test_a_write_that_was_not_taken_whole_and_a_read_with_fewer_data_are_short_whatever_the_residual_says():
     one = session(immediate_data=False)
-    (task,) = one.start([writing(bytes(1024))])
-
-    give(one, answer)
-
-    assert task.is_done and task.is_short
-
-
-def test_a_read_with_fewer_data_is_short_whatever_the_residual_says():
-    one = session()
-    tasks = one.start([reading(1024), reading(1024), reading(1024)])
+    tasks = one.start([*(reading(1024) for _ in range(3)), *(writing(bytes(1024)) for _ in range(3))])
 
     give(one, data_in(1, 0, bytes(512)), response(1))
     give(one, data_in(2, 0, bytes(1024), flags=0x83, residual=512))
     give(one, response(3))
+    for tag, more in ((4, {}), (5, {"flags": 0x82, "residual": 512}), (6, {"flags": 0x84, "residual": 512})):
+        give(one, response(tag, **more))
 
-    assert [(task.is_short, task.moved) for task in tasks] == [(True, 512), (True, 512), (True, 0)]
+    assert [(task.is_short, task.moved) for task in tasks[:3]] == [(True, 512), (True, 512), (True, 0)]
+    assert [(task.is_done, task.is_short) for task in tasks[3:]] == [(True, True)] * 3
 
 
 @pytest.mark.parametrize(
@@ -185,9 +170,11 @@ def test_what_was_not_asked_for_ends_the_session(answers):
         give(one, *answers)
 
 
-@pytest.mark.parametrize(
-    "answer", [response(1, code=1), Pdu(0x32, words=[0, 1, 1, 1, 2 << 24]), Pdu(0x32, words=[0, 1, 1, 1, 3 << 24])]
-)
+def event(code):
+    return Pdu(0x32, words=[0, 1, 1, 1, code << 24])
+
+
+@pytest.mark.parametrize("answer", [response(1, code=1), event(2), event(3)])
 def test_a_target_that_ends_the_connection_is_lost(answer):
     one = session()
     one.start([reading(1024)])
@@ -198,35 +185,26 @@ def test_a_target_that_ends_the_connection_is_lost(answer):
     assert not isinstance(caught.value, Violation)
 
 
-@pytest.mark.parametrize("event, wants", [(0, False), (1, True), (4, True), (255, False)])
-def test_a_target_may_ask_for_a_logout(event, wants):
+@pytest.mark.parametrize("code, wants", [(0, False), (1, True), (4, True), (255, False)])
+def test_a_target_may_ask_for_a_logout(code, wants):
     one = session()
-
-    give(one, Pdu(0x32, words=[0, 1, 1, 1, event << 24]))
-
+    give(one, event(code))
     assert one.wants_end is wants
 
 
-def test_a_ping_is_answered_with_its_lun_and_tag():
+def test_a_ping_is_answered_with_its_lun_and_tag_and_one_ping_of_ours_is_out_at_a_time():
     one = session()
-
     give(one, Pdu(0x20, lun=LUN, tag=NONE, words=[0x55, 100, 1, 32]))
-
     (answer,) = sent(one)
     assert (answer.opcode, answer.immediate, answer.flags) == (0x00, True, 0x80)
     assert (answer.lun, answer.tag, answer.words[0], answer.words[2]) == (LUN, NONE, 0x55, 100)
 
-
-def test_one_ping_of_ours_is_out_at_a_time():
-    one = session()
     one.ping()
     one.ping()
     (ping,) = sent(one)
     assert (ping.words[0], ping.tag) == (NONE, 1)
-
     give(one, Pdu(0x20, tag=1, words=[NONE, 100, 1, 32]))
     one.ping()
-
     assert sent(one)[0].words[2] == 101
 
 
@@ -272,25 +250,20 @@ def test_a_lun_is_reset():
     assert one.reset_response == 5
 
 
-def test_once_a_command_has_failed_those_that_wait_are_not_begun():
+@pytest.mark.parametrize("may_fail, done", [(False, 2), (True, 4)])
+def test_once_a_command_has_failed_those_that_wait_are_not_begun_unless_they_may_fail(may_fail, done):
     one = session(window=2)
-    tasks = one.start([reading(512) for _ in range(4)])
+    tasks = one.start([reading(512, may_fail=may_fail) for _ in range(4)])
     take(one.wire)
 
     give(one, response(1, status=2, sense=bytes(18)), response(2, flags=0x82, residual=512))
+    if may_fail:
+        give(one, response(3, status=2, sense=bytes(18)), response(4, flags=0x82, residual=512))
+    else:
+        assert sent(one) == []
 
-    assert [task.is_done for task in tasks] == [True, True, False, False]
-    assert (one.is_idle, sent(one)) == (True, [])
-
-
-def test_commands_that_may_fail_go_on():
-    one = session(window=1)
-    tasks = one.start([reading(512, may_fail=True) for _ in range(2)])
-
-    give(one, response(1, status=2, sense=bytes(18), top=2))
-    give(one, response(2, flags=0x82, residual=512))
-
-    assert [task.is_done for task in tasks] == [True, True]
+    assert [task.is_done for task in tasks] == [number < done for number in range(4)]
+    assert one.is_idle
 
 
 def test_what_was_acknowledged_is_what_took_a_number():

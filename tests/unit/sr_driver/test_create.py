@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A clone on which volumes of its original are active is refused with what to do."""
+"""What sr_create does to a golden LUN at hand; and a clone on which volumes of its original are active is refused."""
+
+import logging
+from contextlib import contextmanager
 
 import pytest
 
+from kit import golden
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
-from relvmoiscsi.deadline import Deadline
+from relvmoiscsi import engine
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.host.xapi.lun_users import Pool
 from relvmoiscsi.host.xapi.other_hosts import Use
-from relvmoiscsi.sr_driver import create
+from relvmoiscsi.sr_driver import create, rewrite
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun, Transport
@@ -93,3 +99,46 @@ def test_what_may_be_the_original_in_use_is_never_to_be_deactivated(monkeypatch,
 )
 def test_any_other_refusal_stands_as_it_was(monkeypatch, use, reads):
     assert refusal(monkeypatch, Asked(), use, reads) == IN_USE + " Nothing was written."
+
+
+# --- a LUN at hand
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """The seconds that each lock was waited for; no lock is taken."""
+    found = []
+
+    def lock_of(held):
+        @contextmanager
+        def lock(*_args, timeout=None):
+            found.append(timeout)
+            yield held
+
+        return lock
+
+    monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", lock_of([]))
+    monkeypatch.setattr(rewrite, "lvm_locks", lock_of(LvmLocks()))
+    return found
+
+
+def test_who_holds_a_lock_is_told_before_the_time_is_over(waits):
+    """The caller gives up at the deadline, and says that the LUN was not read by then."""
+    rewrite.resignatured(golden.load("one").disk, engine.ResignatureRequest(SCSI_ID), Deadline(12, Clock()))
+
+    assert waits == [11, 11]
+    assert rewrite.waiting(Deadline(0.5, Clock()), 600) == 0
+    assert rewrite.waiting(NO_DEADLINE, 600) == 600
+
+
+@pytest.mark.parametrize("kind, lines", [("one", 0), ("chain", 1)])
+def test_more_than_one_vdi_is_said_plainly(caplog, waits, kind, lines):
+    caplog.set_level(logging.INFO)
+    disk = golden.load(kind).disk
+
+    rewrite.resignatured(disk, engine.ResignatureRequest(SCSI_ID), NO_DEADLINE)
+
+    rows = len(engine.inspect(disk).lun.disks())
+    said = [record.getMessage() for record in caplog.records if "CloudStack" in record.getMessage()]
+    assert len(said) == lines
+    assert all(f"the SR has {rows} VDIs" in line for line in said)

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The executable itself, as xapi runs it: one argument, an environment with nothing but PATH, one document out."""
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from test_protocol import BOMB
 
-from kit.driver_calls import (
-    DEVICE_CONFIG,
-    EXECUTABLE,
-    HBA_EXECUTABLE,
-    INTERPRETERS,
-    call_of,
-    execute,
-)
+from bench import startup
+from kit.driver_calls import DEVICE_CONFIG, EXECUTABLE, HBA_EXECUTABLE, INTERPRETERS, call_of, execute
 from kit.pool import client, plugins, wire
 from kit.pool.simulator import Pool, sm_directory
 
@@ -52,40 +49,31 @@ def test_driver_info_needs_nothing_but_python(python, tmp_path):
 
 
 @pytest.mark.skipif(os.path.isdir("/usr/share/relvmoiscsi/relvmoiscsi"), reason="relvmoiscsi is installed here")
-def test_without_its_package_it_says_so(tmp_path):
-    alone = tmp_path / "ReLVMoISCSISR"
-    shutil.copy(str(EXECUTABLE), str(alone))
-    answer = execute(alone, call_of("sr_create"))
-
-    assert answer.result.code == 1200
-    assert "installation is not complete" in answer.result.text
-    assert answer.stderr == b""
-
-
-def test_what_keeps_it_from_starting_is_told_whatever_letters_are_in_it(tmp_path):
-    alone, package = tmp_path / "drivers" / "ReLVMoISCSISR", tmp_path / "relvmoiscsi"
+@pytest.mark.parametrize("package, words", [("", "installation is not complete"), ("<a> & <b>", "<a> & <b>")])
+def test_without_its_package_or_with_a_broken_one_it_says_so(tmp_path, package, words):
+    alone = tmp_path / "drivers" / "ReLVMoISCSISR"
     alone.parent.mkdir()
     shutil.copy(str(EXECUTABLE), str(alone))
-    package.mkdir()
-    (package / "__init__.py").write_text("raise ImportError('<a> & <b>')")
+    if package:
+        (tmp_path / "relvmoiscsi").mkdir()
+        (tmp_path / "relvmoiscsi/__init__.py").write_text(f"raise ImportError('{package}')")
 
     answer = execute(alone, call_of("sr_create"))
 
-    assert answer.result.code == 1200
-    assert "<a> & <b>" in answer.result.text
+    assert (answer.result.code, answer.stderr) == (1200, b"")
+    assert words in answer.result.text
 
 
 @pytest.mark.parametrize(
     "arguments, code",
     [
-        ((), 143),
-        (("a", "b"), 143),
-        (("sr_get_driver_info",), 143),
-        ((BOMB.replace("&j;", "sr_get_driver_info"),), 143),
-        (("x" * 102400,), 143),
+        *(
+            (given, 143)
+            for given in ((), ("",), ("a", "b"), ("sr_get_driver_info",), ("<methodCall/>",), ("x" * 102400,))
+        ),
+        *((given, 143) for given in (("\udcff\udcfe",), (BOMB.replace("&j;", "sr_get_driver_info"),))),
         ((call_of("vdi_attach"),), 38),
     ],
-    ids=["none", "two", "no XML", "bomb", "100 KiB", "another command"],
 )
 def test_whatever_comes_one_document_goes(answer, arguments, code):
     found = answer(*arguments)
@@ -93,15 +81,10 @@ def test_whatever_comes_one_document_goes(answer, arguments, code):
     assert (found.result.code, found.stderr) == (code, b"")
 
 
-def test_a_call_of_100_kib_is_read_and_refused_for_its_words():
-    answer = execute(EXECUTABLE, call_of("sr_create", dict(DEVICE_CONFIG, target="", novelty="\u65e5" * 34000)))
-
-    assert (answer.result.code, answer.stderr) == (95, b"")
-
-
 @by_each_python
-def test_answers_are_utf_8_without_a_locale(python):
-    answer = execute(python, EXECUTABLE, call_of("sr_create", dict(DEVICE_CONFIG, targetIQN="iqn.\u00fc\u65e5")))
+def test_a_call_of_100_kib_is_read_and_answered_in_utf_8_without_a_locale(python):
+    call = call_of("sr_create", dict(DEVICE_CONFIG, targetIQN="iqn.\u00fc\u65e5", novelty="\u65e5" * 34000))
+    answer = execute(python, EXECUTABLE, call)
 
     assert answer.result == wire.Fault(
         96, "'iqn.\u00fc\u65e5' is no IQN (device-config:targetIQN). [ConfigTargetIQNMissing]"
@@ -174,5 +157,41 @@ def test_the_two_drivers_differ_in_what_they_say_of_themselves_and_in_their_tran
     ]
 
 
-def test_its_own_keys_are_checked():
-    assert execute(HBA_EXECUTABLE, call_of("sr_create", {"lun": "x"})).result.code == 202
+# --- xapi starts the driver anew for every call, and asks each for its info when it starts itself
+
+#: runs a program and prints what it has imported beside what the interpreter brings along
+LISTER = """
+import json, os, runpy, sys
+before = set(sys.modules)
+os._exit = sys.exit  # the driver ends at once, and there is more to be said here
+sys.argv = sys.argv[1:]
+stdout, sys.stdout = sys.stdout, sys.stderr
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except SystemExit:
+    pass
+stdout.write(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def imported(command):
+    argv = [sys.executable, "-c", LISTER, str(EXECUTABLE), startup.call(command)]
+    done = subprocess.run(argv, check=True, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return json.loads(done.stdout.decode()), done.stderr.decode()
+
+
+def test_driver_info_imports_nothing_of_this_project():
+    modules, answer = imported("sr_get_driver_info")
+
+    assert NAME in answer
+    assert [name for name in modules if name.partition(".")[0] in ("relvmoiscsi", "xmlrpc", "http", "email")] == []
+
+
+def test_a_call_that_is_refused_for_its_words_imports_no_engine():
+    modules, answer = imported("sr_create")
+
+    assert "ConfigTargetMissing" in answer
+    assert "relvmoiscsi.sr_driver.iscsi.iscsi_config" in modules
+    needless = ("relvmoiscsi.sr_driver.create", "relvmoiscsi.engine", "relvmoiscsi.host.disk.block_device")
+    assert [name for name in modules if name in needless] == []
+    assert [name for name in modules if name.startswith("relvmoiscsi.cli")] == []

@@ -46,33 +46,22 @@ def test_doctor(python):
     assert [finding.name for finding in findings] == ["dom0"], "and nothing of the pool"
 
 
-def test_lun():
+def test_a_lun_and_one_that_is_not_named():
     args = wire.strings({"SCSIid": "36001405" + "0" * 25})
     call = wire.method_call("lun", wire.string("OpaqueRef:session"), args)
 
     assert json.loads(answer(PLUGIN, call)) == {"disks": [], "stacked": [], "is_worked_on": False}
-
-
-def test_a_lun_that_is_not_named_is_a_failure_in_words():
     code, function, _, problem = answer(PLUGIN, call_of("lun"))
-
     assert (code, function) == ("XENAPI_PLUGIN_FAILURE", "lun") and "SCSIid" in problem
 
 
 @pytest.mark.parametrize(
     "arguments, code",
     [
-        ((), "XENAPI_PLUGIN_FAILURE"),
-        (("a", "b"), "XENAPI_PLUGIN_FAILURE"),
-        (("version",), "XENAPI_PLUGIN_FAILURE"),
-        (("",), "XENAPI_PLUGIN_FAILURE"),
+        *((given, "XENAPI_PLUGIN_FAILURE") for given in ((), ("a", "b"), ("version",), ("x" * 102400,))),
         (('<!DOCTYPE x [<!ENTITY a "b">]>' + call_of("version"),), "XENAPI_PLUGIN_FAILURE"),
-        (("x" * 102400,), "XENAPI_PLUGIN_FAILURE"),
-        ((call_of("resignature"),), "RELVMOISCSI_FAILURE"),
-        ((call_of("map"),), "RELVMOISCSI_FAILURE"),
-        ((call_of("recover"),), "UNKNOWN_XENAPI_PLUGIN_FUNCTION"),
-        ((call_of("_doctor"),), "UNKNOWN_XENAPI_PLUGIN_FUNCTION"),
-        ((call_of(""),), "UNKNOWN_XENAPI_PLUGIN_FUNCTION"),
+        *(((call_of(name),), "RELVMOISCSI_FAILURE") for name in ("resignature", "map")),
+        *(((call_of(name),), "UNKNOWN_XENAPI_PLUGIN_FUNCTION") for name in ("recover", "_doctor", "")),
         ((xmlrpc.client.dumps((1,), methodresponse=True),), "UNKNOWN_XENAPI_PLUGIN_FUNCTION"),
     ],
 )

@@ -60,25 +60,15 @@ def test_where_somebody_is_at_work_it_says_so_at_once(probing):
         "state": "busy",
         "problem": "The lock /var/lock/sm/x is held by process 12.",
     }
-    assert lun.lock_seconds == 0
-    assert lun.deadline.left == 12
-
-
-def test_behind_adapters_it_has_the_time_of_the_call(probing):
-    """A slow host scanned for nine seconds and had 2.7 left for a map of all paths."""
-    _, lun = probing(Busy("The lock /var/lock/sm/x is held by process 12."), transport=HBA)
-
+    assert (lun.lock_seconds, lun.deadline.left) == (0, 12)
+    _, lun = probing(Busy("A slow host scanned for nine seconds and had 2.7 left for a map."), transport=HBA)
     assert lun.deadline.left == 50
 
 
-def test_at_the_end_of_its_time_it_says_what_the_lun_is(probing):
-    with pytest.raises(NotFound, match="no such LUN. Nothing was written."):
-        probing(NotFound("There is no such LUN."), seconds=13)
-
-
-def test_anything_else_is_an_error(probing):
-    with pytest.raises(NotFound, match="no such LUN"):
-        probing(NotFound("There is no such LUN."))
+@pytest.mark.parametrize("seconds, words", [(13, "no such LUN. Nothing was written."), (0, "no such LUN")])
+def test_anything_else_is_an_error_that_says_what_the_lun_is_at_the_end_of_its_time(probing, seconds, words):
+    with pytest.raises(NotFound, match=words):
+        probing(NotFound("There is no such LUN."), seconds=seconds)
 
 
 def test_a_copy_of_a_resignatured_lun_is_told_from_that():
@@ -90,16 +80,12 @@ def test_a_copy_of_a_resignatured_lun_is_told_from_that():
     assert (first.findtext("SR/copied"), second.findtext("SR/copied")) == (None, "true")
 
 
-def test_what_the_vdis_of_a_resignatured_lun_were():
+def test_what_the_vdis_of_a_resignatured_lun_were_unless_they_do_not_fit_into_an_answer(monkeypatch):
     before = golden.load("chain").disk
     old = engine.inspect(before).lun.disks()
-    after = ElementTree.fromstring(probe.document(done(before), CUT_ID))
+    after = done(before.copy())
 
-    assert after.findtext("SR/old_vdis").split() == sorted(old)
+    assert ElementTree.fromstring(probe.document(after, CUT_ID)).findtext("SR/old_vdis").split() == sorted(old)
     assert ElementTree.fromstring(probe.document(before, CUT_ID)).find("SR/old_vdis") is None
-
-
-def test_as_many_as_do_not_fit_into_an_answer_are_not_told(monkeypatch):
     monkeypatch.setattr(probe, "MOST_VDIS", 1)
-
-    assert ElementTree.fromstring(probe.document(done(golden.load("chain").disk), CUT_ID)).find("SR/old_vdis") is None
+    assert ElementTree.fromstring(probe.document(after, CUT_ID)).find("SR/old_vdis") is None

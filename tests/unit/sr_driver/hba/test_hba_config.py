@@ -9,49 +9,35 @@ from relvmoiscsi.sr_driver.hba.config import parse_config
 from relvmoiscsi.sr_driver.hba.transport import HBA
 
 VDI = "7d2d9e72-1839-4ea5-85bd-6cecf8841738"
-
-
-def config(**values):
-    return parse_config(values)
-
-
-def test_what_an_administrator_sends():
-    found = config(SCSIid=SCSI_ID, resign="true", SRmaster="true", allocation="thin", novelty="x")
-
-    assert (found.scsi_id, found.is_meant, found.is_master) == (SCSI_ID, True, True)
-    assert (found.device, found.driver, found.lun, found.wwpns) == ("", "any", None, ())
-    assert (found.vdis, found.vdi) == (None, None)
+PORT = "500a098186c37a1d"
 
 
 @pytest.mark.parametrize(
     "text, is_meant", [("true", True), ("True ", True), ("false", False), ("1", False), ("", False)]
 )
 def test_that_it_is_a_clone_must_be_said_in_so_many_words(text, is_meant):
-    assert config(resign=text).is_meant is is_meant
-
-
-def test_nothing_of_it_is_needed_to_get_the_list():
-    found = config()
-
-    assert (found.scsi_id, found.device, found.is_meant, found.is_master) == ("", "", False, True)
+    assert parse_config({"resign": text}).is_meant is is_meant
 
 
 @pytest.mark.parametrize(
-    "text, wwpns",
+    "given, expected",
     [
-        ("500a098186c37a1d", ("500a098186c37a1d",)),
-        ("50:0A:09:81:86:C3:7A:1D", ("500a098186c37a1d",)),
-        ("0x500a098186c37a1d, 500a098286c37a1d,", ("500a098186c37a1d", "500a098286c37a1d")),
-        ("500a098186c37a1d,500A098186C37A1D", ("500a098186c37a1d",)),
+        ({"novelty": "x"}, {"scsi_id": "", "device": "", "is_meant": False, "is_master": True, "driver": "any"}),
+        ({"allocation": "thin"}, {"lun": None, "wwpns": (), "vdis": None, "vdi": None}),
+        ({"targetWWPN": PORT}, {"wwpns": (PORT,)}),
+        ({"targetWWPN": "50:0A:09:81:86:C3:7A:1D," + PORT}, {"wwpns": (PORT,)}),
+        ({"targetWWPN": f"0x{PORT}, 500a098286c37a1d,"}, {"wwpns": (PORT, "500a098286c37a1d")}),
+        ({"lun": "0"}, {"lun": 0}),
+        ({"lun": " 16385 "}, {"lun": 16385}),
+        ({"SCSIid": SCSI_ID, "SRmaster": "false"}, {"scsi_id": SCSI_ID, "is_master": False}),
+        ({"vdis": "one", "vdi": VDI.upper()}, {"vdis": "one", "vdi": VDI}),
     ],
 )
-def test_ports_of_the_array(text, wwpns):
-    assert config(targetWWPN=text).wwpns == wwpns
+def test_what_keys_say(given, expected):
+    found = HBA.parse_config(given)
 
-
-@pytest.mark.parametrize("text, number", [("0", 0), (" 7 ", 7), ("16385", 16385), ("", None)])
-def test_the_number_of_the_lun(text, number):
-    assert config(lun=text).lun == number
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert (HBA.sr_type, HBA.stock_type) == ("relvmohba", "lvmohba")
 
 
 @pytest.mark.parametrize(
@@ -69,13 +55,6 @@ def test_the_number_of_the_lun(text, number):
 )
 def test_what_cannot_be_meant_is_refused_by_its_key(key, text, sm_key):
     with pytest.raises(UsageError, match="device-config:" + key) as caught:
-        config(**{key: text})
+        parse_config({key: text})
 
     assert caught.value.sm_key == sm_key
-
-
-def test_what_every_transport_knows():
-    found = HBA.parse_config({"SCSIid": SCSI_ID, "SRmaster": "false", "vdis": "one", "vdi": VDI.upper()})
-
-    assert (found.scsi_id, found.is_master, found.vdis, found.vdi) == (SCSI_ID, False, "one", VDI)
-    assert (HBA.sr_type, HBA.stock_type) == ("relvmohba", "lvmohba")

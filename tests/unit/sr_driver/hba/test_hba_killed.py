@@ -5,7 +5,6 @@ The locks, the switches, the notes and the removal are the real ones, on a recor
 about a scan is played.
 """
 
-import inspect
 import os
 import shutil
 import signal
@@ -25,13 +24,11 @@ from kit.hba_world import HbaWorld
 from kit.outcome import resignatured
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Range
-from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, multipath, paths, scsi_id, udev
+from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
-from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba import scan as scan_module
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import heeded
-from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
 from relvmoiscsi.sr_driver.hba import lun as lun_module
@@ -170,22 +167,16 @@ class Killer:
 
 
 @pytest.fixture
-def make_host(tmp_path, monkeypatch):
+def make_host(tmp_path, monkeypatch, on_host):
     """Makes host after host, each of them the one that the driver is on from then on."""
     original = golden.load("one").disk
     after = resignatured(original, scsi_id=CLONE).after
-    modules = (cleanup_journal, hba, hiding, udev, sm_locks, scan_module, multipath, holders, scsi_id)
-    functions = [inspect.unwrap(one) for module in modules for one in vars(module).values() if callable(one)]
     monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(scan_module, "run_parallel", lambda works, *_: [work() for work in works])
 
     def make(name):
         made = KilledHost(tmp_path / name, original, after)
-        for function in filter(inspect.isfunction, functions):
-            defaults = [made.host if isinstance(one, Host) else one for one in function.__defaults__ or ()]
-            monkeypatch.setattr(function, "__defaults__", tuple(defaults))
-        for module in (discovery, lun_module, missing, other_luns):
-            monkeypatch.setattr(module, "THIS_HOST", made.host._replace(wait_for=lambda condition, _: condition()))
+        on_host(made.host)
         monkeypatch.setattr(other_luns, "is_taken", lambda scsi_id, pool, host_ref: False)
         monkeypatch.setattr(scan_module, "_scan", made.scan)
         monkeypatch.setattr(scsi_id, "remove_lun", made.remove)

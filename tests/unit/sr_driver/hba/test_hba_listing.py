@@ -24,35 +24,20 @@ def listed(world, is_used=lambda _: False, driver="any"):
 
 
 def fields(element):
-    return {field.tag: (field.text or "").strip() for field in element if len(field) == 0}
+    return [(field.tag, (field.text or "").strip()) for field in element if len(field) == 0]
 
 
-def test_a_lun_is_listed_once_with_all_its_paths(world):
-    (device,) = listed(world).findall("BlockDevice")
+def test_a_lun_is_listed_once_with_all_its_paths_and_an_adapter_with_what_sysfs_says_of_its_port(world):
+    document = listed(world)
 
-    assert [field.tag for field in device] == (
-        ["path", "numpaths", "SCSIid", "vendor", "serial", "size", "adapter", "channel", "id", "lun", "hba"]
-    )
-    assert fields(device) == {
-        "path": "/dev/sda [sdb]",
-        "numpaths": "2",
-        "SCSIid": SCSI_ID,
-        "vendor": "LIO-ORG",
-        "serial": SERIAL,
-        "size": str(64 << 20),
-        "adapter": "1",
-        "channel": "0",
-        "id": "0",
-        "lun": "0",
-        "hba": "fcoe",
-    }
-
-
-def test_an_adapter_says_what_sysfs_says_of_its_port(world):
-    adapter = listed(world).findall("Adapter")[1]
-
-    assert fields(adapter) == {"host": "host1", "name": "fcoe", "manufacturer": "FCoE & <VN2VN>", "id": "1"}
-    assert fields(adapter.find("fc_host")) == {
+    (device,) = document.findall("BlockDevice")
+    assert fields(device) == [
+        ("path", "/dev/sda [sdb]"), ("numpaths", "2"), ("SCSIid", SCSI_ID), ("vendor", "LIO-ORG"), ("serial", SERIAL),
+        ("size", str(64 << 20)), ("adapter", "1"), ("channel", "0"), ("id", "0"), ("lun", "0"), ("hba", "fcoe"),
+    ]  # fmt: skip
+    adapter = document.findall("Adapter")[1]
+    assert dict(fields(adapter)) == {"host": "host1", "name": "fcoe", "manufacturer": "FCoE & <VN2VN>", "id": "1"}
+    assert dict(fields(adapter.find("fc_host"))) == {
         "node_name": "0x1000020000000a00",
         "port_name": "0x2000020000000a00",
         "port_state": "Online",
@@ -61,37 +46,34 @@ def test_an_adapter_says_what_sysfs_says_of_its_port(world):
     }
 
 
-def test_one_that_is_no_port_is_listed_without(world):
-    world.adapter(7, proc_name="megaraid_sas")
+@pytest.mark.parametrize("name, who", [("megaraid_sas", None), ("qla4xxx", [("initiatorname", "iqn.2026-01.lab:hw")])])
+def test_an_adapter_that_is_no_port_is_listed_without_and_one_of_iscsi_says_who_it_is(world, name, who):
+    world.adapter(7, proc_name=name)
+    if who:
+        world.put("class/iscsi_host/host7/initiatorname", "iqn.2026-01.lab:hw\n")
+        world.put("class/iscsi_host/host7/ipaddress", "\n")
 
     adapter = listed(world).findall("Adapter")[-1]
-    assert fields(adapter)["manufacturer"] == "Unknown"
-    assert adapter.find("fc_host") is None
 
-
-def test_an_iscsi_adapter_says_who_it_is(world):
-    world.adapter(7, proc_name="qla4xxx")
-    world.put("class/iscsi_host/host7/initiatorname", "iqn.2026-01.lab:hw\n")
-    world.put("class/iscsi_host/host7/ipaddress", "\n")
-
-    assert fields(listed(world).findall("Adapter")[-1].find("iscsi_host")) == {"initiatorname": "iqn.2026-01.lab:hw"}
+    assert adapter.find("fc_host") is None and dict(fields(adapter))["manufacturer"] == "Unknown"
+    assert who is None or fields(adapter.find("iscsi_host")) == who
 
 
 def test_luns_of_srs_and_disks_without_an_id_are_left_out(world):
     world.lun("1:0:0:7", "sdc", scsi_id=OTHER, serial="other")
-    world.put("bus/scsi/devices/1:0:0:7/vendor", "ACME\n")
     world.lun("1:0:0:8", "sdd")
-    world.put("bus/scsi/devices/1:0:0:8/vpd_pg83", "")
-    world.put("bus/scsi/devices/1:0:0:8/vpd_pg80", "")
+    for page in ("vpd_pg83", "vpd_pg80"):
+        world.put("bus/scsi/devices/1:0:0:8/" + page, "")
 
     found = listed(world, is_used=lambda scsi_id: scsi_id == SCSI_ID).findall("BlockDevice")
 
-    assert [fields(device)["SCSIid"] for device in found] == [OTHER]
+    assert [dict(fields(device))["SCSIid"] for device in found] == [OTHER]
 
 
 def test_only_adapters_of_that_driver(world):
     world.adapter(7, proc_name="qla2xxx")
 
     document = listed(world, driver="qla")
-    assert [fields(adapter)["host"] for adapter in document.findall("Adapter")] == ["host7"]
+
+    assert [dict(fields(adapter))["host"] for adapter in document.findall("Adapter")] == ["host7"]
     assert document.findall("BlockDevice") == []
