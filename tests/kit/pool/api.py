@@ -50,11 +50,7 @@ class Api:
 
     def call(self, method, params, local=False):
         """`local`: it came by the unix socket, where root needs no password."""
-        self.calls.append(method)
-        if self.before:
-            self.before(method, params)
-        if self.latency_s:
-            time.sleep(self.latency_s)
+        self._on_its_way(method, params)
         try:
             return self._answered(method, params, local)
         except Mistake as mistake:
@@ -84,12 +80,15 @@ class Api:
     def transferred(self, method, target, headers, body, local):
         """What a GET or PUT is answered: (HTTP status, body)."""
         name = f"{method} {target.split('?')[0]}"
+        self._on_its_way(name, (target,))
+        return self.transfer.answer(method, target, headers, body, local)
+
+    def _on_its_way(self, name, params):
         self.calls.append(name)
         if self.before:
-            self.before(name, (target,))
+            self.before(name, params)
         if self.latency_s:
             time.sleep(self.latency_s)
-        return self.transfer.answer(method, target, headers, body, local)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 

@@ -67,22 +67,25 @@ class Refused(Exception):
 
 
 def main(argv):
-    stdout, stderr = reply(argv[1])
+    tell(*reply(argv[1]))
+
+
+def tell(stdout, stderr):
     sys.stdout.write(stdout)
     sys.stderr.write(stderr)
 
 
-def reply(request):
+def reply(request, answer=None):
     """What the driver prints on stdout and on stderr when it is called with this argument."""
     (params,), _ = xmlrpc.client.loads(request)
     try:
-        result = answer(params)
+        result = (answer or _answer)(params)
     except Refused as error:
         return xmlrpc.client.dumps(xmlrpc.client.Fault(error.code, error.text)), error.listed
     return xmlrpc.client.dumps((result,), methodresponse=True, allow_none=True), ""
 
 
-def answer(params):
+def _answer(params):
     """The result of a driver call, or Refused."""
     command = params["command"]
     if command == "sr_get_driver_info":
@@ -126,7 +129,7 @@ class Standin:
         document = minidom.Document()
         top = document.appendChild(document.createElement("SRlist"))
         if sr_uuid:
-            _entry(document, top, "SR", (("UUID", sr_uuid), ("Devlist", lun["SCSIid"]), ("size", size)))
+            entry(document, top, "SR", (("UUID", sr_uuid), ("Devlist", lun["SCSIid"]), ("size", size)))
         return document.toprettyxml()
 
     def attach(self):
@@ -286,11 +289,11 @@ def _references(file):
 # -- lists of sm ------------------------------------------------------------------------------------------------------
 
 
-def _entry(document, parent, tag, fields):
-    entry = parent.appendChild(document.createElement(tag))
+def entry(document, parent, tag, fields):
+    made = parent.appendChild(document.createElement(tag))
     for name, value in fields:
         if value not in (None, ""):
-            entry.appendChild(document.createElement(name)).appendChild(document.createTextNode(str(value)))
+            made.appendChild(document.createElement(name)).appendChild(document.createTextNode(str(value)))
 
 
 def _lun_list(luns):
@@ -298,7 +301,7 @@ def _lun_list(luns):
     top = document.appendChild(document.createElement("iscsi-target"))
     for lun in luns:
         names = ("vendor", "serial", "LUNid", "size", "SCSIid")
-        _entry(document, top, "LUN", [(name, lun.get(name)) for name in names])
+        entry(document, top, "LUN", [(name, lun.get(name)) for name in names])
     return document.toprettyxml() + "\n"
 
 
@@ -308,7 +311,7 @@ def _iqn_list(luns):
     found = sorted({(lun["targetIQN"], lun["target"], _port(lun)) for lun in luns})
     for index, (iqn, target, port) in enumerate(found):
         fields = [("Index", index), ("IPAddress", target), ("Port", port if port != "3260" else None)]
-        _entry(document, top, "TGT", fields + [("TargetIQN", iqn)])
+        entry(document, top, "TGT", fields + [("TargetIQN", iqn)])
     return document.toprettyxml() + "\n"
 
 
