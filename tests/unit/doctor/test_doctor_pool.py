@@ -220,9 +220,10 @@ def test_a_record_that_says_something_else(world, pool, field, value, status):
 
 
 def test_every_host_has_the_same_version_or_the_only_one_and_many_are_asked_at_once(world, pool):
+    sentence = f"All hosts of the pool have relvmoiscsi {__version__}, and no host finds a problem."
+    assert hosts(world) == [ok("hosts", sentence)]
     for number in range(3, 19):
         pool.told[pool._new_host(number, f"xs{number}")] = pool.told[pool.hosts[XS2]]
-    sentence = f"All hosts of the pool have relvmoiscsi {__version__}, and no host finds a problem."
     assert hosts(world) == [ok("hosts", sentence)]
     for host in set(pool.db.refs("host")) - {pool.master}:
         pool.db.destroy("host", host)
