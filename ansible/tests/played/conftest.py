@@ -19,6 +19,7 @@ from ansible.module_utils.testing import patch_module_args
 
 from kit.certificates import self_signed
 from kit.lun_world import World
+from kit.pool.errors import XenError
 from kit.pool_lab import Lab
 
 HERE = Path(__file__).resolve().parent
@@ -174,9 +175,8 @@ class Stage:
         return path
 
     def tasks(self, *tasks, arguments=(), module="lun", anew=False):
-        """The result of each task, a dict of options or (module, options), whether it fails or not."""
-        pairs = [task if isinstance(task, tuple) else (module, task) for task in tasks]
-        played = self.play(pairs, *arguments, anew=anew)
+        """The result of each task of a module, given its options, whether it fails or not."""
+        played = self.play([(module, task) for task in tasks], *arguments, anew=anew)
         assert len(played.results) == len(tasks), played.out
         return played.results
 
@@ -193,10 +193,21 @@ class Stage:
         assert bool(ended.value.code) == result.get("failed", False)
         return {"failed": False, "changed": False, **result}
 
-    def quickly(self, *tasks, check=False, module="lun"):
-        """As `tasks`, with modules that run in this process."""
-        pairs = [task if isinstance(task, tuple) else (module, task) for task in tasks]
-        return [self.now(name, check, **options) for name, options in pairs]
+    def both(self, module="lun", **options):
+        """((whether it fails, whether it changes), what check mode says, what happens then), alike in the first."""
+        check, real = self.now(module, True, **options), self.now(module, **options)
+        ended = real["failed"], real["changed"]
+        assert (check["failed"], check["changed"]) == ended, (check, real)
+        return ended, check, real
+
+    def refuses(self, method, code="INTERNAL_ERROR"):
+        """From now on xapi answers this call so."""
+
+        def before(called, _params):
+            if called == method:
+                raise XenError(code, "no")
+
+        self.lab.pool.api.before = before
 
 
 def _recap(out):

@@ -1,105 +1,179 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""vm_clone, vm_restore, rescue_disk: what is there afterwards, and that the second time changes nothing.
+"""vm_clone, vm_restore, rescue_disk: what is there afterwards, that the second time changes nothing, what is refused,
+and that what is told is what happened.
 
 Each module is in one playbook with an interpreter of its own, here or in the examples of test_documented.py; what else
 it does is the same in this process.
 """
 
+import pytest
 
-def attach(stage):
-    return "lun", {"clones_of": ["Production"], "leave_others": True, "name": "A copy"}
+MADE = {"sr": "A copy", "all": True, "isolated": "lab"}
+ABSENT = {"sr": "A copy", "vms": ["web"], "state": "absent", "force": True}
+RESTORED = {"sr": "A copy", "vm": "web", "shutdown": True}
+LENT = {"sr": "A copy", "vdi": "data", "vm": "helper"}
+
+
+@pytest.fixture
+def day(day):
+    """With a copy of Production."""
+    made = day.now("lun", scsi_ids=[day.clone], leave_others=True, name="A copy")
+    assert not made["failed"]
+    return day
+
+
+def copies(day):
+    records = day.lab.pool.db.records("VM")
+    return {ref: vm for ref, vm in records.items() if "relvmoiscsi:clone-of" in vm["other_config"]}
+
+
+def networks(day, vm):
+    db = day.lab.pool.db
+    return [db.get("network", vif["network"], "name_label") for vif in db.records("VIF", VM=vm).values()]
+
+
+# --- copies of VMs
 
 
 def test_vms_of_a_copy_are_made_started_and_destroyed(day):
-    made = {"sr": "A copy", "all": True, "isolated": "lab"}
-    tasks = [
-        ("vm_clone", made),
-        ("vm_clone", made),
-        ("vm_clone", {**made, "state": "started"}),
-        ("vm_clone", {**made, "state": "started"}),
-        ("vm_clone", {"sr": "A copy", "all": True, "state": "absent"}),
-        ("vm_clone", {"sr": "A copy", "vms": ["web"], "state": "absent", "force": True}),
-        ("vm_clone", {"sr": "A copy", "vms": ["web"], "state": "absent", "force": True}),
-    ]
     before = day.lab.disks_of(day.web)
-    _, *found = day.quickly(attach(day), *tasks)
-    assert [each["changed"] for each in found] == [True, False, True, False, False, True, False], found
+    for state in ({}, {"state": "started"}):
+        would = day.now("vm_clone", True, **MADE, **state)
+        assert would["changed"] and would["vms"][0]["status"] == "would be cloned"
+    assert not copies(day)
+    found = [day.now("vm_clone", **MADE, **state) for state in ({}, {}, {"state": "started"}, {"state": "started"})]
     (row,) = found[0]["vms"]
     assert (row["name"]["old"], row["status"], row["networks"]["0"]["new"]) == ("web", "cloned", "lab")
-    assert found[4]["failed"] and "is not shut down" in found[4]["msg"]
+    kept = day.now("vm_clone", sr="A copy", all=True, state="absent")
+    assert kept["failed"] and "is not shut down" in kept["msg"]
+    found += [day.now("vm_clone", **ABSENT), day.now("vm_clone", **ABSENT)]
+    assert [each["changed"] for each in found] == [True, False, True, False, True, False], found
     assert [vm["name_label"] for vm in day.lab.pool.db.records("VM").values()] == ["web", "helper"]
-    assert day.lab.disks_of(day.web) == before
-    assert not day.lab.pool.db.records("network", name_label="lab")
+    assert day.lab.disks_of(day.web) == before and not day.lab.pool.db.records("network", name_label="lab")
 
 
-def test_check_mode_makes_no_vm(day):
-    day.quickly(attach(day))
-    rows = [{"sr": "A copy", "all": True, "isolated": "lab"}, {"sr": "A copy", "all": True, "state": "started"}]
-    for found in day.quickly(*rows, check=True, module="vm_clone"):
-        assert found["changed"] and found["vms"][0]["status"] == "would be cloned"
-    assert len(day.lab.pool.db.records("VM")) == 2
+@pytest.mark.parametrize("state", ["present", "started"])
+@pytest.mark.parametrize("wish", [{"isolated": "lab"}, {"networks": {"office": "lab"}}])
+def test_a_copy_on_another_network_is_refused_and_not_started(day, wish, state):
+    if "networks" in wish:
+        day.lab.network("lab", wire=False)
+    day.now("vm_clone", sr="A copy", all=True)
+    ended, check, real = day.both("vm_clone", sr="A copy", all=True, state=state, **wish)
+    assert ended == (True, False) and all("'web" in each["msg"] and "office" in each["msg"] for each in (check, real))
+    ((ref, vm),) = copies(day).items()
+    assert vm["power_state"] == "Halted" and networks(day, ref) == ["office"]
+    assert bool(day.lab.pool.db.records("network", name_label="lab")) == ("networks" in wish)
 
 
-def test_a_vm_is_restored_and_that_is_undone(day):
+def test_a_copy_on_the_networks_that_are_asked_for_is_started(day):
+    day.lab.network("lab", wire=False)
+    wish = {"sr": "A copy", "all": True, "networks": {"office": "lab"}}
+    day.now("vm_clone", **wish)
+    found = day.now("vm_clone", **wish, state="started")
+    assert found["changed"] and not found["failed"]
+
+
+def test_a_network_without_a_name_is_an_error(day):
+    for wish in ({"isolated": ""}, {"isolated": " "}, {"networks": {"office": ""}}, {"networks": {"office": None}}):
+        found = day.now("vm_clone", sr="A copy", all=True, state="started", **wish)
+        assert found["failed"] and "empty" in found["msg"] and not copies(day)
+
+
+@pytest.mark.parametrize("state", ["Suspended", "Paused"])
+def test_started_is_running(day, state):
+    day.now("vm_clone", **MADE, state="started")
+    (ref,) = copies(day)
+    day.lab.pool.db.set("VM", ref, "power_state", state)
+    assert day.both("vm_clone", **MADE, state="started")[0] == (False, True)
+    assert copies(day)[ref]["power_state"] == "Running"
+    assert not day.now("vm_clone", **MADE, state="started")["changed"]
+    day.lab.pool.db.set("VM", ref, "power_state", state)
+    assert day.now("vm_clone", **ABSENT)["changed"] and not copies(day)
+
+
+def test_a_start_that_fails_is_no_change(day):
+    day.refuses("Async.VM.start", "HOST_NOT_ENOUGH_FREE_MEMORY")
+    first, second = (day.now("vm_clone", **MADE, state="started") for _ in range(2))
+    assert first["failed"] and first["changed"] and second["failed"] and not second["changed"]
+
+
+def test_an_sr_of_no_vm_has_no_copies(day):
+    for ref in list(day.lab.pool.db.records("VBD")):
+        day.lab.pool.db.destroy("VBD", ref)
+    found = day.now("vm_clone", **MADE)
+    assert not found["failed"] and found["vms"] == [] and "No VM" in str(found["warnings"])
+    assert day.now("vm_clone", sr="A copy", vms=["web"])["failed"]
+
+
+def test_one_of_two_copies_goes_and_the_other_runs_on(day):
+    snapshot, _ = day.lab.vdi("Production", "before")
+    day.lab.vm("db", snapshot)
+    day.now("vm_clone", **MADE, state="started")
+    found = day.now("vm_clone", **ABSENT)
+    assert found["changed"] and not found["failed"] and len(found["vms"]) == 1
+    ((_, left),) = copies(day).items()
+    assert left["name_label"].startswith("db") and left["power_state"] == "Running"
+
+
+# --- restored
+
+
+def test_a_vm_is_restored_and_that_is_undone_and_check_mode_says_what_would_happen(day):
+    """It refuses what would be refused, also of what a run has left."""
     before = day.lab.disks_of(day.web)
-    restored = "vm_restore", {"sr": "A copy", "vm": "web", "shutdown": True}
-    undone = "vm_restore", {"vm": "web", "state": "undone"}
-    _, refused = day.quickly(attach(day), ("vm_restore", {"sr": "A copy", "vm": "web"}))
-    first, second = day.tasks(restored, restored, anew=True)
-    assert refused["failed"] and "is not halted" in refused["msg"]
-    assert first["changed"] and not second["changed"]
-    now = day.lab.disks_of(day.web)
-    assert set(now) == set(before) and not set(now.values()) & set(before.values())
-
-    third, fourth = day.quickly(undone, undone)
-    assert third["changed"] and not fourth["changed"]
-    assert day.lab.disks_of(day.web) == before
-
-
-def test_check_mode_of_a_restore_is_what_would_happen(day):
-    """It refuses what would be refused, and says what would change, also of what a run has left."""
-    before = day.lab.disks_of(day.web)
-    tasks = [
-        {"sr": "A copy", "vm": "web"},
-        {"sr": "A copy", "vm": "web", "shutdown": True},
-        {"vm": "web", "state": "home"},
-    ]
-    day.quickly(attach(day))
-    refused, would, nothing = day.quickly(*tasks, check=True, module="vm_restore")
-    assert refused["failed"] and "is not halted" in refused["msg"]
+    ended, _, refused = day.both("vm_restore", sr="A copy", vm="web")
+    assert ended == (True, False) and "is not halted" in refused["msg"]
+    would = day.now("vm_restore", True, **RESTORED)
     assert would["changed"] and would["restore"]["status"] == "would be restored"
-    assert not nothing["changed"]
+    assert not day.now("vm_restore", True, vm="web", state="home")["changed"]
     assert day.lab.disks_of(day.web) == before
 
-    day.quickly(tasks[1], module="vm_restore")
+    first, second = day.tasks(RESTORED, RESTORED, module="vm_restore", anew=True)
+    assert first["changed"] and not second["changed"]
     there = day.lab.disks_of(day.web)
-    again, at_home = day.quickly(tasks[1], tasks[2], check=True, module="vm_restore")
-    assert not again["changed"] and again["restore"]["status"] == "already restored"
-    assert at_home["changed"] and at_home["restore"]["status"] == "would be taken home"
-    assert day.lab.disks_of(day.web) == there
+    assert set(there) == set(before) and not set(there.values()) & set(before.values())
+    assert day.now("vm_restore", True, **RESTORED)["restore"]["status"] == "already restored"
+    assert [day.now("vm_restore", vm="web", state="undone")["changed"] for _ in range(2)] == [True, False]
+    assert day.lab.disks_of(day.web) == before
 
-    done, twice = day.quickly(tasks[2], tasks[2], module="vm_restore")
-    assert done["changed"] and not twice["changed"]
+
+@pytest.mark.parametrize("state, told", [("kept", "would be kept as it is"), ("home", "would be taken home")])
+def test_a_restored_vm_is_kept_as_it_is_or_taken_home(day, state, told):
+    before = day.lab.disks_of(day.web)
+    day.now("vm_restore", **RESTORED)
+    there, wish = day.lab.disks_of(day.web), {"vm": "web", "state": state}
+    would = day.now("vm_restore", True, **wish)
+    assert would["changed"] and would["restore"]["status"] == told and day.lab.disks_of(day.web) == there
+    assert [day.now("vm_restore", **wish)["changed"] for _ in range(2)] == [True, False]
     now = day.lab.disks_of(day.web)
-    assert {sr for sr, _ in now.values()} == {sr for sr, _ in before.values()} and now != before
+    if state == "kept":
+        assert now == there
+    else:
+        assert {sr for sr, _ in now.values()} == {sr for sr, _ in before.values()} and now != before
 
 
-def test_a_restored_vm_is_kept_as_it_is(day):
-    restored = {"sr": "A copy", "vm": "web", "shutdown": True}
-    kept = {"vm": "web", "state": "kept"}
-    day.quickly(attach(day), ("vm_restore", restored))
-    there = day.lab.disks_of(day.web)
-    would = day.now("vm_restore", check=True, **kept)
-    assert would["changed"] and would["restore"]["status"] == "would be kept as it is"
-    done, twice = day.quickly(kept, kept, module="vm_restore")
-    assert done["changed"] and not twice["changed"] and day.lab.disks_of(day.web) == there
+def test_a_restore_that_was_cut_has_changed_the_vm(day):
+    day.refuses("VBD.create")
+    cut = day.now("vm_restore", **RESTORED)
+    assert cut["failed"] and cut["changed"] and cut["diff"]["before"] != cut["diff"]["after"]
+    assert day.lab.pool.db.get("VM", day.web, "power_state") == "Halted"
+    day.lab.pool.api.before = None
+    assert day.now("vm_restore", **RESTORED)["changed"]
+    refused = day.now("vm_restore", **RESTORED, disks=["7"])
+    assert refused["failed"] and not refused["changed"]
+
+
+# --- lent
 
 
 def test_a_disk_is_lent_and_taken_back(day):
-    lent = "rescue_disk", {"sr": "A copy", "vdi": "data", "vm": "helper"}
-    back = "rescue_disk", {"sr": "A copy", "state": "absent"}
-    day.quickly(attach(day))
-    found = [*day.quickly(lent), *day.tasks(lent, back, anew=True), *day.quickly(back)]
+    back = {"sr": "A copy", "state": "absent"}
+    found = [day.now("rescue_disk", **LENT)]
+    ended, _, otherwise = day.both("rescue_disk", **LENT, writable=True)
+    assert ended == (True, False) and "state: absent" in otherwise["msg"]
+    for gone in ({"vm": "gone"}, {"vdi": "gone"}):
+        nothing = day.now("rescue_disk", **back, **gone)
+        assert not nothing["failed"] and not nothing["changed"]
+    found += [*day.tasks(LENT, back, module="rescue_disk", anew=True), day.now("rescue_disk", **back)]
     assert [each["changed"] for each in found] == [True, False, True, False]
-    assert found[0]["disks"][0]["mode"] == "RO"
-    assert not day.lab.disks_of(day.helper)
+    assert found[0]["disks"][0]["mode"] == "RO" and not day.lab.disks_of(day.helper)

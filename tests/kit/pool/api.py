@@ -8,7 +8,6 @@ Source: xen-api ocaml/xapi/{xapi_session,xapi_event,rbac,taskHelper}.ml.
 import threading
 import time
 import xmlrpc.client
-from functools import partial
 
 from . import datamodel, wire
 from .database import Generic, new_ref
@@ -46,43 +45,12 @@ class Api:
         self.vms = Vms(database, storage)
         self.transfer = Transfer(database, self.vms, self._require_role)
         self._generic = Generic(database, storage.is_driver_of)
-        self._methods = {
-            "session.logout": self._logout,
-            "task.create": self._task_create,
-            "task.destroy": self._task_destroy,
-            "task.set_status": self._task_set_status,
-            "event.from": self._event_from,
-            "host.get_servertime": self._servertime,
-            "secret.create": storage.secret_create,
-            "secret.destroy": storage.secret_destroy,
-            "host.call_plugin": self.host_plugins.call,
-            "SR.create": storage.sr_create,
-            "SR.probe": storage.sr_probe,
-            "SR.probe_ext": storage.sr_probe_ext,
-            "SR.introduce": storage.sr_introduce,
-            "SR.scan": storage.sr_scan,
-            "SR.update": storage.sr_update,
-            "SR.forget": storage.sr_forget,
-            "SR.destroy": storage.sr_destroy,
-            "SR.get_supported_types": storage.sr_get_supported_types,
-            "PBD.create": storage.pbd_create,
-            "PBD.plug": storage.pbd_plug,
-            "PBD.unplug": storage.pbd_unplug,
-            "PBD.destroy": storage.pbd_destroy,
-            "VDI.db_introduce": storage.vdi_db_introduce,
-            "VDI.db_forget": storage.vdi_db_forget,
-            "VDI.set_name_label": partial(storage.vdi_set_name, "name_label"),
-            "VDI.set_name_description": partial(storage.vdi_set_name, "name_description"),
-            **self.vms.methods(),
-        }
+        self._methods = _answered_by(self, storage, self.vms)
+        self._methods["host.call_plugin"] = self.host_plugins.call
 
     def call(self, method, params, local=False):
         """`local`: it came by the unix socket, where root needs no password."""
-        self.calls.append(method)
-        if self.before:
-            self.before(method, params)
-        if self.latency_s:
-            time.sleep(self.latency_s)
+        self._on_its_way(method, params)
         try:
             return self._answered(method, params, local)
         except Mistake as mistake:
@@ -112,12 +80,15 @@ class Api:
     def transferred(self, method, target, headers, body, local):
         """What a GET or PUT is answered: (HTTP status, body)."""
         name = f"{method} {target.split('?')[0]}"
+        self._on_its_way(name, (target,))
+        return self.transfer.answer(method, target, headers, body, local)
+
+    def _on_its_way(self, name, params):
         self.calls.append(name)
         if self.before:
-            self.before(name, (target,))
+            self.before(name, params)
         if self.latency_s:
             time.sleep(self.latency_s)
-        return self.transfer.answer(method, target, headers, body, local)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -138,16 +109,16 @@ class Api:
         if held and (needed not in ROLES or ROLES.index(held[0]) < ROLES.index(needed)):
             raise XenError("RBAC_PERMISSION_DENIED", name.lower(), "No permission in user session")
 
-    def _logout(self, session):
+    def session_logout(self, session):
         self.database.destroy("session", session)
 
-    def _servertime(self, _session, host):
+    def host_get_servertime(self, _session, host):
         self.storage.require_live(host)
         return moment(time.strftime("%Y%m%dT%H:%M:%SZ", time.gmtime(self.clock())))
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def _event_from(self, _session, classes, token, timeout):
+    def event_from(self, _session, classes, token, timeout):
         """Simpler than the real one: nothing that was deleted, and an operation is `mod` unless the token is empty."""
         wanted = {(table, ref or None) for table, _, ref in (each.partition("/") for each in classes)}
         generation, pairs = self.database.wait_for_changes(wanted, int(token or -1), float(timeout))
@@ -165,18 +136,18 @@ class Api:
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
-    def _task_create(self, session, label, description):
+    def task_create(self, session, label, description):
         task = self.database.create("task", name_label=label, name_description=description)
         self._owners[task] = self.database.get("session", session, "auth_user_name")
         return task
 
-    def _task_destroy(self, session, task):
+    def task_destroy(self, session, task):
         """One that has not ended stays: xapi destroys it only when somebody has ended it. Source: xapi_task.ml."""
         self._require_task(session, task)
         if self.database.get("task", task, "status") not in ("pending", "cancelling"):
             self.database.destroy("task", task)
 
-    def _task_set_status(self, session, task, status):
+    def task_set_status(self, session, task, status):
         self._require_task(session, task)
         self.database.set("task", task, "status", status)
 
@@ -187,7 +158,7 @@ class Api:
             self._require_role(session, "task.destroy/any", "pool-operator")
 
     def _start(self, method, function, params):
-        task = self._task_create(params[0], method, "")
+        task = self.task_create(params[0], method, "")
         if self.tasks_end_at_once:
             self._run(task, function, params)
         else:
@@ -206,6 +177,18 @@ class Api:
         with self.database.lock:  # who waits for it sees all of it at once
             for name, value in outcome.items():
                 self.database.set("task", task, name, value)
+
+
+def _answered_by(*objects):
+    """{"SR.create": its method sr_create, ...}: a method is named as the call that it answers."""
+    tables = {table.lower(): table for table in datamodel.FIELDS}
+    found = {}
+    for each in objects:
+        for name in dir(type(each)):
+            table, _, operation = name.partition("_")
+            if table in tables and datamodel.find(f"{tables[table]}.{operation}"):
+                found[f"{tables[table]}.{operation}"] = getattr(each, name)
+    return found
 
 
 def _verify(method, described, params, own):

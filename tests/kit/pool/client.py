@@ -9,63 +9,49 @@ from contextlib import contextmanager
 import XenAPI
 
 
-class _TcpTransport(xmlrpc.client.Transport):
-    def __init__(self, timeout_s):
-        super().__init__()
-        self._timeout_s = timeout_s
-
-    def make_connection(self, host):
-        if host != self._connection[0]:
-            self._connection = host, http.client.HTTPConnection(host, timeout=self._timeout_s)
-        return self._connection[1]
-
-
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path, timeout_s):
-        super().__init__("localhost")
-        self._path, self._timeout_s = path, timeout_s
+    def __init__(self, path, **options):
+        super().__init__("localhost", **options)
+        self._path = path
 
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self._timeout_s)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 
-class _UnixTransport(xmlrpc.client.Transport):
-    """To any path. XenAPI.UDSTransport takes only paths without an underscore."""
+class _Transport(xmlrpc.client.Transport):
+    """Over TCP, or to a unix socket of any `path`: XenAPI.UDSTransport takes only paths without an underscore."""
 
-    def __init__(self, path, timeout_s):
+    def __init__(self, timeout_s, path=None):
         super().__init__()
-        self._path, self._timeout_s = path, timeout_s
+        self._timeout_s, self._path = timeout_s, path
 
     def make_connection(self, host):
         if host != self._connection[0]:
-            self._connection = host, _UnixConnection(self._path, self._timeout_s)
+            kind, where = (_UnixConnection, self._path) if self._path else (http.client.HTTPConnection, host)
+            self._connection = host, kind(where, timeout=self._timeout_s)
         return self._connection[1]
 
 
-@contextmanager
 def connected(pool, timeout_s=None):
     """A XenAPI.Session over TCP, logged in as root; the connection is closed at the end.
 
     `timeout_s`: how long an answer may take before socket.timeout; CloudStack's is 60.
     """
-    with _closing(XenAPI.Session(pool.url, _TcpTransport(timeout_s))) as session:
-        session.xenapi.login_with_password(pool.api.user, pool.api.password, "2.21", "tests")
-        yield session
+    return _session(pool.url, _Transport(timeout_s), pool.api.user, pool.api.password)
 
 
-@contextmanager
 def connected_locally(pool, timeout_s=None):
     """The same over the unix socket, where root needs no password."""
-    with _closing(XenAPI.Session("http://localhost/", _UnixTransport(str(pool.socket_path), timeout_s))) as session:
-        session.xenapi.login_with_password("root", "", "2.21", "tests")
-        yield session
+    return _session("http://localhost/", _Transport(timeout_s, str(pool.socket_path)), "root", "")
 
 
 @contextmanager
-def _closing(session):
+def _session(url, transport, user, password):
+    session = XenAPI.Session(url, transport)
     try:
+        session.xenapi.login_with_password(user, password, "2.21", "tests")
         yield session
     finally:
         session("close")()

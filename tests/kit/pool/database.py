@@ -132,23 +132,23 @@ def time(text):
     return xmlrpc.client.DateTime(text)
 
 
+#: {kind: (types of Python that a value from the wire may have, what makes it one of this kind)}
+_KINDS = {
+    "string": (str, str), "ref": (str, str), "float": ((int, float), float), "map": (dict, dict),
+    "set": ((list, tuple), list), "time": (xmlrpc.client.DateTime, lambda value: value),
+}  # fmt: skip
+
+
 def _coerce(name, kind, value):
     """A value from the wire as one of this kind. XenAPI's 64-bit integers come as strings."""
     if kind == "int" and re.match(r"-?[0-9]+\Z", str(value)):
         return int(value)
     if kind == "bool" and str(value).lower() in ("true", "false"):
         return str(value).lower() == "true"
-    if kind == "float" and isinstance(value, (int, float)):
-        return float(value)
-    if kind == "map" and isinstance(value, dict):
-        return dict(value)
-    if kind == "set" and isinstance(value, (list, tuple)):
-        return list(value)
-    if kind in ("string", "ref") and isinstance(value, str):
-        return value
-    if kind == "time" and isinstance(value, xmlrpc.client.DateTime):
-        return value
-    raise XenError("FIELD_TYPE_ERROR", name)
+    types, make = _KINDS.get(kind, ((), None))
+    if not isinstance(value, types):
+        raise XenError("FIELD_TYPE_ERROR", name)
+    return make(value)
 
 
 TABLES = {
@@ -158,19 +158,16 @@ TABLES = {
     for table, text in _TABLES.items()
 }
 
-
 #: {table: {field that is the set of the records of a table whose field is this one: (that table, its field)}}
 _BACK = {
     table: {name: tuple(field.kind.split(".")) for name, field in fields.items() if "." in field.kind}
     for table, fields in TABLES.items()
 }
 
-
 #: {table: its fields that are maps or sets}
 _MUTABLE = {
     table: [name for name, field in fields.items() if field.kind in ("map", "set")] for table, fields in TABLES.items()
 }
-
 
 _RANDOM = random.Random()  #: the kernel's own takes a call of the system for each
 
@@ -351,78 +348,27 @@ def _copy(value):
 
 # -- what clients ask for by name -------------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r'\s*(?:(=|true|false|field|and|or|not|[()])|"([^"]*)")')
+_EQUAL = re.compile(r'field "([^"]*)" = "([^"]*)"\Z')
 
 
-class Expression:
-    """What get_all_records_where takes: `test(lookup)` says whether it is true, where `lookup(name)` gives a field's
-    text. Fields have the names of the database here. Raises Mistake for what cannot be read.
+def _equal_fields(table, expression):
+    """{field: text} of what get_all_records_where takes: `field "a" = "b" and field "c" = "d"`, of the language there
+    is (xen-api ocaml/database/db_filter_parse.mly) the words that we use. Fields have the names of the database here.
 
-    Source: xen-api ocaml/database/db_filter_{lex.mll,parse.mly}.
+    A field that there is not is an error of a real xapi as soon as there is a row to look at; here always.
     """
-
-    def __init__(self, text):
-        self._text, self._tokens, end = text, [], 0
-        self.fields = set()  #: that it names
-        while text[end:].strip():
-            match = _TOKEN.match(text, end)
-            if match is None:
-                raise self._unreadable()
-            self._tokens.append(match.groups())
-            end = match.end()
-        self.test = self._either()
-        if self._tokens:
-            raise self._unreadable()
-
-    def _unreadable(self):
-        return Mistake("INTERNAL_ERROR", f"Db_filter.Expression_error({self._text})")
-
-    def _word(self, *wanted):
-        if self._tokens and self._tokens[0][0] in wanted and self._tokens[0][0]:
-            return self._tokens.pop(0)[0]
-        return None
-
-    def _either(self):
-        left = self._one()
-        word = self._word("and", "or")
-        while word:
-            left = _joined(word, left, self._one())
-            word = self._word("and", "or")
-        return left
-
-    def _one(self):
-        word = self._word("true", "false", "not", "(")
-        if word in ("true", "false"):
-            return lambda lookup: word == "true"
-        if word == "not":
-            inside = self._one()
-            return lambda lookup: not inside(lookup)
-        if word == "(":
-            inside = self._either()
-            if not self._word(")"):
-                raise self._unreadable()
-            return inside
-        left = self._value()
-        if not self._word("="):
-            raise self._unreadable()
-        right = self._value()
-        return lambda lookup: left(lookup) == right(lookup)
-
-    def _value(self):
-        is_field = self._word("field")
-        if not self._tokens or self._tokens[0][1] is None:
-            raise self._unreadable()
-        text = self._tokens.pop(0)[1]
-        if not is_field:
-            return lambda lookup: text
-        self.fields.add(text)
-        return lambda lookup: lookup(text)
-
-
-def _joined(word, left, right):
-    if word == "and":
-        return lambda lookup: left(lookup) and right(lookup)
-    return lambda lookup: left(lookup) or right(lookup)
+    wanted, names = (
+        {},
+        {field.db_name: name for name, field in datamodel.FIELDS[table].items() if name in TABLES[table]},
+    )
+    for part in expression.split(" and "):
+        match = _EQUAL.match(part)
+        if match is None:
+            raise Mistake("INTERNAL_ERROR", f"Db_filter.Expression_error({expression})")
+        if match.group(1) not in names:
+            raise Mistake("INTERNAL_ERROR", f"Db_exn.DBCache_NotFound(missing field, {table}, {match.group(1)})")
+        wanted[names[match.group(1)]] = match.group(2)
+    return wanted
 
 
 def _text(value):
@@ -442,31 +388,25 @@ class Generic:
         table, _, operation = method.partition(".")
         if table not in TABLES:  # a class of xapi, of which this pool has no object
             return (lambda _session: {}) if operation == "get_all_records" else None
-        whole = {
-            "get_all": self._get_all,
-            "get_all_records": self._get_all_records,
-            "get_all_records_where": self._get_all_records_where,
-            "get_record": self._get_record,
-            "get_by_uuid": self._get_by_uuid,
-        }
-        if "name_label" in TABLES[table]:
-            whole["get_by_name_label"] = self._get_by_name_label
-        if operation in whole and not (table == "session" and operation.startswith("get_all")):
-            return partial(whole[operation], table)
-        on_field = {
-            "get_": self._get,
-            "set_": self._set,
-            "add_to_": self._add_to,
-            "remove_from_": self._remove_from,
-        }
-        for prefix, function in on_field.items():
-            name = operation[len(prefix) :]
-            field = TABLES[table].get(name) if operation.startswith(prefix) else None
-            if field and _fits(prefix, field):
-                return partial(function, table, name)
-        return None
+        if table == "session" and operation.startswith("get_all"):
+            return None
+        for prefix in ("get_", "set_", "add_to_", "remove_from_"):
+            field = TABLES[table].get(operation[len(prefix) :]) if operation.startswith(prefix) else None
+            if field and (prefix == "get_" or field.access != "ro" and (prefix == "set_" or field.kind == "map")):
+                change = None if prefix == "get_" else getattr(self._database, prefix.rstrip("_"))
+                return partial(self._change if change else self._get, change, table, operation[len(prefix) :])
+        whole = getattr(self, "_" + operation, None)
+        return whole and partial(whole, table)
 
-    # -- of a class ---------------------------------------------------------------------------------------------------
+    def _get(self, _change, table, name, _session, ref):
+        return self._database.get(table, ref, name)
+
+    def _change(self, change, table, name, session, ref, *words):
+        if TABLES[table][name].access == "sm":
+            sr = ref if table == "SR" else self._database.get(table, ref, "SR")
+            if not self._may_write(session, sr):
+                raise XenError("PERMISSION_DENIED", "")
+        change(table, ref, name, *words)
 
     def _get_all(self, table, _session):
         return self._database.refs(table)
@@ -476,17 +416,12 @@ class Generic:
             return {ref: self._database.as_read(table, ref) for ref in self._database.refs(table)}
 
     def _get_all_records_where(self, table, _session, expression):
-        """A field that there is not is an error of a real xapi as soon as there is a row to look at; here always."""
-        wanted = Expression(expression)
-        names = {field.db_name: name for name, field in datamodel.FIELDS[table].items() if name in TABLES[table]}
-        for unknown in sorted(wanted.fields - set(names)):
-            raise Mistake("INTERNAL_ERROR", f"Db_exn.DBCache_NotFound(missing field, {table}, {unknown})")
-
-        def holds(ref):
-            return wanted.test(lambda db_name: _text(self._database.get(table, ref, names[db_name])))
-
-        with self._database.lock:
-            return {ref: self._database.as_read(table, ref) for ref in self._database.refs(table) if holds(ref)}
+        db, wanted = self._database, _equal_fields(table, expression)
+        with db.lock:
+            found = db.refs(table)
+            for name, text in wanted.items():
+                found = [ref for ref in found if _text(db.get(table, ref, name)) == text]
+            return {ref: db.as_read(table, ref) for ref in found}
 
     def _get_record(self, table, _session, ref):
         return self._database.as_read(table, ref)
@@ -496,30 +431,3 @@ class Generic:
 
     def _get_by_name_label(self, table, _session, label):
         return self._database.refs(table, name_label=label)
-
-    # -- of a field ---------------------------------------------------------------------------------------------------
-
-    def _get(self, table, name, _session, ref):
-        return self._database.get(table, ref, name)
-
-    def _set(self, table, name, session, ref, value):
-        self._require_right(session, table, ref, name)
-        self._database.set(table, ref, name, value)
-
-    def _add_to(self, table, name, session, ref, key, value):
-        self._require_right(session, table, ref, name)
-        self._database.add_to(table, ref, name, key, value)
-
-    def _remove_from(self, table, name, session, ref, key):
-        self._require_right(session, table, ref, name)
-        self._database.remove_from(table, ref, name, key)
-
-    def _require_right(self, session, table, ref, name):
-        if TABLES[table][name].access == "sm":
-            sr = ref if table == "SR" else self._database.get(table, ref, "SR")
-            if not self._may_write(session, sr):
-                raise XenError("PERMISSION_DENIED", "")
-
-
-def _fits(prefix, field):
-    return prefix == "get_" or (field.access != "ro" and (prefix == "set_" or field.kind == "map"))

@@ -66,22 +66,19 @@ def _param(text):
 def _read():
     fields, calls, http, errors, enums, needs = {}, {}, {}, set(), {}, {}
     for line in (DATA / "datamodel.tsv").read_text(encoding="utf-8").splitlines():
-        kind, *words = line.split("\t")
+        kind, name, *words = f"{line}\t".split("\t")
         if kind == "field":
-            fields.setdefault(words[0], {})[words[1]] = Field(*words[2:8], _keys(words[8]))
+            fields.setdefault(name, {})[words[0]] = Field(*words[1:7], _keys(words[7]))
         elif kind == "call":
-            params = tuple(_param(text) for text in words[4].split(";") if text)
-            named = tuple(filter(None, words[5].split(",")))
-            calls[f"{words[0]}.{words[1]}"] = Call(words[2], words[3] == "async", params, named, _keys(words[6]))
+            params = tuple(_param(text) for text in words[3].split(";") if text)
+            named = tuple(filter(None, words[4].split(",")))
+            calls[f"{name}.{words[0]}"] = Call(words[1], words[2] == "async", params, named, _keys(words[5]))
         elif kind == "http":
-            method = words[0].partition("_")[0].upper()
-            http[method, words[1]] = words[2]
+            http[name.partition("_")[0].upper(), words[0]] = words[1]
         elif kind == "error":
-            errors.add(words[0])
-        elif kind == "enum":
-            enums[words[0]] = frozenset(words[1].split(","))
-        elif kind == "needs":
-            needs[words[0]] = frozenset(filter(None, words[1].split(",")))
+            errors.add(name)
+        elif kind in ("enum", "needs"):
+            (enums if kind == "enum" else needs)[name] = frozenset(filter(None, words[0].split(",")))
     return fields, calls, http, errors, enums, needs
 
 
@@ -123,6 +120,17 @@ def _of_field(prefix, field, table):
     return None
 
 
+#: {type: what a value must be that XML-RPC has brought}
+_SIMPLE = {
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: str(value).lstrip("-").isdigit() and not isinstance(value, bool),  # 64 bits: a string
+    "float": lambda value: isinstance(value, float),
+    "time": lambda value: isinstance(value, xmlrpc.client.DateTime),
+    "string": lambda value: isinstance(value, str),
+    "ref": lambda value: isinstance(value, str) and (not value or value.startswith(("OpaqueRef:", "DummyRef:"))),
+}
+
+
 def fits(type_, value):
     """Would xapi take this value, as XML-RPC has brought it, for one of this type?"""
     if type_.startswith("set("):
@@ -130,19 +138,10 @@ def fits(type_, value):
     if type_.startswith("map("):
         key, _, inside = type_[4:-1].partition(",")
         return isinstance(value, dict) and all(fits(key, name) and fits(inside, value[name]) for name in value)
-    if type_.startswith("record "):
-        fields = FIELDS[type_.partition(" ")[2]]
+    kind, _, name = type_.partition(" ")
+    if kind == "record":
+        fields = FIELDS[name]
         return isinstance(value, dict) and all(key in fields and fits(fields[key].type, value[key]) for key in value)
-    if type_.startswith("enum "):
-        return value in ENUMS[type_.partition(" ")[2]]
-    if type_ == "bool":
-        return isinstance(value, bool)
-    if type_ == "int":  # 64 bits: a string; xapi's reader takes XML-RPC's own as well
-        return str(value).lstrip("-").isdigit() and not isinstance(value, bool)
-    if type_ == "float":
-        return isinstance(value, float)
-    if type_ == "time":
-        return isinstance(value, xmlrpc.client.DateTime)
-    if type_.startswith("ref "):
-        return isinstance(value, str) and (value == "" or value.startswith(("OpaqueRef:", "DummyRef:")))
-    return isinstance(value, str)
+    if kind == "enum":
+        return value in ENUMS[name]
+    return _SIMPLE.get(kind, _SIMPLE["string"])(value)

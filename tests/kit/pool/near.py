@@ -96,7 +96,7 @@ class _Socket:
 
 
 class _Answer(io.RawIOBase):
-    """The request is answered when somebody reads."""
+    """The request is answered when somebody reads: an exception from there finds a whole HTTPResponse."""
 
     def __init__(self, request, server):
         self._request, self._server, self._reply = request, server, None

@@ -104,25 +104,21 @@ def _feature(text):
     return name, max(1, int(version)) if version.isdigit() else 1
 
 
+#: fields of an SM record that a Driver has under another name
+_RENAMED = {
+    "name": "name_label",
+    "description": "name_description",
+    "driver_version": "version",
+    "path": "driver_filename",
+}
+
+
 def synchronise(database, drivers):
     """Make the SM table say what is registered. A type that an SR has stays."""
     with database.lock:
         existing = {record["type"]: ref for ref, record in database.records("SM").items()}
         for driver in drivers.values():
-            fields = {
-                "name_label": driver.name,
-                "name_description": driver.description,
-                "type": driver.type,
-                "vendor": driver.vendor,
-                "copyright": driver.copyright,
-                "version": driver.driver_version,
-                "required_api_version": driver.required_api_version,
-                "configuration": driver.configuration,
-                "capabilities": driver.capabilities,
-                "features": driver.features,
-                "driver_filename": driver.path,
-                "supported_image_formats": driver.supported_image_formats,
-            }
+            fields = {_RENAMED.get(name, name): value for name, value in driver._asdict().items()}
             if driver.type not in existing:
                 database.create("SM", **fields)
                 continue
@@ -139,21 +135,18 @@ def sm_list(database):
 
 
 def _xe_record(record):
-    rows = [
-        ("uuid ( RO)", record["uuid"]),
-        ("name-label ( RO)", record["name_label"]),
-        ("name-description ( RO)", record["name_description"]),
-        ("type ( RO)", record["type"]),
-        ("vendor ( RO)", record["vendor"]),
-        ("copyright ( RO)", record["copyright"]),
-        ("required-api-version ( RO)", record["required_api_version"]),
+    def pairs(name):
+        return "; ".join("{}: {}".format(*item) for item in record[name].items())
+
+    names = ("uuid", "name_label", "name_description", "type", "vendor", "copyright", "required_api_version")
+    rows = [(name.replace("_", "-") + " ( RO)", record[name]) for name in names]
+    rows += [
         ("capabilities ( RO) [DEPRECATED]", "; ".join(record["capabilities"])),
-        ("features (MRO)", "; ".join("{}: {}".format(*item) for item in record["features"].items())),
-        ("configuration ( RO)", "; ".join("{}: {}".format(*item) for item in record["configuration"].items())),
+        ("features (MRO)", pairs("features")),
+        ("configuration ( RO)", pairs("configuration")),
         ("driver-filename ( RO)", record["driver_filename"]),
         ("required-cluster-stack ( RO)", ", ".join(record["required_cluster_stack"])),
     ]
     width = 4 + max(len(name) for name, _ in rows)
     lines = [rows[0][0].ljust(width) + ": " + rows[0][1]]
-    lines += [name.rjust(width) + ": " + value for name, value in rows[1:]]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + [name.rjust(width) + ": " + value for name, value in rows[1:]]) + "\n"

@@ -5,7 +5,6 @@ Source: xen-api ocaml/xapi/sm_exec.ml.
 """
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -78,10 +77,9 @@ def request(members):
 
 
 class CallLog:
-    """Every driver call, for tests to look at; also appended to a file, one JSON object a line."""
+    """Every driver call, for tests to look at."""
 
-    def __init__(self, path=None):
-        self.path = path
+    def __init__(self):
         self._entries = []
         self._changed = threading.Condition()
         self._running = {}
@@ -136,30 +134,19 @@ class CallLog:
 
     def _ended(self, **values):
         with self._changed:
-            entry = Entry(number=len(self._entries) + 1, **values)
+            duration = time.monotonic() - values["started"]
+            entry = Entry(number=len(self._entries) + 1, duration=duration, **values)
             self._running.pop(entry.pid, None)
             self._entries.append(entry)
-            if self.path:
-                with open(str(self.path), "ab") as file:
-                    file.write(_line(entry))
             self._changed.notify_all()
         return entry
-
-
-def _line(entry):
-    values = entry._asdict()
-    for name in ("stdin", "stdout", "stderr"):
-        values[name] = values[name].decode("utf-8", "backslashreplace")
-    return json.dumps(values, sort_keys=True).encode("ascii") + b"\n"
 
 
 class Runner:
     """Runs drivers. `observer`: a Python under which to run them, as xapi does where an Observer asks for it."""
 
-    def __init__(self, log, originator=True, extra_env=None, observer=None):
+    def __init__(self, log, observer=None):
         self.log = log
-        self.originator = originator
-        self.extra_env = dict(extra_env or {})
         self.observer = observer
         self.start = subprocess.Popen  #: what starts a driver; kit.lab.warm has another one
         self.in_process = {}  #: file name of a driver that nobody tests: what gives its stdout and stderr for a request
@@ -197,40 +184,29 @@ class Runner:
         return XenError(f"SR_BACKEND_FAILURE_{fault.code}", "", fault.text, stderr)
 
     def environment(self, path):
-        environment = {"PATH": PATH}
-        if self.originator:
-            environment["ORIGINATOR"] = "SM"
+        environment = {"PATH": PATH, "ORIGINATOR": "SM"}  # the latter since xapi 25.5
         if self.observer:
             environment["OBSERVER_CONFIG_DIR"] = OBSERVER_CONFIG_DIR
             environment["PYTHONPATH"] = os.path.dirname(path)
-        environment.update(self.extra_env)
         return environment
 
     def _execute(self, path, members):
         argv = (path, request(members))
         if self.observer:
             argv = (self.observer, OBSERVER) + argv
-        environment = self.environment(path)
+        call = {
+            "command": members["command"], "argv": argv, "environment": self.environment(path), "cwd": "/",
+            "stdin": b"", "started": time.monotonic(), "params": dict(members),
+        }  # fmt: skip
         stand_in = self.in_process.get(os.path.basename(path))
         if stand_in:
-            started = time.monotonic()
             stdout, stderr = (text.encode() for text in stand_in(argv[-1]))
-            return self.log._ended(
-                command=members["command"], argv=argv, environment=environment, cwd="/", stdin=b"",
-                stdout=stdout, stderr=stderr, status=0, pid=0, started=started, duration=time.monotonic() - started,
-                params=dict(members),
-            )  # fmt: skip
+            return self.log._ended(stdout=stdout, stderr=stderr, status=0, pid=0, **call)
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-            started = time.monotonic()
-            pid, status = self._run(argv, environment, members, stdout, stderr)
-            duration = time.monotonic() - started
+            pid, status = self._run(argv, call["environment"], members, stdout, stderr)
             stdout.seek(0)
             stderr.seek(0)
-            return self.log._ended(
-                command=members["command"], argv=argv, environment=environment, cwd="/", stdin=b"",
-                stdout=stdout.read(), stderr=stderr.read(), status=status, pid=pid, started=started, duration=duration,
-                params=dict(members),
-            )  # fmt: skip
+            return self.log._ended(stdout=stdout.read(), stderr=stderr.read(), status=status, pid=pid, **call)
 
     def _run(self, argv, environment, members, stdout, stderr):
         """(pid, status); 127 when there is nothing to execute."""
@@ -250,13 +226,10 @@ class Runner:
 
     def continue_all(self):
         """Let every driver go on that somebody has stopped."""
-        self._signal_all(signal.SIGCONT)
+        self.kill_all(signal.SIGCONT)
 
-    def kill_all(self):
+    def kill_all(self, number=signal.SIGKILL):
         """End every driver that still runs, and what it started in its process group."""
-        self._signal_all(signal.SIGKILL)
-
-    def _signal_all(self, number):
         for running in self.log.running():
             try:
                 os.killpg(running.pid, number)

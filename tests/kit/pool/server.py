@@ -51,12 +51,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except GoneAway:
             self.close_connection = True
             return
-        self.send_response_only(200)
-        self.send_header("Content-Type", "text/xml")
-        self.send_header("Content-Length", str(len(reply)))
-        self.end_headers()
-        self.wfile.write(reply)
-        self.wfile.flush()
+        self._send(200, reply, {"Content-Type": "text/xml", "Content-Length": len(reply)})
 
     def do_GET(self):
         self._transfer(b"")
@@ -75,14 +70,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status, reply = self.server.api.transferred(self.command, self.path, self.headers, body, self.server.local)
         except GoneAway:
             return
-        self.send_response_only(status)
-        if status == 302:
-            self.send_header("Location", reply.decode())
+        headers = {"Location": reply.decode()} if status == 302 else {}
         if self.command == "GET":
-            self.send_header("Content-Length", str(len(reply)))
-        self.send_header("Connection", "close")
+            headers["Content-Length"] = len(reply)
+        self._send(status, reply, {**headers, "Connection": "close"})
+
+    def _send(self, status, body, headers):
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, str(value))
         self.end_headers()
-        self.wfile.write(reply)
+        self.wfile.write(body)
         self.wfile.flush()
 
     def log_message(self, format, *args):

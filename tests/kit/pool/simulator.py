@@ -42,25 +42,20 @@ class Pool:
     sm_dir         the directory of drivers
     socket_path    where the unix socket will be; XAPI_SOCKET is the real place. None: TCP only
     hosts          names of the hosts
-    sm_plugins     the white list, as the setting's text; None: there is none (XenServer 6.5)
-    move_secrets   xapi since 1.209 replaces a clear *password by a secret; False: the driver gets it as it is
-    originator     xapi since 25.5 sets ORIGINATOR=SM
+    sm_plugins     the white list, as the setting's text
     observer       a Python by which drivers run under the observer, or None
-    extra_env      for tests only: what drivers get besides xapi's environment
-    log_path       a file to which every driver call is appended, or None
     drivers        what `storage.drivers` of an earlier pool was; the start of the toolstack then executes none
     runner         what answers driver calls in place of executables; it comes with `drivers`
     tls            the ssl.SSLContext with which it listens; None: plain HTTP
     """
 
-    def __init__(self, sm_dir, socket_path=None, hosts=("xs1", "xs2"), sm_plugins=SM_PLUGINS, move_secrets=True,
-                 originator=True, observer=None, extra_env=None, log_path=None,
+    def __init__(self, sm_dir, socket_path=None, hosts=("xs1", "xs2"), sm_plugins=SM_PLUGINS, observer=None,
                  drivers=None, runner=None, tls=None):  # fmt: skip
         self.sm_dir, self.sm_plugins = sm_dir, sm_plugins
-        self.log = CallLog(log_path)
+        self.log = CallLog()
         self.db = Database()
-        self.runner = runner or Runner(self.log, originator, extra_env, observer)
-        self.storage = Storage(self.db, self.runner, move_secrets)
+        self.runner = runner or Runner(self.log, observer)
+        self.storage = Storage(self.db, self.runner)
         self.api = Api(self.db, self.storage)
         self.hosts = [self._new_host(number, name) for number, name in enumerate(hosts, 1)]
         self.master = self.hosts[0]

@@ -2,32 +2,23 @@
 """A stand-in for the stock lvmoiscsi driver, as far as CloudStack and `xe sr-probe` need one.
 
 It reads LUNs and never writes to one: where the real driver would format a LUN, it answers fault 202. What is "out
-there" stands in a JSON file of the test lab: LAB, or what the environment variable LAB_VARIABLE names (only with the
-pool's extra_env). Its keys:
+there" stands in the JSON file LAB of the test lab:
 
-    luns      list of {"target", "targetIQN", "LUNid", "SCSIid", "device"} and, as wanted, "port", "vendor", "serial",
-              "size", "chapuser", "chappassword". `device`: an image or block device; it may appear late
-    attach    list of commands that bring a LUN to this host, such as an iscsiadm login; none when absent. As sm's, they
-              do not scan a session that is there: a LUN that was mapped since its login does not come, fault 107
-    list      list of commands before a list of LUNs: a session that is there is scanned; none when absent
-    detach    list of commands that take it away again
-    references  directory where SM counts who uses an IQN: a file for each IQN, an SR UUID a line. Where it is given,
-              `attach` is for a LUN that is not there, and may find the session; `detach` is for the last line.
-              Without it each LUN is attached by the first that wants it, and detached by the last, on whatever host
-    reader    command whose output has VG_XenStorage-<UUID> of the VG on {device}: the judge of sr_probe, such as pvs;
-              when absent the tests' own reader is it
-    wait_s    seconds to wait for {device} after `attach`, 10 when absent
-    socket    xapi's unix socket, /var/lib/xcp/xapi when absent
-    state     directory where it keeps who has which LUN attached; <the file's name>.state when absent
+    luns        list of {"target", "targetIQN", "LUNid", "SCSIid", "device"} and, as wanted, "port", "vendor", "serial",
+                "size", "chapuser", "chappassword". `device`: a block device; it may appear late
+    attach      commands that bring a LUN to this host where it is not there, such as an iscsiadm login. As sm's, they
+                do not scan a session that is there: a LUN that was mapped since its login does not come, fault 107
+    list        commands before a list of LUNs: a session that is there is scanned
+    detach      commands that take it away again, for the last user of its IQN
+    references  directory where SM counts who uses an IQN: a file for each IQN, an SR UUID a line
 
-Commands are lists of words; {target}, {port}, {portal}, {targetIQN}, {SCSIid}, {LUNid}, {device} are replaced in them.
-One whose first word is a module of the kit, "kit.lab.reach", is a call of its main() in this process.
+A command is a module of the kit and the words for its main(), which is called in this process; {portal}, {targetIQN},
+{SCSIid} and other keys of the LUN are replaced in the words.
 Faults are SM's: 95, 96, 107 with the lists of sm on stderr, 68 for wrong CHAP, 47 for another SR on the LUN.
 Source: docs/host.rst; SM LVHDoISCSISR.py print_LUNs_XML, print_entries; BaseISCSI.py
 attach, detach; iscsilib.py refresh_luns; util.py _incr_iscsiSR_refcount, _decr_iscsiSR_refcount (behaviour only).
 """
 
-import fcntl
 import http.client
 import importlib
 import json
@@ -46,7 +37,8 @@ from xml.sax.saxutils import unescape
 from kit.reader import read_sr
 
 LAB = "/etc/relvmoiscsi-lab.json"
-LAB_VARIABLE = "RELVMOISCSI_LAB"
+XAPI_SOCKET = "/var/lib/xcp/xapi"
+WAIT_S = 10  #: for a device after `attach`
 
 DRIVER_INFO = {
     "name": "LVHD over iSCSI",
@@ -75,30 +67,31 @@ class Refused(Exception):
 
 
 def main(argv):
-    stdout, stderr = reply(argv[1])
+    tell(*reply(argv[1]))
+
+
+def tell(stdout, stderr):
     sys.stdout.write(stdout)
     sys.stderr.write(stderr)
 
 
-def reply(request):
+def reply(request, answer=None):
     """What the driver prints on stdout and on stderr when it is called with this argument."""
     (params,), _ = xmlrpc.client.loads(request)
     try:
-        result = answer(params)
+        result = (answer or _answer)(params)
     except Refused as error:
         return xmlrpc.client.dumps(xmlrpc.client.Fault(error.code, error.text)), error.listed
     return xmlrpc.client.dumps((result,), methodresponse=True, allow_none=True), ""
 
 
-def answer(params):
+def _answer(params):
     """The result of a driver call, or Refused."""
     command = params["command"]
     if command == "sr_get_driver_info":
         return DRIVER_INFO
-    path = os.environ.get(LAB_VARIABLE, LAB)
-    with open(path, encoding="utf-8") as file:
+    with open(LAB, encoding="utf-8") as file:
         lab = json.load(file)
-    lab.setdefault("state", path + ".state")
     driver = Standin(params, lab)
     commands = {
         "sr_create": driver.create,
@@ -130,31 +123,30 @@ class Standin:
 
     def probe(self):
         lun = self._lun()
-        with self._attached(lun, "probe") as device:
-            sr_uuid = self._sr_uuid(device)
+        with self._attached(lun) as device:
+            sr_uuid = _sr_uuid(device)
             size = _size(device)
         document = minidom.Document()
         top = document.appendChild(document.createElement("SRlist"))
         if sr_uuid:
-            _entry(document, top, "SR", (("UUID", sr_uuid), ("Devlist", lun["SCSIid"]), ("size", size)))
+            entry(document, top, "SR", (("UUID", sr_uuid), ("Devlist", lun["SCSIid"]), ("size", size)))
         return document.toprettyxml()
 
     def attach(self):
         """The LUN, with the VG of this SR on it, stays attached."""
         lun = self._lun()
-        device = self._take(lun, self._owner())
-        found = self._sr_uuid(device)
+        found = _sr_uuid(self._take(lun, self.params["sr_uuid"]))
         if found != self.params["sr_uuid"]:
-            self._give_back(lun, self._owner())
+            self._give_back(lun, self.params["sr_uuid"])
             raise Refused(SR_UNAVAILABLE, f"The SR is not available [opterr=the LUN has {found}]")
 
     def detach(self):
-        self._give_back(self._lun(), self._owner())
+        self._give_back(self._lun(), self.params["sr_uuid"])
 
     def scan(self):
         """VDI rows become what MGT says. Hidden volumes have a row too, as in sm."""
         lun = self._lun()
-        with self._attached(lun, "scan") as device:
+        with self._attached(lun) as device:
             volumes = volumes_of(_read_sr(device))
         xapi, sr = self._xapi(), self.params["sr_ref"]
         rows = {xapi("VDI.get_uuid", vdi): vdi for vdi in xapi("SR.get_VDIs", sr)}
@@ -215,111 +207,44 @@ class Standin:
             raise Refused(INVALID_SECRET, "The secret is invalid or does not exist") from error
 
     @contextmanager
-    def _attached(self, lun, why):
-        # SM probes under a UUID that no SR has.
-        owner = str(uuid.uuid4()) if "references" in self.lab else f"{why} {os.getpid()}"
+    def _attached(self, lun):
+        owner = str(uuid.uuid4())  # SM probes under a UUID that no SR has
         device = self._take(lun, owner)
         try:
             yield device
         finally:
             self._give_back(lun, owner)
 
-    def _owner(self):
-        if "references" in self.lab:
-            return self.params["sr_uuid"]
-        return "{} {}".format(self.params["host_ref"], self.params["sr_uuid"])
-
     def _take(self, lun, owner):
         """Attach the LUN for an owner, unless it is attached; gives the device."""
-        device = self._words(lun, [lun["device"]])[0]
-        if "references" in self.lab:
-            if not os.path.exists(device):
-                self._run("attach", lun)
-            count_in(self.lab["references"], lun["targetIQN"], owner)
-        else:
-            with self._owners(lun) as owners:
-                if not owners:
-                    self._run("attach", lun)
-                owners.add(owner)
-        deadline = time.monotonic() + self.lab.get("wait_s", 10)
-        while not os.path.exists(device):  # no events here: this is no part of what is tested
+        if not os.path.exists(lun["device"]):
+            self._run("attach", lun)
+        count_in(self.lab["references"], lun["targetIQN"], owner)
+        deadline = time.monotonic() + WAIT_S
+        while not os.path.exists(lun["device"]):  # no events here: this is no part of what is tested
             if time.monotonic() > deadline:
                 self._give_back(lun, owner)
                 raise Refused(SCSI_ID_MISSING, "The SCSIid parameter is missing or incorrect")
             time.sleep(0.05)
-        return device
+        return lun["device"]
 
     def _give_back(self, lun, owner):
-        if "references" in self.lab:
-            if count_out(self.lab["references"], lun["targetIQN"], owner) == 0:
-                self._run("detach", lun)
-            return
-        with self._owners(lun) as owners:
-            owners.discard(owner)
-            if not owners:
-                self._run("detach", lun)
-
-    @contextmanager
-    def _owners(self, lun):
-        """Who has the LUN, by a file under a lock."""
-        os.makedirs(self.lab["state"], exist_ok=True)
-        with open(os.path.join(self.lab["state"], lun["SCSIid"]), "a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            owners = set(file.read().splitlines())
-            try:
-                yield owners
-            finally:
-                file.truncate(0)
-                file.write("".join(owner + "\n" for owner in sorted(owners)))
+        if count_out(self.lab["references"], lun["targetIQN"], owner) == 0:
+            self._run("detach", lun)
 
     def _run(self, what, lun):
-        for command in self.lab.get(what, ()):
-            problem = _problem_of(self._words(lun, command))
-            if problem:
-                raise Refused(ISCSI_LOGIN, f"{what} failed [opterr={problem}]")
-
-    def _words(self, lun, command):
         values = {key: str(value) for key, value in lun.items()}
-        values["port"] = _port(lun)
-        values["portal"] = "{}:{}".format(lun["target"], values["port"])
-        return [re.sub(r"\{(\w+)\}", lambda match: values[match.group(1)], word) for word in command]
-
-    def _sr_uuid(self, device):
-        """Of the SR on a device, or None."""
-        if "reader" not in self.lab:
-            sr = _read_sr(device)
-            return sr.uuid if sr else None
-        command = [word.replace("{device}", device) for word in self.lab["reader"]]
-        done = _run(command)
-        found = re.findall(rb"VG_XenStorage-([0-9a-f-]{36})", done.stdout)
-        if len(set(found)) > 1:
-            raise Refused(SM_GENERAL, f"{command[0]} names several VGs")
-        return found[0].decode("ascii") if found else None
+        values["portal"] = "{}:{}".format(lun["target"], _port(lun))
+        for module, *words in self.lab.get(what, ()):
+            try:
+                importlib.import_module(module).main(*(word.format(**values) for word in words))
+            except (AssertionError, OSError, subprocess.SubprocessError, ValueError) as error:
+                raise Refused(ISCSI_LOGIN, f"{what} failed [opterr={error!r}]") from error
 
     def _xapi(self):
         if self._session is None:
-            self._session = Xapi(self.lab.get("socket", "/var/lib/xcp/xapi"), self.params["session_ref"])
+            self._session = Xapi(XAPI_SOCKET, self.params["session_ref"])
         return self._session
-
-
-def _run(command):
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
-    )
-
-
-def _problem_of(command):
-    """Runs a command of the lab; gives what went wrong, or nothing."""
-    if command[0].startswith("kit."):
-        try:
-            importlib.import_module(command[0]).main(*command[1:])
-        except (AssertionError, OSError, subprocess.SubprocessError, ValueError) as error:
-            return repr(error)
-        return ""
-    done = _run(command)
-    text = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
-    return f"{done.returncode}: {text}" if done.returncode else ""
 
 
 def _port(lun):
@@ -364,11 +289,11 @@ def _references(file):
 # -- lists of sm ------------------------------------------------------------------------------------------------------
 
 
-def _entry(document, parent, tag, fields):
-    entry = parent.appendChild(document.createElement(tag))
+def entry(document, parent, tag, fields):
+    made = parent.appendChild(document.createElement(tag))
     for name, value in fields:
         if value not in (None, ""):
-            entry.appendChild(document.createElement(name)).appendChild(document.createTextNode(str(value)))
+            made.appendChild(document.createElement(name)).appendChild(document.createTextNode(str(value)))
 
 
 def _lun_list(luns):
@@ -376,7 +301,7 @@ def _lun_list(luns):
     top = document.appendChild(document.createElement("iscsi-target"))
     for lun in luns:
         names = ("vendor", "serial", "LUNid", "size", "SCSIid")
-        _entry(document, top, "LUN", [(name, lun.get(name)) for name in names])
+        entry(document, top, "LUN", [(name, lun.get(name)) for name in names])
     return document.toprettyxml() + "\n"
 
 
@@ -386,7 +311,7 @@ def _iqn_list(luns):
     found = sorted({(lun["targetIQN"], lun["target"], _port(lun)) for lun in luns})
     for index, (iqn, target, port) in enumerate(found):
         fields = [("Index", index), ("IPAddress", target), ("Port", port if port != "3260" else None)]
-        _entry(document, top, "TGT", fields + [("TargetIQN", iqn)])
+        entry(document, top, "TGT", fields + [("TargetIQN", iqn)])
     return document.toprettyxml() + "\n"
 
 
@@ -423,6 +348,12 @@ def _read_sr(device):
         return read_sr(disk)
     finally:
         disk.close()
+
+
+def _sr_uuid(device):
+    """Of the SR on a device, or None."""
+    sr = _read_sr(device)
+    return sr.uuid if sr else None
 
 
 def volumes_of(sr):

@@ -16,10 +16,10 @@ import glob
 import os
 import re
 import subprocess
-import sys
 import time
-import xmlrpc.client
 from xml.dom import minidom
+
+from kit.pool.standin import SCSI_ID_MISSING, SR_UNAVAILABLE, UNIMPLEMENTED, Refused, entry, reply, tell
 
 DRIVER_INFO = {
     "name": "LVHD over FC",
@@ -32,28 +32,13 @@ DRIVER_INFO = {
     "configuration": [{"key": "SCSIid", "description": "as of lvmohba"}],
 }
 
-SR_IN_USE, SR_UNAVAILABLE, UNIMPLEMENTED, SCSI_ID_MISSING, NO_MAP = 16, 47, 38, 107, 432
+SR_IN_USE, NO_MAP = 16, 432
 MULTIPATHING = "/run/e2e/multipathing"  #: a file that says that the host has multipathing on
 LVM = {"LVM_SYSTEM_DIR": "/etc/lvm/master", "LVM_SUPPRESS_FD_WARNINGS": "1"}
 
 
-class Refused(Exception):
-    """An SM error: its number and text."""
-
-    def __init__(self, code, text):
-        super().__init__(code, text)
-        self.code, self.text = code, text
-
-
 def main(argv):
-    (params,), _ = xmlrpc.client.loads(argv[1])
-    try:
-        result = answer(params)
-    except Refused as error:
-        reply = xmlrpc.client.dumps(xmlrpc.client.Fault(error.code, error.text))
-    else:
-        reply = xmlrpc.client.dumps((result,), methodresponse=True, allow_none=True)
-    sys.stdout.write(reply)
+    tell(*reply(argv[1], answer))
 
 
 def answer(params):
@@ -61,8 +46,8 @@ def answer(params):
     if command == "sr_get_driver_info":
         return DRIVER_INFO
     if not scsi_id:
-        sys.stderr.write('<?xml version="1.0" ?><Devlist/>')
-        raise Refused(SCSI_ID_MISSING, "The SCSIid parameter is missing or incorrect")
+        text = "The SCSIid parameter is missing or incorrect"
+        raise Refused(SCSI_ID_MISSING, text, '<?xml version="1.0" ?><Devlist/>')
     if command == "sr_probe":
         return probe(scsi_id)
     if command in ("sr_attach", "sr_detach"):
@@ -98,9 +83,7 @@ def sr_list(device, scsi_id):
     top = document.appendChild(document.createElement("SRlist"))
     found = re.findall("VG_XenStorage-([0-9a-f-]{36})", run("lvm", "pvs", "--noheadings", "-o", "vg_name", device))
     for uuid in found:
-        entry = top.appendChild(document.createElement("SR"))
-        for name, text in (("UUID", uuid), ("Devlist", scsi_id)):
-            entry.appendChild(document.createElement(name)).appendChild(document.createTextNode(text))
+        entry(document, top, "SR", (("UUID", uuid), ("Devlist", scsi_id)))
     return document.toprettyxml()
 
 

@@ -12,6 +12,7 @@ Source: xen-api ocaml/xapi/{message_forwarding,xapi_sr,xapi_pbd,xapi_secret,stor
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from functools import partialmethod
 
 from . import wire
 from .database import NULL
@@ -20,14 +21,20 @@ from .runner import NotImplementedInBackend
 
 SM_USER = "__sm__backend"
 
+#: what VDI.db_introduce takes behind the UUID
+_INTRODUCED = (
+    "name_label", "name_description", "SR", "type", "sharable", "read_only", "other_config", "location",
+    "xenstore_data", "sm_config", "managed", "virtual_size", "physical_utilisation", "metadata_of_pool",
+    "is_a_snapshot", "snapshot_time", "snapshot_of", "cbt_enabled",
+)  # fmt: skip
+
 
 class Storage:
-    """Storage calls of a pool. `move_secrets`: whether *password becomes *_secret (since xapi 1.209)."""
+    """Storage calls of a pool. A method is named as the call that it answers."""
 
-    def __init__(self, database, runner, move_secrets=True):
+    def __init__(self, database, runner):
         self.database = database
         self.runner = runner
-        self.move_secrets = move_secrets
         self.drivers = {}  #: type to plugins.Driver
         self.offline = set()  #: hosts that are away
         self._locks = {}
@@ -72,10 +79,6 @@ class Storage:
             result = self._call(driver, "sr_probe", host, None, config, sr_sm_config=dict(sm_config or {}))
         return _read(wire.as_string, result)
 
-    def sr_probe_ext(self, session, host, device_config, type_, sm_config=None):
-        self.sr_probe(session, host, device_config, type_, sm_config)
-        raise XenError("SR_OPERATION_NOT_SUPPORTED")
-
     def sr_introduce(self, _session, sr_uuid, name_label, name_description, type_, content_type, shared,
                      sm_config=None):  # fmt: skip
         """A row, also of a type that no driver has: the plug of a PBD will say so."""
@@ -98,48 +101,19 @@ class Storage:
             db.set("SR", sr, "virtual_allocation", sum(sizes))
             db.remove_from("SR", sr, "other_config", "dirty")
 
-    def sr_update(self, _session, sr):
-        host, config = self._plugged(sr)
-        self._unit(self._driver_of(sr), "sr_update", host, sr, config)
-
     def sr_forget(self, _session, sr):
-        self._require_unplugged(sr)
-        self._forget(sr)
-
-    def sr_destroy(self, _session, sr):
-        """sr_delete on the SR's master, attached for it, and then what forget does."""
-        db = self.database
-        if db.get("SR", sr, "other_config").get("indestructible") == "true":
-            raise XenError("SR_INDESTRUCTIBLE", sr)
-        self._require_unplugged(sr)
-        if not db.refs("PBD", SR=sr):
-            raise XenError("SR_HAS_NO_PBDS", sr)
-        if db.refs("VDI", SR=sr, managed=True):
-            raise XenError("SR_NOT_EMPTY")
-        pbd = self._pbds(sr)[0]
-        host, config = db.get("PBD", pbd, "host"), db.get("PBD", pbd, "device_config")
-        driver = self._driver_of(sr)
-        with self._lock("sr", host, db.get("SR", sr, "uuid")):
-            with self._lock("attach/detach", host):
-                self._unit(driver, "sr_attach", host, sr, config)
-            self._unit(driver, "sr_delete", host, sr, config)
-        self._forget(sr)
-
-    def sr_get_supported_types(self, _session):
-        return sorted(self.drivers)
-
-    def _require_unplugged(self, sr):
+        """VBDs of its VDIs lead to nothing from now on, until the database is collected (`Pool.collect_garbage`)."""
         self.database.get("SR", sr, "uuid")
         if self.database.refs("PBD", SR=sr, currently_attached=True):
             raise XenError("SR_HAS_PBD", sr)
-
-    def _forget(self, sr):
-        """VBDs of its VDIs lead to nothing from now on, until the database is collected (`Pool.collect_garbage`)."""
         for pbd in self.database.refs("PBD", SR=sr):
             self._destroy_pbd(pbd)
         for vdi in self.database.refs("VDI", SR=sr):
             self.database.destroy("VDI", vdi)
         self.database.destroy("SR", sr)
+
+    def sr_get_supported_types(self, _session):
+        return sorted(self.drivers)
 
     # -- PBD ----------------------------------------------------------------------------------------------------------
 
@@ -237,12 +211,10 @@ class Storage:
 
     # -- VDI ----------------------------------------------------------------------------------------------------------
 
-    def vdi_db_introduce(self, session, vdi_uuid, name_label, name_description, sr, type_, sharable, read_only,
-                         other_config, location, xenstore_data, sm_config, managed, virtual_size,
-                         physical_utilisation, metadata_of_pool, is_a_snapshot, snapshot_time, snapshot_of,
-                         cbt_enabled=False):  # fmt: skip
+    def vdi_db_introduce(self, session, vdi_uuid, *values):
         """For the session of a driver call on that SR alone. A location is unique in its SR, a UUID in the pool."""
-        db = self.database
+        db, fields = self.database, dict(zip(_INTRODUCED, values))
+        sr, location = fields["SR"], fields["location"]
         self.require_driver(session, sr)
         with db.lock:
             if db.refs("VDI", SR=sr, location=location):
@@ -251,22 +223,18 @@ class Storage:
                 uuid.UUID(vdi_uuid)
             except ValueError:
                 raise XenError("UUID_INVALID", "VDI", vdi_uuid) from None
-            return db.create(
-                "VDI", vdi_uuid, name_label=name_label, name_description=name_description, SR=sr, type=type_,
-                sharable=sharable, read_only=read_only, other_config=other_config, location=location,
-                xenstore_data=xenstore_data, sm_config=sm_config, managed=managed, virtual_size=virtual_size,
-                physical_utilisation=physical_utilisation, metadata_of_pool=metadata_of_pool,
-                is_a_snapshot=is_a_snapshot, snapshot_time=snapshot_time, snapshot_of=snapshot_of,
-                cbt_enabled=cbt_enabled,
-            )  # fmt: skip
+            return db.create("VDI", vdi_uuid, **fields)
 
-    def vdi_set_name(self, field, _session, vdi, value):
+    def _vdi_set_name(self, _session, vdi, value, field):
         """No mere field: the driver of the SR writes the name to the LUN, where a host has the SR."""
         db = self.database
         sr = db.get("VDI", vdi, "SR")
         host, config = self._plugged(sr)
         db.set("VDI", vdi, field, value)
         self._unit(self._driver_of(sr), "vdi_update", host, sr, config, vdi=vdi)
+
+    vdi_set_name_label = partialmethod(_vdi_set_name, field="name_label")
+    vdi_set_name_description = partialmethod(_vdi_set_name, field="name_description")
 
     def plugged_on(self, host):
         """The SRs that a host has plugged."""
@@ -307,8 +275,6 @@ class Storage:
         """Clear passwords become secrets. xapi turns the order of the keys round in doing so."""
         if not all(isinstance(value, str) for value in config.values()):
             raise XenError("FIELD_TYPE_ERROR", "device_config")
-        if not self.move_secrets:
-            return dict(config)
         moved = {}
         for key, value in reversed(list(config.items())):
             if key.endswith("password"):
@@ -374,7 +340,7 @@ class Storage:
         try:
             return self.runner.call(driver.path, members)
         except NotImplementedInBackend:
-            if command in ("sr_create", "sr_delete", "sr_scan", "sr_update"):
+            if command in ("sr_create", "sr_scan"):
                 raise XenError("SR_OPERATION_NOT_SUPPORTED", sr) from None
             raise XenError("INTERNAL_ERROR", "Smint.Not_implemented_in_backend") from None
         finally:

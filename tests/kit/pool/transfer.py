@@ -206,6 +206,12 @@ def untar(body):
 # -- export -----------------------------------------------------------------------------------------------------------
 
 
+#: what an export takes along with a VM, and where that leads besides: (class, field)
+_ON_A_VM = {
+    "VIF": [("network", "network")], "VBD": [], "VGPU": [("VGPU_type", "type"), ("GPU_group", "GPU_group")], "VTPM": [],
+}  # fmt: skip
+
+
 def export(db, vm, snapshots=True, excluded=()):
     """ova.xml of a VM."""
     found, numbers = {}, {}
@@ -221,19 +227,13 @@ def export(db, vm, snapshots=True, excluded=()):
             return
         add("VM", vm)
         record = db.record("VM", vm)
-        for vif in record["VIFs"] if "vif" not in excluded else ():
-            add("VIF", vif)
-            add("network", db.get("VIF", vif, "network"))
-        for vbd in record["VBDs"] if "vbd" not in excluded else ():
-            add("VBD", vbd)
-            if not db.get("VBD", vbd, "empty"):
-                add_vdi(db.get("VBD", vbd, "VDI"))
-        for vgpu in record["VGPUs"] if "vgpu" not in excluded else ():
-            add("VGPU", vgpu)
-            add("VGPU_type", db.get("VGPU", vgpu, "type"))
-            add("GPU_group", db.get("VGPU", vgpu, "GPU_group"))
-        for vtpm in record["VTPMs"] if "vtpm" not in excluded else ():
-            add("VTPM", vtpm)
+        for table, leads_to in _ON_A_VM.items():
+            for ref in record[table + "s"] if table.lower() not in excluded else ():
+                add(table, ref)
+                for other, name in leads_to:
+                    add(other, db.get(table, ref, name))
+                if table == "VBD" and not db.get("VBD", ref, "empty"):
+                    add_vdi(db.get("VBD", ref, "VDI"))
         for snapshot in record["snapshots"] if with_snapshots else ():
             walk(snapshot, False)
         if record["power_state"] == "Suspended" and db.exists("VDI", record["suspend_VDI"]):
@@ -292,6 +292,11 @@ def _object(db, table, ref, found, numbers, with_snapshots):
 # -- import -----------------------------------------------------------------------------------------------------------
 
 
+#: classes whose objects are those that have the UUID here; and those that are made, with fields that name others
+_BY_UUID = ("host", "SR")
+_MADE = {"VM_metrics": (), "VM_guest_metrics": (), "VGPU": ("VM", "type", "GPU_group"), "VTPM": ("VM",)}
+
+
 class _Import:
     def __init__(self, db, vms, objects, query, fail):
         self.db, self.vms, self.objects = db, vms, objects
@@ -306,7 +311,7 @@ class _Import:
             for table in _ORDER:
                 for each in self.objects:
                     if each["class"] == table:
-                        getattr(self, "_" + table.lower())(each["id"], dict(each["snapshot"]))
+                        self._take(table, each["id"], dict(each["snapshot"]))
             if not self.dry_run:
                 self._link_snapshots()
                 if self.fail is not None:
@@ -321,6 +326,15 @@ class _Import:
             self.db.set("VM", vm, "current_operations", {})
             self.vms.update_allowed(vm)
         return whole or self.made
+
+    def _take(self, table, outside, row):
+        if table in _BY_UUID:
+            for ref in self.db.refs(table, uuid=row["uuid"]):
+                self.table[outside] = ref
+        elif table in _MADE:
+            self._create(table, outside, row, **{name: self._lookup(row[name]) for name in _MADE[table]})
+        else:
+            getattr(self, "_" + table.lower())(outside, row)
 
     def _lookup(self, outside):
         try:
@@ -338,14 +352,6 @@ class _Import:
         return ref
 
     # -- matched ------------------------------------------------------------------------------------------------------
-
-    def _host(self, outside, row):
-        for ref in self.db.refs("host", uuid=row["uuid"]):
-            self.table[outside] = ref
-
-    def _sr(self, outside, row):
-        for ref in self.db.refs("SR", uuid=row["uuid"]):
-            self.table[outside] = ref
 
     def _vdi(self, outside, row):
         sr = next(each["snapshot"] for each in self.objects if each["id"] == row["SR"])
@@ -398,12 +404,6 @@ class _Import:
             self._create("VGPU_type", outside, row)
 
     # -- made ---------------------------------------------------------------------------------------------------------
-
-    def _vm_metrics(self, outside, row):
-        self._create("VM_metrics", outside, row)
-
-    def _vm_guest_metrics(self, outside, row):
-        self._create("VM_guest_metrics", outside, row)
 
     def _vm(self, outside, row):
         """Always a new one. What is blocked is dropped, and so are appliance and policy."""
@@ -466,10 +466,3 @@ class _Import:
             )
             self.table[outside] = made
             self.undo.append(lambda: self.db.exists("VIF", made) and self.db.destroy("VIF", made))
-
-    def _vgpu(self, outside, row):
-        places = {name: self._lookup(row[name]) for name in ("VM", "type", "GPU_group")}
-        self._create("VGPU", outside, row, **places)
-
-    def _vtpm(self, outside, row):
-        self._create("VTPM", outside, row, VM=self._lookup(row["VM"]))

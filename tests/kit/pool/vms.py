@@ -48,33 +48,6 @@ class Vms:
         self.drop_vdi = None  #: drop_vdi(vdi record)
         self.refuses_shutdown = set()  #: VMs whose guests do not answer
 
-    def methods(self):
-        return {
-            "VM.create": self.vm_create,
-            "VM.destroy": self.vm_destroy,
-            "VM.start": self.vm_start,
-            "VM.clean_shutdown": self.vm_clean_shutdown,
-            "VM.hard_shutdown": self.vm_hard_shutdown,
-            "VM.resume": lambda _session, vm, _paused=False, _force=False: self._go_on(vm, "resume"),
-            "VM.unpause": lambda _session, vm: self._go_on(vm, "unpause"),
-            "VM.set_is_a_template": self.vm_set_is_a_template,
-            "VM.set_ha_restart_priority": self.vm_set_ha_restart_priority,
-            "VM.add_to_blocked_operations": self.vm_block,
-            "VM.remove_from_blocked_operations": self.vm_unblock,
-            "VBD.create": self.vbd_create,
-            "VBD.destroy": self.vbd_destroy,
-            "VBD.plug": self.vbd_plug,
-            "VBD.unplug": self.vbd_unplug,
-            "VIF.create": self.vif_create,
-            "VIF.destroy": self.vif_destroy,
-            "network.create": self.network_create,
-            "network.destroy": self.network_destroy,
-            "VDI.create": self.vdi_create,
-            "VDI.destroy": self.vdi_destroy,
-            "VDI.forget": self.vdi_forget,
-            "VDI.pool_migrate": self.vdi_pool_migrate,
-        }
-
     # -- VM -----------------------------------------------------------------------------------------------------------
 
     def vm_create(self, _session, record):
@@ -125,10 +98,13 @@ class Vms:
             raise XenError("VM_SHUTDOWN_TIMEOUT", vm, "1200.")
         self._halt(vm)
 
-    def _go_on(self, vm, operation):
-        self.verify_allowed(vm, operation)
-        if operation == "resume":
-            self._require_host(vm)
+    def vm_resume(self, _session, vm, _paused=False, _force=False):
+        self.verify_allowed(vm, "resume")
+        self._require_host(vm)
+        self._runs(vm)
+
+    def vm_unpause(self, _session, vm):
+        self.verify_allowed(vm, "unpause")
         self._runs(vm)
 
     def _runs(self, vm):
@@ -175,11 +151,11 @@ class Vms:
                 self.database.set("VM", vm, "ha_always_run", value == "restart")
         self.update_allowed(vm)
 
-    def vm_block(self, _session, vm, operation, why):
+    def vm_add_to_blocked_operations(self, _session, vm, operation, why):
         self.database.add_to("VM", vm, "blocked_operations", operation, why)
         self.update_allowed(vm)
 
-    def vm_unblock(self, _session, vm, operation):
+    def vm_remove_from_blocked_operations(self, _session, vm, operation):
         """Unblock an operation, and compute allowed_operations. An operation that is not blocked is no error."""
         self.database.remove_from("VM", vm, "blocked_operations", operation)
         self.update_allowed(vm)

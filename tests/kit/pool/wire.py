@@ -29,8 +29,7 @@ class RunTimeTypeError(Exception):
     """An XML document is not what was expected; xapi's exception of this name."""
 
     def __init__(self, looked_for, found):
-        text = found if isinstance(found, str) else to_string(found)
-        super().__init__(f"XMLRPC.RunTimeTypeError({looked_for!r}, {text})")
+        super().__init__(f"XMLRPC.RunTimeTypeError({looked_for!r}, {found})")
 
 
 class Fault(NamedTuple):
@@ -177,28 +176,6 @@ def parse(data):
     except expat.ExpatError as error:
         raise NotXml(f"XML Error: {error}") from error
     return tops[0]
-
-
-def to_string(xml):
-    """An Element or text as xapi prints it: for what is said of it."""
-    pieces = []
-    _print(xml, pieces.append)
-    return "".join(pieces)
-
-
-def _print(xml, say):
-    if isinstance(xml, str):
-        say(escape(xml))
-        return
-    tag, attributes, children = xml
-    head = tag + "".join([f' {name}="{escape(value)}"' for name, value in attributes])
-    if not children:
-        say(f"<{head}/>")
-        return
-    say(f"<{head}>")
-    for child in children:
-        _print(child, say)
-    say(f"</{tag}>")
 
 
 def method_response(xml):

@@ -25,13 +25,9 @@ def test_its_fields_are_those_of_xapi(table):
         assert field.access == "ro" or any(map(datamodel.find, writers)), name
 
 
-def test_its_calls_are_those_of_xapi():
-    known = api.Api(Database(), Storage(Database(), None))._methods
-    assert [name for name in known if datamodel.find(name) is None] == []
-
-
-def test_it_answers_each_call_that_is_made():
+def test_its_calls_are_those_of_xapi_and_it_answers_each_that_is_made():
     answering = api.Api(Database(), Storage(Database(), None))
+    assert [name for name in answering._methods if datamodel.find(name) is None] == []
     lines = (datamodel.DATA / "calls.tsv").read_text(encoding="utf-8").splitlines()
     names = [line.split("\t")[0] for line in lines if line[0] not in "#/"]
     assert len(names) > 90
@@ -48,31 +44,24 @@ def test_its_errors_are_those_of_xapi():
     assert len(raised) > 40 and sorted(raised - datamodel.ERRORS) == []
 
 
-@pytest.mark.parametrize("name, role, parameters", [
-    ("VM.start", "vm-operator", 3),
-    ("VDI.set_name_label", "vm-admin", 2),
-    ("VDI.set_snapshot_of", "local-root", 2),
-    ("network.create", "vm-admin", 1),
-    ("secret.get_value", "pool-operator", 1),
-    ("SR.get_name_label", "read-only", 1),
-    ("SR.add_to_other_config", "pool-operator", 3),
-    ("VDI.add_tags", "vm-operator", 2),
+@pytest.mark.parametrize("name, known", [
+    ("VM.start", ("vm-operator", 3)),
+    ("VDI.set_name_label", ("vm-admin", 2)),
+    ("VDI.set_snapshot_of", ("local-root", 2)),
+    ("SR.add_to_other_config", ("pool-operator", 3)),
+    ("VDI.add_tags", ("vm-operator", 2)),
+    ("SR.set_type", None),
+    ("nothing.get_uuid", None),
+    ("VM.set_power_stat", None),
 ])  # fmt: skip
-def test_what_the_table_says_of_a_call(name, role, parameters):
+def test_what_the_table_says_of_a_call(name, known):
     found = datamodel.find(name)
-    assert (found.role, len(found.params)) == (role, parameters)
+    assert known == (found and (found.role, len(found.params)))
 
 
-@pytest.mark.parametrize("name", ["VM.recovered", "SR.set_type", "nothing.get_uuid", "VM.set_power_stat", "SR"])
-def test_what_there_is_not(name):
-    assert datamodel.find(name) is None
-
-
-@pytest.mark.parametrize(
-    "key, role", [("mine", "vm-admin"), ("pci", "pool-admin"), ("XenCenter.CustomFields.x", "vm-operator")]
-)
-def test_a_key_has_a_role_of_its_own(key, role):
-    assert datamodel.find("VM.add_to_other_config").role_for(["OpaqueRef:1", key, "x"]) == role
+def test_a_key_has_a_role_of_its_own():
+    for key, role in (("mine", "vm-admin"), ("pci", "pool-admin"), ("XenCenter.CustomFields.x", "vm-operator")):
+        assert datamodel.find("VM.add_to_other_config").role_for(["OpaqueRef:1", key, "x"]) == role
 
 
 @pytest.mark.parametrize("type_, good, bad", [

@@ -1,26 +1,34 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""How drivers are run, and which answers the pool takes. The drivers are scripts of these tests."""
+"""How drivers are run, which answers the pool takes, and that it fails a test that a real pool would have failed. The
+drivers are scripts of these tests.
+"""
 
+import http.client
 import json
 import os
+import xmlrpc.client
 
 import pytest
+import XenAPI
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kit import pool_fakes
-from kit.pool.runner import PATH
-from kit.pool_fakes import until
-
-pytestmark = pytest.mark.processes
+from kit import lun_world, pool_fakes
+from kit.builder import build_sr, vhd
+from kit.pool import client, wire
+from kit.pool.runner import PATH, request
+from kit.pool_fakes import NIL, fault, say, until
 
 CREATE = ({"target": "a"}, "0", "label", "text", "fake", "user", True, {})
+DONE = "Error reporting error, unknown key The SR has been successfully resigned. Use the lvmoiscsi type to attach it"
 
 
 @pytest.fixture
 def answers(start, connect, errors):
     """The ErrorDescription of an SR.create whose driver runs this shell."""
 
-    def of(shell, **options):
-        pool = start({"FakeSR": pool_fakes.shell({"sr_create": shell})}, **options)
+    def of(shell):
+        pool = start({"FakeSR": pool_fakes.shell({"sr_create": shell})})
         return errors(connect(pool).xenapi.SR.create, pool.master, *CREATE)
 
     return of
@@ -40,90 +48,169 @@ sys.stderr.write(json.dumps({
 """
 
 
+@pytest.mark.processes
 def test_what_a_driver_is_given(start, connect, errors, tmp_path):
     pool = start({"FakeSR": pool_fakes.python(SNOOP)})
     code, _, _, stderr = errors(connect(pool).xenapi.SR.create, pool.master, *CREATE)
-    assert code == "SR_BACKEND_FAILURE_7"
     seen = json.loads(stderr)
     seen["environment"].pop("LC_CTYPE", None)  # Python sets it for itself in the C locale
-
     (entry,) = pool.log.of("sr_create")
     path = str(tmp_path / "sm" / "FakeSR")
-    assert seen["argv"] == [path, entry.argv[1]] and entry.argv[0] == path
+    assert code == "SR_BACKEND_FAILURE_7" and seen["argv"] == [path, entry.argv[1]] and entry.argv[0] == path
     assert seen["environment"] == {"PATH": PATH, "ORIGINATOR": "SM"} == entry.environment
     assert seen["cwd"] == "/" and seen["stdin"] == "" and seen["files"] == [True, True]
     assert seen["descriptors"] == [0, 1, 2]
 
 
-# -- answers ----------------------------------------------------------------------------------------------------------
+FAULT, FAILURE = fault(107, "no SCSIid"), "SR_BACKEND_FAILURE"
 
 
-def test_the_success_of_resignaturing_byte_for_byte(answers):
-    text = (
-        "Error reporting error, unknown key The SR has been successfully resigned. Use the lvmoiscsi type to attach it"
-    )
-
-    assert answers(pool_fakes.say(pool_fakes.fault(1, text))) == ["SR_BACKEND_FAILURE_1", "", text, ""]
-
-
-def test_stderr_is_the_third_parameter_of_a_fault(answers):
-    shell = pool_fakes.say(pool_fakes.fault(107, "no SCSIid")) + "\nprintf '<iscsi-target>\\n' >&2"
-
-    assert answers(shell) == ["SR_BACKEND_FAILURE_107", "", "no SCSIid", "<iscsi-target>\n"]
-
-
-def test_an_exit_status_hides_the_fault(answers):
-    shell = pool_fakes.say(pool_fakes.fault(107, "text")) + "\necho problem >&2; exit 3"
-
-    assert answers(shell) == ["SR_BACKEND_FAILURE", "non-zero exit", pool_fakes.fault(107, "text") + "\n", "problem\n"]
+@pytest.mark.processes
+@pytest.mark.parametrize("shell, description", [
+    (say(fault(1, DONE)), ["SR_BACKEND_FAILURE_1", "", DONE, ""]),
+    (say(FAULT) + "\nprintf '<LUN>' >&2", ["SR_BACKEND_FAILURE_107", "", "no SCSIid", "<LUN>"]),
+    (say(FAULT) + "\necho no >&2; exit 3", [FAILURE, "non-zero exit", FAULT + "\n", "no\n"]),
+    (say("Traceback") + "\necho no >&2", [FAILURE, "XML Error", "Traceback\n", "no\n"]),
+    (say("debug\n" + NIL), [FAILURE, "XML Error", "debug\n" + NIL + "\n", ""]),
+    (say(NIL + "\n" + NIL), [FAILURE, "XML Error", NIL + "\n" + NIL + "\n", ""]),
+    (say(pool_fakes.result("")), ["INTERNAL_ERROR", "XMLRPC.RunTimeTypeError"]),
+    (say(pool_fakes.result("<string>done</string>")), ["INTERNAL_ERROR", "XMLRPC.RunTimeTypeError"]),  # it must be nil
+])  # fmt: skip
+def test_what_becomes_of_an_answer(answers, shell, description):
+    found = answers(shell)
+    assert len(found) == len(description)
+    for index, (text, wanted) in enumerate(zip(found, description)):
+        assert text == wanted or index == 1 and text.startswith(wanted), found
 
 
-@pytest.mark.parametrize(
-    "output", ["", "Traceback", "debug\n" + pool_fakes.NIL, pool_fakes.NIL + "\n" + pool_fakes.NIL]
-)
-def test_output_that_is_not_one_document(answers, output):
-    description = answers(pool_fakes.say(output) + "\necho oops >&2")
-
-    assert description[0] == "SR_BACKEND_FAILURE" and description[1].startswith("XML Error")
-    assert description[2:] == [output + "\n", "oops\n"]
-
-
-@pytest.mark.parametrize("value", ["", "<string>done</string>", "<int>0</int>", "<boolean>1</boolean>"])
-def test_success_must_be_nil(answers, value):
-    description = answers(pool_fakes.say(pool_fakes.result(value)))
-
-    assert description[0] == "INTERNAL_ERROR" and "RunTimeTypeError" in description[1]
-
-
-# -- the log ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_log_has_every_call_and_finds_a_secret(start, connect, errors, tmp_path):
-    shell = "echo hush >&2\n" + pool_fakes.say(pool_fakes.fault(7, "psst"))
-    pool = start({"FakeSR": pool_fakes.shell({"sr_create": shell})}, log_path=tmp_path / "calls.log")
+@pytest.mark.processes
+def test_the_log_has_every_call_and_finds_a_secret(start, connect, errors):
+    pool = start({"FakeSR": pool_fakes.shell({"sr_create": "echo hush >&2\n" + say(fault(7, "psst"))})})
     errors(connect(pool).xenapi.SR.create, pool.master, {"target": "whisper"}, *CREATE[1:])
-
     assert [entry.command for entry in pool.log] == ["sr_get_driver_info", "sr_create"]
-    assert pool.log.grep("whisper") == ["call 2 (sr_create): argv"]
-    assert pool.log.grep("hush") == ["call 2 (sr_create): stderr"]
-    assert pool.log.grep("psst") == ["call 2 (sr_create): stdout"]
-    assert pool.log.grep("ORIGINATOR") == [
-        "call 1 (sr_get_driver_info): environment",
-        "call 2 (sr_create): environment",
-    ]
-    assert pool.log[1].status == 0 and pool.log[1].stderr == b"hush\n" and pool.log[1].duration > 0
-
-    lines = [json.loads(line) for line in (tmp_path / "calls.log").read_text().splitlines()]
-    assert [line["command"] for line in lines] == ["sr_get_driver_info", "sr_create"]
-    assert lines[1]["stdout"] == pool_fakes.fault(7, "psst") + "\n" and lines[1]["params"]["args"] == ["0"]
+    for secret, place in (("whisper", "argv"), ("hush", "stderr"), ("psst", "stdout")):
+        assert pool.log.grep(secret) == [f"call 2 (sr_create): {place}"]
+    assert pool.log.grep("ORIGINATOR")[1:] == ["call 2 (sr_create): environment"]
 
 
+@pytest.mark.processes
 def test_the_end_of_the_pool_is_the_end_of_its_drivers(start, connect):
     pool = start({"FakeSR": pool_fakes.shell({"sr_create": "exec sleep 3600"})})
     connect(pool).xenapi.Async.SR.create(pool.master, *CREATE)
     pid = pool.log.wait_for_start("sr_create").pid
-
     pool.stop()
-
     until(lambda: not pool.log.running())
     assert not os.path.exists(f"/proc/{pid}/exe")
+
+
+# -- what would have failed a real pool -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("expression, mistake", [
+    ('field "name_label" = "x"', "missing field, task, name_label"), ("field name = x", "Expression_error")
+])  # fmt: skip
+def test_a_call_that_no_real_xapi_knows_fails_the_test_at_its_end(start, connect, expression, mistake):
+    pool = start()
+    with pytest.raises(XenAPI.Failure):
+        connect(pool).xenapi.task.get_all_records_where(expression)
+    with pytest.raises(AssertionError, match=mistake):
+        pool.stop()
+    pool.api.mistakes.clear()
+
+
+def test_a_mistake_of_the_simulator_fails_the_test_at_its_end(start):
+    pool = start()
+    connection = http.client.HTTPConnection(pool.url[len("http://") :])
+    connection.request("POST", "/", "this is no XML")
+    with pytest.raises(http.client.RemoteDisconnected):
+        connection.getresponse()
+    connection.close()
+    with pytest.raises(AssertionError, match="ExpatError"):
+        pool.stop()
+
+
+def test_an_original_and_its_clone_that_nobody_has_touched_cannot_both_be_seen():
+    world = lun_world.World()
+    lun = world.add("10.0.0.5", "iqn.2026-01.test:array", build_sr([vhd("disk")]).disk)
+    with world.pool() as pool, client.connected(pool) as session:
+        world.attach_original(pool, lun, "original")
+        pbd = pool.db.refs("PBD", host=pool.hosts[1])[0]
+        session.xenapi.PBD.unplug(pbd)
+        twin = world.clone(lun)
+        with pytest.raises(XenAPI.Failure, match="SR_BACKEND_FAILURE_119"):
+            session.xenapi.PBD.plug(pbd)
+        config = {"target": "10.0.0.5", "targetIQN": "iqn.2026-01.test:array", "SCSIid": twin}
+        with pytest.raises(XenAPI.Failure, match="successfully resigned"):
+            session.xenapi.SR.create(pool.master, config, "0", "", "", "relvmoiscsi", "user", True, {})
+        session.xenapi.PBD.plug(pbd)
+    assert world.state(twin) == "resignatured" and world.sr_uuid(twin) != world.sr_uuid(lun)
+
+
+@pytest.mark.processes
+def test_what_is_in_use_or_there_already_is_refused_as_xapi_refuses_it(start, connect, errors):
+    pool = start({"FakeSR": pool_fakes.shell({"sr_attach": say(NIL), "sr_detach": say(NIL)})})
+    api, db = connect(pool).xenapi, pool.db
+    uuid = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
+    sr = api.SR.introduce(uuid, "label", "text", "fake", "user", True, {})
+    pbd, other = (api.PBD.create({"host": host, "SR": sr, "device_config": {}}) for host in pool.hosts)
+    api.PBD.plug(pbd)
+    vdi, vm = db.create("VDI", SR=sr), db.create("VM", power_state="Running", resident_on=pool.master)
+    db.create("VBD", VM=vm, VDI=vdi, currently_attached=True)
+
+    assert errors(api.SR.introduce, uuid, "a", "b", "fake", "user", True, {}) == ["SR_UUID_EXISTS", uuid]
+    assert errors(api.PBD.create, {"SR": sr, "host": pool.master, "device_config": {}})[0] == "PBD_EXISTS"
+    assert errors(api.SR.forget, sr) == ["SR_HAS_PBD", sr]
+    assert errors(api.PBD.destroy, pbd) == ["OPERATION_NOT_ALLOWED", "PBD is currently attached"]
+    assert errors(api.PBD.unplug, pbd) == ["VDI_IN_USE", vdi]
+    pool.go_down(pool.hosts[1])
+    assert errors(api.PBD.plug, other)[0] == "HOST_OFFLINE"
+    assert errors(api.SR.scan, "OpaqueRef:1") == ["HANDLE_INVALID", "SR", "OpaqueRef:1"]
+
+
+# -- the XML ----------------------------------------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(min_codepoint=32, blacklist_categories=("Cs",), blacklist_characters="\x7f\ufffe\uffff"))
+
+
+def test_a_request_has_bare_strings_no_white_space_and_one_tag_for_what_is_empty():
+    members = {
+        "sr_uuid": "5d0d2b3a", "command": "sr_create", "host_ref": "", "args": [], "sr_sm_config": None,
+        "device_config": {"SRmaster": "true", "localIQN": ""}, "session_ref": "OpaqueRef:aa11",
+    }  # fmt: skip
+    assert request(members) == (
+        "<methodCall><methodName>sr_create</methodName><params><param><value><struct>"
+        "<member><name>host_ref</name><value/></member>"
+        "<member><name>command</name><value>sr_create</value></member>"
+        "<member><name>args</name><value><array><data/></array></value></member>"
+        "<member><name>device_config</name><value><struct>"
+        "<member><name>SRmaster</name><value>true</value></member>"
+        "<member><name>localIQN</name><value/></member>"
+        "</struct></value></member>"
+        "<member><name>session_ref</name><value>OpaqueRef:aa11</value></member>"
+        "<member><name>sr_uuid</name><value>5d0d2b3a</value></member>"
+        "</struct></value></param></params></methodCall>"
+    )
+    assert "<name>device_config</name><value><struct/></value>" in request({**members, "device_config": {}})
+
+
+@given(st.dictionaries(TEXT, TEXT), st.lists(TEXT))
+def test_python_reads_what_is_written(config, args):
+    members = {"command": "sr_create", "host_ref": "OpaqueRef:1", "args": args, "device_config": config}
+    assert xmlrpc.client.loads(request(members).encode("utf-8")) == ((members,), "sr_create")
+
+
+def test_a_fault_as_python_writes_it_is_read():
+    text = xmlrpc.client.dumps(xmlrpc.client.Fault(1, "text"))
+    assert wire.method_response(wire.parse(text.encode("utf-8"))) == wire.Fault(1, "text")
+
+
+ANY_TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\ufffe\uffff"))
+VALUES = st.recursive(
+    ANY_TEXT | st.booleans() | st.integers() | st.just(0.5) | st.none(),
+    lambda inside: st.lists(inside) | st.dictionaries(TEXT, inside),
+)
+
+
+@given(VALUES)
+def test_a_client_without_a_network_reads_what_others_read(value):
+    assert wire.as_read(value) == xmlrpc.client.loads(wire.response(value))[0][0]

@@ -16,14 +16,7 @@ from hypothesis import strategies as st
 
 from kit.direct_world import LUN, OTHER, World, in_process
 from relvmoiscsi.direct import config, links
-from relvmoiscsi.direct.config import (
-    Entry,
-    check_name,
-    check_scsi_id,
-    read_section,
-    with_entry,
-    without_entry,
-)
+from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_section, with_entry, without_entry
 from relvmoiscsi.direct.links import Owner, Status, Uncertain
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.host import config_file
@@ -44,11 +37,8 @@ ODD_LINES = ["", "", "# [direct]", "; old", "[direct]", "[direct]\r", "[other]",
 ODD_LINES += ["[Direct]", "[", "]", "[]", "key = value", "  indented = yes", "= nothing", "lonely", "disk = 3600"]
 ODD_LINES += ["\t", "\r", "\ufeff", "\udce9\udcff", config.MARK]
 ODD_LINES += ["a = " + OTHER, "b: " + OTHER + " ; theirs", "b = " + OTHER + "  # again"]
-lines = st.one_of(
-    st.sampled_from(ODD_LINES),
-    st.text(st.characters(blacklist_characters="\n", blacklist_categories=["Cs"]), max_size=20),
-)
-texts = st.builds("\n".join, st.lists(lines, max_size=12))
+any_line = st.text(st.characters(blacklist_characters="\n", blacklist_categories=["Cs"]), max_size=20)
+texts = st.builds("\n".join, st.lists(st.one_of(st.sampled_from(ODD_LINES), any_line), max_size=12))
 
 
 # --- what it says
@@ -59,7 +49,6 @@ def test_names_and_ids_are_read_from_the_section_alone():
         "[DEFAULT]\nno = 3600140500000000000000000000000000\n[direct] ; the LUNs\n# comment\n\n"
         f"disk = {LUN}\nlog.1: {OTHER}  # theirs\n[other]\nother = 36001405aa\n"
     )
-
     assert read_section(text) == ((DISK, Entry("log.1", OTHER)), ())
 
 
@@ -70,70 +59,40 @@ def test_a_well_formed_file_reads_as_configparser_reads_it(found, others):
     parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"))
     parser.optionxform = str
     parser.read_string(text)
-
     assert [tuple(entry) for entry in read_section(text).entries] == parser.items("direct")
 
 
-@pytest.mark.parametrize(
-    "line, reason",
-    [
-        ("disk", "is not of the form"),
-        ("  disk = " + LUN, "is not of the form"),
-        ("disk =", "is not a SCSIid"),
-        ("= " + LUN, "cannot be the name"),
-        ("../etc = " + LUN, "cannot be the name"),
-        ("disk = 3600/../../etc", "is not a SCSIid"),
-        ("disk = $(reboot)", "is not a SCSIid"),
-        ("sda = " + LUN, "the kernel uses such names for disks"),
-        ("first = " + OTHER, "The name first is taken"),
-        ("disk = 36001405aaaa", "has a name already: first"),
-    ],
-)
+@pytest.mark.parametrize("line, reason", [
+    ("disk", "is not of the form"),
+    ("  disk = " + LUN, "is not of the form"),
+    ("../etc = " + LUN, "cannot be the name"),
+    ("disk = $(reboot)", "is not a SCSIid"),
+    ("first = " + OTHER, "The name first is taken"),
+    ("disk = 36001405aaaa", "has a name already: first"),
+])  # fmt: skip
 def test_a_line_that_cannot_be_meant_is_told_and_harms_no_other(line, reason):
     section = read_section(f"[direct]\nfirst = 36001405aaaa\n{line}\nlast = 36001405bbbb\n")
-
     assert [entry.name for entry in section.entries] == ["first", "last"]
-    assert len(section.problems) == 1
-    assert section.problems[0].startswith("Line 3: ") and reason in section.problems[0]
+    (problem,) = section.problems
+    assert problem.startswith("Line 3: ") and reason in problem
 
 
-@given(texts)
-def test_no_file_is_a_failure(text):
-    section = read_section(text)
-
-    assert len({entry.name for entry in section.entries}) == len(section.entries)
-    assert len({entry.scsi_id for entry in section.entries}) == len(section.entries)
+PATHS_AND_OPTIONS = ["", ".", "..", "-f", ".hidden", "a/b", "a b", "a\n", "\u00e9", "$x", "%k", "x" * 65]
+OF_THE_KERNEL = ["sda", "sdab1", "dm-3", "xvda", "tda", "nbd0", "sr0", "loop7", "nvme0n1", "md127", "hda"]
+SCSI_IDS = [LUN, "1LIO-ORG_FILEIO:993c87c3-7fa8", "0QEMU_QEMU_HARDDISK", "SATA_disk_1", "eui.01"]
+NO_SCSI_IDS = ["", "3", "mpath-" + LUN, LUN + "\n", "3 6", "3600;reboot", "3600/x", "36'", "3*", "-e"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", ".", "..", "-f", ".hidden", "a/b", "a b", "a\n", "\u00e9", "$x", "%k", "x" * 65]
-    + ["sda", "sdab1", "dm-3", "xvda", "tda", "nbd0", "sr0", "loop7", "nvme0n1", "md127", "hda"],
-)
-def test_what_would_be_a_path_an_option_or_a_disk_of_the_kernel_is_no_name(name):
-    with pytest.raises(UsageError):
-        check_name(name)
-
-
-@pytest.mark.parametrize("name", ["a", "7", "A.b_c-1", "x" * 64, "sda-old", "nvme", "loopback"])
-def test_what_is_none_of_these_is_a_name(name):
-    assert check_name(name) == name
-
-
-@pytest.mark.parametrize(
-    "scsi_id", [LUN, "1LIO-ORG_FILEIO:993c87c3-7fa8", "0QEMU_QEMU_HARDDISK", "SATA_disk_1", "eui.01"]
-)
-def test_what_scsi_id_prints_is_a_scsi_id(scsi_id):
-    assert check_scsi_id(scsi_id) == scsi_id
-
-
-@pytest.mark.parametrize(
-    "scsi_id", ["", "3", "mpath-" + LUN, LUN + "\n", "3 6", "3600;reboot", "3600/x", "36'", "3*", "-e"]
-)
-def test_what_a_rule_or_a_shell_would_take_for_more_is_no_scsi_id(scsi_id):
-    with pytest.raises(UsageError) as caught:
-        check_scsi_id(scsi_id)
-    assert caught.value.sm_key == "ConfigSCSIid"
+def test_what_would_be_a_path_an_option_a_word_of_a_shell_or_a_disk_of_the_kernel_is_no_name_and_no_scsi_id():
+    for check, good, bad in (
+        (check_name, ["a", "7", "A.b_c-1", "x" * 64, "sda-old", "nvme", "loopback"], PATHS_AND_OPTIONS + OF_THE_KERNEL),
+        (check_scsi_id, SCSI_IDS, NO_SCSI_IDS),
+    ):
+        assert list(map(check, good)) == good
+        for text in bad:
+            with pytest.raises(UsageError) as caught:
+                check(text)
+            assert caught.value.sm_key == "ConfigSCSIid" or check == check_name
 
 
 # --- changing it
@@ -141,77 +100,64 @@ def test_what_a_rule_or_a_shell_would_take_for_more_is_no_scsi_id(scsi_id):
 
 @given(texts)
 def test_adding_and_removing_restores_every_byte(text):
-    assume(not read_section(text).named("new") and not read_section(text).of_lun(LUN))
+    """Of any text at all: no file is a failure."""
+    section = read_section(text)
+    for key in ("name", "scsi_id"):
+        assert len({getattr(entry, key) for entry in section.entries}) == len(section.entries)
+    assume(not section.named("new") and not section.of_lun(LUN))
     # An empty section below our mark is one that we made: it goes with its last line.
     assume(config.MARK + "\n[direct]" not in text.replace("\r", ""))
     try:
         changed = with_entry(text, Entry("new", LUN))
     except Refused:
         return  # a file to be edited by hand
-
     assert read_section(changed).named("new") == Entry("new", LUN)
-    assert set(read_section(changed).entries) == {*read_section(text).entries, Entry("new", LUN)}
+    assert set(read_section(changed).entries) == {*section.entries, Entry("new", LUN)}
     assert without_entry(changed, "new") == text
 
 
 def test_a_file_with_the_line_ends_of_windows_keeps_them():
     text = f"[direct]\r\nother = {OTHER}\r\n[more]\r\n"
-
     changed = with_entry(text, DISK)
-
     assert changed == f"[direct]\r\nother = {OTHER}\r\ndisk = {LUN}\r\n[more]\r\n"
     assert without_entry(changed, "disk") == text
 
 
 def test_a_mark_of_ours_goes_only_with_an_empty_section():
-    text = with_entry("", DISK) + f"# by hand\nother = {OTHER}\n"
-
-    assert without_entry(without_entry(text, "disk"), "other") == text.replace(f"disk = {LUN}\n", "").replace(
-        f"other = {OTHER}\n", ""
-    )
+    mine, others = f"disk = {LUN}\n", f"other = {OTHER}\n"
+    text = with_entry("", DISK) + "# by hand\n" + others
+    assert without_entry(without_entry(text, "disk"), "other") == text.replace(mine, "").replace(others, "")
 
 
-@pytest.mark.parametrize(
-    "entry, reason", [(Entry("disk", OTHER), "is taken: it is LUN " + LUN), (Entry("new", LUN), "a name already: disk")]
-)
-def test_a_name_or_a_lun_that_is_there_is_not_added_again(entry, reason):
-    with pytest.raises(UsageError, match=reason):
-        with_entry(f"[direct]\ndisk = {LUN}\n", entry)
+SECOND = f"disk = {OTHER}\n"
 
 
-def test_removing_what_is_there_twice_is_left_to_a_person():
-    with pytest.raises(Refused, match="Edit the section by hand"):
-        without_entry(f"[direct]\ndisk = {LUN}\ndisk = {OTHER}\n", "disk")
-    with pytest.raises(NotFound):
-        without_entry("[direct]\n", "disk")
-    with pytest.raises(NotFound):
-        without_entry(f"disk = {LUN}\n[other]\ndisk = {LUN}\n", "disk")
+@pytest.mark.parametrize("change, error, reason", [
+    (lambda text: with_entry(text, Entry("disk", OTHER)), UsageError, "is taken: it is LUN " + LUN),
+    (lambda text: with_entry(text, Entry("new", LUN)), UsageError, "a name already: disk"),
+    (lambda text: without_entry(text + SECOND, "disk"), Refused, "Edit the section by hand"),
+    (lambda text: without_entry(SECOND + "[direct]\n[other]\n" + SECOND, "disk"), NotFound, "name disk"),
+])  # fmt: skip
+def test_what_is_there_already_or_twice_or_not_at_all_is_refused(change, error, reason):
+    with pytest.raises(error, match=reason):
+        change(f"[direct]\ndisk = {LUN}\n")
 
 
-# --- the file
+# --- the file: how it is replaced is tested with host.files
 
 
 def test_the_file_keeps_its_bytes_its_mode_and_its_place(tmp_path):
     (tmp_path / "real").mkdir()
-    path = tmp_path / "real/conf"
+    path, link = tmp_path / "real/conf", tmp_path / "conf"
+    link.symlink_to(path)
+    assert read_config(str(link)) == ""
     path.write_bytes(b"# \xe9\xff\r\n[a]\r\n")
     path.chmod(0o640)
-    (tmp_path / "conf").symlink_to(path)
 
-    replace_config(str(tmp_path / "conf"), read_config(str(tmp_path / "conf")) + "# more\n")
+    replace_config(str(link), read_config(str(link)) + "# more\n")
 
-    assert path.read_bytes() == b"# \xe9\xff\r\n[a]\r\n# more\n"
-    assert path.stat().st_mode & 0o7777 == 0o640
-    assert (tmp_path / "conf").is_symlink()
-    assert [each.name for each in (tmp_path / "real").iterdir()] == ["conf"]
-
-
-def test_a_file_that_is_not_there_is_empty_and_made_for_all_to_read(tmp_path):
-    path = str(tmp_path / "conf")
-
-    assert read_config(path) == ""
-    replace_config(path, "[direct]\n")
-    assert os.stat(path).st_mode & 0o7777 == 0o644
+    assert path.read_bytes() == b"# \xe9\xff\r\n[a]\r\n# more\n" and path.stat().st_mode & 0o7777 == 0o640
+    assert link.is_symlink() and os.listdir(str(path.parent)) == ["conf"]
 
 
 def test_a_file_that_cannot_be_read_is_not_an_empty_one(tmp_path):
@@ -219,21 +165,17 @@ def test_a_file_that_cannot_be_read_is_not_an_empty_one(tmp_path):
         read_config(str(tmp_path))
 
 
-@pytest.mark.parametrize("step", ["fsync", "rename", "open"])
-def test_what_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, step):
+def test_what_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     path = tmp_path / "conf"
     path.write_text("old\n")
 
     def fail(*_args, **_more):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, step, fail)
+    monkeypatch.setattr(os, "rename", fail)
     with pytest.raises(Refused, match="No space left on device. Nothing was changed"):
         replace_config(str(path), "new\n")
-    monkeypatch.undo()
-
-    assert [each.name for each in tmp_path.iterdir()] == ["conf"]
-    assert path.read_text() == "old\n"
+    assert os.listdir(str(tmp_path)) == ["conf"] and path.read_text() == "old\n"
 
 
 def test_the_new_file_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
@@ -241,9 +183,7 @@ def test_the_new_file_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
     for step in ("fsync", "rename"):
         real = getattr(os, step)
         monkeypatch.setattr(os, step, lambda *args, step=step, real=real: (order.append(step), real(*args))[1])
-
     replace_config(str(tmp_path / "conf"), "new\n")
-
     assert order == ["fsync", "rename", "fsync"]
 
 
@@ -263,14 +203,8 @@ def test_one_change_at_a_time(tmp_path, monkeypatch):
         thread.start()
         order.append("first")
     thread.join()
-
     assert order == ["first", "second"]
-
-
-def test_a_directory_that_cannot_be_opened_is_a_refusal(tmp_path):
-    with pytest.raises(Refused, match="No such file or directory. Nothing was changed"), only_one(
-        str(tmp_path / "gone/conf")
-    ):
+    with pytest.raises(Refused, match="No such file or directory. Nothing was changed"), only_one(path + "/conf"):
         pass
 
 
@@ -285,64 +219,45 @@ def world(tmp_path, monkeypatch):
     return world
 
 
-def two_paths(world):
+def two_disks(world, scsi_id=LUN):
     world.has_disk("sda")
-    world.has_disk("sdb", "8:16")
+    world.has_disk("sdb", "8:16", scsi_id)
 
 
-def a_map_of_two_paths(world):
-    two_paths(world)
+def a_map(world):
+    two_disks(world)
     world.has_map()
 
 
-def a_disk_and_one_of_another_lun(world):
+def was_multipathed(world, scsi_id=LUN):
     world.has_disk("sda")
-    world.has_disk("sdb", "8:16", OTHER)
+    world.lists(scsi_id)
 
 
-def a_disk_that_was_multipathed_once(world):
-    world.has_disk("sda")
-    world.lists()
-
-
-def a_disk_that_multipath_never_took(world):
-    world.has_disk("sda")
-    world.lists(OTHER)
+def multipath_runs(world):
+    was_multipathed(world, OTHER)
     world.runs_multipathd()
 
 
-def devices_without_a_scsi_id(world):
-    world.put("sys/block/dm-7/dm/uuid", "LVM-abc\n")
-
-
 @pytest.mark.parametrize("arrange, expected", [
-    (a_disk_and_one_of_another_lun, {"sda": "disk", "sdb": ""}),
-    (two_paths, {"sda": "", "sdb": ""}),
-    (a_map_of_two_paths, {"dm-0": "disk", "sda": "", "sdb": ""}),
-    (a_disk_that_was_multipathed_once, {"sda": "disk"}),
-    (a_disk_that_multipath_never_took, {"sda": "disk"}),
-    (devices_without_a_scsi_id, {"dm-7": "", "gone": ""}),
+    (lambda world: two_disks(world, OTHER), {"sda": "disk", "sdb": ""}),
+    (two_disks, {"sda": "", "sdb": ""}),
+    (a_map, {"dm-0": "disk", "sda": "", "sdb": ""}),
+    (was_multipathed, {"sda": "disk"}),
+    (multipath_runs, {"sda": "disk"}),
+    (lambda world: world.put("sys/block/dm-7/dm/uuid", "LVM-abc\n"), {"dm-7": "", "gone": ""}),
+    (lambda world: world.has_disk("sda", state="transport-offline"), {"sda": "disk"}),  # it may come back
 ])  # fmt: skip
 def test_a_link_leads_to_the_one_device_of_a_lun(world, arrange, expected):
     arrange(world)
-
-    assert {name: world.link_name(name) for name in expected} == expected
-
-
-@pytest.mark.parametrize("state", ["offline", "transport-offline", "blocked", "running"])
-def test_an_only_disk_keeps_its_link_while_it_is_down(world, state):
-    world.has_disk("sda", state=state)
-
-    assert world.link_name("sda", "disk") == "disk"
+    assert {name: world.link_name(name, "disk") for name in expected} == expected
 
 
-@pytest.mark.parametrize("arrange, device, link", [(two_paths, "sdb", ""), (a_map_of_two_paths, "dm-0", "disk")])
+@pytest.mark.parametrize("arrange, device, link", [(two_disks, "sdb", ""), (a_map, "dm-0", "disk")])
 def test_a_second_disk_or_a_map_takes_the_link_from_the_first_disk(world, arrange, device, link):
     arrange(world)
     world.marks("8:0")
-
-    assert world.link_name(device) == link
-    assert world.events() == ["sda"]
+    assert world.link_name(device) == link and world.events() == ["sda"]
 
 
 @pytest.mark.parametrize("sign", [
@@ -352,173 +267,106 @@ def test_a_second_disk_or_a_map_takes_the_link_from_the_first_disk(world, arrang
     None,
 ])  # fmt: skip
 def test_a_disk_that_multipath_will_take_has_no_link(world, sign):
-    a_disk_that_was_multipathed_once(world)
+    was_multipathed(world)
     world.put(sign) if sign else world.runs_multipathd()
-
     assert world.link_name("sda") == ""
     assert "has no map yet" in links.status_of(DISK, world.look, world.host).problem
 
 
-@pytest.mark.parametrize("text", ["", "[direct]\n", "disk = {0}\n", "[other]\ndisk = {0}\n", "[direct]\nsda = {0}\n"])
+@pytest.mark.parametrize("text", ["", "[other]\ndisk = {0}\n", "[direct]\nsda = {0}\n"])
 def test_what_is_not_configured_has_no_link(world, text):
     world.configure(text.format(LUN))
     world.has_disk("sda")
-
     assert world.link_name("sda", "disk") == ""
 
 
 # --- what is on it
 
 
-@pytest.mark.parametrize(
-    "owner, sentence",
-    [
-        (
-            Owner("VG_XenStorage-1", is_sr=True),
-            r"sda holds an SR \(volume group 'VG_XenStorage-1'\), or a clone of one",
-        ),
-        (Owner("x\x1b[2J", is_sr=True), r"volume group 'x\\x1b\[2J'"),
-        (Owner(problem="LVM label at byte 512: bad."), "may belong to an SR: LVM label at byte 512"),
-    ],
-)
+@pytest.mark.parametrize("owner, sentence", [
+    (Owner("VG_XenStorage-1", is_sr=True), r"sda holds an SR \(volume group 'VG_XenStorage-1'\), or a clone of one"),
+    (Owner("x\x1b[2J", is_sr=True), r"volume group 'x\\x1b\[2J'"),
+    (Owner(problem="LVM label at byte 512: bad."), "may belong to an SR: LVM label at byte 512"),
+])  # fmt: skip
 def test_an_sr_or_what_may_be_one_has_no_link_whatever_there_was(world, owner, sentence):
     world.has_disk("sda")
     world.content["sda"] = owner
-
     assert world.link_name("sda") == world.link_name("sda", "disk") == ""
     assert re.search(sentence, links.status_of(DISK, world.look, world.host).problem)
 
 
-def test_lvm_of_a_guest_is_no_reason_against_a_link(world):
-    world.has_disk("sda")
-    world.content["sda"] = Owner("guest")
-
-    assert world.link_name("sda") == "disk"
+UNREADABLE = DeviceError("/dev/sda", "read", 0, 4608, "Input/output error")
+NOT_READ = AssertionError("it would hang")
 
 
-@pytest.mark.parametrize("previous, kept", [("disk", "disk"), ("", ""), ("renamed", "")])
-def test_a_lun_that_does_not_answer_keeps_what_it_has(world, previous, kept):
-    world.has_disk("sda")
-    world.content["sda"] = DeviceError("/dev/sda", "read", 0, 4608, "Input/output error")
-
-    assert world.link_name("sda", previous) == kept
-
-
-def test_a_suspended_map_keeps_its_link_and_is_not_read(world):
-    world.has_map(suspended="1")
-    world.content["dm-0"] = AssertionError("it would hang")
-
-    assert (world.link_name("dm-0", "disk"), world.link_name("dm-0")) == ("disk", "")
+@pytest.mark.parametrize("name, content, previous, kept", [
+    ("sda", Owner("guest"), "", "disk"),  # LVM of a guest is no reason against a link
+    ("sda", UNREADABLE, "disk", "disk"),
+    ("sda", UNREADABLE, "", ""),
+    ("sda", UNREADABLE, "renamed", ""),
+    ("dm-0", NOT_READ, "disk", "disk"),  # suspended
+    ("dm-0", NOT_READ, "", ""),
+])  # fmt: skip
+def test_a_lun_that_does_not_answer_keeps_what_it_has(world, name, content, previous, kept):
+    world.has_disk(name) if name == "sda" else world.has_map(suspended="1")
+    world.content[name] = content
+    assert world.link_name(name, previous) == kept
 
 
 @pytest.mark.processes
-def test_a_look_that_hangs_is_given_up_in_time():
-    with pytest.raises(Uncertain, match="did not answer within 0.1 seconds"):
-        links.in_time(lambda _path: time.sleep(3600), "/dev/sda", 0.1)
+def test_what_a_look_says_or_raises_comes_back_in_time():
+    def unreadable(_path):
+        raise UNREADABLE
 
-
-def bad(_path):
-    raise DeviceError("/dev/sda", "read", 0, 4608, "Input/output error")
-
-
-@pytest.mark.processes
-def test_what_a_look_says_or_raises_comes_back():
     owner = Owner("gr\u00fcn", True, "x" * 70000)  # more than a pipe takes at once
-
     assert links.in_time(lambda _path: owner, "/dev/sda", 20) == owner
-    with pytest.raises(Uncertain, match="/dev/sda cannot be read: .*Input/output error"):
-        links.in_time(bad, "/dev/sda", 20)
-    with pytest.raises(Uncertain, match="cannot be read: .* ended from outside"):
-        links.in_time(lambda _path: os.kill(os.getpid(), 9), "/dev/sda", 20)
+    for look, seconds, sentence in (
+        (lambda _path: time.sleep(3600), 0.1, "did not answer within 0.1 seconds"),
+        (unreadable, 20, "/dev/sda cannot be read: .*Input/output error"),
+        (lambda _path: os.kill(os.getpid(), 9), 20, "cannot be read: .* ended from outside"),
+    ):
+        with pytest.raises(Uncertain, match=sentence):
+            links.in_time(look, "/dev/sda", seconds)
 
 
-# --- SRs
+# --- who has it: what counts as a user is tested with host.xapi.lun_users
+
+SR = {"ref": {"uuid": "5b0c", "name_label": "SAN", "sm_config": {"devserial": "scsi-" + LUN}}}
+VDI = {"uuid": "77", "sm_config": {"SCSIid": LUN}}
 
 
-PBD = {"SR": "ref", "device_config": {"SCSIid": LUN}, "currently_attached": False}
-SR = {"ref": {"uuid": "5b0c", "name_label": "SAN", "sm_config": {}}}
-
-
-def pool(pbds=(), srs=None, vdis=()):
-    return Pool(dict(enumerate(pbds)), srs or {}, dict(enumerate(vdis)))
-
-
-@pytest.mark.parametrize(
-    "pbds, srs",
-    [
-        ([PBD], SR),
-        ([dict(PBD, device_config={"device": "/dev/disk/by-id/scsi-" + LUN})], SR),
-        ([], {"ref": dict(SR["ref"], sm_config={"devserial": f"scsi-{OTHER}, scsi-{LUN}"})}),
-    ],
-)
-def test_a_lun_of_an_sr_is_refused_attached_or_not(pbds, srs):
+def test_a_lun_of_an_sr_or_that_is_another_vdi_is_refused():
     with pytest.raises(Refused, match=r"belongs to the SR 5b0c \('SAN'\)"):
-        links.check_no_user(LUN, pool(pbds, srs))
-
-
-def test_a_lun_of_an_sr_that_is_not_known_is_refused():
-    with pytest.raises(Refused, match="belongs to the SR unknown"):
-        links.check_no_user(LUN, pool([PBD]))
-
-
-def test_other_luns_of_srs_are_no_reason():
-    links.check_no_user(LUN, pool([dict(PBD, device_config={"SCSIid": OTHER}), {}], {"ref": {}, "x": SR["ref"]}))
-    links.check_no_user(LUN, pool(vdis=[{"sm_config": {"SCSIid": OTHER}}, {}]))
-
-
-def test_a_lun_that_is_a_vdi_is_refused():
-    vdi = {"uuid": "77", "sm_config": {"SCSIid": LUN}}
-
+        links.check_no_user(LUN, Pool({}, SR, {}))
     with pytest.raises(Refused, match="is the VDI 77 "):
-        links.check_no_user(LUN, pool(vdis=[vdi]), "/dev/xapi/block/disk")
-    links.check_no_user(LUN, pool(vdis=[dict(vdi, location="/dev/xapi/block/disk")]), "/dev/xapi/block/disk")
+        links.check_no_user(LUN, Pool({}, {}, {0: VDI}), "/dev/xapi/block/disk")
+    for vdi in ({**VDI, "location": "/dev/xapi/block/disk"}, {"sm_config": {"SCSIid": OTHER}}):
+        links.check_no_user(LUN, Pool({}, {}, {0: vdi}), "/dev/xapi/block/disk")
 
 
-# --- who uses it
+ONLOOKERS = ["process {} ({})".format(*each) for each in enumerate(["multipathd", "systemd-udevd", "(udev-worker)"])]
+USERS = ["process 1 (tapdisk)", "multipath map /dev/mapper/x (use that instead)"]
 
 
-@pytest.mark.parametrize(
-    "users, left",
-    [
-        (
-            [
-                "process 1 (multipathd)",
-                "process 2 (systemd-udevd)",
-                "process 3 ((udev-worker))",
-                "process 4 (udev-worker)",
-            ],
-            [],
-        ),
-        (["process 1 (tapdisk)", "process 2 (multipathd)"], ["process 1 (tapdisk)"]),
-        (["multipath map /dev/mapper/x (use that instead)"], ["multipath map /dev/mapper/x (use that instead)"]),
-    ],
-)
-def test_who_looks_at_every_disk_does_not_use_it(world, monkeypatch, users, left):
+def test_who_looks_at_every_disk_does_not_use_it(world, monkeypatch):
     world.has_disk("sda")
-    monkeypatch.setattr(links.holders, "users_of_block", lambda _status, _system: users)
-
-    assert links.users_of("sda", world.host) == left
-    if left:
-        with pytest.raises(Refused, match="sda is in use by " + re.escape(left[0])):
-            links.check_unused("sda", world.host)
-    else:
+    monkeypatch.setattr(
+        links.holders, "users_of_block", lambda _status, _system: [*ONLOOKERS, "process 4 (udev-worker)"]
+    )
+    links.check_unused("sda", world.host)
+    monkeypatch.setattr(links.holders, "users_of_block", lambda _status, _system: ONLOOKERS + USERS)
+    with pytest.raises(Refused, match="sda is in use by " + re.escape(", ".join(USERS))):
         links.check_unused("sda", world.host)
-
-
-def test_what_is_gone_is_used_by_nobody(world):
-    assert links.users_of("sdx", world.host) == []
+    assert links.users_of("sdx", world.host) == [], "it is gone"
 
 
 # --- udev
 
 
 def test_a_link_is_renewed_by_an_event_of_everything_the_lun_has(world):
-    world.has_disk("sda")
-    world.has_disk("sdb", "8:16")
-    world.has_map()
+    a_map(world)
     world.has_disk("sdc", "8:32", OTHER)
     world.steps = [lambda: world.links("sda"), lambda: world.links("dm-0")]
-
     assert links.renew_link(DISK, "dm-0", world.host)
     assert world.events() == ["dm-0", "sda", "sdb"]
 
@@ -526,7 +374,6 @@ def test_a_link_is_renewed_by_an_event_of_everything_the_lun_has(world):
 def test_a_link_that_does_not_come_or_does_not_go_is_told(world):
     world.has_disk("sda")
     assert not links.renew_link(DISK, "sda", world.host)
-
     world.links("sda")
     assert not links.remove_link(DISK, world.host)
     world.steps = [(world.root / "dev/xapi/block/disk").unlink]
@@ -541,28 +388,22 @@ def test_a_device_that_goes_at_that_moment_is_no_failure(world):
 # --- how it stands
 
 
-def test_a_linked_lun_is_linked_and_not_read(world):
+def test_a_linked_lun_is_linked_and_not_read_and_any_other_has_a_reason(world):
+    def status():
+        return links.status_of(DISK, world.look, world.host)
+
+    assert "No disk of this host has the SCSIid" in status().problem
     world.has_disk("sda")
-    world.links("sda")
-    world.content["sda"] = AssertionError("no need to")
-
-    assert links.status_of(DISK, world.look, world.host) == Status("sda", 64 << 20, is_linked=True)
-
-
-def test_every_lun_without_a_link_has_a_reason(world):
-    def problem():
-        return links.status_of(DISK, world.look, world.host).problem
-
-    assert "No disk of this host has the SCSIid" in problem()
-
-    world.has_disk("sda")
-    assert "check that the rules of relvmoiscsi are installed" in problem()
+    assert "check that the rules of relvmoiscsi are installed" in status().problem
     world.put("run/udev/data/b8:0", "E:RELVMOISCSI_HIDDEN=all\n")
-    assert "giving the LUN new identities" in problem()
+    assert "giving the LUN new identities" in status().problem
     world.links("sdz")
-    assert "disk leads to sdz." in problem()
-    two_paths(world)
-    assert "has 2 paths" in problem()
+    assert "disk leads to sdz." in status().problem
+    world.links("sda")
+    world.content["sda"] = NOT_READ
+    assert status() == Status("sda", 64 << 20, is_linked=True)
+    two_disks(world)
+    assert "has 2 paths" in status().problem
 
 
 # --- the rules
@@ -571,28 +412,21 @@ UDEV = Path(__file__).resolve().parents[3] / "udev"
 FIRST, LAST = UDEV / "58-relvmoiscsi-direct.rules", UDEV / "99-zz-relvmoiscsi-direct.rules"
 
 
-def test_the_rules_know_the_file_the_section_the_links_and_the_mark():
+def test_the_rules_know_the_file_the_section_the_links_and_the_mark_and_every_jump_has_its_label():
     text = FIRST.read_text(encoding="utf-8")
-
     assert set(re.findall(r"/etc/[a-z./]*[a-z]", text)) == {THIS_HOST.config}
     assert f"[[]{config.SECTION}[]]" in text
     assert f'SYMLINK+="{links.LINKS}/$env{{{links.MARK}}}"' in text
     assert links.MARK + "}" in LAST.read_text(encoding="utf-8")
+    labels = re.findall(r'LABEL="(\w+)"', text)
+    assert len(labels) == len(set(labels)) and set(re.findall(r'GOTO="(\w+)"', text)) == set(labels)
 
 
 def test_the_rules_come_where_their_comment_says():
     others = ["11-dm-mpath", "56-dm-mpath", "57-relvmoiscsi", "60-kpartx", "62-multipath", "64-md-raid", "65-multipath"]
     others += ["66-kpartx", "69-lvm", "69-dm-lvm-metad", "80-udisks2", "99-systemd", "99-z-dm-mpath-late"]
-
     order = sorted([*others, FIRST.stem, LAST.stem])
     assert order.index(FIRST.stem) == 3 and order[-1] == LAST.stem
-
-
-def test_every_jump_in_the_rules_has_its_label():
-    text = FIRST.read_text(encoding="utf-8")
-    labels = re.findall(r'LABEL="(\w+)"', text)
-
-    assert len(labels) == len(set(labels)) and set(re.findall(r'GOTO="(\w+)"', text)) == set(labels)
 
 
 @pytest.mark.processes

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The doctor on what the drivers need of a host besides xapi, and on what killed calls have left there."""
+"""The doctor on what the drivers need of a host: a xapi that has started since they came, rules, room, settings; and on
+what killed calls have left there.
+"""
 
 import os
 
 import pytest
 
-from kit.doctor_world import TOP, unreadable
+from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, TOP, unreadable
 from relvmoiscsi.doctor import needs
 from relvmoiscsi.doctor.needs import (
     CONFIG,
@@ -17,26 +19,108 @@ from relvmoiscsi.doctor.needs import (
     examine_settings,
     examine_stale_resources,
 )
+from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 from relvmoiscsi.host.disk import cleanup_journal
 from relvmoiscsi.host.locks.sm_locks import lun_lock
+
+HOUR = 3600
+
+# --- does xapi run
+
+
+def test_xapi_that_runs_since_the_older_of_its_two_processes(world):
+    """It counts the ticks since the boot; one of the two is a watchdog."""
+    started, finding = xapi_started(world.host())
+    assert finding.status == "ok" and finding.sentence.startswith("xapi runs since 20")
+    assert abs(started - os.stat(world.root).st_ctime - HOUR) < 60
+    for number, seconds in ((101, 1000), (100, 250)):
+        world.process(number, "xapi", ticks=seconds * os.sysconf("SC_CLK_TCK"))
+        assert xapi_started(world.host())[0] == started + (0 if number == 101 else seconds)
+
+
+def test_processes_of_similar_names_are_not_xapi(world):
+    world.remove("/proc/100")
+    for number, name in enumerate(("xapi-nbd", "xap", "message-switch"), 200):
+        world.process(number, name)
+    started, finding = xapi_started(world.host())
+    assert started is None and finding.status == "problem" and finding.sentence == "xapi does not run on this host."
+
+
+@pytest.mark.parametrize("path, content", [
+    ("/proc", None),
+    ("/proc/100", None),
+    ("/proc/stat", ""),
+    ("/proc/stat", b"btime \xff\n"),
+    ("/proc/100/stat", ""),
+    ("/proc/100/stat", "100 (xapi) S 1"),
+    ("/proc/100/stat", "100 (xapi) " + "x " * 40),
+])  # fmt: skip
+def test_a_start_that_the_kernel_does_not_tell_is_unknown(world, path, content):
+    world.remove(path)
+    if content is not None:
+        world.put(path, content)
+    started, finding = xapi_started(world.host())
+    assert started is None and finding.status == "unknown"
+
+
+# --- has it started since
+
+
+def restart(world, driver=DRIVER):
+    """xapi started an hour from now: nothing is newer unless a test makes it so."""
+    started, _ = xapi_started(world.host())
+    return examine_restart(world.host(), started, driver)
+
+
+@pytest.mark.parametrize("path, driver", [
+    (REAL_DRIVER, DRIVER), (DROP_IN, DRIVER), ("/etc/xapi.conf", DRIVER), (DROP_IN, "")
+])  # fmt: skip
+def test_a_file_that_came_after_xapi_started_is_a_warning(world, path, driver):
+    assert restart(world).status == "ok"
+    moment = os.stat(world.root).st_mtime + 2 * HOUR
+    os.utime(world.at(path), (moment, moment))
+    finding = restart(world, driver)
+    assert finding.status == "warning" and (DRIVER if path == REAL_DRIVER else path) in finding.sentence
+    assert "xe-toolstack-restart" in finding.advice
+
+
+def test_an_old_file_that_was_installed_after_xapi_started_is_noticed(world):
+    for path in (REAL_DRIVER, DRIVER, DROP_IN, "/etc/xapi.conf", "/etc/xapi.conf.d"):
+        os.utime(world.at(path), (1500000000, 1500000000), follow_symlinks=False)
+    world.xapi_started(-HOUR)
+    finding = restart(world)
+    assert finding.status == "warning" and DRIVER in finding.sentence
+
+
+def test_a_driver_that_has_just_gone_does_not_confuse(world):
+    world.remove(DRIVER)
+    assert restart(world).status == "ok"
+
+
+def test_what_cannot_be_looked_at_and_a_start_that_is_unknown_are_unknown(world):
+    assert examine_restart(world.host(), None, DRIVER).status == "unknown"
+    started, _ = xapi_started(world.host())
+    for path in ("/etc/xapi.conf.d", "/opt/xensource/sm"):
+        with unreadable(world.at(path)):
+            assert examine_restart(world.host(), started, DRIVER).status == "unknown"
+
 
 # --- udev rules, and room
 
 
 @pytest.mark.parametrize("name, broken", list(zip(OUR_RULES, ["absent", "empty", "masked", "absent"])))
 def test_rules_that_are_not_in_force_are_a_problem(world, name, broken):
-    world.remove("/etc/udev/rules.d/" + name)
-    world.copy(TOP / "udev" / name, "/usr/lib/udev/rules.d/" + name)
+    place, lower = "/etc/udev/rules.d/" + name, "/usr/lib/udev/rules.d/" + name
+    world.remove(place)
+    world.copy(TOP / "udev" / name, lower)
     assert examine_rules(world.host()).status == "ok"
     if broken == "absent":
-        world.remove("/usr/lib/udev/rules.d/" + name)
+        world.remove(lower)
     elif broken == "empty":
-        world.put("/etc/udev/rules.d/" + name, "\n")
+        world.put(place, "\n")
     else:
-        world.link("/etc/udev/rules.d/" + name, "/dev/null")
-
+        world.link(place, "/dev/null")
     finding = examine_rules(world.host())
-
     assert finding.status == "problem" and name in finding.sentence
 
 
@@ -45,27 +129,19 @@ def test_rules_that_cannot_be_read_are_unknown(world):
         assert examine_rules(world.host()).status == "unknown"
 
 
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"f_bavail": 0}, "The file system of /run is full."),
-        ({"f_files": 9, "f_favail": 0}, "The file system of /run is full."),
-        ({"f_flag": os.ST_RDONLY}, "/run cannot be written to."),
-    ],
-)
+@pytest.mark.parametrize("changes, said", [
+    ({"f_bavail": 0}, "The file system of /run is full."),
+    ({"f_files": 9, "f_favail": 0}, "The file system of /run is full."),
+    ({"f_flag": os.ST_RDONLY}, "/run cannot be written to."),
+])  # fmt: skip
 def test_a_file_system_without_room_is_a_problem(world, monkeypatch, changes, said):
     world.directory("/run")
+    assert examine_room(world.host()).status == "ok"
     real = os.statvfs(world.root)
     fields = {name: getattr(real, name) for name in ("f_flag", "f_bavail", "f_frsize", "f_files", "f_favail")}
     monkeypatch.setattr(needs.os, "statvfs", lambda path: type("Room", (), {**fields, **changes}))
-
     finding = examine_room(world.host())
-
     assert (finding.status, finding.sentence) == ("problem", said)
-
-
-def test_there_is_room(world):
-    assert examine_room(world.host()).status == "ok"
 
 
 # --- what killed calls have left
@@ -73,23 +149,13 @@ def test_there_is_room(world):
 SCSI_ID = "36001405993c87c37fa84d02b7fa62c40"
 
 
-def test_a_host_where_no_call_was_killed_is_well(world):
-    assert examine_stale_resources(world.host()).status == "ok"
-
-
 def test_a_lun_that_a_killed_call_may_have_brought_is_a_warning(world):
+    """One that a call works on is no left-over."""
+    assert examine_stale_resources(world.host()).status == "ok"
     cleanup_journal.note(SCSI_ID, ["1:0:0:0"], world.host())
-
     finding = examine_stale_resources(world.host())
-
     assert (finding.name, finding.status) == ("left-overs", "warning")
-    assert SCSI_ID in finding.sentence
-    assert "sr-probe" in finding.advice
-
-
-def test_a_lun_that_a_call_works_on_is_no_left_over(world):
-    cleanup_journal.note(SCSI_ID, ["1:0:0:0"], world.host())
-
+    assert SCSI_ID in finding.sentence and "sr-probe" in finding.advice
     with lun_lock(SCSI_ID, world.host()):
         assert examine_stale_resources(world.host()).status == "ok"
 
@@ -97,71 +163,38 @@ def test_a_lun_that_a_call_works_on_is_no_left_over(world):
 def test_a_disk_that_stays_hidden_is_a_warning_with_the_command_that_shows_it(world):
     world.put("/sys/block/sdc/dev", "8:32\n")
     world.put("/run/udev/data/b8:32", "E:RELVMOISCSI_HIDDEN=all\n")
-
     finding = examine_stale_resources(world.host())
-
     assert finding.status == "warning" and "has left sdc hidden from udev" in finding.sentence
     assert "`echo change > /sys/block/sdc/uevent`" in finding.advice
 
 
 # --- settings
 
+WRONG = "The setting {} in section [driver] of " + CONFIG + " is"
+IGNORED = "ignores '{}' in section [driver]"
+ODD_KEYS = "[driver]\nvdi = one\ndedline = 10\ncopy = 64\n[direct]\nanything = 3600\n"
 
-@pytest.mark.parametrize(
-    "text, sentence",
-    [
-        (None, KEEPS_ALL),
-        ("", KEEPS_ALL),
-        ("[driver]\nvdis = all\n", KEEPS_ALL),
-        ("[driver]\nvdis = one\n", MAKES_ONE),
-    ],
-)
-def test_what_is_in_force_is_said(world, text, sentence):
+
+@pytest.mark.parametrize("text, expected", [
+    (None, [("ok", KEEPS_ALL)]),
+    ("[driver]\nvdis = all\n", [("ok", KEEPS_ALL)]),
+    ("[driver]\nvdis = one\n", [("ok", MAKES_ONE)]),
+    ("[driver]\nvdis = two\n", [("problem", WRONG.format("vdis"))]),
+    ("[driver]\ndeadline = nan\n", [("problem", WRONG.format("deadline"))]),
+    ("[Driver]\nVdis=ONE\n", [("problem", f"The line '[Driver]' of {CONFIG} is not read")]),
+    (ODD_KEYS, [("warning", IGNORED.format("vdi")), ("warning", IGNORED.format("dedline")), ("ok", KEEPS_ALL)]),
+])  # fmt: skip
+def test_what_is_in_force_is_said_and_what_does_not_read_is_a_problem(world, text, expected):
     if text is not None:
         world.put(CONFIG, text)
-
-    (finding,) = examine_settings(world.host())
-
-    assert (finding.name, finding.status, finding.sentence) == ("settings", "ok", sentence)
-
-
-@pytest.mark.parametrize("line", ["vdis = two", "copy = lots", "deadline = soon", "deadline = 4", "deadline = nan"])
-def test_a_setting_that_does_not_read_is_a_problem(world, line):
-    world.put(CONFIG, f"[driver]\n{line}\n")
-
-    (finding,) = examine_settings(world.host())
-
-    assert (finding.name, finding.status) == ("settings", "problem")
-    assert f"The setting {line.split()[0]} in section [driver] of {CONFIG} is" in finding.sentence
-    assert finding.advice
-
-
-def test_a_line_that_would_not_be_read_is_a_problem(world):
-    world.put(CONFIG, "[Driver]\nVdis=ONE\n")
-
-    (finding,) = examine_settings(world.host())
-
-    assert (finding.name, finding.status) == ("settings", "problem")
-    assert f"The line '[Driver]' of {CONFIG} is not read" in finding.sentence
+    found = examine_settings(world.host())
+    assert [(each.name, each.status) for each in found] == [("settings", status) for status, _ in expected]
+    for each, (status, words) in zip(found, expected):
+        assert words in each.sentence and bool(each.advice) == (status != "ok")
+        assert status != "warning" or "Use one of deadline, vdis, copy" in each.advice
 
 
 def test_a_file_that_cannot_be_read_leaves_it_unknown(world):
     world.directory(CONFIG)
-
     (finding,) = examine_settings(world.host())
-
-    assert (finding.name, finding.status) == ("settings", "unknown")
-    assert "cannot be read: Is a directory." in finding.sentence
-
-
-def test_a_key_that_the_driver_does_not_know_is_named(world):
-    world.put(CONFIG, "[driver]\nvdi = one\ndedline = 10\ncopy = 64\n[direct]\nanything = 3600\n")
-
-    *ignored, said = examine_settings(world.host())
-
-    assert [(each.status, each.sentence.split("'")[1]) for each in ignored] == [
-        ("warning", "vdi"),
-        ("warning", "dedline"),
-    ]
-    assert "Use one of deadline, vdis, copy" in ignored[0].advice
-    assert (said.status, said.sentence) == ("ok", KEEPS_ALL)
+    assert finding.status == "unknown" and "cannot be read: Is a directory." in finding.sentence
