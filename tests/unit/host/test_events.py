@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from kit.scripted_events import Scripted
+from kit.udev_world import Scripted
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host import events as events_module
 from relvmoiscsi.host.events import NoEvents, SocketEvents, listen, wait_for

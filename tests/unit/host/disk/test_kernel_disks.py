@@ -10,7 +10,7 @@ import time
 import pytest
 
 from kit.clock import Clock, over_after
-from kit.scripted_events import waiting_with
+from kit.udev_world import waiting_with
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import exclusive, holders, paths, udev

@@ -3,8 +3,7 @@
 
 import pytest
 
-from kit.scripted_events import waiting_with
-from kit.udev_world import LUN, OTHER, UdevWorld
+from kit.udev_world import LUN, OTHER, UdevWorld, waiting_with
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk.hiding import is_hidden
 from relvmoiscsi.host.disk.udev import disks_of, settle
