@@ -12,7 +12,7 @@ import pytest
 from kit.clock import Clock, over_after
 from kit.udev_world import LUN, OTHER, UdevWorld, waiting_with
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk import exclusive, holders, paths, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
@@ -266,9 +266,53 @@ def test_an_entry_that_is_not_written_anew_is_refused_when_the_time_is_up_but_a_
     udev.look_again(["sdb"], 5, world.host._replace(wait_for=waiting_with(lambda: world.loses("sdb"))))
 
 
-def test_where_udev_does_not_run_nobody_is_asked(world):
+def test_where_udev_does_not_run_nobody_is_asked_nor_waited_for(world):
     world.has_disks("sdb")
     os.unlink(str(world.root / "run/udev/control"))
+    os.unlink(str(world.root / "run/udev/data/b8:16"))
+    host = world.host._replace(wait_for=lambda *_: pytest.fail("it waits"))
 
-    udev.look_again(["sdb"], 5, world.host)
+    udev.settle(["sdb"], 1000, host=host)
+    udev.look_again(["sdb"], 5, host)
     assert world.events() == set()
+
+
+# --- disks are found without udev, and it is waited for
+
+
+def test_all_paths_of_a_lun_are_found_in_the_order_in_which_they_came(world):
+    for name, number in (("sdaa", "65:160"), ("sdb", "8:16"), ("sda", "8:0")):
+        world.has_disk(name, number)
+    world.has_disk("sdc", "8:32", scsi_id=OTHER)
+    world.has_disk("sdd", "8:48", node=False)  # is not there yet
+    world.has_map("dm-0", "254:0")
+
+    assert udev.disks_of(LUN, world.host) == ["sda", "sdb", "sdaa"]
+    assert udev.disks_of("3600140500000000000000000000000000", world.host) == []
+
+
+def test_a_disk_that_udev_is_at_is_waited_for_until_it_is_in_the_database_or_gone(world):
+    world.has_disk("sda", "8:0")
+    steps = [
+        lambda: world.udev_knows("8:0", "E:ID_BUS=scsi"),
+        lambda: world.udev_knows("8:0", "S:disk/by-diskseq/20", "I:186177866", "E:ID_BUS=scsi", "V:1"),
+    ]
+    nothing_comes = world.host._replace(wait_for=waiting_with())
+
+    udev.settle(["sda"], host=world.host._replace(wait_for=waiting_with(*steps)))
+    udev.settle(["sda"], host=nothing_comes)
+    with pytest.raises(Refused, match="did not handle sda within 0 seconds. Either the disk does not answer: "):
+        udev.settle(["sda"], 0, since=186.2, host=nothing_comes)  # what an earlier disk of that number left
+    udev.settle(["sda"], 0, since=186.2, known=["sda"], host=nothing_comes)
+    udev.settle(["sda"], 0, since=186.1, host=nothing_comes)
+    world.udev_knows("8:0")
+    udev.settle(["sda"], host=world.host._replace(wait_for=waiting_with(lambda: world.loses("sda"))))
+    udev.settle(["sda"], host=nothing_comes)
+
+
+def test_a_database_that_cannot_be_read_is_not_an_empty_one(world):
+    world.has_disk("sda", "8:0")
+    (world.root / "run/udev/data/b8:0").mkdir(parents=True)
+
+    with pytest.raises(NotFound, match="The entry of sda in udev's database cannot be read"):
+        udev.database("sda", world.host)
