@@ -8,6 +8,7 @@ one, and `xapi_list` is what xapi would read from it.
 import fcntl
 import os
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -201,10 +202,9 @@ def test_it_follows_the_other_files_and_keeps_what_was_changed_by_hand(synced, o
 def test_what_is_up_to_date_is_not_touched(synced):
     before = (synced / DROP_IN).stat()
 
-    outcome = synced.sync()
+    changed, said = synced.sync()
 
-    assert not outcome.changed
-    assert "is up to date" in outcome.sentence
+    assert not changed and "is up to date" in said
     after = (synced / DROP_IN).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
@@ -274,22 +274,22 @@ class Killed(BaseException):
 CHANGING = ("open", "fsync", "rename", "unlink", "mkdir", "fchmod")
 
 
-class Cut:
+def cut_at(patch, last, error):
     """From operation number `last` on, no operation of the system happens: they fail, or the process is gone."""
+    done = []
 
-    def __init__(self, patch, last, error):
-        self.count = 0
-        for name in CHANGING:
-            patch.setattr(os, name, self.guarded(getattr(os, name), last, error))
-
-    def guarded(self, real, last, error):
+    def guarded(real):
         def operation(*arguments, **options):
-            self.count += 1
-            if self.count >= last:
+            done.append(real)
+            if len(done) >= last:
                 raise error
             return real(*arguments, **options)
 
         return operation
+
+    for name in CHANGING:
+        patch.setattr(os, name, guarded(getattr(os, name)))
+    return done
 
 
 def cuts(act, host, error):
@@ -299,11 +299,11 @@ def cuts(act, host, error):
         last += 1
         with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
             dom0 = host(directory)
-            cut = Cut(patch, last, error)
+            done = cut_at(patch, last, error)
             try:
                 act(dom0)
             except (Killed, Refused, NotFound):
-                assert cut.count >= last
+                assert len(done) >= last
             else:
                 assert last > 1, "nothing was done"
                 return
@@ -315,16 +315,15 @@ def added(directory):
     return Host(directory, {**STOCK, **DIRECTORY})
 
 
-def changed(directory):
-    dom0 = added(directory)
-    dom0.sync()
-    dom0.write(CONF_D + "zzz.conf", b"sm-plugins=other\n")
-    return dom0
-
-
 def installed(directory):
     dom0 = added(directory)
     dom0.sync()
+    return dom0
+
+
+def changed(directory):
+    dom0 = installed(directory)
+    dom0.write(CONF_D + "zzz.conf", b"sm-plugins=other\n")
     return dom0
 
 
@@ -399,26 +398,16 @@ TREES = st.builds(
 )
 
 
-@pytest.fixture(scope="module")
-def on_host():
-    """Make a host in a directory that goes when the block ends; hypothesis needs a new one for each example."""
-
-    class OnHost(tempfile.TemporaryDirectory):
-        def __init__(self, tree):
-            super().__init__()
-            self.tree = tree
-
-        def __enter__(self):
-            return Host(super().__enter__(), self.tree)
-
-    return OnHost
+@contextmanager
+def on_host(tree):
+    """A host in a directory that goes when the block ends; hypothesis needs a new one for each example."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Host(directory, tree)
 
 
 @settings(max_examples=examples(60))
 @given(TREES, st.lists(FILES, max_size=2))
-def test_whatever_others_change_they_and_we_are_accepted_once_and_our_removal_restores_every_byte(
-    on_host, tree, changes
-):
+def test_whatever_others_change_they_and_we_are_accepted_once_and_our_removal_restores_every_byte(tree, changes):
     with on_host({**tree, **DIRECTORY}) as dom0, on_host({**tree, **DIRECTORY}) as without:
         for files in [None, *changes]:
             for host in (dom0, without) if files is not None else ():
