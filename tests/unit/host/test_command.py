@@ -92,9 +92,13 @@ def test_a_program_that_cannot_even_be_killed_is_left_with_a_warning_and_one_tha
     assert killed == [process.pid]
     assert "was killed and has not ended yet" in caplog.text
     monkeypatch.undo()
-    for _ in range(2):
-        command._kill(process)
-        assert process.returncode == -9
+    command._kill(process)
+    assert process.returncode == -9
+
+    ended = command._start(["true"])
+    ended.wait()
+    command._kill(ended)
+    assert ended.returncode == 0
 
 
 def test_who_interrupts_us_interrupts_the_program(monkeypatch):
