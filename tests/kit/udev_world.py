@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The disks and maps of a host for the tests, below a directory: sysfs, /dev, and udev's database.
+"""The disks and maps of a host for the tests, below a directory: sysfs, /dev, udev's database, and scripted events.
 
 The trees are those of a LIO LUN in the test VM (Linux 6.1, udev 252), with the fields that are read.
 """
 
 import base64
 import shutil
-from pathlib import Path
 
+from relvmoiscsi.host.events import Events, wait_for
 from relvmoiscsi.host.this_host import Host
 
 LUN = "36001405993c87c37fa84d02b7fa62c40"
@@ -62,6 +62,29 @@ class UdevWorld:
     def event_of(self, name):
         return (self.root / "sys/block" / name / "uevent").read_text()
 
-    def hides(self):
-        directory = Path(self.run_dir) / "hide"
-        return sorted(path.name for path in directory.iterdir()) if directory.exists() else None
+
+class Scripted(Events):
+    """Events that change the world as the test says, one step each; then none come."""
+
+    def __init__(self, *steps):
+        self.steps = list(steps)
+        self.waits = []
+        self.closed = False
+
+    def __call__(self, _subsystem):
+        return self
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+        if self.steps:
+            self.steps.pop(0)()
+
+    def close(self):
+        self.closed = True
+
+
+def waiting_with(*steps):
+    def wait(condition, timeout_seconds, subsystem="block"):
+        return wait_for(condition, timeout_seconds, subsystem, Scripted(*steps))
+
+    return wait

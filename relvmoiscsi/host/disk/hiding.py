@@ -359,11 +359,11 @@ def _leave_out(scsi_id: str, host: Host) -> None:
 def _append(path: str, line: bytes) -> None:
     """Append the whole line or nothing: a part of the line could be another LUN's id. Keep the age of the switch."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    before = os.fstat(descriptor)
     try:
-        before = os.fstat(descriptor)
         append(descriptor, line)
-        os.utime(descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))
     finally:
+        os.utime(descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))
         os.close(descriptor)
 
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from kit.scripted_events import Scripted
+from kit.udev_world import Scripted
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host import events as events_module
 from relvmoiscsi.host.events import NoEvents, SocketEvents, listen, wait_for
@@ -36,23 +36,16 @@ OF_A_MAP_FROM_UDEV = base64.b64decode(
 # --- waiting
 
 
-def test_what_is_there_already_needs_no_event():
-    events = Scripted()
-
-    assert wait_for(lambda: ["sdb"], 10, listen=events) == ["sdb"]
-    assert events.waits == [] and events.closed
-
-
-def test_listening_begins_before_the_first_look():
-    order = []
+def test_what_is_there_already_needs_no_event_and_listening_begins_before_the_first_look():
+    order, events = [], Scripted()
 
     def listening(subsystem):
         order.append("listen to " + subsystem)
-        return Scripted()
+        return events
 
-    wait_for(lambda: order.append("look") or True, 10, "scsi", listening)
-
+    assert wait_for(lambda: order.append("look") or ["sdb"], 10, "scsi", listening) == ["sdb"]
     assert order == ["listen to scsi", "look"]
+    assert events.waits == [] and events.closed
 
 
 def test_each_event_is_a_look_and_the_value_is_given_back():
@@ -61,6 +54,8 @@ def test_each_event_is_a_look_and_the_value_is_given_back():
 
     assert wait_for(lambda: found, 600, listen=events) == ["sdb"]
     assert len(events.waits) == 2
+    for found in ("there", ""):  # without time it is still looked once
+        assert wait_for(lambda: found, 0, listen=Scripted()) == (found or None)  # noqa: B023 - called at once
 
 
 def test_no_wait_is_longer_than_the_time_between_two_looks_or_than_what_is_left():
@@ -73,11 +68,6 @@ def test_no_wait_is_longer_than_the_time_between_two_looks_or_than_what_is_left(
     count = iter(range(6))
     wait_for(lambda: next(count) == 5, 1000, listen=events)
     assert max(events.waits) == events_module.RECHECK_SECONDS
-
-
-def test_without_time_it_is_still_looked_once():
-    assert wait_for(lambda: "there", 0, listen=Scripted()) == "there"
-    assert wait_for(lambda: "", 0, listen=Scripted()) is None
 
 
 def test_a_failing_condition_ends_the_wait_and_the_listening():
@@ -173,35 +163,26 @@ def test_events_of_other_subsystems_do_not_end_the_wait():
     events.close()
 
 
-def test_other_errors_of_the_socket_go_through():
+def test_other_errors_of_the_socket_go_through_and_one_that_cannot_be_bound_is_closed():
     events = SocketEvents("block", Socket(OSError(errno.EBADF, "closed")))
-
     with pytest.raises(OSError, match="closed"):
         events.wait(1)
     events.close()
 
-
-def test_a_socket_that_cannot_be_bound_is_closed():
     fake = Socket(bind_error=PermissionError(errno.EPERM, "no"))
-
     with pytest.raises(PermissionError):
         SocketEvents("block", fake)
     assert fake.calls[-1] == ("close",)
 
 
-def test_the_kernel_is_listened_to_where_it_gives_events(monkeypatch):
+def test_the_kernel_is_listened_to_and_where_it_gives_no_events_there_are_short_waits(monkeypatch):
     monkeypatch.setattr(SocketEvents, "__init__", lambda _self, _subsystem: None)
-
     assert type(listen("block")) is SocketEvents
 
-
-def test_without_any_events_there_are_short_waits(monkeypatch):
     monkeypatch.setattr(SocketEvents, "__init__", lambda _self, _subsystem: fail(PermissionError(errno.EPERM, "no")))
-
     events = listen("block")
     events.wait(0.01)
     events.close()
-
     assert type(events) is NoEvents and events.recheck_seconds < events_module.RECHECK_SECONDS
 
 

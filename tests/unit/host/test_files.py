@@ -10,22 +10,13 @@ from kit.vanishing import vanishing
 from relvmoiscsi.host.files import append, content_of, in_directory, remedy, replace, sync_directory, text_of
 
 
-def test_what_is_not_there_has_no_text_and_no_content(tmp_path):
-    (tmp_path / "file").write_text("text\n")
-
-    assert text_of(str(tmp_path / "file")) == "text\n"
-    for path in (tmp_path / "none", tmp_path / "file" / "below"):
-        assert text_of(str(path)) == "" and content_of(str(path)) is None
-
-
-def test_what_is_no_utf_8_is_read_all_the_same(tmp_path):
+def test_what_is_not_there_has_no_text_and_no_content_and_what_cannot_be_read_is_not_absent(tmp_path):
     (tmp_path / "file").write_bytes(b"a\xffb\r\n")
 
-    assert text_of(str(tmp_path / "file")) == "a\ufffdb\n"
+    assert text_of(str(tmp_path / "file")) == "a\ufffdb\n", "what is no UTF-8 is read all the same"
     assert content_of(str(tmp_path / "file")) == b"a\xffb\r\n"
-
-
-def test_what_cannot_be_read_is_not_absent(tmp_path):
+    for path in (tmp_path / "none", tmp_path / "file" / "below"):
+        assert text_of(str(path)) == "" and content_of(str(path)) is None
     with pytest.raises(IsADirectoryError):
         content_of(str(tmp_path))
     assert text_of(str(tmp_path)) == ""
@@ -66,29 +57,20 @@ def test_a_file_that_somebody_else_has_made_is_not_taken(tmp_path):
     assert (tmp_path / "new").read_text() == "another's\n"
 
 
-def test_a_directory_that_others_remove_while_it_is_empty_is_made_again(tmp_path):
+def test_a_directory_that_others_remove_is_made_again_and_what_is_in_its_way_is_not_waited_for(tmp_path):
     directory = tmp_path / "of" / "ours"
 
     with vanishing(2):
         in_directory(str(directory), 0o755, lambda: (directory / "file").write_text("text"))
-
     assert (directory / "file").read_text() == "text"
 
-
-def test_what_is_in_the_way_of_a_directory_is_not_waited_for(tmp_path):
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(FileExistsError):
-        in_directory(str(tmp_path / "link"), 0o755, lambda: None)
-    with pytest.raises(FileExistsError):
-        in_directory(str(tmp_path), 0o755, (tmp_path / "link").mkdir)
-
-
-def test_only_a_directory_is_synced_as_one(tmp_path):
-    (tmp_path / "file").write_text("")
-
-    sync_directory(str(tmp_path))
+    for path, act in (("link", lambda: None), (".", (tmp_path / "link").mkdir)):
+        with pytest.raises(FileExistsError):
+            in_directory(str(tmp_path / path), 0o755, act)
+    sync_directory(str(directory))
     with pytest.raises(NotADirectoryError):
-        sync_directory(str(tmp_path / "file"))
+        sync_directory(str(directory / "file"))
 
 
 def test_a_line_is_appended_as_a_whole_or_not_at_all(tmp_path, monkeypatch):

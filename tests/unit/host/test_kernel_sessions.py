@@ -2,6 +2,7 @@
 """One LUN is added to the kernel's sessions to a target, and nothing else; a card of the host is named."""
 
 import os
+import re
 import time
 from functools import partial
 
@@ -67,13 +68,6 @@ def world(tmp_path, monkeypatch):
     return World(str(tmp_path), monkeypatch)
 
 
-def test_a_host_without_a_session_to_the_iqn_is_told_nothing(world):
-    world.has_session(1, iqn=CHAP_IQN)
-
-    assert problems_of_adding(IQN, LUN_7, 7, NO_DEADLINE, world.host) == []
-    assert world.written() == {1: ""}
-
-
 def test_the_one_lun_is_added_to_each_session_to_the_iqn_that_lacks_it(world):
     world.has_session(1)
     world.has_session(2, iqn=CHAP_IQN)
@@ -86,64 +80,41 @@ def test_the_one_lun_is_added_to_each_session_to_the_iqn_that_lacks_it(world):
     assert len(disks_of(LUN_7, world.host)) == 3
 
 
-def test_a_session_that_is_lost_is_left_alone(world):
-    world.has_session(1, state="FAILED")
+@pytest.mark.parametrize(
+    "session, brought, lun, written, words",
+    [
+        ({"iqn": CHAP_IQN}, [], 7, "", None),
+        ({"state": "FAILED"}, [], 7, "", None),
+        ({"luns": ()}, [7], 7, "0 0 7", None),  # of iscsi_tcp without LUNs, the target is 0
+        # which of the targets of a card it is, nobody tells: the wrong number would scan another target
+        ({"luns": (), "driver": "qla4xxx"}, [], 7, "", "which of its targets"),
+        # an array may give each host numbers of its own; SM may have found the LUN, so it is not taken away
+        ({}, [2], 2, "0 0 2", "for this host, the LUN 2 of the target is 3600140.*which this host sees now"),
+        ({}, [], 1, "", "its LUN 1 was 3600140.*`echo 1 > /sys/bus/scsi/devices/6:0:0:1/delete`"),
+    ],
+)
+def test_what_a_session_is_told_and_what_is_the_matter(world, session, brought, lun, written, words):
+    world.has_session(1, **session)
+    if brought:
+        world.finds(*brought)
 
-    assert problems_of_adding(IQN, LUN_7, 7, NO_DEADLINE, world.host) == []
-    assert world.written() == {1: ""}
+    problems = problems_of_adding(IQN, LUN_7, lun, Deadline(30) if lun == 7 else NO_DEADLINE, world.host)
+
+    assert world.written() == {1: written}
+    assert [bool(re.search(words or "", problem, re.DOTALL)) for problem in problems] == [True] * bool(words)
+    assert not os.path.exists(os.path.join(world.root, f"sys/bus/scsi/devices/6:0:0:{lun}/delete"))
 
 
-def test_the_target_of_a_session_that_has_luns_is_that_of_its_luns(world):
-    """A card has the sessions to all targets at one SCSI host: the wrong number would scan another target."""
+def test_the_target_of_a_session_that_has_luns_is_that_of_its_luns(world, caplog):
+    """A card has the sessions to all targets at one SCSI host. A LUN that it does not have is told with what to do."""
     world.has_session(1, driver="qla4xxx")
     (session,) = sessions_to(IQN, world.host)
     os.rename(os.path.join(session.directory, "target6:0:0"), os.path.join(session.directory, "target6:0:3"))
 
-    (problem,) = problems_of_adding(IQN, LUN_7, 7, NO_DEADLINE, world.host)
-    assert world.written() == {1: "0 3 7"}
-    assert "the target has no LUN 7 for this host" in problem
-
-
-def test_a_card_that_does_not_tell_the_target_is_not_scanned(world):
-    world.has_session(1, luns=(), driver="qla4xxx")
-
-    (problem,) = problems_of_adding(IQN, LUN_7, 7, NO_DEADLINE, world.host)
-    assert "which of its targets" in problem and world.written() == {1: ""}
-
-
-def test_a_session_without_luns_of_iscsi_tcp_has_the_target_zero(world):
-    world.has_session(1, luns=())
-    world.finds(7)
-
-    assert problems_of_adding(IQN, LUN_7, 7, Deadline(30), world.host) == []
-    assert world.written() == {1: "0 0 7"}
-
-
-def test_a_lun_that_the_target_does_not_have_for_this_host_is_a_warning_with_what_to_do(world, caplog):
-    world.has_session(1)
     add_lun(IQN, LUN_7, 7, NO_DEADLINE, world.host)
-
+    assert world.written() == {1: "0 3 7"}
     assert f"The LUN {LUN_7} was not added to session1 to {IQN}" in caplog.text
     assert "the target has no LUN 7 for this host. Run `iscsiadm -m session -r 1 --rescan`" in caplog.text
-
-
-def test_another_lun_of_that_number_is_named_and_stays(world):
-    """An array may give each host numbers of its own. SM may have found the LUN, so it is not taken away."""
-    world.has_session(1)
-    world.finds(2)
-
-    (problem,) = problems_of_adding(IQN, LUN_7, 2, NO_DEADLINE, world.host)
-    assert "for this host, the LUN 2 of the target is 3600140" in problem and "which this host sees now" in problem
-    assert not os.path.exists(os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:2/delete"))
-
-
-def test_another_lun_that_was_there_before_stays_and_is_not_scanned(world):
-    world.has_session(1)
-
-    (problem,) = problems_of_adding(IQN, LUN_7, 1, NO_DEADLINE, world.host)
-    assert "its LUN 1 was 3600140" in problem and world.written() == {1: ""}
-    assert "`echo 1 > /sys/bus/scsi/devices/6:0:0:1/delete`" in problem
-    assert not os.path.exists(os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:1/delete"))
 
 
 def test_a_kernel_that_does_not_come_to_an_end_is_waited_for_until_the_deadline(world, monkeypatch):

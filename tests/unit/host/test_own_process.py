@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from glob import glob
 
 import pytest
@@ -19,6 +19,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host import inherited_lock_fds
 from relvmoiscsi.host import own_process as child_module
 from relvmoiscsi.host.disk.hiding import hidden, is_switch_on
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
@@ -62,30 +63,28 @@ def test_work_is_done_in_another_process_which_has_ended_and_what_that_prints_is
     assert os.listdir("/proc/self/fd") == before, "no descriptor stays"
 
 
-def test_an_error_comes_with_its_message_key_and_state():
-    def work(_begin):
-        raise Refused("It is in use.", "InvalidDev").in_state("Nothing was written.")
+def raises(error):
+    raise error
 
-    with pytest.raises(RelvmoiscsiError, match="It is in use. Nothing was written.") as caught:
+
+REFUSED = Refused("It is in use.", "InvalidDev").in_state("Nothing was written.")
+
+
+@pytest.mark.parametrize(
+    "work, error, message",
+    [
+        (lambda begin: raises(REFUSED), RelvmoiscsiError, "It is in use. Nothing was written."),
+        (lambda begin: begin() or raises(Refused("Something else.")), RelvmoiscsiError, MAYBE_BEGUN),
+        (lambda begin: raises(KeyError("flowers")), RuntimeError, "KeyError.*flowers"),  # a bug is a bug here as well
+        (lambda begin: os.kill(os.getpid(), signal.SIGKILL), Refused, "ended from outside. .*wrote nothing to the LUN"),
+        (lambda begin: begin() or os.kill(os.getpid(), signal.SIGKILL), Refused, "from outside. .*" + MAYBE_BEGUN),
+    ],
+)
+def test_how_work_fails_and_what_state_the_lun_is_in_comes_to_the_call(work, error, message):
+    with pytest.raises(error, match=message) as caught:
         run_in_child(work, NO_DEADLINE, "it was done")
-    assert (caught.value.sm_key, caught.value.disk_state) == ("InvalidDev", "Nothing was written.")
-
-
-def test_an_error_after_the_first_write_that_says_nothing_of_the_disk_is_given_a_state():
-    def work(begin):
-        begin()
-        raise Refused("Something else.")
-
-    with pytest.raises(RelvmoiscsiError, match=MAYBE_BEGUN):
-        run_in_child(work, NO_DEADLINE, "it was done")
-
-
-def test_a_bug_is_a_bug_here_as_well():
-    def work(_begin):
-        raise KeyError("flowers")
-
-    with pytest.raises(RuntimeError, match="KeyError.*flowers"):
-        run_in_child(work, NO_DEADLINE, "it was done")
+    if "in use" in message:
+        assert (caught.value.sm_key, caught.value.disk_state) == ("InvalidDev", "Nothing was written.")
 
 
 def test_a_read_that_does_not_end_is_given_up_at_the_deadline():
@@ -119,43 +118,26 @@ def test_no_write_begins_after_the_deadline(tmp_path):
 
 
 def test_what_began_before_the_deadline_goes_on_to_its_end():
-    clock = Clock(0, 0, 0, 49, 2, 2)
+    deadline = Deadline(50, Clock(0, 0, 0, 49, 2, 2))
 
-    def work(begin):
-        begin()
-        return "done"
-
-    assert run_in_child(work, Deadline(50, clock), "the LUN was read") == "done"
+    assert run_in_child(lambda begin: begin() or "done", deadline, "the LUN was read") == "done"
 
 
-@pytest.mark.parametrize("begins, state", [(False, "wrote nothing to the LUN"), (True, MAYBE_BEGUN)])
-def test_work_that_is_killed_says_what_may_be(begins, state):
-    def work(begin):
-        if begins:
-            begin()
-        os.kill(os.getpid(), signal.SIGKILL)
-        return "never"
-
-    with pytest.raises(Refused, match="was ended from outside. .*" + state):
-        run_in_child(work, NO_DEADLINE, "it was done")
-
-
-def test_a_device_asks_before_its_first_write_and_each_batch_after_that():
+def test_a_device_asks_before_its_first_write_or_flush_and_each_batch_after_that():
     asked = []
     disk = SparseDisk(4096)
-    device = AskingDevice(disk, lambda: asked.append(disk.read([Range(0, 4)])[0]))
+    device = AskingDevice(disk, lambda: asked.append(disk.read([Range(0, 1)])[0]))
 
-    assert device.read([Range(0, 4)]) == [bytes(4)]
-    assert asked == []
+    assert device.read([Range(0, 1)]) == [b"\0"] and asked == []
     for number in (1, 2):
         device.write([Chunk(0, bytes([number]) * 512)])
         device.flush()
+    device.read([Range(0, 1)])
 
-    assert asked == [bytes(4), b"\1" * 4, b"\1" * 4, b"\2" * 4]
-    device.read([Range(0, 4)])
-    assert asked[4:] == [b"\2" * 4]
-    assert disk.read([Range(0, 4)]) == [b"\2" * 4]
+    assert asked == [b"\0", b"\1", b"\1", b"\2", b"\2"]
     assert (device.name, device.size_bytes, device.block_size) == (disk.name, disk.size_bytes, disk.block_size)
+    AskingDevice(disk, lambda: asked.append("flush")).flush()
+    assert asked[5:] == ["flush"]
 
 
 # --- a child that no signal ends, as one in an open() of a disk that does not answer
@@ -198,8 +180,15 @@ def test_who_was_given_up_is_known_until_it_has_ended(stuck):
     stuck.clear()
 
 
+CLONE = "36001405b8f1d4c2a3e5f60718293a4b5"
+VG = "VG_XenStorage-old"
+#: as SM's flock.py locks a file, and as LVM does
+OF_SM_AND_LVM = (("lockf", LVM_LOCK), ("flock", "lvm/V_" + VG))
+ALL = (*OF_SM_AND_LVM, ("lockf", os.path.join(LUN_LOCKS, CLONE)))
+
+
 def is_free(how, path):
-    """Can another process take the lock, as SM's flock.py ("lockf") or as LVM ("flock")?"""
+    """Can another process take the lock?"""
     pid = os.fork()
     if not pid:
         status = 1
@@ -212,16 +201,48 @@ def is_free(how, path):
     return os.waitpid(pid, 0)[1] == 0
 
 
-def test_who_was_given_up_keeps_no_lock(tmp_path, fairlock, stuck):
-    files = [("lockf", LVM_LOCK), ("lockf", os.path.join(LUN_LOCKS, CLONE)), ("flock", "lvm/V_VG_XenStorage-old")]
-    copies = [(how, tmp_path / f"copy{number}") for number, (how, _) in enumerate(files)]
-    with all_locks(tmp_path):
-        give_one_up()
-        for (_, name), (_, copy) in zip(files, copies):
-            os.link(str(tmp_path / name), str(copy))  # a file may go with its lock, but for whoever waits for it
-        assert not any(is_free(how, copy) for how, copy in copies)
+@pytest.fixture
+def root(tmp_path):
+    """Of a host with LVM."""
+    (tmp_path / "lvm").mkdir()
+    return tmp_path
 
-    assert all(is_free(how, copy) for how, copy in copies)
+
+def free(root, names=OF_SM_AND_LVM):
+    """Which of these locks another process could take."""
+    return [is_free(how, root / name) for how, name in names]
+
+
+@contextmanager
+def both_locks(root):
+    """What work in a child asks for where nobody has taken it."""
+    with lvm_lock(Host(root)), lvm_locks([VG], root + "/lvm"):
+        yield
+
+
+@contextmanager
+def guarded(root):
+    """As a call holds a LUN."""
+    with lun_lock(CLONE, Host(str(root))), hidden(CLONE, host=Host(str(root))):
+        yield
+
+
+@contextmanager
+def all_locks(root):
+    """As a call holds them while it scans, and those of LVM."""
+    with guarded(root), both_locks(str(root)):
+        yield
+
+
+def test_who_was_given_up_keeps_no_lock(root, fairlock, stuck):
+    copies = [(how, f"copy{number}") for number, (how, _) in enumerate(ALL)]
+    with all_locks(root):
+        give_one_up()
+        for (_, name), (_, copy) in zip(ALL, copies):
+            os.link(str(root / name), str(root / copy))  # a file may go with its lock, but for whoever waits for it
+        assert not any(free(root, copies))
+
+    assert all(free(root, copies))
     assert fairlock.readline() == b"free\n"
 
 
@@ -255,20 +276,18 @@ def fairlock(tmp_path):
         server.kill()
 
 
-def test_the_locks_that_work_has_asked_for_are_free_when_it_is_given_up(tmp_path, fairlock, stuck):
-    (tmp_path / "lvm").mkdir()
-    files = [("lockf", tmp_path / LVM_LOCK), ("flock", tmp_path / "lvm/V_VG_XenStorage-old")]
+def test_the_locks_that_work_has_asked_for_are_free_when_it_is_given_up(root, fairlock, stuck):
     now = [0.0]
 
     @contextmanager
-    def lock(root):
-        with both_locks(root):
-            assert not any(is_free(how, path) for how, path in files)
+    def lock(root_text):
+        with both_locks(root_text):
+            assert not any(free(root))
             now[0] = 100.0  # the deadline comes when the locks are taken
             yield
 
     def work(_begin):
-        with in_call(lock, str(tmp_path)):
+        with in_call(lock, str(root)):
             for_ever()
         return "never"
 
@@ -276,34 +295,11 @@ def test_the_locks_that_work_has_asked_for_are_free_when_it_is_given_up(tmp_path
         run_in_child(work, Deadline(50, lambda: now[0]), "the LUN was read", lock=lock)
 
     assert len(stuck) == 1 and still_there() == stuck
-    assert all(is_free(how, path) for how, path in files)
+    assert all(free(root))
     assert fairlock.readline() == b"free\n"
 
 
 # --- a call that is killed, which undoes nothing
-
-
-CLONE = "36001405b8f1d4c2a3e5f60718293a4b5"
-
-
-@contextmanager
-def all_locks(root):
-    """As a call holds them while it scans, and those of LVM."""
-    host = Host(str(root))
-    (root / "lvm").mkdir()
-    with ExitStack() as held:
-        held.enter_context(lun_lock(CLONE, host))
-        held.enter_context(hidden(CLONE, host=host))
-        held.enter_context(lvm_lock(host))
-        held.enter_context(lvm_locks(["VG_XenStorage-old"], str(root / "lvm")))
-        yield
-
-
-@contextmanager
-def both_locks(root):
-    """What work in a child asks for where nobody has taken it."""
-    with lvm_lock(Host(root)), lvm_locks(["VG_XenStorage-old"], root + "/lvm"):
-        yield
 
 
 @pytest.fixture
@@ -333,74 +329,52 @@ def kill_during():
     os.close(tell)
 
 
-@pytest.fixture
-def killed(tmp_path, fairlock, kill_during):
-    """The host of a call that was killed while a scan hung."""
-
+def test_the_locks_of_a_call_that_was_killed_are_free_whatever_hangs(root, fairlock, kill_during):
     def call(hang):
-        with all_locks(tmp_path):
+        with all_locks(root):
             run_parallel([hang], NO_DEADLINE, "an adapter had been scanned")
 
     kill_during(call)
-    return Host(str(tmp_path))
 
-
-def test_the_locks_of_a_call_that_was_killed_are_free_whatever_hangs(killed, tmp_path, fairlock):
-    assert fairlock.readline() == b"free\n"
-    files = [("lockf", LVM_LOCK), ("lockf", os.path.join(LUN_LOCKS, CLONE))]
-    files += [("flock", "lvm/V_VG_XenStorage-old")]
-    assert all(is_free(how, tmp_path / name) for how, name in files)
-    assert not is_switch_on(CLONE, killed)
-    with hidden(CLONE, host=killed):
+    assert fairlock.readline() == b"free\n" and all(free(root, ALL))
+    assert not is_switch_on(CLONE, Host(str(root)))
+    with hidden(CLONE, host=Host(str(root))):
         pass
 
 
 @pytest.mark.parametrize("has_all", [True, False])
 def test_a_write_that_hangs_when_its_call_is_killed_keeps_what_guards_the_lun_alone(
-    tmp_path, fairlock, kill_during, has_all
+    root, fairlock, kill_during, has_all
 ):
     """`has_all`: the call had the other locks, too, as after a scan; else the one that writes has taken them."""
-    host = Host(str(tmp_path))
 
     def write(begin, hang):
         begin()
         if has_all:
             return hang()
-        with in_call(both_locks, str(tmp_path)):
+        with in_call(both_locks, str(root)):
             return hang()
 
     def call(hang):
-        with ExitStack() as held:
-            if has_all:
-                held.enter_context(all_locks(tmp_path))
-            else:
-                (tmp_path / "lvm").mkdir()
-                held.enter_context(lun_lock(CLONE, host))
-                held.enter_context(hidden(CLONE, host=host))
+        with (all_locks if has_all else guarded)(root):
             run_in_child(lambda begin: write(begin, hang), NO_DEADLINE, "the LUN was read", lock=both_locks)
 
     kill_during(call)
 
     assert fairlock.readline() == b"free\n"
-    files = [("lockf", LVM_LOCK), ("flock", "lvm/V_VG_XenStorage-old")]
-    assert all(is_free(how, tmp_path / name) for how, name in files)
-    assert not is_free("lockf", tmp_path / LUN_LOCKS / CLONE)
-    switch = tmp_path / "run/relvmoiscsi/hide" / CLONE
-    assert not is_free("flock", switch)
+    switch = ("flock", "run/relvmoiscsi/hide/" + CLONE)
+    assert free(root, (*ALL, switch)) == [True, True, False, False]
 
 
-def test_locks_that_work_has_asked_for_are_free_when_it_is_done_with_them_and_their_files_gone(tmp_path, fairlock):
-    (tmp_path / "lvm").mkdir()
-
+def test_locks_that_work_has_asked_for_are_free_when_it_is_done_with_them_and_their_files_gone(root, fairlock):
     def work(begin):
         begin()
         for _ in range(2):  # an unfinished run is settled first
-            with in_call(both_locks, str(tmp_path)):
-                files = [("lockf", LVM_LOCK), ("flock", "lvm/V_VG_XenStorage-old")]
-                assert not any(is_free(how, tmp_path / name) for how, name in files)
-            assert is_free("lockf", tmp_path / LVM_LOCK)
-            assert not (tmp_path / "lvm/V_VG_XenStorage-old").exists()
-            shutil.rmtree(str((tmp_path / FAIRLOCK).parent), ignore_errors=True)  # its server serves one
+            with in_call(both_locks, str(root)):
+                assert not any(free(root))
+            assert is_free("lockf", root / LVM_LOCK)
+            assert not (root / "lvm" / ("V_" + VG)).exists()
+            shutil.rmtree(str((root / FAIRLOCK).parent), ignore_errors=True)  # its server serves one
         return "done"
 
     assert run_in_child(work, NO_DEADLINE, "the LUN was read", lock=both_locks) == "done"
@@ -412,27 +386,20 @@ def open_files(_begin=None):
     return "\n".join(os.readlink(path) for path in glob("/proc/self/fd/*") if os.path.islink(path))
 
 
-def test_work_that_only_reads_has_no_locks_and_work_that_writes_has_what_guards_the_lun(tmp_path, fairlock):
+def test_work_that_only_reads_has_no_locks_and_work_that_writes_has_what_guards_the_lun(root, fairlock):
     """Its lock and the switch that hides it: a write that hangs may come to pass when the call is gone."""
-    with all_locks(tmp_path):
+    with all_locks(root):
         writing = run_in_child(open_files, NO_DEADLINE, "it was done")
         reading = run_in_child(open_files, NO_DEADLINE, "it was done", only_reads=True)
         (beside,) = run_parallel([open_files], NO_DEADLINE, "it was done")
 
-    assert writing.count(str(tmp_path)) == 2
+    assert [text.count(str(root)) for text in (writing, reading, beside)] == [2, 0, 0]
     assert os.path.join(LUN_LOCKS, CLONE) in writing and "run/relvmoiscsi/switch-" in writing
-    assert (reading.count(str(tmp_path)), beside.count(str(tmp_path))) == (0, 0)
     assert writing.count("socket:") == reading.count("socket:"), "the Fairlock"
 
-
-def test_a_descriptor_of_a_lock_that_has_ended_is_closed_for_nobody(tmp_path, fairlock):
-    with all_locks(tmp_path):
-        pass
-    files = [os.open(str(tmp_path), os.O_RDONLY) for _ in range(20)]  # they have the same numbers
-
+    files = [os.open(str(root), os.O_RDONLY) for _ in range(20)]  # they have the numbers of locks that have ended
     (beside,) = run_parallel([open_files], NO_DEADLINE, "it was done")
-
-    assert beside.count(str(tmp_path)) == len(files)
+    assert beside.count(str(root)) == len(files), "closed for nobody"
     for descriptor in files:
         os.close(descriptor)
 
@@ -460,19 +427,21 @@ def test_what_has_written_nothing_ends_with_a_call_that_is_terminated(tmp_path, 
         os.kill(int(child.name), 0)
 
 
-def test_the_locks_of_work_that_writes_are_those_of_the_call_for_whoever_waits(tmp_path):
-    os.symlink("/proc", str(tmp_path / "proc"))
-    (tmp_path / "lvm").mkdir()
+def test_the_locks_of_work_that_writes_are_those_of_the_call_for_whoever_waits(root):
+    os.symlink("/proc", str(root / "proc"))
 
     def work(begin):
-        with in_call(both_locks, str(tmp_path)):
+        with in_call(both_locks, str(root)):
             begin()
-            with pytest.raises(Refused) as caught, lvm_lock(Host(str(tmp_path)), timeout=0):
+            with pytest.raises(Refused) as caught, lvm_lock(Host(str(root)), timeout=0):
                 pytest.fail("taken twice")
             return str(caught.value)
 
     said = run_in_child(work, NO_DEADLINE, "it was done", lock=both_locks)
     assert f"is held by process {os.getpid()} (" in said
+    with in_call(both_locks, str(root)):  # outside of a child they are taken where they are asked for
+        assert not is_free("lockf", root / LVM_LOCK)
+    assert is_free("lockf", root / LVM_LOCK)
 
 
 def test_a_lock_that_is_not_to_be_had_is_the_failure_of_the_work():
@@ -490,94 +459,58 @@ def test_a_lock_that_is_not_to_be_had_is_the_failure_of_the_work():
     assert caught.value.sm_key == "SRInUse"
 
 
-def test_outside_of_a_child_locks_are_taken_where_they_are_asked_for(tmp_path):
-    (tmp_path / "lvm").mkdir()
-    with in_call(both_locks, str(tmp_path)):
-        assert not is_free("lockf", tmp_path / LVM_LOCK)
-    assert is_free("lockf", tmp_path / LVM_LOCK)
-
-
 def test_what_has_begun_to_write_is_waited_for_by_a_call_that_is_terminated():
-    def work(begin):
-        begin()
-        terminate_parent()
-        return "written"
-
     with heeded():
-        assert run_in_child(work, NO_DEADLINE, "it was done") == "written"
+        written = run_in_child(lambda begin: begin() or terminate_parent() or "written", NO_DEADLINE, "it was done")
+    assert written == "written"
 
 
-def test_a_write_that_hangs_is_given_up_and_keeps_what_guards_the_lun_alone(tmp_path, fairlock, stuck, monkeypatch):
+def test_a_write_that_hangs_is_given_up_and_keeps_what_guards_the_lun_alone(root, fairlock, stuck, monkeypatch):
     """SM waited for a map that queues without paths, for as long as that had none."""
     monkeypatch.setattr(child_module, "BATCH_SECONDS", 0.05)
-    host, clock = Host(str(tmp_path)), Clock()
-    files = [("lockf", tmp_path / LVM_LOCK), ("flock", tmp_path / "lvm/V_VG_XenStorage-old")]
-    (tmp_path / "lvm").mkdir()
+    host, clock = Host(str(root)), Clock()
 
     def work(begin):
         begin()
-        with in_call(both_locks, str(tmp_path)):
+        with in_call(both_locks, str(root)):
             clock.now += 60  # the deadline is over, and the batch has its own limit
             begin()
             for_ever()
         return "never"
 
-    silent = pytest.raises(Refused, match="did not answer for 0.05 seconds.*" + MAYBE_BEGUN)
-    with silent, lun_lock(CLONE, host), hidden(CLONE, host=host):
+    with pytest.raises(Refused, match="did not answer for 0.05 seconds.*" + MAYBE_BEGUN), guarded(root):
         run_in_child(work, Deadline(50, clock), "the LUN was read", lock=both_locks)
 
-    assert all(is_free(how, path) for how, path in files)
-    assert fairlock.readline() == b"free\n"
-    assert is_switch_on(CLONE, host) and not is_free("lockf", tmp_path / LUN_LOCKS / CLONE)
+    assert fairlock.readline() == b"free\n" and free(root, ALL) == [True, True, False]
+    assert is_switch_on(CLONE, host)
     with pytest.raises(Refused, match="is held by"), lun_lock(CLONE, host, 0):
         pytest.fail("taken twice")
 
     os.kill(stuck[0], signal.SIGKILL)
     os.waitid(os.P_PID, stuck[0], os.WEXITED | os.WNOWAIT)
     assert not is_switch_on(CLONE, host)
-    with lun_lock(CLONE, host), hidden(CLONE, host=host):
+    with guarded(root):
         pass
-    assert not (tmp_path / LUN_LOCKS / CLONE).exists() and not (tmp_path / "run/relvmoiscsi/hide").exists()
+    assert not (root / LUN_LOCKS / CLONE).exists() and not (root / "run/relvmoiscsi/hide").exists()
 
 
 def test_a_signal_to_the_work_alone_does_not_end_it():
     """A service manager sends it to all; whether the work ends is for the call to say."""
-
-    def work(_begin):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return "done"
-
     with heeded():
-        assert run_in_child(work, NO_DEADLINE, "it was done") == "done"
-
-
-def test_a_flush_counts_as_a_write():
-    asked = []
-    device = AskingDevice(SparseDisk(4096), lambda: asked.append("flush"))
-
-    device.flush()
-    assert asked == ["flush"]
+        done = run_in_child(lambda _: os.kill(os.getpid(), signal.SIGTERM) or "done", NO_DEADLINE, "it was done")
+    assert done == "done"
 
 
 # --- several at the same time
 
 
 def test_what_works_give_beside_each_other_is_in_their_order():
-    def refuse():
-        raise Refused("It is refused.")
-
-    first, second, third = run_parallel([lambda: "one", refuse, lambda: "three"], NO_DEADLINE, "it was done")
+    works = [lambda: "one", lambda: raises(Refused("It is refused.")), lambda: "three"]
+    first, second, third = run_parallel(works, NO_DEADLINE, "it was done")
 
     assert (first, third) == ("one", "three")
     assert isinstance(second, RelvmoiscsiError) and "It is refused." in str(second)
-
-
-def test_one_that_hangs_is_given_up_and_the_others_are_done(monkeypatch):
-    deadline = Deadline(600, over_after(1, monkeypatch))
-    first, second = run_parallel([for_ever, lambda: "two"], deadline, "it was done")
-
-    assert isinstance(first, OutOfTime) and "over before it was done" in str(first)
-    assert second == "two"
+    assert run_parallel([], NO_DEADLINE, "it was done") == []
 
 
 def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck, monkeypatch):
@@ -593,13 +526,13 @@ def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck,
     assert still_there() == stuck
 
 
-def test_one_that_hangs_does_not_hold_up_those_that_begin_later(monkeypatch):
+def test_one_that_hangs_is_given_up_and_does_not_hold_up_those_that_begin_later(monkeypatch):
     monkeypatch.setattr(child_module, "_AT_ONCE", 2)
 
     deadline = Deadline(600, over_after(3, monkeypatch))
     first, *others = run_parallel([for_ever, str, str, str], deadline, "it was done")
 
-    assert isinstance(first, OutOfTime)
+    assert isinstance(first, OutOfTime) and "over before it was done" in str(first)
     assert others == [""] * 3
 
 
@@ -636,10 +569,6 @@ def test_a_bug_in_one_leaves_no_other_behind():
     os.close(hear)
 
 
-def test_none_at_all():
-    assert run_parallel([], NO_DEADLINE, "it was done") == []
-
-
 def test_of_very_many_all_are_done(monkeypatch):
     """With as few descriptors as those that are begun at once take. A fork of this process is dear, so few are many."""
     monkeypatch.setattr(child_module, "_AT_ONCE", 8)
@@ -650,3 +579,44 @@ def test_of_very_many_all_are_done(monkeypatch):
         assert run_parallel([str] * 40, NO_DEADLINE, "it was done") == [""] * 40
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# --- the descriptors of locks in a child
+
+
+def is_open(descriptor):
+    return os.path.exists(f"/proc/self/fd/{descriptor}")
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Two descriptors that are open; nothing is noted."""
+    monkeypatch.setattr(inherited_lock_fds, "_noted", {})
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
+    yield files
+    for descriptor in filter(is_open, files):
+        os.close(descriptor)
+
+
+def test_what_is_noted_is_closed_once_but_what_guards_a_lun_may_stay(two):
+    with inherited_lock_fds.noted(two[0], guards_lun=True), inherited_lock_fds.noted(two[1]):
+        inherited_lock_fds.close_all_but_lun()
+        assert list(map(is_open, two)) == [True, False]
+        inherited_lock_fds.close_all()
+        assert list(map(is_open, two)) == [False, False]
+
+        again = os.open(os.devnull, os.O_RDONLY)
+        assert again == two[0], "the number is somebody else's now"
+        inherited_lock_fds.close_all()
+        assert is_open(again)
+
+
+def test_what_was_forgotten_is_not_closed_nor_what_was_never_noted(two):
+    inherited_lock_fds.note(two[0])
+    inherited_lock_fds.forget(two[0])
+    with pytest.raises(KeyError), inherited_lock_fds.noted(two[0]):
+        raise KeyError
+
+    inherited_lock_fds.close_all()
+
+    assert list(map(is_open, two)) == [True, True]

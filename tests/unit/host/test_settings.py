@@ -46,14 +46,12 @@ def test_one_that_cannot_be_meant_is_logged_and_the_default_counts(config, caplo
     assert "deadline" in caplog.text
 
 
-def test_a_file_that_cannot_be_read_stops_no_call(tmp_path, caplog):
+def test_a_file_that_cannot_be_read_stops_no_call_and_no_file_is_the_usual_case(tmp_path, caplog):
+    assert deadline_seconds(str(tmp_path / "none")) == DEFAULT_SECONDS
+    assert one_vdi(None, str(tmp_path / "none")) is None, "every VDI is kept"
+    assert caplog.text == ""
     assert deadline_seconds(str(tmp_path)) == DEFAULT_SECONDS
     assert "cannot be read" in caplog.text
-
-
-def test_no_file_is_the_usual_case(tmp_path, caplog):
-    assert deadline_seconds(str(tmp_path / "none")) == DEFAULT_SECONDS
-    assert caplog.text == ""
 
 
 def test_the_settings_of_the_driver_are_no_direct_luns():
@@ -85,6 +83,8 @@ NOTE = "One VDI is wanted by `vdis = one` in section [driver] of {}; the call do
         ("[driver]\ncopy = plenty\n", None, None),
         ("[other]\nvdis = one\n", None, None),
         ("#[driver]\n#vdis = one\n", None, None),
+        ("[Other]\nVdis = one\n[driver]\nvdisk = one\n", None, None),
+        ("[driver]\nvdis = two\n", "all", None),  # not in the way of a call that says it
     ],
 )
 def test_whether_one_vdi_is_wanted_and_how_much_may_be_copied(config, text, asked, found):
@@ -119,14 +119,6 @@ def test_a_line_that_would_pass_for_one_that_is_not_there_is_refused(config, tex
     assert repr(line) in changed.value.message
 
 
-def test_other_sections_and_settings_are_no_matter(config):
-    assert one_vdi(None, config("[Other]\nVdis = one\n[driver]\nvdisk = one\n")) is None
-
-
-def test_without_a_file_every_vdi_is_kept(tmp_path):
-    assert one_vdi(None, str(tmp_path / "none")) is None
-
-
 @pytest.mark.parametrize(
     "line, sentence",
     [
@@ -146,10 +138,6 @@ def test_one_that_does_not_read_is_refused_before_anything_is_written(config, li
 
     assert sentence.format(path) in caught.value.message
     assert caught.value.disk_state == "Nothing was written."
-
-
-def test_a_setting_of_the_host_that_does_not_read_is_not_in_the_way_of_a_call_that_says_it(config):
-    assert one_vdi("all", config("[driver]\nvdis = two\n")) is None
 
 
 def test_all_that_is_in_force():

@@ -26,28 +26,18 @@ def hide(log, secret):
     log.handlers[0].hide(secret)
 
 
-def test_a_line_as_sm_writes_it(log, smlog):
-    log.info("the LUN %s is %s", "3600", "sdc")
-
-    assert smlog == [(syslog.LOG_INFO, HEAD + "the LUN 3600 is sdc")]
-
-
-def test_it_is_the_log_of_sm(monkeypatch):
-    opened = []
-    monkeypatch.setattr(syslog, "openlog", lambda *arguments: opened.append(arguments))
-
-    SmLogHandler()
-
-    assert opened == [("SM", 0, syslog.LOG_LOCAL2)]
-
-
-def test_priorities(log, smlog):
+def test_it_is_the_log_of_sm_with_its_priorities_and_lines(log, smlog, monkeypatch):
     log.debug("nobody reads this")
-    log.info("a")
+    log.info("the LUN %s is %s", "3600", "sdc")
     log.warning("b")
     log.error("c")
 
-    assert [priority for priority, _ in smlog] == [syslog.LOG_INFO, syslog.LOG_WARNING, syslog.LOG_ERR]
+    lines = [(syslog.LOG_INFO, "the LUN 3600 is sdc"), (syslog.LOG_WARNING, "b"), (syslog.LOG_ERR, "c")]
+    assert smlog == [(priority, HEAD + text) for priority, text in lines]
+    opened = []
+    monkeypatch.setattr(syslog, "openlog", lambda *arguments: opened.append(arguments))
+    SmLogHandler()
+    assert opened == [("SM", 0, syslog.LOG_LOCAL2)]
 
 
 @pytest.mark.parametrize(
@@ -91,18 +81,14 @@ def test_a_secret_is_masked_however_it_is_printed(log, smlog, secret):
     assert smlog[1][1] == HEAD + MASK + MASK
 
 
-def test_a_secret_within_another_does_not_uncover_it(log, smlog):
-    hide(log, "abc")
-    hide(log, "xxabcyy")
-    hide(log, "")
+def test_a_secret_within_another_does_not_uncover_it_nor_does_an_empty_one_mask_all(log, smlog):
+    for secret in ("abc", "xxabcyy", ""):
+        hide(log, secret)
 
     log.info("xxabcyy abc")
 
     assert smlog[0][1] == HEAD + MASK + " " + MASK
-
-
-def test_secrets_given_at_the_start(smlog):
-    assert SmLogHandler(["abc", ""]).masked("abc and d") == MASK + " and d"
+    assert SmLogHandler(["abc", ""]).masked("abc and d") == MASK + " and d", "given at the start"
 
 
 def test_a_log_that_fails_is_silent(log, monkeypatch, capsys):

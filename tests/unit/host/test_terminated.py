@@ -16,13 +16,16 @@ def terminate():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_it_comes_through_all_that_handles_failures_and_once_only():
+def test_it_comes_where_there_is_a_wait_through_all_that_handles_failures_and_once_only():
     said = []
 
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), heeded():
+        assert signal.getsignal(signal.SIGTERM) != before
         try:
-            with waiting():
-                terminate()
+            terminate()
+            said.append("between no two steps")
+            pause(60)
         except OSError:
             said.append("a failure")
         finally:
@@ -30,26 +33,7 @@ def test_it_comes_through_all_that_handles_failures_and_once_only():
                 terminate()
             said.append("taken back")
 
-    assert said == ["taken back"]
-
-
-def test_it_comes_between_no_two_steps_but_where_there_is_a_wait():
-    said = []
-
-    with pytest.raises(Terminated), heeded():
-        terminate()
-        said.append("made")
-        pause(60)
-
-    assert said == ["made"]
-
-
-def test_what_was_there_before_is_there_again():
-    before = signal.getsignal(signal.SIGTERM)
-
-    with heeded():
-        assert signal.getsignal(signal.SIGTERM) != before
-
+    assert said == ["between no two steps", "taken back"]
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -91,34 +75,25 @@ def test_it_is_nothing_new_in_a_later_block():
         pause(0)
 
 
-def test_a_thread_that_gets_no_signals_changes_nothing():
-    found = []
+def test_a_thread_that_gets_no_signals_changes_nothing_and_its_wait_is_not_that_of_the_call():
+    begun, over, found = threading.Event(), threading.Event(), []
+    before = signal.getsignal(signal.SIGTERM)
 
     def work():
         with heeded():
             found.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [signal.getsignal(signal.SIGTERM)]
-
-
-def test_it_comes_while_this_thread_waits_and_not_while_another_does():
-    begun, over = threading.Event(), threading.Event()
-
-    def work():
         with waiting():
             begun.set()
             over.wait()
 
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
     with heeded():
-        thread = threading.Thread(target=work)
-        thread.start()
-        begun.wait()
         terminate()
         over.set()
         thread.join()
+    assert found == [before]
 
 
 # --- the end of a program
@@ -133,27 +108,14 @@ def test_what_was_said_is_out_before_the_end(monkeypatch):
     out, told = io.BytesIO(), []
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="ascii"))
     sys.stdout.write("done")
-
     leave(3, end=lambda status: told.append((status, out.getvalue())))
 
-    assert told == [(3, b"done")]
-
-
-def test_without_streams_it_ends_as_well(monkeypatch):
-    told = []
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, None)
     leave(0, end=told.append)
+    assert told == [(3, b"done"), 0]
 
-    assert told == [0]
-
-
-def test_what_cannot_be_written_is_left_to_python(monkeypatch):
-    told = []
     monkeypatch.setattr(sys, "stdout", Full())
-
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as ended:  # left to Python
         leave(4, end=told.append)
-
-    assert (ended.value.code, told) == (4, [])
+    assert (ended.value.code, len(told)) == (4, 2)

@@ -2,7 +2,9 @@
 """What the package tells an administrator: the manual page and the commented configuration say what is the case."""
 
 import argparse
+import ast
 import configparser
+import importlib
 import re
 
 import pytest
@@ -55,13 +57,14 @@ def test_the_manual_page_has_every_command_and_every_option_of_it(name, parser):
         assert "".join(action.help.split()).replace("`", "") in "".join(plain(told).split()) or action.dest in COMMON
 
 
-def test_the_manual_page_has_every_exit_status():
+def test_the_manual_page_has_every_exit_status_and_every_udev_rule():
     families = [errors.RelvmoiscsiError] + errors.RelvmoiscsiError.__subclasses__()
     statuses = {family.exit_status for family in families} | {cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED, 0}
-
     told = re.findall(r"^\.TP\n(\d+)$", plain(section("EXIT STATUS")), re.MULTILINE)
 
     assert [int(status) for status in told] == sorted(statuses)
+    files = plain(section("FILES"))
+    assert [path.name for path in (TOP / "udev").glob("*.rules") if path.name not in files] == []
 
 
 def test_the_manual_page_has_the_parts_of_one():
@@ -74,23 +77,33 @@ def test_the_manual_page_has_the_parts_of_one():
     assert re.search(r"^relvmoiscsi \\- .+$", section("NAME"), re.MULTILINE)
 
 
-def test_the_manual_page_has_every_udev_rule():
-    told = plain(section("FILES"))
+def test_the_configuration_as_shipped_sets_nothing_and_is_an_example_once_its_marks_are_gone():
+    shipped, example = configparser.ConfigParser(), configparser.ConfigParser()
+    shipped.read_string(CONF)
+    example.read_string("\n".join(line[1:] for line in CONF.split("\n") if re.match("#[^ ]", line)))
 
-    assert {path.name for path in (TOP / "udev").glob("*.rules") if path.name not in told} == set()
-
-
-def test_the_configuration_as_shipped_sets_nothing():
-    parser = configparser.ConfigParser()
-    parser.read_string(CONF)
-
-    assert parser.sections() == []
+    assert shipped.sections() == []
+    assert example.sections() == ["driver", "direct"]
+    assert example.getfloat("driver", "deadline") == DEFAULT_SECONDS
+    assert [re.fullmatch("3[0-9a-f]{32}", scsi_id) is not None for _, scsi_id in example.items("direct")] == [True]
 
 
-def test_the_example_in_the_configuration_is_one_once_its_marks_are_gone():
-    parser = configparser.ConfigParser()
-    parser.read_string("\n".join(line[1:] for line in CONF.split("\n") if re.match("#[^ ]", line)))
+# --- what the scripts outside the package import from it: no other test of a unit runs them all
 
-    assert parser.sections() == ["driver", "direct"]
-    assert parser.getfloat("driver", "deadline") == DEFAULT_SECONDS
-    assert [re.fullmatch("3[0-9a-f]{32}", scsi_id) is not None for _, scsi_id in parser.items("direct")] == [True]
+SCRIPTS = ("supp-pack/relvmoiscsi", "supp-pack/sm-whitelist", "drivers/ReLVMoISCSISR", "drivers/ReLVMoHBASR")
+
+
+def imported(script):
+    """(module, name) of each import from the package, at any depth."""
+    for node in ast.walk(ast.parse((TOP / script).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("relvmoiscsi"):
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "drivers/plugins/relvmoiscsi"])
+def test_what_a_script_imports_is_there(script):
+    found = list(imported(script))
+
+    assert found
+    for module, name in found:
+        assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")

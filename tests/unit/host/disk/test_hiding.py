@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.scripted_events import waiting_with
-from kit.udev_world import LUN, OTHER, UdevWorld
+from kit.udev_world import LUN, OTHER, UdevWorld, waiting_with
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host import flock
@@ -33,72 +32,87 @@ from relvmoiscsi.host.disk.hiding import (
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.terminated import Terminated, heeded, pause
 
+OF_LUN = [LUN, "mpath-" + LUN]
+IS_HIDDEN = "E:RELVMOISCSI_HIDDEN=all"
+OLD = hiding.COUNTS_MINUTES * 60 + 1  #: seconds
+
+
+class World(UdevWorld):
+    """A host with switches."""
+
+    def switch(self, name):
+        return Path(self.run_dir) / "hide" / name
+
+    def hides(self):
+        directory = self.switch("")
+        return sorted(path.name for path in directory.iterdir()) if directory.exists() else None
+
+    def is_free(self, name):
+        """What the rules ask: may one have a shared lock, or does the owner live?"""
+        with self.switch(name).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    def has_disk_behind(self, adapter, name, number, scsi_id, *lines):
+        """A disk as udev knows it."""
+        self.has_disk(name, number, scsi_id)
+        (self.root / f"sys/bus/scsi/devices/{adapter}:0:0:7/block" / name).mkdir(parents=True)
+        self.udev_knows(number, "I:186177866", *lines)
+
+    def killed(self, name, age_seconds=0, *ids):
+        """A call that was killed has made this switch so long ago, without these LUNs."""
+        path = self.switch(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("4711\n" + "".join(f"id={one}\n" for one in ids))
+        os.utime(str(path), (time.time() - age_seconds,) * 2)
+
+    def udev_forgets(self, number, unreadable=False):
+        path = self.root / "run/udev/data" / ("b" + number)
+        path.unlink()
+        if unreadable:
+            path.mkdir()
+
+    def events(self, *names):
+        return [self.event_of(name) for name in names]
+
 
 @pytest.fixture
 def world(tmp_path):
-    return UdevWorld(tmp_path)
+    return World(tmp_path)
 
 
 # --- the switch
 
 
-def test_a_lun_is_hidden_for_as_long_as_the_block_runs(world):
-    with hidden(LUN, host=world.host):
-        assert world.hides() == [LUN, "mpath-" + LUN]
-        switch = Path(world.run_dir) / "hide" / LUN
-        assert switch.read_text() == f"{os.getpid()}\n"
-        assert not can_be_locked(switch)
-        assert os.path.samefile(str(switch), str(switch.with_name("mpath-" + LUN)))
+def test_a_lun_is_hidden_by_one_process_for_as_long_as_the_block_runs_also_when_it_fails(world):
+    with pytest.raises(NotFound), hidden(LUN, host=world.host):
+        assert world.hides() == OF_LUN and world.switch(LUN).read_text() == f"{os.getpid()}\n"
+        assert os.path.samefile(*(str(world.switch(name)) for name in OF_LUN))
+        with hidden(OTHER, host=world.host):
+            assert world.hides() == sorted([*OF_LUN, OTHER, "mpath-" + OTHER])
+        before = world.switch(LUN).stat().st_ino
+        with pytest.raises(Refused, match=f"^LUN {LUN} is being worked on by "), hidden(LUN, host=world.host):
+            pytest.fail("it was hidden twice")
+        assert world.switch(LUN).stat().st_ino == before and not world.is_free(LUN)
+        raise NotFound("no such LUN")
 
     assert world.hides() is None
     assert os.listdir(world.run_dir) == []
 
 
-def can_be_locked(path):
-    """What the rules ask: may one have a shared lock, or does the owner live?"""
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-
-def test_the_switch_goes_also_when_the_block_fails(world):
-    with pytest.raises(NotFound), hidden(LUN, host=world.host):
-        raise NotFound("no such LUN")
-
-    assert world.hides() is None
-
-
-def test_two_luns_are_hidden_independently(world):
-    with hidden(LUN, host=world.host):
-        with hidden(OTHER, host=world.host):
-            assert world.hides() == sorted([LUN, OTHER, "mpath-" + LUN, "mpath-" + OTHER])
-        assert world.hides() == [LUN, "mpath-" + LUN]
-
-
-def test_a_lun_is_hidden_by_one_process_only_and_the_other_is_told_by_which(world):
-    with hidden(LUN, host=world.host):
-        before = inode_of_switch(world)
-        by_another = pytest.raises(Refused, match=f"^LUN {LUN} is being worked on by ")
-        with by_another, hidden(LUN, host=world.host):
-            pytest.fail("it was hidden twice")
-        assert inode_of_switch(world) == before and not can_be_locked(Path(world.run_dir) / "hide" / LUN)
-
-
-def inode_of_switch(world):
-    return os.stat(os.path.join(world.run_dir, "hide", LUN)).st_ino
-
-
-def test_what_a_killed_process_left_over_is_replaced_and_cleared(world):
-    for name in (LUN, "mpath-" + LUN, OTHER):
-        world.put("run/relvmoiscsi/hide/" + name, "4711\n")
+def test_what_a_killed_process_left_over_is_replaced_and_cleared_and_what_another_holds_stays(world):
+    for name in (*OF_LUN, OTHER):
+        world.killed(name)
 
     with hidden(LUN, host=world.host):
-        assert world.hides() == [LUN, "mpath-" + LUN]
-        assert not can_be_locked(Path(world.run_dir) / "hide" / LUN)
-    assert world.hides() is None
+        assert world.hides() == OF_LUN and not world.is_free(LUN)
+        held = world.switch("3other").open("w")
+        fcntl.flock(held, fcntl.LOCK_EX)
+    assert world.hides() == ["3other"]
+    held.close()
 
 
 def test_a_switch_that_somebody_removed_is_no_failure_of_the_run(world, caplog):
@@ -108,49 +122,15 @@ def test_a_switch_that_somebody_removed_is_no_failure_of_the_run(world, caplog):
     assert "could not be removed" in caplog.text
 
 
-def test_a_file_that_is_not_ours_stays_and_so_does_the_directory(world):
-    with hidden(LUN, host=world.host):
-        held = (Path(world.run_dir) / "hide" / "3other").open("w")
-        fcntl.flock(held, fcntl.LOCK_EX)
-
-    assert world.hides() == ["3other"]
-    held.close()
+RULES_FILE = "lib/udev/rules.d/57-relvmoiscsi.rules"
 
 
-def test_a_directory_that_cannot_be_made_is_a_refusal(world):
-    world.put("run/relvmoiscsi", "a file")
-
-    refused = pytest.raises(Refused, match="cannot be hidden from event handlers: .*: File exists. Look at what is in")
-    with refused, hidden(LUN, host=world.host):
-        pytest.fail("it was hidden")
-
-
-def test_without_the_rules_nothing_could_be_hidden(world):
-    os.unlink(str(world.root / "lib/udev/rules.d/57-relvmoiscsi.rules"))
-
-    refused = pytest.raises(Refused, match="no 57-relvmoiscsi.rules in .*Nothing was written")
-    with refused, hidden(LUN, host=world.host):
-        pytest.fail("it was hidden")
-    assert not os.path.exists(world.run_dir)
-
-
-def test_rules_that_are_switched_off_hide_nothing(world):
+def is_switched_off(world, _patch):
     (world.root / "etc/udev/rules.d").mkdir(parents=True)
     os.symlink(os.devnull, str(world.root / "etc/udev/rules.d/57-relvmoiscsi.rules"))
 
-    with pytest.raises(Refused, match="57-relvmoiscsi.rules is empty"), hidden(LUN, host=world.host):
-        pytest.fail("it was hidden")
 
-
-def test_without_udev_the_rules_are_not_missed(world):
-    os.unlink(str(world.root / "lib/udev/rules.d/57-relvmoiscsi.rules"))
-    os.unlink(str(world.root / "run/udev/control"))
-
-    with hidden(LUN, host=world.host):
-        assert os.path.exists(os.path.join(world.run_dir, "hide", LUN))
-
-
-def test_a_switch_that_could_be_made_in_part_only_counts_for_nothing(world, monkeypatch):
+def has_no_room(_world, patch):
     rename = os.rename
 
     def no_room(source, target):
@@ -158,38 +138,63 @@ def test_a_switch_that_could_be_made_in_part_only_counts_for_nothing(world, monk
             raise OSError(errno.ENOSPC, "No space left on device")
         rename(source, target)
 
-    monkeypatch.setattr(os, "rename", no_room)
-    with pytest.raises(Refused, match="No space left on device"), hidden(LUN, host=world.host):
-        pytest.fail("it was hidden")
-
-    assert world.hides() is None
+    patch.setattr(os, "rename", no_room)
 
 
-def test_processes_change_the_switches_one_after_the_other(world, monkeypatch):
-    monkeypatch.setattr(hiding, "LOCK_SECONDS", 0.01)
+def is_being_changed(world, patch):
+    patch.setattr(hiding, "LOCK_SECONDS", 0.01)
     os.makedirs(world.run_dir)
-    descriptor = os.open(world.run_dir, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    fcntl.flock(os.open(world.run_dir, os.O_RDONLY), fcntl.LOCK_EX)
 
-    with pytest.raises(Refused, match="was not free within 0.01 seconds"), hidden(LUN, host=world.host):
+
+@pytest.mark.parametrize(
+    "happens, words",
+    [
+        (
+            lambda world, _: world.put("run/relvmoiscsi", "a"),
+            "from event handlers: .*: File exists. Look at what is in",
+        ),
+        (lambda world, _: (world.root / RULES_FILE).unlink(), "no 57-relvmoiscsi.rules in .*Nothing was written"),
+        (is_switched_off, "57-relvmoiscsi.rules is empty"),
+        (has_no_room, "No space left on device"),
+        (is_being_changed, "was not free within 0.01 seconds"),
+    ],
+)
+def test_what_cannot_be_hidden_is_refused(world, monkeypatch, happens, words):
+    happens(world, monkeypatch)
+
+    with pytest.raises(Refused, match=words), hidden(LUN, host=world.host):
         pytest.fail("it was hidden")
-    os.close(descriptor)
+    assert world.hides() is None
+    if "rules" in words:
+        behind = pytest.raises(Refused, match="LUN behind host1 cannot")
+        with behind, hidden_adapters(["host1"], [], world.host):
+            pytest.fail("it was hidden")
+        assert not os.path.exists(world.run_dir)
+
+
+def test_without_udev_the_rules_are_not_missed_and_no_disk_has_an_event(world):
+    world.has_disk_behind(1, "sda", "8:0", OTHER)
+    world.udev_forgets("8:0")
+    (world.root / RULES_FILE).unlink()
+    (world.root / "run/udev/control").unlink()
+
+    with hidden_adapters(["host1"], [], world.host), hidden(OTHER, host=world.host):
+        assert world.switch(OTHER).exists()
+    assert world.event_of("sda") == ""
 
 
 def test_a_lun_is_shown_when_udev_has_made_its_link_and_hides_no_disk_of_it(world):
     host = world.host._replace(wait_for=waiting_with())
     assert wait_until_shown(LUN, 0, host), "it has no disk"
     world.has_disk("sda", "8:0")
-    world.udev_knows("8:0", "E:RELVMOISCSI_HIDDEN=all")
-    steps = [
-        lambda: world.put("dev/disk/by-id/scsi-" + LUN),
-        lambda: world.udev_knows("8:0", "I:186177866"),
-    ]
+    world.udev_knows("8:0", IS_HIDDEN)
 
     assert not wait_until_shown(LUN, 0, host)
-    steps[0]()
+    world.put("dev/disk/by-id/scsi-" + LUN)
     assert not wait_until_shown(LUN, 0, host), "one disk is hidden"
-    assert wait_until_shown(LUN, 60, world.host._replace(wait_for=waiting_with(steps[1])))
+    shown = waiting_with(lambda: world.udev_knows("8:0", "I:186177866"))
+    assert wait_until_shown(LUN, 60, world.host._replace(wait_for=shown))
 
 
 # --- the switch of an adapter
@@ -205,101 +210,53 @@ def test_a_switch_goes_although_the_call_is_told_to_end_meanwhile(world, monkeyp
     assert world.hides() is None
 
 
-def test_a_line_that_there_is_no_room_for_is_none(world, monkeypatch, caplog):
-    world.has_disk("sda", "8:0")
-    killed(world, "scan-host1")
-    path = Path(world.run_dir) / "hide/scan-host1"
-    write = os.write
-    with monkeypatch.context() as patch, hidden(LUN, host=world.host):
-        world.udev_knows("8:0", "I:186177866", "E:RELVMOISCSI_HIDDEN=all")
-        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:9]))
-
-    assert "No space left on device. Make room there." in caplog.text
-    assert path.read_text() == "4711\n"
-
-
-def has_disk_behind(world, adapter, name, number, scsi_id, *lines):
-    """A disk as udev knows it."""
-    world.has_disk(name, number, scsi_id)
-    (world.root / f"sys/bus/scsi/devices/{adapter}:0:0:7/block" / name).mkdir(parents=True)
-    world.udev_knows(number, "I:186177866", *lines)
-
-
 def test_adapters_are_hidden_for_as_long_as_the_block_runs_but_what_is_known(world):
     with hidden_adapters(["host1", "host13"], [LUN, "1LIO-ORG FILEIO"], world.host):
-        names = world.hides()
-        assert [name.rpartition("-")[2] for name in names] == ["host1", "host13"]
-        for name in names:
-            path = Path(world.run_dir) / "hide" / name
-            assert not can_be_locked(path)
-            assert path.read_text().splitlines() == [str(os.getpid()), "id=" + LUN, "id=1LIO-ORG_FILEIO"]
+        assert world.hides() == ["scan-host1", "scan-host13"]
+        for name in world.hides():
+            lines = world.switch(name).read_text().splitlines()
+            assert lines == [str(os.getpid()), "id=" + LUN, "id=1LIO-ORG_FILEIO"] and not world.is_free(name)
 
     assert world.hides() is None
 
 
-def test_disks_behind_an_adapter_that_are_hidden_still_are_shown_again(world):
-    """Unless a call is at the LUN; "all" is what came hidden, "lvm" what was there before."""
-    for adapter, name, number, mark in (
-        (1, "sda", "8:0", "all"),
-        (13, "sdb", "8:16", "all"),
-        (2, "sdc", "8:32", "lvm"),
+def test_disks_behind_an_adapter_that_are_hidden_still_or_that_udev_is_at_are_shown_again(world, caplog):
+    """Unless a call is at the LUN; "all" is what came hidden, "lvm" what was there before.
+
+    Of a disk that udev is at it may have asked for the switch already: its database would say hidden from then on.
+    """
+    world.has_disk_behind(1, "sda", "8:0", OTHER, IS_HIDDEN)
+    world.has_disk_behind(13, "sdb", "8:16", OTHER, IS_HIDDEN)
+    world.has_disk_behind(2, "sdc", "8:32", OTHER, "E:RELVMOISCSI_HIDDEN=lvm")
+    world.has_disk_behind(3, "sdd", "8:48", LUN, IS_HIDDEN)
+    for adapter, name, number, scsi_id in (
+        (1, "sde", "8:64", OTHER),
+        (2, "sdf", "8:80", LUN),
+        (4, "sdg", "8:96", OTHER),
     ):
-        has_disk_behind(world, adapter, name, number, OTHER, "E:RELVMOISCSI_HIDDEN=" + mark)
-    has_disk_behind(world, 3, "sdd", "8:48", LUN, "E:RELVMOISCSI_HIDDEN=all")
+        world.has_disk_behind(adapter, name, number, scsi_id)
+        world.udev_forgets(number)
+    world.has_disk_behind(1, "sdh", "8:112", OTHER)
+    world.udev_forgets("8:112", unreadable=True)
     with hidden(LUN, host=world.host):
         with hidden_adapters(["host1", "host2", "host3"], [], world.host):
             assert [is_stale_hidden(name, world.host) for name in ("sda", "sdc", "sdd")] == [True, False, False]
-        assert [world.event_of(name) for name in ("sda", "sdb", "sdc", "sdd")] == ["add", "", "", ""]
-
-
-def test_a_disk_behind_an_adapter_that_udev_does_not_tell_of_is_only_logged(world, caplog):
-    has_disk_behind(world, 1, "sda", "8:0", OTHER, "E:RELVMOISCSI_HIDDEN=all")
-    with hidden_adapters(["host1"], [], world.host):
-        (world.root / "run/udev/data/b8:0").unlink()
-        (world.root / "run/udev/data/b8:0").mkdir()
-
-    assert "was not asked to look at sda again" in caplog.text
-
-
-def test_a_disk_that_udev_is_at_when_the_switch_goes_has_another_event(world):
-    """It may have asked for the switch already: its database would say hidden from then on, for everybody."""
-    for adapter, name, number, scsi_id in (
-        (1, "sda", "8:0", OTHER),
-        (2, "sdb", "8:16", LUN),
-        (4, "sdc", "8:32", OTHER),
-    ):
-        has_disk_behind(world, adapter, name, number, scsi_id)
-    for number in ("8:0", "8:16", "8:32"):
-        (world.root / "run/udev/data" / ("b" + number)).unlink()
-    with hidden(LUN, host=world.host):
-        with hidden_adapters(["host1", "host2"], [], world.host):
-            pass
-        assert [world.event_of(name) for name in ("sda", "sdb", "sdc")] == ["add", "", ""]
-    assert world.event_of("sdb") == "add"
-
-
-def test_where_udev_does_not_run_no_disk_has_an_event(world):
-    has_disk_behind(world, 1, "sda", "8:0", OTHER)
-    (world.root / "run/udev/data/b8:0").unlink()
-    (world.root / "run/udev/control").unlink()
-    with hidden_adapters(["host1"], [], world.host), hidden(OTHER, host=world.host):
-        pass
-
-    assert world.event_of("sda") == ""
+        assert world.events("sda", "sdb", "sdc", "sdd", "sde", "sdf", "sdg") == ["add", "", "", "", "add", "", ""]
+    assert world.event_of("sdf") == "add"
+    assert "was not asked to look at sdh again" in caplog.text
 
 
 def test_partitions_that_were_hidden_with_their_disk_are_shown_with_it(world):
-    has_disk_behind(world, 1, "sda", "8:0", OTHER, "E:RELVMOISCSI_HIDDEN=all")
-    for part, number in (("sda1", "8:1"), ("sda2", "8:2"), ("sda3", "8:3")):
-        world.put(f"sys/block/sda/{part}/partition", part[-1] + "\n")
-        world.put(f"sys/block/sda/{part}/dev", number + "\n")
-        world.put(f"sys/block/sda/{part}/uevent")
-    world.udev_knows("8:1", "I:186177867", "E:RELVMOISCSI_HIDDEN=all")
+    world.has_disk_behind(1, "sda", "8:0", OTHER, IS_HIDDEN)
+    for part in "123":
+        for name, text in (("partition", part), ("dev", "8:" + part), ("uevent", "")):
+            world.put(f"sys/block/sda/sda{part}/{name}", text + "\n" if text else "")
+    world.udev_knows("8:1", "I:186177867", IS_HIDDEN)
     world.udev_knows("8:2", "I:186177867")
     with hidden_adapters(["host1"], [], world.host):
         pass
 
-    assert [world.event_of(name) for name in ("sda", "sda/sda1", "sda/sda2", "sda/sda3")] == ["add", "add", "", "add"]
+    assert world.events("sda", "sda/sda1", "sda/sda2", "sda/sda3") == ["add", "add", "", "add"]
 
 
 @pytest.mark.processes
@@ -307,112 +264,34 @@ def test_a_write_that_hangs_hides_its_lun_and_not_whatever_comes_behind_the_adap
     """The call was killed: its own copies of the locks are gone."""
 
     def writes_on(_begin):
-        return " ".join(sorted(name for name in world.hides() if keeps(name)))
+        return " ".join(name for name in world.hides() if keeps(world.switch(name).stat()))
 
-    def keeps(name):
-        switch = os.stat(os.path.join(world.run_dir, "hide", name))
+    def keeps(switch):
         descriptors = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
         return any(os.path.samestat(os.stat(path), switch) for path in descriptors if os.path.exists(path))
 
     with hidden(LUN, host=world.host), hidden_adapters(["host1"], [], world.host):
-        assert run_in_child(writes_on, NO_DEADLINE, "it was written") == f"{LUN} mpath-{LUN}"
-
-
-def test_without_the_rules_no_adapter_is_hidden(world):
-    os.unlink(str(world.root / "lib/udev/rules.d/57-relvmoiscsi.rules"))
-
-    with pytest.raises(Refused, match="LUN behind host1 cannot"), hidden_adapters(["host1"], [], world.host):
-        pytest.fail("it was hidden")
+        assert run_in_child(writes_on, NO_DEADLINE, "it was written") == " ".join(OF_LUN)
 
 
 def test_the_luns_of_a_host_are_those_of_its_disks_and_maps_but_what_a_killed_scan_has_brought(world):
-    third = OTHER[:-1] + "2"
     world.has_disk("sda", "8:0")
-    has_disk_behind(world, 1, "sdb", "8:16", third, "E:RELVMOISCSI_HIDDEN=all")
+    world.has_disk_behind(1, "sdb", "8:16", OTHER[:-1] + "2", IS_HIDDEN)
     world.has_map("dm-0", "254:0", scsi_id=OTHER)  # all its paths are down
 
     assert ids_here(world.host) == [LUN, OTHER]
 
 
-@pytest.mark.processes
-@pytest.mark.skipif(not shutil.which("flock"), reason="there is no flock(1)")
-def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_adapter(world):
-    def is_left_alone(scsi_id=OTHER):
-        return program_succeeds(world, "scan-", adapter="host1", scsi_id=scsi_id)
-
-    assert is_left_alone()
-    for other in ("host", "host13", "host2"):
-        with hidden_adapters([other], [], world.host):
-            assert is_left_alone(), other
-    killed(world, "scan-host1", OLD)
-    assert is_left_alone()
-    with hidden_adapters(["host3", "host1"], [LUN, "36001405"], world.host):
-        assert not is_left_alone()
-        assert not is_left_alone(scsi_id=""), "it does not tell its id"
-        assert not is_left_alone(scsi_id="6001405")
-        assert is_left_alone(LUN)
-    assert is_left_alone()
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(not shutil.which("flock"), reason="there is no flock(1)")
-@pytest.mark.parametrize("word", ["$env{.RELVMOISCSI_ID}", "$attr{dm/uuid}"])
-def test_the_program_of_the_rule_knows_a_switch_that_counts_and_makes_none(world, word):
-    """udev has seen the file a moment ago, and flock(1) would make it anew: nobody would ever remove that."""
-
-    def is_left_alone():
-        return program_succeeds(world, word, scsi_id=LUN, uuid="mpath-" + LUN)
-
-    with hidden(LUN, host=world.host):
-        assert not is_left_alone()
-        (Path(world.run_dir) / "hide/another").write_text("7\n")
-        for name in (LUN, "mpath-" + LUN):
-            (Path(world.run_dir) / "hide" / name).unlink()
-        assert is_left_alone()
-        assert world.hides() == ["another"]
-    (Path(world.run_dir) / "hide" / LUN).write_text("of a process that was killed\n")
-    (Path(world.run_dir) / "hide" / ("mpath-" + LUN)).write_text("of a process that was killed\n")
-    assert is_left_alone()
-
-
-OLD = hiding.COUNTS_MINUTES * 60 + 1  #: seconds
-
-
-def killed(world, name, age_seconds=0, *ids):
-    """A call that was killed has made this switch so long ago, without these LUNs."""
-    path = Path(world.run_dir) / "hide" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("4711\n" + "".join(f"id={one}\n" for one in ids))
-    os.utime(str(path), (time.time() - age_seconds,) * 2)
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(not shutil.which("flock"), reason="there is no flock(1)")
-def test_the_program_of_the_rule_knows_what_comes_by_the_scan_of_a_call_that_was_just_killed(world):
-    name = "scan-host1"
-
-    def is_left_alone(scsi_id=OTHER):
-        return program_succeeds(world, "scan-", adapter="host1", scsi_id=scsi_id)
-
-    killed(world, name, OLD - 10, LUN)
-    assert not is_left_alone() and not is_left_alone("")
-    assert is_left_alone(LUN), "the pool knows it"
-    killed(world, name, OLD, LUN)
-    assert is_left_alone()
-
-
 def test_the_switch_of_a_call_that_was_just_killed_goes_when_it_counts_no_longer_or_a_call_at_its_place_ends(world):
     same, another = "scan-host1", "scan-host2"
-    for name in (same, another):
-        killed(world, name, OLD - 10)
-    killed(world, "scan-host3", OLD)
-    killed(world, OTHER)
+    for name, age in ((same, OLD - 10), (another, OLD - 10), ("scan-host3", OLD), (OTHER, 0)):
+        world.killed(name, age)
 
     with hidden(LUN, host=world.host):
-        assert world.hides() == [LUN, "mpath-" + LUN, same, another]
+        assert world.hides() == [*OF_LUN, same, another]
         with hidden_adapters(["host1"], [], world.host):
             assert same in world.hides(), "it would not hide for a moment"
-        assert world.hides() == [LUN, "mpath-" + LUN, another]
+        assert world.hides() == [*OF_LUN, another]
     assert world.hides() == [another]
     with hidden_adapters(["host2"], [], world.host):
         pass
@@ -420,72 +299,120 @@ def test_the_switch_of_a_call_that_was_just_killed_goes_when_it_counts_no_longer
 
 
 def test_what_the_switch_of_a_call_that_was_just_killed_hides_is_not_left_hidden_yet(world):
-    has_disk_behind(world, 1, "sdc", "8:32", OTHER, "E:RELVMOISCSI_HIDDEN=all")
+    world.has_disk_behind(1, "sdc", "8:32", OTHER, IS_HIDDEN)
     for age, left in ((OLD - 10, []), (OLD, ["sdc"])):
-        killed(world, "scan-host1", age)
+        world.killed("scan-host1", age)
         assert stale_hidden(world.host) == left
 
 
-def test_a_lun_that_a_call_shows_is_left_out_of_what_calls_hide_that_were_killed_and_of_that_alone(world):
+def test_a_lun_that_a_call_shows_is_left_out_of_what_calls_hide_that_were_killed_and_of_that_alone(
+    world, monkeypatch, caplog
+):
     world.has_disk("sda", "8:0")
-    killed(world, "scan-host1", OLD - 10)
-    path = Path(world.run_dir) / "hide/scan-host1"
-    before = path.stat().st_mtime
+    world.killed("scan-host1", OLD - 10)
+    path = world.switch("scan-host1")
+    before, write = path.stat().st_mtime, os.write
+    with monkeypatch.context() as patch, hidden(LUN, host=world.host):
+        world.udev_knows("8:0", "I:186177866", IS_HIDDEN)
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:9]))
+    assert "No space left on device. Make room there." in caplog.text
+    assert path.read_text() == "4711\n", "a part of the line could be another LUN's id"
+    assert path.stat().st_mtime == before, "a line that there is no room for makes it count no longer"
+
     with hidden_adapters(["host2"], [], world.host):
         with hidden(LUN, host=world.host):
-            world.udev_knows("8:0", "I:186177866", "E:RELVMOISCSI_HIDDEN=all")
+            pass
         assert world.event_of("sda") == "add"
-        assert [name for name in world.hides() if f"id={LUN}" in (path.parent / name).read_text()] == [path.name]
+        assert [name for name in world.hides() if f"id={LUN}" in world.switch(name).read_text()] == [path.name]
     assert path.stat().st_mtime == before, "it counts no longer for that"
 
 
-def program_succeeds(world, word, adapter="", scsi_id="", uuid=""):
-    """Does the program of the rules with this word in it?"""
+# --- the programs of the rules
+
+has_flock = pytest.mark.skipif(not shutil.which("flock"), reason="there is no flock(1)")
+RULES = sorted((Path(__file__).resolve().parents[4] / "udev").glob("*-relvmoiscsi.rules"))
+
+
+def is_left_alone(world, word, adapter="host1", scsi_id=OTHER):
+    """Does the program of the rules with this word in it succeed?"""
     programs = re.findall(r"PROGRAM[!=]=\"/bin/sh -c '(.*)'(.*)\", GOTO", RULES[0].read_text(encoding="utf-8"))
     ((program, arguments),) = [one for one in programs if word in one[0]]
     program = program.replace("$$", "$")
-    program = program.replace("$env{.RELVMOISCSI_ID}", scsi_id).replace("$attr{dm/uuid}", uuid)
+    program = program.replace("$env{.RELVMOISCSI_ID}", scsi_id).replace("$attr{dm/uuid}", "mpath-" + scsi_id)
     program = program.replace("/sys/", str(world.root / "sys") + "/").replace("/run/relvmoiscsi", world.run_dir)
     given = arguments.replace("$id", adapter).replace("$env{.RELVMOISCSI_ID}", scsi_id).split()
     return subprocess.run(["/bin/sh", "-c", program, *given], stdin=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.processes
+@has_flock
+def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_adapter(world):
+    assert is_left_alone(world, "scan-")
+    for other in ("host", "host13", "host2"):
+        with hidden_adapters([other], [], world.host):
+            assert is_left_alone(world, "scan-"), other
+    world.killed("scan-host1", OLD - 10, LUN)
+    assert not is_left_alone(world, "scan-") and not is_left_alone(world, "scan-", scsi_id="")
+    assert is_left_alone(world, "scan-", scsi_id=LUN), "the pool knows it"
+    world.killed("scan-host1", OLD, LUN)
+    assert is_left_alone(world, "scan-")
+    with hidden_adapters(["host3", "host1"], [LUN, "36001405"], world.host):
+        assert not is_left_alone(world, "scan-")
+        assert not is_left_alone(world, "scan-", scsi_id=""), "it does not tell its id"
+        assert not is_left_alone(world, "scan-", scsi_id="6001405")
+        assert is_left_alone(world, "scan-", scsi_id=LUN)
+    assert is_left_alone(world, "scan-")
+
+
+@pytest.mark.processes
+@has_flock
+@pytest.mark.parametrize("word", ["$env{.RELVMOISCSI_ID}", "$attr{dm/uuid}"])
+def test_the_program_of_the_rule_knows_a_switch_that_counts_and_makes_none(world, word):
+    """udev has seen the file a moment ago, and flock(1) would make it anew: nobody would ever remove that."""
+    with hidden(LUN, host=world.host):
+        assert not is_left_alone(world, word, scsi_id=LUN)
+        world.killed("another")
+        for name in OF_LUN:
+            world.switch(name).unlink()
+        assert is_left_alone(world, word, scsi_id=LUN)
+        assert world.hides() == ["another"]
+    for name in OF_LUN:
+        world.killed(name)
+    assert is_left_alone(world, word, scsi_id=LUN)
 
 
 # --- and what is seen afterwards
 
 
 def test_disks_and_map_are_shown_again_hidden_or_not_as_udev_may_be_at_one_and_see_the_switch(world):
-    world.has_disk("sda", "8:0")
-    world.has_disk("sdb", "8:16")
-    world.has_disk("sdc", "8:32", scsi_id=OTHER)
-    world.has_disk("sdd", "8:48")  # it was there before
+    for name, number, scsi_id in (
+        ("sda", "8:0", LUN),
+        ("sdb", "8:16", LUN),
+        ("sdc", "8:32", OTHER),
+        ("sdd", "8:48", LUN),
+    ):
+        world.has_disk(name, number, scsi_id)  # sdd was there before
     world.has_map("dm-0", "254:0")
     world.has_map("dm-1", "254:1", scsi_id=OTHER)
     with hidden(LUN, host=world.host):
         for number in ("8:0", "8:32", "254:0", "254:1"):
-            world.udev_knows(number, "I:186177866", "E:RELVMOISCSI_HIDDEN=all")
+            world.udev_knows(number, "I:186177866", IS_HIDDEN)
         world.udev_knows("8:16", "I:186177866", "E:DM_MULTIPATH_DEVICE_PATH=1")
         world.udev_knows("8:48", "I:186177866", "E:RELVMOISCSI_HIDDEN=lvm")
         assert is_hidden("sda", world.host) and not is_hidden("sdb", world.host)
 
-    assert [world.event_of(name) for name in ("sda", "sdb", "sdc", "dm-0", "dm-1", "sdd")] == [
-        "add",
-        "change",
-        "",
-        "change",
-        "",
-        "change",
-    ]
+    assert world.events("sda", "sdb", "sdd", "dm-0") == ["add", "change", "change", "change"]
+    assert world.events("sdc", "dm-1") == ["", ""]
 
 
 def test_a_disk_that_goes_at_that_moment_or_cannot_be_read_is_no_failure(world, caplog):
     world.has_disk("sda", "8:0")
-    world.udev_knows("8:0", "E:RELVMOISCSI_HIDDEN=all")
+    world.udev_knows("8:0", IS_HIDDEN)
     with hidden(LUN, host=world.host):
         (world.root / "sys/block/sda/uevent").unlink()
         (world.root / "sys/block/sda/uevent").mkdir()
     with hidden(LUN, host=world.host):
-        (world.root / "run/udev/data/b8:0").unlink()
-        (world.root / "run/udev/data/b8:0").mkdir()
+        world.udev_forgets("8:0", unreadable=True)
 
     assert "was not asked to look" in caplog.text
 
@@ -514,22 +441,14 @@ def test_what_is_not_a_scsi_id_has_no_switch(scsi_id):
     assert caught.value.sm_key == "ConfigSCSIid"
 
 
-# --- the rules
-
-RULES = sorted((Path(__file__).resolve().parents[4] / "udev").glob("*-relvmoiscsi.rules"))
+# --- the text of the rules
 
 
-def rule_text():
-    return "\n".join(path.read_text(encoding="utf-8") for path in RULES)
+def test_the_rules_look_where_the_switch_is_and_mark_what_they_hide():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in RULES)
 
-
-def test_the_rules_look_where_the_switch_is():
-    text = rule_text()
-
-    assert hiding.RUN_DIRECTORY + "/hide" in text
-    assert set(re.findall(r"/run/[a-z/]*", text)) == {"/run/relvmoiscsi/hide", "/run/relvmoiscsi/hide/"} | set(
-        re.findall(r"/run/relvmoiscsi/hide/(?:mpath|scan)", text)
-    )
+    names = set(re.findall(r"/run/[a-z/]*", text))
+    assert names == {hiding.RUN_DIRECTORY + "/hide" + end for end in ("", "/", "/mpath", "/scan")}
     assert hiding.MARK in text
 
 

@@ -22,117 +22,81 @@ BY_NAME = "IDTYPE=devname IDNAME=/dev/sdc DEVNAME=/dev/sdc PVID=0hK2bJQ3W2sYYuhN
 BY_WWID = "IDTYPE=sys_wwid IDNAME=naa.60014050000 DEVNAME=/dev/sdc PVID=0hK2bJQ3W2sYYuhNHmhjAXXQ4Wo6Pj1X\n"
 
 
-class Transcript:
-    """Programs that end as the test says; any other call fails and shows the line to add."""
-
-    def __init__(self, *expected):
-        self.expected = list(expected)
-
-    def __call__(self, argv, **options):
-        assert self.expected, f"not expected: {argv}"
-        expected_argv, failure = self.expected.pop(0)
-        assert tuple(argv) == expected_argv, f"add: ({tuple(argv)}, None)"
-        if failure:
-            raise CommandFailed(argv, 5, failure)
-        return Completed(0, "", "")
-
-
 @pytest.fixture
-def host(tmp_path):
-    return Host(str(tmp_path))
+def tell(tmp_path):
+    """tell(entries of the devices file, whether lvmetad runs, programs and their failures): the warnings."""
 
+    def tell_with(entries, has_lvmetad, *expected):
+        expected = list(expected)
 
-class Host:
-    def __init__(self, root):
-        self.root = root
+        def run(argv, **_options):
+            assert expected, f"not expected: {argv}"
+            expected_argv, failure = expected.pop(0)
+            assert tuple(argv) == expected_argv, f"add: ({tuple(argv)}, None)"
+            if failure:
+                raise CommandFailed(argv, 5, failure)
+            return Completed(0, "", "")
 
-    def has_lvmetad(self):
-        self.put("run/lvm/lvmetad.socket", "")
-
-    def has_devices_file(self, entries):
-        self.put("etc/lvm/devices/system.devices", HEADER + entries)
-
-    def put(self, path, text):
-        path = os.path.join(self.root, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-
-    def tell(self, *expected, path="/dev/sdc"):
-        programs = Transcript(*expected)
-        warnings = tell_lvm(path, programs, self.root)
-        assert programs.expected == []
+        for path, text in (
+            ("etc/lvm/devices/system.devices", entries),
+            ("run/lvm/lvmetad.socket", has_lvmetad or None),
+        ):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            if text is not None:
+                (tmp_path / path).write_text(HEADER + str(text))
+        warnings = tell_lvm("/dev/sdc", run, str(tmp_path))
+        assert expected == []
         return warnings
 
-
-def test_without_lvmetad_and_devices_file_nothing_is_run(host):
-    assert host.tell() == []
-
-
-def test_lvmetad_is_told_to_look_again(host):
-    host.has_lvmetad()
-
-    assert host.tell((PVSCAN, None)) == []
-
-
-def test_a_device_listed_by_name_is_removed_and_added(host):
-    host.has_devices_file(BY_NAME)
-
-    assert host.tell((DELETE, None), (ADD, None)) == []
-
-
-def test_an_entry_under_another_name_of_the_device_counts(host):
-    os.symlink("/dev/sdc", os.path.join(host.root, "alias"))
-    host.has_devices_file(BY_NAME.replace("IDNAME=/dev/sdc", "IDNAME=" + os.path.join(host.root, "alias")))
-
-    assert host.tell((DELETE, None), (ADD, None)) == []
+    return tell_with
 
 
 @pytest.mark.parametrize(
-    "entries",
+    "entries, has_lvmetad, programs",
     [
-        pytest.param("", id="no entry"),
-        pytest.param(BY_WWID, id="by wwid, which LVM corrects itself"),
-        pytest.param(BY_NAME.replace("/dev/sdc", "/dev/sdd"), id="another device"),
-        pytest.param("#" + BY_NAME, id="a comment"),
-        pytest.param("IDTYPE=devname IDNAME= DEVNAME=/dev/sdc\n", id="an entry without a name"),
-        pytest.param("IDTYPE\n=\n\0\n", id="no entries at all"),
+        (None, False, []),
+        (None, True, [(PVSCAN, None)]),
+        (BY_NAME, False, [(DELETE, None), (ADD, None)]),
+        ("", False, []),
+        (BY_WWID, False, []),  # which LVM corrects itself
+        (BY_NAME.replace("/dev/sdc", "/dev/sdd"), False, []),
+        ("#" + BY_NAME, False, []),
+        ("IDTYPE=devname IDNAME= DEVNAME=/dev/sdc\n", False, []),
+        ("IDTYPE\n=\n\0\n", False, []),
+        # a devices file that LVM is told not to use is no reason to warn
+        (BY_NAME, False, [(DELETE, "Devices file not enabled.")]),
     ],
 )
-def test_any_other_entry_is_left_alone(host, entries):
-    host.has_devices_file(entries)
-
-    assert host.tell() == []
+def test_lvmetad_looks_again_and_a_device_listed_by_name_is_removed_and_added(tell, entries, has_lvmetad, programs):
+    assert tell(entries, has_lvmetad, *programs) == []
 
 
-def test_a_devices_file_that_lvm_is_told_not_to_use_is_no_reason_to_warn(host):
-    host.has_devices_file(BY_NAME)
+def test_an_entry_under_another_name_of_the_device_counts(tell, tmp_path):
+    os.symlink("/dev/sdc", str(tmp_path / "alias"))
 
-    assert host.tell((DELETE, "Devices file not enabled.")) == []
-
-
-def test_failures_come_back_as_sentences_that_say_what_to_run(host):
-    host.has_lvmetad()
-    host.has_devices_file(BY_NAME)
-
-    warnings = host.tell((PVSCAN, "no lock"), (DELETE, None), (ADD, "no device"))
-
-    assert len(warnings) == 2
-    assert "no lock" in warnings[0] and "`pvscan --cache /dev/sdc`" in warnings[0]
-    assert "no device" in warnings[1] and "`lvmdevices --adddev /dev/sdc`" in warnings[1]
+    assert (
+        tell(BY_NAME.replace("IDNAME=/dev/sdc", f"IDNAME={tmp_path}/alias"), False, (DELETE, None), (ADD, None)) == []
+    )
 
 
-def test_what_could_not_be_removed_is_not_added(host):
-    host.has_devices_file(BY_NAME)
+@pytest.mark.parametrize(
+    "has_lvmetad, programs, words",
+    [
+        (True, [(PVSCAN, "no lock"), (DELETE, None), (ADD, "no device")],
+         [("no lock", "`pvscan --cache /dev/sdc`"), ("no device", "`lvmdevices --adddev /dev/sdc`")]),
+        (False, [(DELETE, "locked")], [("locked",)]),  # what could not be removed is not added
+    ],
+)  # fmt: skip
+def test_failures_come_back_as_sentences_that_say_what_to_run(tell, has_lvmetad, programs, words):
+    warnings = tell(BY_NAME, has_lvmetad, *programs)
 
-    (warning,) = host.tell((DELETE, "locked"))
+    assert len(warnings) == len(words)
+    assert all(word in warning for warning, said in zip(warnings, words) for word in said)
 
-    assert "locked" in warning
 
+def test_an_unreadable_devices_file_is_a_warning(tell, tmp_path):
+    (tmp_path / "etc/lvm/devices/system.devices").mkdir(parents=True)
 
-def test_an_unreadable_devices_file_is_a_warning(host):
-    os.makedirs(os.path.join(host.root, "etc/lvm/devices/system.devices"))
-
-    (warning,) = host.tell()
+    (warning,) = tell(None, False)
 
     assert "cannot be read: Is a directory" in warning

@@ -6,6 +6,7 @@ made from its source.
 """
 
 import os
+import re
 import shutil
 
 import pytest
@@ -75,7 +76,7 @@ class World:
         assert list(argv) == expected, f"add: ({list(argv)}, 0, '', '')"
         assert timeout == multipath.COMMAND_SECONDS
         for effect in effects:
-            effect()
+            effect(self)
         if answer[0] == 127:
             raise CommandFailed(argv, 127, "there is no such program")
         assert answer[0] in accept
@@ -110,6 +111,15 @@ class World:
         os.makedirs(str(self.root / "sys/block" / name))
         os.symlink(str(self.root / "sys/devices" / place), str(self.root / "sys/block" / name / "device"))
 
+    def has(self, disks, is_listed, paths, suspended="0"):
+        """A LUN with these disks, and if any of them is a path, with a map."""
+        for number, name in enumerate(disks, 6):
+            self.has_disk(name, place=f"{number}:0:0:0")
+        if is_listed:
+            self.lists(LUN)
+        if paths:
+            self.has_map(paths, suspended=suspended)
+
     def lists(self, *scsi_ids):
         self.put("etc/multipath/wwids", WWIDS + "".join(f"/{scsi_id}/\n" for scsi_id in scsi_ids))
 
@@ -130,7 +140,7 @@ def world(tmp_path):
     assert world.calls == []
 
 
-THE_MAP = Map("dm-0", LUN, ("sda",), "/dev/mapper/" + LUN)
+DEAD = ("offline", "transport-offline", "cancel", "deleted")
 FIRST_TIME = Before(LUN, had_map=False, had_wwid=False)
 
 
@@ -159,36 +169,27 @@ def test_device_config_counts_with_both_keys_only_and_then_before_the_host(devic
 # --- without
 
 
-def test_the_only_path_is_used(world):
-    world.has_disk("sda")
+@pytest.mark.parametrize(
+    "states, found",
+    [
+        ({"sda": "running"}, "sda"),
+        *(({"sda": dead, "sdb": "running", "sdgone": ""}, "sdb") for dead in DEAD),
+        *(({"sda": "running", "sdb": slow}, "has 2 paths (sda at 6:0:0:0, sdb at 7:0:0:0) and multipathing is off")
+          for slow in ("running", "blocked", "quiesce")),
+        ({"sda": "offline", "sdb": ""}, "cannot be reached: sda is offline, sdb is gone"),
+        ({}, "no disk has its id"),
+    ],
+)  # fmt: skip
+def test_the_only_path_that_lives_is_used_and_more_or_none_are_refused_by_name(world, states, found):
+    for number, (name, state) in enumerate(states.items(), 6):
+        if state:
+            world.has_disk(name, state, place=f"{number}:0:0:0")
 
-    assert single_path(LUN, ["sda"], world.host) == "sda"
-
-
-@pytest.mark.parametrize("dead", ["offline", "transport-offline", "cancel", "deleted"])
-def test_a_dead_path_does_not_count(world, dead):
-    world.has_disk("sda", dead)
-    world.has_disk("sdb", place="7:0:0:0")
-
-    assert single_path(LUN, ["sda", "sdb", "sdgone"], world.host) == "sdb"
-
-
-@pytest.mark.parametrize("second", ["running", "blocked", "quiesce"])
-def test_several_paths_are_refused_by_name(world, second):
-    world.has_disk("sda")
-    world.has_disk("sdb", second, place="7:0:0:0")
-
-    with pytest.raises(Refused, match=r"has 2 paths \(sda at 6:0:0:0, sdb at 7:0:0:0\) and multipathing is off"):
-        single_path(LUN, ["sda", "sdb"], world.host)
-
-
-def test_no_usable_path_says_what_became_of_each(world):
-    world.has_disk("sda", "offline")
-
-    with pytest.raises(NotFound, match="cannot be reached: sda is offline, sdb is gone"):
-        single_path(LUN, ["sda", "sdb"], world.host)
-    with pytest.raises(NotFound, match="no disk has its id"):
-        single_path(LUN, [], world.host)
+    if found in states:
+        assert single_path(LUN, list(states), world.host) == found
+    else:
+        with pytest.raises(Refused if "2 paths" in found else NotFound, match=re.escape(found)):
+            single_path(LUN, list(states), world.host)
 
 
 # --- finding
@@ -200,71 +201,58 @@ def test_the_map_of_exactly_this_lun_is_found(world):
     world.put("sys/block/dm-2/dm/uuid", "\n")
     world.has_map(["sdb", "sda"], LUN, "dm-3", name="mpatha")
 
-    assert find_map(LUN, world.host) == Map(
-        "dm-3", "mpatha", ("sda", "sdb"), os.path.join(world.host.dev, "mapper/mpatha")
-    )
+    found = Map("dm-3", "mpatha", ("sda", "sdb"), os.path.join(world.host.dev, "mapper/mpatha"))
+    assert find_map(LUN, world.host) == found
     assert find_map(LUN[:-1], world.host) is None
 
 
 def test_what_there_was_is_remembered(world):
     assert look(LUN, world.host) == Before(LUN, False, False)
 
+    world.put("etc/multipath/wwids", WWIDS + f"#{LUN}/\n")
+    assert not look(LUN, world.host).had_wwid, "an entry that was removed from the list is a comment"
     world.lists(LUN)
     assert look(LUN, world.host) == Before(LUN, False, True)
     assert look(OTHER, world.host) == Before(OTHER, False, False)
-
     world.has_map(["sda"])
     assert look(LUN, world.host) == Before(LUN, True, True)
-
-
-def test_an_entry_that_was_removed_from_the_list_is_a_comment(world):
-    world.put("etc/multipath/wwids", WWIDS + f"#{LUN}/\n")
-
-    assert not look(LUN, world.host).had_wwid
 
 
 # --- making
 
 
-def test_a_lun_that_was_never_multipathed_is_listed_and_its_path_given_to_the_daemon(world):
-    world.has_disk("sda")
-    system = world.expects(RUNS, LISTED, (SDA_TAKEN, lambda: world.has_map(["sda"])))
-
-    the_map = ensure_map(FIRST_TIME, ["sda"], host=system)
-
-    assert the_map == THE_MAP._replace(device=os.path.join(system.dev, "mapper", LUN))
+def comes(*paths):
+    return lambda world: world.has_map(paths)
 
 
-def test_a_map_that_has_all_paths_is_used_as_it_is(world):
-    world.has_disk("sda")
-    world.has_map(["sda"])
-
-    assert ensure_map(Before(LUN, True, True), ["sda"], host=world.expects(RUNS)).paths == ("sda",)
-    assert world.waits == []
+FAILING_LIST = (["multipath", "-a", LUN], 1, "", "")
+BLACKLISTED = (["multipathd", "-kadd path sda"], 0, "blacklisted\n", "")
+NOTHING_MADE = (["multipath", LUN], 0, "", "")
+ONE, TWO = ["sda"], ["sda", "sdb"]
 
 
-def test_a_path_that_the_map_lacks_is_added(world):
-    world.has_disk("sda")
-    world.has_disk("sdb", place="7:0:0:0")
-    world.has_map(["sda"])
-    world.lists(LUN)
-    system = world.expects(RUNS, SDA_TAKEN, (SDB_TAKEN, lambda: world.has_map(["sdb"])))
+@pytest.mark.parametrize(
+    "disks, is_listed, has, calls",
+    [
+        pytest.param(ONE, False, [], [RUNS, LISTED, (SDA_TAKEN, comes("sda"))], id="never multipathed"),
+        pytest.param(ONE, True, ["sda"], [RUNS], id="all paths are there"),
+        pytest.param(TWO, True, ["sda"], [RUNS, SDA_TAKEN, (SDB_TAKEN, comes("sdb"))], id="one is added"),
+        pytest.param(
+            ONE, True, [], [RUNS, SDA_TAKEN, (CREATED, comes("sda"))], id="the daemon says ok and does nothing"
+        ),
+    ],
+)
+def test_a_map_has_all_paths(world, disks, is_listed, has, calls):
+    world.has(disks, is_listed, has)
 
-    assert ensure_map(Before(LUN, True, True), ["sda", "sdb"], host=system).paths == ("sda", "sdb")
+    the_map = ensure_map(Before(LUN, bool(has), is_listed), disks, host=world.expects(*calls))
 
-
-def test_a_daemon_that_says_ok_and_does_nothing_is_helped(world):
-    world.has_disk("sda")
-    world.lists(LUN)
-    system = world.expects(RUNS, SDA_TAKEN, (CREATED, lambda: world.has_map(["sda"])))
-
-    assert ensure_map(FIRST_TIME, ["sda"], host=system).name == LUN
+    assert the_map == Map("dm-0", LUN, tuple(disks), os.path.join(world.host.dev, "mapper", LUN))
+    assert (world.waits == []) == (calls == [RUNS])
 
 
 def test_a_map_is_ready_when_it_is_not_suspended_and_has_its_node(world):
-    world.has_disk("sda")
-    world.lists(LUN)
-    world.has_map(["sda"], suspended="1")
+    world.has(ONE, True, ["sda"], suspended="1")
     world.happens = lambda: world.has_map(["sda"])
     node = world.root / "dev/mapper" / LUN
     node.unlink()
@@ -273,167 +261,111 @@ def test_a_map_is_ready_when_it_is_not_suspended_and_has_its_node(world):
     assert world.waits == [multipath.MAP_SECONDS]
 
 
-def test_a_map_that_does_not_come_is_reported_with_what_to_look_at(world):
-    world.has_disk("sda")
-    unlistable = (["multipath", "-a", LUN], 1, "", "")
-    refusing = (["multipathd", "-kadd path sda"], 0, "blacklisted\n", "")
-    nothing = (["multipath", LUN], 1, "", "")
+@pytest.mark.parametrize(
+    "disks, is_listed, has, suspended, calls, words",
+    [
+        (ONE, False, [], "0", [RUNS, FAILING_LIST, BLACKLISTED, NOTHING_MADE],
+         'has no multipath map after 5 seconds; its paths are sda.*multipathd says "blacklisted" of sda[.]'),
+        # multipathd has taken the path, and the host was too slow: it is not blamed on the blacklist
+        (ONE, False, [], "0", [RUNS, LISTED, SDA_TAKEN, NOTHING_MADE],
+         "named no reason. A slow host needs more time: repeat the command"),
+        (TWO, True, ["sda"], "0", [RUNS, SDA_TAKEN, SDB_TAKEN], "not ready after 5 seconds; not among its paths: sdb"),
+        (ONE, True, ["sda"], "1", [RUNS, SDA_TAKEN], r"is not ready after 5 seconds\. multipathd has named no"),
+    ],
+    ids=["refused by the daemon", "late", "without one of the paths", "suspended"],
+)  # fmt: skip
+def test_what_is_not_ready_in_time_is_not_written_through(world, disks, is_listed, has, suspended, calls, words):
+    world.has(disks, is_listed, has, suspended=suspended)
 
-    with pytest.raises(NotFound, match="has no multipath map after 5 seconds; its paths are sda") as caught:
-        ensure_map(FIRST_TIME, ["sda"], 5, world.expects(RUNS, unlistable, refusing, nothing))
+    with pytest.raises(NotFound, match=words) as caught:
+        ensure_map(FIRST_TIME, disks, 5, world.expects(*calls))
 
-    assert 'multipathd says "blacklisted" of sda.' in str(caught.value)
-    assert caught.value.sm_key == "MultipathGenericFailure" and world.waits == [5]
-
-
-def test_a_map_that_is_late_is_not_blamed_on_the_blacklist(world):
-    """multipathd has taken the path, and the host was too slow for the time that was left."""
-    world.has_disk("sda")
-    nothing = (["multipath", LUN], 0, "", "")
-
-    with pytest.raises(NotFound, match="named no reason. A slow host needs more time: repeat the command") as caught:
-        ensure_map(FIRST_TIME, ["sda"], 2.7, world.expects(RUNS, LISTED, SDA_TAKEN, nothing))
-
-    assert "blacklist" not in str(caught.value)
-
-
-def test_a_map_without_one_of_the_paths_is_not_written_through(world):
-    world.has_disk("sda")
-    world.has_disk("sdb", place="7:0:0:0")
-    world.has_map(["sda"])
-    world.lists(LUN)
-
-    with pytest.raises(NotFound, match="is not ready after 5 seconds; not among its paths: sdb"):
-        ensure_map(FIRST_TIME, ["sda", "sdb"], 5, world.expects(RUNS, SDA_TAKEN, SDB_TAKEN))
-
-
-def test_a_suspended_map_is_not_ready(world):
-    world.has_map(["sda"], suspended="1")
-    world.lists(LUN)
-
-    with pytest.raises(NotFound, match=r"is not ready after 5 seconds\. multipathd has named no"):
-        ensure_map(FIRST_TIME, ["sda"], 5, world.expects(RUNS, SDA_TAKEN))
+    assert caught.value.sm_key == "MultipathGenericFailure" and world.waits[0] == 5
+    assert ("blacklist" in str(caught.value)) == (BLACKLISTED in calls)
 
 
 # --- the daemon
+
+ABSENT = (["multipathd", "-kshow daemon"], 127, "", "")
+SILENT_0_4_9 = (["multipathd", "-kshow daemon"], 0, "ux_socket_connect: Connection refused\n", "")
+PID_1 = "System has not been booted with systemd as init system (PID 1). Can't operate.\nFailed to connect to bus\n"
+NO_SYSTEMD = (["systemctl", "start", "multipathd.service"], 1, "", PID_1)
 
 
 def test_a_daemon_that_does_not_run_is_started(world):
     ensure_daemon(world.expects(DOES_NOT_RUN, STARTED, DOES_NOT_RUN, RUNS))
 
 
-def test_a_daemon_that_cannot_be_started_is_a_refusal_that_says_why(world):
-    failed = (
-        ["systemctl", "start", "multipathd.service"],
-        1,
-        "",
-        "System has not been booted with systemd as init system (PID 1). Can't operate.\n"
-        "Failed to connect to bus: Host is down\n",
-    )
-    # 0.4.9
-    silent = (["multipathd", "-kshow daemon"], 0, "ux_socket_connect: Connection refused\n", "")
-
-    with pytest.raises(Refused, match="nor could it be started: System has not been booted") as caught:
-        ensure_daemon(world.expects(DOES_NOT_RUN, failed, silent, silent, silent))
+@pytest.mark.parametrize(
+    "calls, words",
+    [
+        ([DOES_NOT_RUN, NO_SYSTEMD, *[SILENT_0_4_9] * 3], "nor could it be started: System has not been booted"),
+        ([ABSENT, (STARTED[0], 127), *[ABSENT] * 3], "multipathd does not answer. Start multipathd"),
+    ],
+)
+def test_without_a_daemon_that_can_be_started_there_is_no_multipathing(world, calls, words):
+    with pytest.raises(Refused, match=words) as caught:
+        ensure_daemon(world.expects(*calls))
 
     assert caught.value.sm_key == "MultipathdCommsFailure"
-
-
-def test_without_the_programs_there_is_no_multipathing(world):
-    absent = (["multipathd", "-kshow daemon"], 127, "", "")
-
-    with pytest.raises(Refused, match="multipathd does not answer. Start multipathd"):
-        ensure_daemon(
-            world.expects(absent, (["systemctl", "start", "multipathd.service"], 127), absent, absent, absent)
-        )
 
 
 # --- taking away
 
 
-def test_our_map_goes_and_its_entry_in_the_list(world):
-    world.has_map(["sda"])
-    world.lists(OTHER, LUN)
-
-    flush_map(FIRST_TIME, host=world.expects((FLUSHED, world.loses_map), UNLISTED))
+def goes(world):
+    world.loses_map()
 
 
-def crosses_out(world, *after):
-    """What `multipath -w` does to the file: a # over the slash."""
+def crossed_out(*after):
+    """What `multipath -w` does to the file: a # over the slash; and what others add."""
 
-    def cross_out():
+    def cross_out(world):
         path = world.root / "etc/multipath/wwids"
         path.write_text(path.read_text().replace(f"/{LUN}/", f"#{LUN}/") + "".join(after))
 
     return cross_out
 
 
-def test_the_list_of_luns_to_multipath_is_as_it_was(world):
-    world.has_map(["sda"])
-    world.lists(OTHER, LUN)
-
-    flush_map(FIRST_TIME, host=world.expects((FLUSHED, world.loses_map), (UNLISTED, crosses_out(world))))
-
-    assert (world.root / "etc/multipath/wwids").read_text() == WWIDS + f"/{OTHER}/\n"
-
-
-def test_what_others_have_added_to_the_list_meanwhile_stays(world):
-    world.has_map(["sda"])
-    world.lists(LUN)
-    others = f"/{OTHER}/\n"
-
-    flush_map(FIRST_TIME, host=world.expects((FLUSHED, world.loses_map), (UNLISTED, crosses_out(world, others))))
-
-    assert (world.root / "etc/multipath/wwids").read_text() == WWIDS + f"#{LUN}/\n" + others
+GONE_BY_ITSELF = (
+    ["multipath", "-f", LUN],
+    1,
+    "",
+    f"135.918327 | libdevmapper: ioctl/libdm-iface.c(1980): device-mapper: table ioctl on {LUN}  failed: "
+    f"No such device or address\n135.919140 | {LUN} is not a multipath device\n",
+)
 
 
-def test_a_map_is_taken_away_by_its_own_name(world):
-    world.has_map(["sda"], name="mpatha")
+@pytest.mark.parametrize(
+    "before, the_map, listed, calls, entries",
+    [
+        pytest.param((False, False), {}, [OTHER, LUN], [(FLUSHED, goes), (UNLISTED, crossed_out())], f"/{OTHER}/\n",
+                     id="our map goes, and its entry: the list is as it was"),
+        pytest.param((False, False), {}, [LUN], [(FLUSHED, goes), (UNLISTED, crossed_out(f"/{OTHER}/\n"))],
+                     f"#{LUN}/\n/{OTHER}/\n", id="what others have added meanwhile stays"),
+        pytest.param((False, False), {"name": "mpatha"}, [], [((["multipath", "-f", "mpatha"], 0, "", ""), goes)], "",
+                     id="by its own name"),
+        pytest.param((True, True), {}, [LUN], [], f"/{LUN}/\n", id="both were there before"),
+        pytest.param((True, False), {}, [LUN], [], f"/{LUN}/\n", id="the map was there before"),
+        pytest.param((False, True), {}, [LUN], [(FLUSHED, goes)], f"/{LUN}/\n", id="the entry was there before"),
+        pytest.param((False, False), None, [], [], "", id="nothing came"),
+        pytest.param((False, False), {"scsi_id": OTHER}, [], [], "", id="the map of another LUN"),
+        pytest.param((False, False), {}, [], [IN_USE, (FLUSHED, goes)], "", id="in use for a moment"),
+        pytest.param((False, False), {}, [], [(GONE_BY_ITSELF, goes)], "", id="multipathd took it away itself"),
+    ],
+)  # fmt: skip
+def test_what_this_call_has_brought_goes_and_nothing_else(world, before, the_map, listed, calls, entries):
+    if the_map is not None:
+        world.has_map(["sda"], **the_map)
+    world.lists(*listed)
 
-    flush_map(FIRST_TIME, host=world.expects(((["multipath", "-f", "mpatha"], 0, "", ""), world.loses_map)))
+    flush_map(Before(LUN, *before), host=world.expects(*calls))
 
-
-def test_a_map_and_an_entry_that_were_there_before_stay(world):
-    world.has_map(["sda", "sdb"])
-    world.lists(LUN)
-    flush_map(Before(LUN, True, True), host=world.expects())
-    flush_map(Before(LUN, True, False), host=world.expects())
-
-    flush_map(Before(LUN, False, True), host=world.expects((FLUSHED, world.loses_map)))
-
-
-def test_where_nothing_came_nothing_is_run(world):
-    flush_map(FIRST_TIME, host=world.expects())
-
-
-def test_the_map_of_another_lun_is_not_touched(world):
-    world.has_map(["sdc"], OTHER)
-
-    flush_map(FIRST_TIME, host=world.expects())
-
-
-def test_a_map_that_is_in_use_for_a_moment_is_tried_again(world):
-    world.has_map(["sda"])
-
-    flush_map(FIRST_TIME, host=world.expects(IN_USE, (FLUSHED, world.loses_map)))
+    assert (world.root / "etc/multipath/wwids").read_text() == WWIDS + entries
 
 
 def test_a_map_that_stays_in_use_is_reported_and_stays_listed(world):
-    world.has_map(["sda"])
-    world.lists(LUN)
+    world.has(ONE, True, ["sda"])
 
     with pytest.raises(Refused, match=f"still there after 20 seconds: .*map in use.*`multipath -f {LUN}`"):
         flush_map(FIRST_TIME, host=world.expects(IN_USE, IN_USE, IN_USE))
-
-
-def test_a_map_that_multipathd_took_away_itself_is_gone(world):
-    world.has_map(["sda"])
-    gone = (
-        ["multipath", "-f", LUN],
-        1,
-        "",
-        f"135.918327 | libdevmapper: ioctl/libdm-iface.c(1980): device-mapper: table ioctl on {LUN}  failed: "
-        f"No such device or address\n135.919140 | {LUN} is not a multipath device\n",
-    )
-
-    flush_map(FIRST_TIME, host=world.expects((gone, world.loses_map)))

@@ -19,31 +19,22 @@ SCSI_ID = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
 FACE = Face(SCSI_ID, "serial", 1 << 30, "digest")
 
 
-def test_paths_that_show_the_same():
-    assert verify_same(SCSI_ID, {"sdb": FACE, "sdc": FACE}) == ["sdb", "sdc"]
-
-
-def test_no_path_at_all():
-    assert verify_same(SCSI_ID, {}) == []
-
-
-def test_another_lun_in_its_place_is_refused_by_name():
-    other = "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
-
-    with pytest.raises(Refused, match=f"sdc was the LUN {SCSI_ID} when .* and is {other} now.* Nothing was written"):
-        verify_same(SCSI_ID, {"sdb": FACE, "sdc": FACE._replace(scsi_id=other)})
+OTHER = "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
 
 
 @pytest.mark.parametrize(
-    "changed, difference",
+    "changed, words",
     [
-        ({"serial": "another"}, "the serial number is serial here and another there"),
-        ({"size_bytes": 7}, "the size in bytes is 1073741824 here and 7 there"),
-        ({"label": "another"}, "their first sectors differ"),
+        ({"scsi_id": OTHER}, f"sdc was the LUN {SCSI_ID} when .* and is {OTHER} now"),
+        ({"serial": "x"}, "sdb and sdc both have the SCSIid .* the serial number is serial here and x there"),
+        ({"size_bytes": 7}, "sdb and sdc both have the SCSIid .* the size in bytes is 1073741824 here and 7 there"),
+        ({"label": "x"}, "sdb and sdc both have the SCSIid .* their first sectors differ"),
     ],
 )
-def test_two_luns_of_one_id_are_refused(changed, difference):
-    with pytest.raises(Refused, match=f"sdb and sdc both have the SCSIid .* {difference}.* Nothing was written"):
+def test_another_lun_in_its_place_and_two_luns_of_one_id_are_refused_by_name(changed, words):
+    assert verify_same(SCSI_ID, {"sdb": FACE, "sdc": FACE}) == ["sdb", "sdc"]
+    assert verify_same(SCSI_ID, {}) == []
+    with pytest.raises(Refused, match=words + ".* Nothing was written"):
         verify_same(SCSI_ID, {"sdb": FACE, "sdc": FACE._replace(**changed)})
 
 
@@ -76,19 +67,14 @@ def disks(tmp_path, monkeypatch):
 
 
 @pytest.mark.processes
-def test_what_paths_show(disks):
-    found = look(["sdb", "sdc", "sdd"], NO_DEADLINE, disks)
+def test_what_paths_show_but_those_that_fail_or_refuse_or_hang_or_are_gone(disks, caplog, monkeypatch):
+    silent = ["sdx", "sdy", "sdz", "sdgone"]
+    found = look(["sdb", "sdc", "sdd", *silent], Deadline(600, over_after(6, monkeypatch)), disks)
 
+    assert list(found) == ["sdb", "sdc", "sdd"]
     assert found["sdb"] == found["sdc"] == Face(SCSI_ID, "serial", 4096, found["sdb"].label)
     assert found["sdd"].label != found["sdb"].label
-
-
-@pytest.mark.processes
-def test_a_path_that_fails_or_refuses_or_hangs_or_is_gone_is_left_out(disks, caplog, monkeypatch):
-    found = look(["sdb", "sdx", "sdy", "sdz", "sdgone"], Deadline(600, over_after(4, monkeypatch)), disks)
-
-    assert list(found) == ["sdb"]
-    assert all(f"the disk {name} does not answer" in caplog.text for name in ("sdx", "sdy", "sdz", "sdgone"))
+    assert all(f"the disk {name} does not answer" in caplog.text for name in silent)
 
 
 @pytest.mark.processes
@@ -128,32 +114,18 @@ def test_a_map_writes_to_no_path_that_is_another_lun(tmp_path, monkeypatch, is_d
     assert (said, disk.read([Range(0, 1)])) == (asked, [b"1" if is_dead else b"\0"])
 
 
-@pytest.fixture
-def named(monkeypatch):
-    """(a LUN through one path, the names that the LUN says: one can be changed)"""
-    says = {"live_scsi_id": SCSI_ID, "live_serial": "serial"}
-    monkeypatch.setattr(scsi, "live_scsi_id", lambda _path: says["live_scsi_id"])
-    monkeypatch.setattr(scsi, "live_serial", lambda _path: says["live_serial"])
-    return NamedPath(SparseDisk(1 << 20, name="/dev/sdb"), (SCSI_ID, "serial")), says
-
-
-@pytest.mark.parametrize("what", ["live_scsi_id", "live_serial"])
-def test_another_lun_at_the_number_of_the_path_is_not_written(named, what):
-    device, says = named
+@pytest.mark.parametrize("what, says", [("live_scsi_id", "x"), ("live_serial", "x"), ("live_scsi_id", None)])
+def test_another_lun_at_the_number_of_the_path_is_not_written_and_a_batch_ends_with_the_name(monkeypatch, what, says):
+    monkeypatch.setattr(scsi, "live_scsi_id", lambda _path: SCSI_ID)
+    monkeypatch.setattr(scsi, "live_serial", lambda _path: "serial")
+    device = NamedPath(SparseDisk(1 << 20, name="/dev/sdb"), (SCSI_ID, "serial"))
     device.write([Chunk(512, b"x" * 512)])
     device.flush()
-    says[what] = "another"
+    device.write([Chunk(512, b"z" * 512)])
+    monkeypatch.setattr(scsi, what, lambda _path: says)
 
-    with pytest.raises(Refused, match="/dev/sdb was the LUN .* another.* now: the array has mapped another LUN"):
-        device.write([Chunk(512, b"y" * 512)])
-
-    assert device.read([Range(512, 512)]) == [b"x" * 512]
-
-
-def test_a_batch_ends_with_the_name(named):
-    device, says = named
-    device.write([Chunk(512, b"x" * 512)])
-    says["live_scsi_id"] = None
-
-    with pytest.raises(Refused, match="mapped another LUN in its place"):
-        device.flush()
+    another = "/dev/sdb was the LUN .* now: the array has mapped another LUN in its place"
+    for act in (device.flush, lambda: device.write([Chunk(512, b"y" * 512)])):
+        with pytest.raises(Refused, match=another):
+            act()
+    assert device.read([Range(512, 512)]) == [b"z" * 512]

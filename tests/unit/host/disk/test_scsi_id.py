@@ -37,6 +37,7 @@ EUI_64 = bytes.fromhex("01 02 00 08  00 25 38 5a b1 c2 d3 e4".replace(" ", ""))
 T10 = b"\x02\x01\x00\x1c" + b"LIO-ORG clone:5ab1c2  d3e4\0\0"
 VENDOR = b"\x02\x00\x00\x08" + b"SER 0042"
 PORT_GROUP = bytes.fromhex("01 15 00 04  00 00 00 07".replace(" ", ""))
+NOT_OF_THE_LUN = (NAA_5_OF_THE_PORT, NAA_6_OF_THE_TARGET, PORT_GROUP)
 
 NAA_6_ID = "36001405ab1c2d3e4f5061728394a5b6c"
 
@@ -66,7 +67,8 @@ def test_the_id_is_the_type_and_then_the_designator(designators, expected):
 
 
 def test_which_designator_is_taken_does_not_depend_on_their_order():
-    best_first = [NAA_6, NAA_5, NAA_3, EUI_64, T10, VENDOR]
+    """Binary comes before ASCII of the same type."""
+    best_first = [NAA_6, NAA_5, NAA_3, EUI_64, b"\x02\x02\x00\x08eui.0025", T10, VENDOR]
 
     for best in range(len(best_first)):
         present = best_first[best:]
@@ -75,50 +77,31 @@ def test_which_designator_is_taken_does_not_depend_on_their_order():
         assert id_from_page_83(page_83(*reversed(present)), LIO) == only
 
 
-def test_binary_comes_before_ascii_of_the_same_type():
-    text = b"\x02\x02\x00\x08" + b"eui.0025"
-
-    assert id_from_page_83(page_83(text, EUI_64), LIO) == "20025385ab1c2d3e4"
-
-
-@pytest.mark.parametrize("other", [NAA_5_OF_THE_PORT, NAA_6_OF_THE_TARGET, PORT_GROUP])
-def test_only_designators_of_the_lun_count(other):
-    assert id_from_page_83(page_83(other), LIO) is None
-    assert id_from_page_83(page_83(other, T10), LIO) == "1LIO-ORG_clone:5ab1c2_d3e4"
-
-
-def test_a_designator_that_is_too_long_for_scsi_id_is_passed_over():
-    fits, too_long = b"\x01\x03\x00\x7f" + b"\x60" * 127, b"\x01\x03\x00\x80" + b"\x60" * 128
-
-    assert id_from_page_83(page_83(too_long, EUI_64), LIO) == "20025385ab1c2d3e4"
-    assert id_from_page_83(page_83(EUI_64, fits), LIO) == "3" + "60" * 127
-
-
-def test_an_old_symmetrix_gives_its_name_without_a_designator():
-    page = bytes.fromhex("00 83 00 10  60 06 04 80 00 01 87 90 00 35 53 30 30 30 39 44".replace(" ", ""))
-
-    assert id_from_page_83(page, LIO) == "360060480000187900035533030303944"
+FITS, TOO_LONG = b"\x01\x03\x00\x7f" + b"\x60" * 127, b"\x01\x03\x00\x80" + b"\x60" * 128
+OLD_SYMMETRIX = bytes.fromhex("00 83 00 10  60 06 04 80 00 01 87 90 00 35 53 30 30 30 39 44".replace(" ", ""))
 
 
 @pytest.mark.parametrize(
-    "page",
+    "page, expected",
     [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"\x00\x83\x00\x00", id="without designators"),
-        pytest.param(b"\x00\x80" + page_83(NAA_6)[2:], id="another page"),
-        pytest.param(page_83(b"\x01\x03\x00\x00"), id="a designator of no length"),
-        pytest.param(page_83(NAA_6)[:-1], id="a designator that goes on past the page"),
-        pytest.param(page_83(b"\x02\x01\x00\x04    "), id="blanks, as of a LUN that is not configured"),
-        pytest.param(page_83(b"\x02\x01\x00\x04\0\0\0\0"), id="NULs"),
-        pytest.param(page_83(b"\x03\x08\x00\x04iqn."), id="a SCSI name string, which scsi_id does not take"),
+        pytest.param(page_83(TOO_LONG, EUI_64), "20025385ab1c2d3e4", id="too long for scsi_id"),
+        pytest.param(page_83(EUI_64, FITS), "3" + "60" * 127, id="the longest"),
+        pytest.param(OLD_SYMMETRIX, "360060480000187900035533030303944", id="a name without a designator"),
+        pytest.param(page_83(EUI_64) + NAA_6, "20025385ab1c2d3e4", id="behind the length of the page"),
+        *(pytest.param(page_83(one, T10), "1LIO-ORG_clone:5ab1c2_d3e4", id="not of the LUN") for one in NOT_OF_THE_LUN),
+        *(pytest.param(page_83(one), None, id="nothing of the LUN") for one in NOT_OF_THE_LUN),
+        pytest.param(b"", None, id="empty"),
+        pytest.param(b"\x00\x83\x00\x00", None, id="without designators"),
+        pytest.param(b"\x00\x80" + page_83(NAA_6)[2:], None, id="another page"),
+        pytest.param(page_83(b"\x01\x03\x00\x00"), None, id="a designator of no length"),
+        pytest.param(page_83(NAA_6)[:-1], None, id="a designator that goes on past the page"),
+        pytest.param(page_83(b"\x02\x01\x00\x04    "), None, id="blanks, as of a LUN that is not configured"),
+        pytest.param(page_83(b"\x02\x01\x00\x04\0\0\0\0"), None, id="NULs"),
+        pytest.param(page_83(b"\x03\x08\x00\x04iqn."), None, id="a SCSI name string, which scsi_id does not take"),
     ],
 )
-def test_a_page_without_a_usable_designator_gives_no_id(page):
-    assert id_from_page_83(page, LIO) is None
-
-
-def test_what_lies_behind_the_length_of_the_page_does_not_count():
-    assert id_from_page_83(page_83(EUI_64) + NAA_6, LIO) == "20025385ab1c2d3e4"
+def test_what_of_a_page_counts(page, expected):
+    assert id_from_page_83(page, LIO) == expected
 
 
 def test_without_page_83_the_id_is_vendor_model_and_serial_number():
@@ -142,122 +125,84 @@ def host(tmp_path):
     return Host(str(tmp_path))
 
 
-def put(sysfs, path, content):
-    path = os.path.join(sysfs, path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(content)
+def put(host, disk, files):
+    """The files of a disk in sysfs; without content, a directory, which cannot be read."""
+    for name, content in files.items():
+        path = os.path.join(host.sysfs, "block", disk, name)
+        os.makedirs(path if content is None else os.path.dirname(path), exist_ok=True)
+        if content is not None:
+            with open(path, "wb") as file:
+                file.write(content)
 
 
-def test_a_disk_has_the_id_of_its_page(host):
-    put(host.sysfs, "block/sdc/device/vpd_pg83", page_83(VENDOR))
-    put(host.sysfs, "block/sdc/device/vendor", b"LIO-ORG \n")
-    put(host.sysfs, "block/sdc/device/model", b"clone           \n")
-
-    assert scsi_id_of_disk("sdc", host) == "0LIO-ORG_clone_SER_0042"
-
-
-def test_a_disk_without_page_83_has_the_id_of_page_80(host):
-    put(host.sysfs, "block/sdc/device/vpd_pg80", b"\x00\x80\x00\x0242")
-    put(host.sysfs, "block/sdc/device/vendor", b"ACME\n")
-    put(host.sysfs, "block/sdc/device/model", b"Rocket\n")
-
-    assert scsi_id_of_disk("sdc", host) == "SACME_Rocket_42"
+NAMED = {"device/vendor": b"LIO-ORG \n", "device/model": b"clone           \n"}
+MPATH = b"mpath-" + NAA_6_ID.encode() + b"\n"
 
 
 @pytest.mark.parametrize(
-    "uuid, expected",
+    "disk, files, expected",
     [
-        (b"mpath-" + NAA_6_ID.encode() + b"\n", NAA_6_ID),
-        (b"mpath-\n", None),
-        (b"part1-mpath-" + NAA_6_ID.encode() + b"\n", None),
-        (b"LVM-0hK2bJQ3W2sYYuhNHmhjAXXQ4Wo6Pj1X\n", None),
-        (b"\xff\n", None),
+        ("sdc", {**NAMED, "device/vpd_pg83": page_83(VENDOR)}, "0LIO-ORG_clone_SER_0042"),
+        ("sdc", {**NAMED, "device/vpd_pg80": b"\x00\x80\x00\x0242"}, "SLIO-ORG_clone_42"),
+        ("loop0", {"size": b"8\n"}, None),
+        ("sda1", {}, None),
+        # a multipath map has the id in its name, and other volumes have none
+        ("dm-3", {"dm/uuid": MPATH}, NAA_6_ID),
+        ("dm-3", {"dm/uuid": b"mpath-\n"}, None),
+        ("dm-3", {"dm/uuid": b"part1-" + MPATH}, None),
+        ("dm-3", {"dm/uuid": b"LVM-0hK2bJQ3W2sYYuhNHmhjAXXQ4Wo6Pj1X\n"}, None),
+        ("dm-3", {"dm/uuid": b"\xff\n"}, None),
     ],
 )
-def test_a_multipath_map_has_the_id_in_its_name_and_other_volumes_have_none(host, uuid, expected):
-    put(host.sysfs, "block/dm-3/dm/uuid", uuid)
+def test_a_disk_has_the_id_of_its_page_and_a_map_that_in_its_name(host, disk, files, expected):
+    put(host, disk, files)
 
-    assert scsi_id_of_disk("dm-3", host) == expected
-
-
-def test_a_device_without_pages_has_no_id(host):
-    put(host.sysfs, "block/loop0/size", b"8\n")
-
-    assert scsi_id_of_disk("loop0", host) is None
-    assert scsi_id_of_disk("sda1", host) is None
+    assert scsi_id_of_disk(disk, host) == expected
 
 
-def node(host, monkeypatch, name, number=(8, 32)):
+def node(host, monkeypatch, name):
     """Lets a path lead to the disk `name` of the host, and gives the path."""
     os.makedirs(os.path.join(host.sysfs, "dev/block"))
-    os.symlink("../../block/" + name, os.path.join(host.sysfs, "dev/block/{}:{}".format(*number)))
-    status = os.stat_result((stat.S_IFBLK, *[0] * 9), {"st_rdev": os.makedev(*number)})
+    os.symlink("../../block/" + name, os.path.join(host.sysfs, "dev/block/8:32"))
+    status = os.stat_result((stat.S_IFBLK, *[0] * 9), {"st_rdev": os.makedev(8, 32)})
     monkeypatch.setattr(os, "stat", lambda path, *_more, **_others: status if path == "/dev/it" else REAL_STAT(path))
     return "/dev/it"
 
 
-def put_disk(host, name):
-    put(host.sysfs, f"block/{name}/device/vendor", b"LIO-ORG \n")
-    put(host.sysfs, f"block/{name}/device/model", b"clone           \n")
-    put(host.sysfs, f"block/{name}/device/vpd_pg80", b"\x00\x80\x00\x04x42 ")
+DISK = {**NAMED, "device/vpd_pg80": b"\x00\x80\x00\x04x42 ", "device/vpd_pg83": page_83(NAA_6)}
 
 
-def test_a_disk_says_what_it_calls_itself(host, monkeypatch):
-    put_disk(host, "sdc")
+@pytest.mark.parametrize(
+    "name, files, hardware, scsi_id",
+    [
+        ("sdc", {"sdc": DISK}, Hardware("LIO-ORG", "clone", "x42"), NAA_6_ID),
+        ("dm-3", {"sdd": DISK, "dm-3": {"slaves/sdd": None}}, Hardware("LIO-ORG", "clone", "x42"), None),
+        ("loop0", {"loop0": {"size": b"8\n"}}, Hardware(), None),
+    ],
+    ids=["a disk", "a map is what its paths are", "no disk"],
+)
+def test_what_a_device_node_calls_itself(host, monkeypatch, name, files, hardware, scsi_id):
+    for disk, content in files.items():
+        put(host, disk, content)
+    path = node(host, monkeypatch, name)
 
-    assert hardware_of(node(host, monkeypatch, "sdc"), host) == Hardware("LIO-ORG", "clone", "x42")
+    assert hardware_of(path, host) == hardware
+    assert scsi_id_of(path, host) == scsi_id
 
 
-def test_a_multipath_map_is_what_its_paths_are(host, monkeypatch):
-    put_disk(host, "sdd")
-    os.makedirs(os.path.join(host.sysfs, "block/dm-3/slaves/sdd"))
-
-    assert hardware_of(node(host, monkeypatch, "dm-3"), host) == Hardware("LIO-ORG", "clone", "x42")
-
-
-def test_what_is_no_disk_calls_itself_nothing(host, monkeypatch, tmp_path):
-    os.makedirs(os.path.join(host.sysfs, "block/loop0"))
+def test_what_is_not_there_and_what_does_not_read_are_other_answers_than_no_id(host, tmp_path, monkeypatch):
     (tmp_path / "image").write_bytes(b"")
+    image = str(tmp_path / "image")
+    put(host, "sdc", {"device/vpd_pg83": None})
 
-    assert hardware_of(str(tmp_path / "image"), host) == Hardware()
-    assert hardware_of(node(host, monkeypatch, "loop0"), host) == Hardware()
-
-
-def test_a_disk_whose_attributes_do_not_read_calls_itself_nothing(host, monkeypatch):
-    os.makedirs(os.path.join(host.sysfs, "block/sdc/device/vendor"))
-
-    assert hardware_of(node(host, monkeypatch, "sdc"), host) == Hardware()
-
-
-def test_an_unreadable_page_is_another_answer_than_none(host):
-    os.makedirs(os.path.join(host.sysfs, "block/sdc/device/vpd_pg83"))
-
+    assert hardware_of(image, host) == Hardware()
+    assert [scsi_id_of(image), *map(scsi_id_at, (image, image + "-gone", image + "/below"))] == [None] * 4
+    with pytest.raises(NotFound):
+        scsi_id_of(image + "-gone")
     with pytest.raises(DeviceError, match="Is a directory"):
         scsi_id_of_disk("sdc", host)
-
-
-def test_an_image_has_no_id(tmp_path):
-    (tmp_path / "image").write_bytes(b"")
-
-    assert scsi_id_of(str(tmp_path / "image")) is None
-
-
-def test_what_is_not_there_is_not_found(tmp_path):
-    with pytest.raises(NotFound):
-        scsi_id_of(str(tmp_path / "nothing"))
-
-
-def test_a_device_node_is_looked_up_by_its_number(host, monkeypatch):
-    put(host.sysfs, "block/sdc/device/vpd_pg83", page_83(NAA_6))
-    os.makedirs(os.path.join(host.sysfs, "dev/block"))
-    os.symlink("../../block/sdc", os.path.join(host.sysfs, "dev/block/8:32"))
-    node = os.stat_result([stat.S_IFBLK, 0, 0, 1, 0, 0, 0, 0, 0, 0], {"st_rdev": os.makedev(8, 32)})
-    monkeypatch.setattr(
-        "relvmoiscsi.host.disk.scsi_id.os.stat", lambda path: node if path == "/dev/by-id" else os.lstat(path)
-    )
-
-    assert scsi_id_of("/dev/by-id", host) == NAA_6_ID
+    put(host, "sdc", {"device/vendor": None})
+    assert hardware_of(node(host, monkeypatch, "sdc"), host) == Hardware()
 
 
 # --- now
@@ -280,14 +225,6 @@ def lun(monkeypatch):
     return answers
 
 
-def put_in_sysfs(lun, host):
-    """As the kernel has found it."""
-    put(host.sysfs, "block/sdc/device/vendor", b"QEMU    \n")
-    put(host.sysfs, "block/sdc/device/model", b"QEMU HARDDISK   \n")
-    for number in (0x80, 0x83):
-        put(host.sysfs, f"block/sdc/device/vpd_pg{number:x}", lun.get(number, b""))
-
-
 @pytest.mark.parametrize(
     "page, expected",
     [
@@ -301,7 +238,8 @@ def put_in_sysfs(lun, host):
 def test_a_lun_gives_the_id_now_that_the_kernel_has_found(lun, host, page, expected):
     if page is not None:
         lun[0x83] = page
-    put_in_sysfs(lun, host)
+    pages = {f"device/vpd_pg{number:x}": lun.get(number, b"") for number in (0x80, 0x83)}
+    put(host, "sdc", {"device/vendor": b"QEMU    \n", "device/model": b"QEMU HARDDISK   \n", **pages})
 
     assert live_scsi_id("/dev/sdc") == scsi_id_of_disk("sdc", host) == expected
 
@@ -312,17 +250,13 @@ def test_vendor_and_model_are_read_as_the_kernel_reads_them(lun):
     assert live_scsi_id("/dev/sdc") == "SQE_MU_HARD_DISK_S42"
 
 
-@pytest.mark.parametrize("standard", [None, b"\0\0\5", b"\x7f" + bytes(35)])
-def test_a_lun_that_is_not_there_any_more_has_no_id_though_its_port_answers(lun, standard):
-    del lun["standard"]
-    if standard is not None:
-        lun["standard"] = standard
-
-    assert live_scsi_id("/dev/sdc") is None
-
-
-def test_a_lun_without_an_id_has_none_now(lun):
-    del lun[0x80]
+@pytest.mark.parametrize(
+    "changed", [{"standard": b""}, {"standard": b"\0\0\5"}, {"standard": b"\x7f" + bytes(35)}, {0x80: b""}]
+)
+def test_a_lun_that_is_not_there_any_more_though_its_port_answers_or_has_none_has_no_id(lun, changed):
+    lun.update(changed)
+    for page in [page for page, content in lun.items() if not content]:
+        del lun[page]
 
     assert live_scsi_id("/dev/sdc") is None
 
@@ -330,30 +264,23 @@ def test_a_lun_without_an_id_has_none_now(lun):
 # --- ids in texts
 
 
+TEXTS = ["{}", "scsi-{}", "a,{},b", "/dev/disk/by-id/scsi-{}", "/dev/disk/by-scsid/{}/sdb", "/dev/mapper/{}"]
+MORE = ["/dev/disk/by-id/scsi-{}-part2", "/dev/disk/by-scsibus/{}-3:0:0:1", "/dev/disk/by-id/dm-uuid-mpath-{}"]
+
+
 @settings(max_examples=examples(40))
 @given(st.text([chr(code) for code in range(0x21, 0x7F) if chr(code) != "/"], min_size=3, max_size=40))
 def test_every_id_is_found_in_what_sm_and_udev_make_of_it_and_not_in_a_longer_one(scsi_id):
-    for text in ("{}", "scsi-{}", "a,{},b", "/dev/disk/by-id/scsi-{}", "/dev/disk/by-scsid/{}/sdb", "/dev/mapper/{}"):
+    for text in TEXTS:
         assert names_lun(text.format(scsi_id), scsi_id)
         assert not names_lun(text.format("x" + scsi_id + "y"), scsi_id)
 
 
-def test_an_id_with_odd_letters_is_found_in_the_link_that_udev_makes_of_it():
-    assert names_lun("/dev/disk/by-id/scsi-1ACME_a_b_1-part2", "1ACME_a(b;1")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["{}", "scsi-{}", "a,{},b", "/dev/disk/by-id/scsi-{}", "/dev/disk/by-id/scsi-{}-part2", "/dev/disk/by-scsid/{}/sdb"]
-    + ["/dev/mapper/{}", "/dev/disk/by-scsibus/{}-3:0:0:1", "/dev/disk/by-id/dm-uuid-mpath-{}", "wwn-0x{}-part1"],
-)
-@pytest.mark.parametrize("scsi_id", [NAA_6_ID, "1LIO-ORG_clone:5ab1c2_d3e4"])
-def test_the_luns_of_a_text_are_those_that_it_names(text, scsi_id):
-    if "wwn" in text:
-        scsi_id = NAA_6_ID
-        text = text.replace("{}", scsi_id[1:])
-    assert scsi_id in luns_named(text.format(scsi_id))
-    assert names_lun(text.format(scsi_id), scsi_id)
+def test_the_luns_of_a_text_are_those_that_it_names():
+    assert names_lun("/dev/disk/by-id/scsi-1ACME_a_b_1-part2", "1ACME_a(b;1"), "the link that udev makes of odd letters"
+    cases = [(text.format(one), one) for text in TEXTS + MORE for one in (NAA_6_ID, "1LIO-ORG_clone:5ab1c2_d3e4")]
+    for text, scsi_id in [*cases, (f"wwn-0x{NAA_6_ID[1:]}-part1", NAA_6_ID)]:
+        assert scsi_id in luns_named(text) and names_lun(text, scsi_id), text
 
 
 @pytest.mark.parametrize("scsi_id", [NAA_6_ID, "1LIO-ORG_clone:5ab1c2_d3e4", "SATA_disk-5"])
@@ -364,11 +291,3 @@ def test_what_disks_give_can_be_an_id(scsi_id):
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a b", "a\n", "3" * 256, "\xe9"])
 def test_what_leads_out_of_a_path_or_cannot_be_printed_is_no_id(text):
     assert not is_scsi_id(text)
-
-
-def test_where_nothing_is_there_is_no_id(tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-
-    assert scsi_id_at(str(tmp_path / "file")) is None
-    assert scsi_id_at(str(tmp_path / "gone")) is None
-    assert scsi_id_at(str(tmp_path / "file" / "below")) is None

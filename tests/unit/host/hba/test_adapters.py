@@ -25,10 +25,6 @@ from relvmoiscsi.host.hba.adapters import (
 OTHER = "3" + "6001405aaaaaaaaaaaaaaaaaaaaaaaaa"
 
 
-def names(found):
-    return [adapter.name for adapter in found]
-
-
 # --- adapters
 
 
@@ -67,22 +63,14 @@ def test_the_name_of_its_driver(world):
     assert [adapter.driver for adapter in adapters(host=world.host)[4:]] == [driver for _, driver in cases]
 
 
-def test_by_the_beginning_of_its_driver_s_name(world):
-    world.adapter(11, proc_name="qla2xxx")
-
-    counts = {driver: len(adapters(driver, world.host)) for driver in ("any", "fcoe", "fc", "qla.xxx", "oe")}
-    assert counts == {"any": 5, "fcoe": 4, "fc": 4, "qla.xxx": 1, "oe": 0}
-
-
-def test_they_are_in_the_order_of_their_numbers(world):
+def test_those_of_a_driver_by_the_beginning_of_its_name_in_the_order_of_their_numbers(world):
     for number in (10, 9):
         world.adapter(number, proc_name="qla2xxx")
 
-    assert names(adapters(host=world.host))[-2:] == ["host9", "host10"]
-
-
-def test_a_host_without_any(tmp_path, world):
-    assert adapters(host=world.host._replace(root=str(tmp_path / "nothing"))) == []
+    counts = {driver: len(adapters(driver, world.host)) for driver in ("any", "fcoe", "fc", "qla.xxx", "oe")}
+    assert counts == {"any": 6, "fcoe": 4, "fc": 4, "qla.xxx": 2, "oe": 0}
+    assert [adapter.name for adapter in adapters(host=world.host)[-2:]] == ["host9", "host10"]
+    assert adapters(host=world.host._replace(root=world.root + "/nothing")) == []
 
 
 # --- disks
@@ -97,6 +85,7 @@ def test_the_disks_behind_them(world):
 def test_a_lun_has_its_address_before_it_has_a_disk_and_a_disk_before_its_node(world):
     world.lun("1:0:0:7", scsi_id=OTHER)
     assert addresses_of(OTHER, adapters(host=world.host), world.host) == ["1:0:0:7"]
+    assert addresses_of(SCSI_ID, adapters(host=world.host), world.host) == ["1:0:0:0", "3:0:0:0"]
     assert disk_at("1:0:0:7", world.host) is None
 
     world.lun("1:0:0:8", "sdc", scsi_id=OTHER)
@@ -111,20 +100,8 @@ def test_addresses_are_in_the_order_of_their_numbers_and_only_disks_count(world)
     world.lun("9:0:0:0", "sde")  # behind something that is no adapter
 
     assert addresses(adapters(host=world.host), world.host) == ["1:0:0:0", "1:0:0:9", "1:0:0:10", "3:0:0:0"]
-
-
-def test_those_of_one_lun(world):
-    world.lun("1:0:0:7", "sdc", scsi_id=OTHER)
-
-    assert addresses_of(SCSI_ID, adapters(host=world.host), world.host) == ["1:0:0:0", "3:0:0:0"]
-    assert addresses_of(OTHER, adapters(host=world.host), world.host) == ["1:0:0:7"]
-
-
-def test_a_lun_that_says_nothing_of_itself(world):
-    world.lun("1:0:0:7", "sdc")
-    for name in ("vpd_pg80", "vpd_pg83", "vendor"):
-        os.unlink(world.at("bus/scsi/devices/1:0:0:7/" + name))
-
+    for name in ("vpd_pg80", "vpd_pg83", "vendor"):  # a LUN that says nothing of itself
+        os.unlink(world.at("bus/scsi/devices/1:0:0:9/" + name))
     (disk,) = [one for one in disks(adapters(host=world.host), world.host) if one.name == "sdc"]
     assert (disk.scsi_id, disk.serial, disk.vendor) == ("", "", "")
 
@@ -132,55 +109,31 @@ def test_a_lun_that_says_nothing_of_itself(world):
 # --- ports, and where to look
 
 
-def test_the_ports_of_targets_that_have_logged_in(world):
-    assert remote_ports(adapters(host=world.host), world.host) == list(WWPNS)
+EVERYWHERE = [f"host{number}" for number in range(4)]
 
 
-def test_everywhere(world):
-    found = places(adapters(host=world.host), host=world.host)
+@pytest.mark.parametrize(
+    "number, ports, expected",
+    [
+        (None, None, [(name, "- - -") for name in EVERYWHERE]),
+        (7, None, [(name, "- - 7") for name in EVERYWHERE]),
+        (7, WWPNS[1:], [("host3", "0 0 7")]),
+        (None, WWPNS, [("host1", "0 0 -"), ("host3", "0 0 -")]),
+        (7, ["500a098186c37a1d"], []),  # it has not logged in
+        # as the kernel takes an address of two bytes for a number, in flat addressing: 0x41, 0x00 is 16640
+        (0, WWPNS[:1], [("host1", "0 0 0")]),
+        (255, WWPNS[:1], [("host1", "0 0 255")]),
+        (256, WWPNS[:1], [("host1", "0 0 256"), ("host1", "0 0 16640")]),
+        (16383, WWPNS[:1], [("host1", "0 0 16383"), ("host1", "0 0 32767")]),
+        (16384, WWPNS[:1], [("host1", "0 0 16384")]),
+    ],
+)
+def test_where_to_look(world, number, ports, expected):
+    found = places(adapters(host=world.host), number, *([ports] if ports else []), host=world.host)
 
-    assert [(place.adapter.name, str(place)) for place in found] == [(f"host{number}", "- - -") for number in range(4)]
-
-
-def test_for_one_number_everywhere(world):
-    assert {str(place) for place in places(adapters(host=world.host), 7, host=world.host)} == {"- - 7"}
-
-
-def test_a_number_above_255_may_be_in_flat_addressing(world):
-    """As the kernel takes an address of two bytes for a number: 0x41, 0x00 is 16640."""
-    for number, expected in [
-        (0, [0]),
-        (255, [255]),
-        (256, [256, 16640]),
-        (16383, [16383, 32767]),
-        (16384, [16384]),
-        (20000, [20000]),
-    ]:
-        assert numbers_of(number) == expected
-        found = places(adapters("fcoe", world.host), number, WWPNS[:1], world.host)
-        assert [str(place) for place in found] == [f"0 0 {one}" for one in expected]
-
-
-def test_behind_one_port_of_a_target(world):
-    (place,) = places(adapters(host=world.host), 7, WWPNS[1:], world.host)
-
-    assert (place.adapter.name, str(place)) == ("host3", "0 0 7")
-
-
-def test_all_luns_behind_two_ports(world):
-    found = places(adapters(host=world.host), None, WWPNS, world.host)
-
-    assert [(place.adapter.name, str(place)) for place in found] == [("host1", "0 0 -"), ("host3", "0 0 -")]
-
-
-def test_behind_a_port_that_has_not_logged_in(world):
-    assert places(adapters(host=world.host), 7, ["500a098186c37a1d"], world.host) == []
-
-
-def test_a_port_of_a_target_that_has_gone_is_no_place(world):
-    world.put("class/fc_remote_ports/rport-1:0-0/scsi_target_id", "-1\n")
-
-    assert remote_ports(adapters(host=world.host), world.host) == [WWPNS[1]]
+    assert [(place.adapter.name, str(place)) for place in found] == expected
+    if ports and expected and number is not None:
+        assert numbers_of(number) == [int(place.split()[-1]) for _, place in expected]
 
 
 def test_what_a_port_says_of_itself(world):
@@ -194,10 +147,11 @@ def test_what_a_port_says_of_itself(world):
     ]
 
 
-def test_ports_that_are_online_are_told_by_their_addresses(world):
+def test_the_ports_of_targets_that_have_logged_in_and_the_addresses_of_those_that_are_online(world):
     assert ports_online(adapters(host=world.host), world.host) == ["1:0:0", "3:0:0"]
 
     world.put("class/fc_remote_ports/rport-1:0-0/port_state", "Blocked\n")
-
     assert ports_online(adapters(host=world.host), world.host) == ["3:0:0"]
     assert remote_ports(adapters(host=world.host), world.host) == list(WWPNS)
+    world.put("class/fc_remote_ports/rport-1:0-0/scsi_target_id", "-1\n")
+    assert remote_ports(adapters(host=world.host), world.host) == [WWPNS[1]], "a port that has gone is no place"

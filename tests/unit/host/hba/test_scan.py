@@ -29,61 +29,44 @@ def nobody_waits(monkeypatch):
 # --- scans
 
 
-def test_each_adapter_is_told_where_to_look(world):
+def test_each_adapter_is_told_where_to_look_and_one_that_hangs_or_fails_holds_up_no_other(world, monkeypatch):
+    everywhere = places(adapters(host=world.host), 7, host=world.host)
     for number in range(4):
         world.put(f"class/scsi_host/host{number}/scan", "")
-
-    assert scan(places(adapters(host=world.host), 7, host=world.host), NO_DEADLINE, world.host) == []
-
+    assert scan(everywhere, NO_DEADLINE, world.host) == []
     for number in range(4):
         with open(switch(world, number), encoding="ascii") as file:
             assert file.read() == "- - 7"
 
-
-def test_an_adapter_that_cannot_be_scanned_is_told_and_the_others_are(world):
+    for number in range(3):
+        os.unlink(switch(world, number))
     os.mkdir(switch(world, 1))
-
-    (sentence,) = scan(places(adapters(host=world.host), host=world.host), NO_DEADLINE, world.host)
-
-    assert sentence.startswith("host1 (fcoe): It cannot be scanned for LUNs: Is a directory.")
-    assert os.path.getsize(switch(world, 3)) == len("- - -")
-
-
-def test_one_that_hangs_is_given_up_and_holds_up_no_other(world, monkeypatch):
-    os.mkfifo(switch(world, 1))  # opened for writing, it waits for a reader
-    deadline = Deadline(600, over_after(3, monkeypatch))
-
-    (sentence,) = scan(places(adapters(host=world.host), host=world.host), deadline, world.host)
-
-    assert sentence.startswith(
-        "host1 (fcoe): The 600 seconds of this call were over before an adapter had been scanned"
-    )
-    assert os.path.getsize(switch(world, 3)) == len("- - -")
+    os.mkfifo(switch(world, 2))  # opened for writing, it waits for a reader
+    os.truncate(switch(world, 3), 0)
+    failing, hanging = scan(everywhere, Deadline(600, over_after(3, monkeypatch)), world.host)
+    assert failing.startswith("host1 (fcoe): It cannot be scanned for LUNs: Is a directory.")
+    over = "host2 (fcoe): The 600 seconds of this call were over before an adapter had been scanned"
+    assert hanging.startswith(over)
+    assert os.path.getsize(switch(world, 3)) == len("- - 7")
 
 
 # --- taking away
 
 
-def test_disks_are_taken_away(world):
+def test_disks_are_taken_away_after_one_look_at_the_host_for_all(world, monkeypatch):
+    looks, users_of_each = [], holders.users_of_each
+    monkeypatch.setattr(scan_module, "run_parallel", lambda works, *_: [work() for work in works])
+    monkeypatch.setattr(holders, "users_of_each", lambda disks, host: looks.append(disks) or users_of_each(disks, host))
     world.lun("1:0:0:7", "sdc")
+    world.lun("1:0:0:8", "sdd")
     world.lun("3:0:0:7")
 
-    assert take_away(["1:0:0:7", "3:0:0:7", "3:0:0:8"], NO_DEADLINE, world.host) == {}
+    assert take_away(["1:0:0:7", "1:0:0:8", "3:0:0:7", "3:0:0:8"], NO_DEADLINE, world.host) == {}
 
-    for address in ("1:0:0:7", "3:0:0:7"):
+    assert looks == [["sdc", "sdd"]]
+    for address in ("1:0:0:7", "1:0:0:8", "3:0:0:7"):
         with open(world.at(f"bus/scsi/devices/{address}/delete"), encoding="ascii") as file:
             assert file.read() == "1"
-
-
-def test_one_in_use_stays_and_its_user_is_named(world):
-    world.lun("1:0:0:7", "sdc")
-    world.put("block/sdc/holders/dm-3/dm/name", "VG_XenStorage-MGT\n")
-
-    stays = take_away(["1:0:0:7"], NO_DEADLINE, world.host)
-
-    assert list(stays) == ["1:0:0:7"]
-    assert stays["1:0:0:7"].startswith("The disk sdc at 1:0:0:7 stays: it is in use by ")
-    assert os.path.getsize(world.at("bus/scsi/devices/1:0:0:7/delete")) == 0
 
 
 def test_of_a_lun_in_use_through_one_path_the_others_stay_as_well(world):
@@ -96,21 +79,11 @@ def test_of_a_lun_in_use_through_one_path_the_others_stay_as_well(world):
 
     stays = take_away(["1:0:0:7", "3:0:0:7", "3:0:1:7", "1:0:0:8"], NO_DEADLINE, world.host)
 
+    assert stays["1:0:0:7"].startswith("The disk sdc at 1:0:0:7 stays: it is in use by ")
     assert stays["3:0:0:7"] == "The disk sdd at 3:0:0:7 stays: it is in use by device-mapper volume mine."
     assert sorted(stays) == ["1:0:0:7", "3:0:0:7", "3:0:1:7"]
     sizes = [os.path.getsize(world.at(f"bus/scsi/devices/{one}/delete")) for one in [*sorted(stays), "1:0:0:8"]]
     assert sizes == [0, 0, 0, 1]
-
-
-def test_one_look_at_the_host_is_for_all_disks(world, monkeypatch):
-    looks, users_of_each = [], holders.users_of_each
-    monkeypatch.setattr(scan_module, "run_parallel", lambda works, *_: [work() for work in works])
-    monkeypatch.setattr(holders, "users_of_each", lambda disks, host: looks.append(disks) or users_of_each(disks, host))
-    for number in range(3):
-        world.lun(f"1:0:0:{number + 7}", "sd" + "cde"[number])
-
-    assert take_away(["1:0:0:7", "1:0:0:8", "1:0:0:9"], NO_DEADLINE, world.host) == {}
-    assert looks == [["sdc", "sdd", "sde"]]
 
 
 def test_where_there_is_no_time_to_look_all_stay(world):

@@ -22,6 +22,7 @@ from kit.clock import Clock
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.locks.sm_locks import Busy, lun_lock, lvm_lock
 from relvmoiscsi.host.this_host import Host
 
@@ -126,46 +127,40 @@ def test_another_call_of_ours_is_named_with_its_lun(root, taken, more):
     assert re.search(said, str(caught.value)), caught.value
 
 
-def test_two_of_ours_exclude_each_other_even_in_one_process(root):
-    with lvm_lock(Host(root)), pytest.raises(Refused, match="held by another program"), lvm_lock(Host(root), timeout=0):
-        pytest.fail("taken twice")
-
-
-def test_closing_another_descriptor_of_the_file_keeps_the_lock(root):
-    with lvm_lock(Host(root)):
-        with open(in_root(root, LVM)):
-            pass
-        with pytest.raises(Refused), lvm_lock(Host(root), timeout=0):
-            pytest.fail("the lock was lost")
-
-
-def test_the_files_of_sm_stay(root):
-    with lvm_lock(Host(root)):
-        pass
-
-    assert os.path.exists(in_root(root, LVM))
-
-
-def test_a_lock_is_given_back_when_the_block_fails(root):
+def test_two_of_ours_exclude_each_other_even_in_one_process_and_the_file_is_sm_s(root):
     with pytest.raises(KeyError), lvm_lock(Host(root)):
+        with open(in_root(root, LVM)):
+            pass  # closing another descriptor of the file keeps the lock
+        with pytest.raises(Refused, match="held by another program"), lvm_lock(Host(root), timeout=0):
+            pytest.fail("taken twice")
         raise KeyError
+    assert os.path.exists(in_root(root, LVM))
     with lvm_lock(Host(root), timeout=0):
         pass
 
 
-def test_a_lock_that_cannot_be_opened_is_refused(root):
-    os.makedirs(in_root(root, LVM))
+def fails(error):
+    def operation(*_):
+        raise error
 
-    with pytest.raises(Refused, match="cannot be opened: Is a directory"), lvm_lock(Host(root)):
-        pytest.fail("a directory was locked")
+    return operation
 
 
-def test_a_directory_that_cannot_be_made_is_refused(root):
-    with open(in_root(root, "var"), "w"):
-        pass
+@pytest.mark.parametrize(
+    "happens, words",
+    [
+        (lambda root, _: os.makedirs(in_root(root, LVM)), "cannot be opened: Is a directory"),
+        (lambda root, _: open(in_root(root, "var"), "w").close(), "cannot be made: Not a directory"),
+        (lambda _, patch: patch.setattr(os, "open", fails(FileNotFoundError(2, "No such file"))), "again and again"),
+        (lambda _, patch: patch.setattr(fcntl, "fcntl", fails(OSError(22, "Invalid argument"))),
+         "cannot be locked: Invalid argument"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_locked_is_refused(root, monkeypatch, happens, words):
+    happens(root, monkeypatch)
 
-    with pytest.raises(Refused, match="cannot be made: Not a directory"), lvm_lock(Host(root)):
-        pytest.fail("a lock without a file")
+    with pytest.raises(Refused, match=words), lvm_lock(Host(root)):
+        pytest.fail("a lock without a lock")
 
 
 def test_a_directory_that_sm_removes_in_between_is_made_again(root, monkeypatch):
@@ -180,24 +175,6 @@ def test_a_directory_that_sm_removes_in_between_is_made_again(root, monkeypatch)
     monkeypatch.setattr(os, "open", open_after_sm)
     with lvm_lock(Host(root)):
         assert len(removed) == 3
-
-
-def test_a_directory_that_vanishes_for_ever_is_refused(root, monkeypatch):
-    def never(*_):
-        raise FileNotFoundError(2, "No such file or directory")
-
-    monkeypatch.setattr(os, "open", never)
-    with pytest.raises(Refused, match="again and again"), lvm_lock(Host(root)):
-        pytest.fail("a lock without a file")
-
-
-def test_a_kernel_without_such_locks_is_refused(root, monkeypatch):
-    def unknown(*_):
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(fcntl, "fcntl", unknown)
-    with pytest.raises(Refused, match="cannot be locked: Invalid argument"), lvm_lock(Host(root)):
-        pytest.fail("a lock without a lock")
 
 
 @pytest.mark.processes
@@ -252,42 +229,55 @@ def short_root(tmp_path_factory, monkeypatch):
     return "."
 
 
-def test_a_fairlock_is_held_while_the_block_runs(short_root):
-    service = Fairlock(short_root)
-    try:
-        with lvm_lock(Host(short_root)):
-            # The file lock, which would be the first to be waited for, out of the way.
-            os.rename(in_root(short_root, LVM), in_root(short_root, "elsewhere"))
-            with pytest.raises(Refused, match="devicemapper is held by"), lvm_lock(Host(short_root), timeout=0):
-                pytest.fail("taken twice")
-        with lvm_lock(Host(short_root)):
-            pass
-    finally:
+@pytest.fixture
+def serving(short_root):
+    """Starts the service; it ends with the test."""
+    services = []
+
+    def serve():
+        services.append(Fairlock(short_root))
+        return services[0]
+
+    yield serve
+    for service in services:
         service.stop(short_root)
+
+
+@pytest.fixture
+def socket_of_fairlock(short_root):
+    """One that a test serves itself."""
+    os.makedirs("run/fairlock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(FAIRLOCK)
+        yield server
+
+
+def test_a_fairlock_is_held_while_the_block_runs(short_root, serving):
+    service = serving()
+    with lvm_lock(Host(short_root)):
+        # The file lock, which would be the first to be waited for, out of the way.
+        os.rename(in_root(short_root, LVM), in_root(short_root, "elsewhere"))
+        with pytest.raises(Refused, match="devicemapper is held by"), lvm_lock(Host(short_root), timeout=0):
+            pytest.fail("taken twice")
+    with lvm_lock(Host(short_root)):
+        pass
 
     assert f"{os.getpid()} - relvmoiscsi".encode() in service.heard
 
 
-def test_without_fairlock_nothing_is_started(short_root):
-    def run(argv, **_):
-        pytest.fail(f"ran {argv}")
-
-    with lvm_lock(Host(short_root, run)):
-        pass
-
-
-def test_a_fairlock_service_that_does_not_run_is_started(short_root):
-    os.makedirs("run/fairlock")
-    services = []
+def test_a_fairlock_service_that_does_not_run_is_started_where_there_is_one(short_root, serving):
+    started = []
 
     def run(argv, **_):
-        assert argv == ["systemctl", "start", "fairlock@devicemapper.service"]
-        services.append(Fairlock(short_root))
+        started.append(argv)
+        serving()
         return Completed(0, "", "")
 
     with lvm_lock(Host(short_root, run)):
-        pass
-    services[0].stop(short_root)
+        assert started == []
+    os.makedirs("run/fairlock")
+    with lvm_lock(Host(short_root, run)):
+        assert started == [["systemctl", "start", "fairlock@devicemapper.service"]]
 
 
 def test_a_fairlock_service_that_cannot_be_started_is_an_error(short_root, caplog, monkeypatch):
@@ -302,52 +292,39 @@ def test_a_fairlock_service_that_cannot_be_started_is_an_error(short_root, caplo
     with pytest.raises(Refused, match="does not answer: No such file"), lvm_lock(Host(short_root, run)):
         pytest.fail("locked")
     assert caplog.text.count("Unit not found") == 1
-
-
-def test_a_fairlock_service_that_ends_is_asked_again(short_root):
-    os.makedirs("run/fairlock")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(FAIRLOCK)
-        server.listen(1)
-
-        def end():
-            connection, _ = server.accept()
-            connection.close()
-            connection, _ = server.accept()
-            connection.sendall(b"LOCK\0")
-            connection.recv(128)
-            connection.close()
-
-        thread = threading.Thread(target=end)
-        thread.start()
-        with lvm_lock(Host(short_root), timeout=600):
-            pass
-        thread.join()
-
-
-def test_a_full_queue_is_waited_for(short_root):
-    os.makedirs("run/fairlock")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(FAIRLOCK)
-        server.listen(0)
-        with socket.socket(socket.AF_UNIX) as first:
-            first.connect(FAIRLOCK)
-            with pytest.raises(Refused, match="too many wait|is held by"), lvm_lock(Host(short_root), timeout=0):
-                pytest.fail("locked")
-
-
-def test_other_failures_of_a_fairlock_go_through(short_root, monkeypatch):
-    os.makedirs("run/fairlock")
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(socket.socket, "connect", interrupted)
+    monkeypatch.setattr(socket.socket, "connect", fails(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt), lvm_lock(Host(short_root)):
         pytest.fail("locked")
 
 
+def test_a_fairlock_service_that_ends_is_asked_again(short_root, socket_of_fairlock):
+    socket_of_fairlock.listen(1)
+
+    def end():
+        socket_of_fairlock.accept()[0].close()
+        connection, _ = socket_of_fairlock.accept()
+        connection.sendall(b"LOCK\0")
+        connection.recv(128)
+        connection.close()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    with lvm_lock(Host(short_root), timeout=600):
+        pass
+    thread.join()
+
+
+def test_a_full_queue_is_waited_for(short_root, socket_of_fairlock):
+    socket_of_fairlock.listen(0)
+    with socket.socket(socket.AF_UNIX) as first:
+        first.connect(FAIRLOCK)
+        with pytest.raises(Refused, match="too many wait|is held by"), lvm_lock(Host(short_root), timeout=0):
+            pytest.fail("locked")
+
+
 # --- one LUN
+
+OF_LUN = "run/lock/relvmoiscsi/36001405abc"
 
 
 def test_a_lun_is_for_one_at_a_time(root):
@@ -361,7 +338,7 @@ def test_a_lun_is_for_one_at_a_time(root):
 
 
 def test_who_waited_for_a_lun_locks_the_file_that_is_there_now(root):
-    path = in_root(root, "run/lock/relvmoiscsi/36001405abc")
+    path = in_root(root, OF_LUN)
     os.makedirs(os.path.dirname(path))
     with open(path, "w") as stale:
         record = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -385,12 +362,33 @@ def test_who_waited_for_a_lun_locks_the_file_that_is_there_now(root):
 
 def test_a_lun_lock_that_was_removed_meanwhile_is_only_logged(root, caplog):
     with lun_lock("36001405abc", Host(root)):
-        os.unlink(in_root(root, "run/lock/relvmoiscsi/36001405abc"))
+        os.unlink(in_root(root, OF_LUN))
 
     assert "could not be removed" in caplog.text
 
 
-@pytest.mark.parametrize("scsi_id", ["", ".", "..", "a/b", "../x", "a b"])
+@pytest.mark.parametrize("scsi_id", ["", "..", "a/b", "a b"])
 def test_what_is_no_scsi_id_is_refused(root, scsi_id):
     with pytest.raises(UsageError), lun_lock(scsi_id, Host(root)):
         pytest.fail("locked")
+
+
+# --- the name of a LUN that the kernel keeps: for one process of a machine, whatever its user
+
+NAMED = f"3600test{os.getpid():08d}"
+
+
+@pytest.mark.processes
+def test_the_name_of_a_lun_is_had_once_its_holder_is_named_and_it_ends_with_the_process():
+    for _ in range(2):
+        with lun_name(NAMED + "1", 0), lun_name("3" + "x" * 254, 0), lun_name(NAMED, 0):
+            taken = pytest.raises(Refused, lun_name(NAMED, 0).__enter__)
+        assert "this very process" in str(taken.value)
+    child = os.fork()
+    if not child:
+        lun_name(NAMED, 0).__enter__()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    with lun_name(NAMED, 0):
+        pass
