@@ -5,12 +5,10 @@ The tables below are the rules; the code is read as a syntax tree and not import
 """
 
 import ast
-import importlib.util
 import inspect
 import os
 import subprocess
 import sys
-import sysconfig
 from functools import lru_cache
 from pathlib import Path
 
@@ -216,22 +214,8 @@ def foreign(module):
     """Imports that are neither from this package nor from the standard library."""
     for line, name in module.imports:
         top = name.split(".")[0]
-        if top != PACKAGE and not in_standard_library(top):
+        if top != PACKAGE and top not in sys.stdlib_module_names:
             yield f"{module.name}:{line} imports {top}"
-
-
-@lru_cache(maxsize=None)
-def in_standard_library(top):
-    if top in sys.builtin_module_names:
-        return True
-    spec = importlib.util.find_spec(top)
-    if spec is None:
-        return False
-    if spec.origin == "frozen":
-        return True
-    parents = Path(os.path.realpath(str(spec.origin))).parents
-    library = Path(os.path.realpath(sysconfig.get_path("stdlib")))
-    return library in parents and not any(parent.name in ("site-packages", "dist-packages") for parent in parents)
 
 
 def sm_keys(nodes):
@@ -393,25 +377,16 @@ def test_a_breach_is_noticed(rule, name, source):
     assert list(rule(Module(name, source)))
 
 
+#: that a rule allows what it should, the package shows
 @pytest.mark.parametrize(
     "rule, name, source",
     [
-        (unplaced, "formats.novelty", ""),
         (against_the_direction, PV, "from relvmoiscsi.formats.lvm import pv\nfrom . import x\nfrom ... import errors"),
-        (against_the_direction, "resignature.journal", "from relvmoiscsi import __version__"),
-        (against_the_direction, "cli", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
-        (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.pool import jobs"),
-        (against_the_direction_within, "pool.connection", "from relvmoiscsi.host.this_host import THIS_HOST"),
-        (against_the_direction_within, UDEV, "from relvmoiscsi.host.locks.sm_locks import lun_lock"),
-        (against_the_direction_within, "doctor.pool", "from relvmoiscsi.host.disk import holders"),
-        (touches_the_world, "cli", "import os"),
-        (touches_the_world, "iscsi.link", "import select, socket"),
         (touches_the_world, PLAN, "device.open('rb')"),
-        (prints, "cli", "print('result')"),
         (foreign, "formats.ondisk", "import struct, typing, zlib, sys\nfrom concurrent.futures import Future"),
     ],
 )
-def test_what_is_allowed_passes(rule, name, source):
+def test_what_only_looks_like_a_breach_passes(rule, name, source):
     assert list(rule(Module(name, source))) == []
 
 
@@ -444,13 +419,8 @@ def test_a_circle_between_rooms_is_noticed_where_no_modules_make_one():
 
 
 def test_sm_keys_are_found_wherever_they_are_given():
-    source = """
-class Error(Refused):
-    sm_key = "A"
-raise Refused("sentence", sm_key="B" if master else "C")
-raise errors.NotFound("sentence", "D")
-"""
-
+    source = 'class E(Refused):\n    sm_key = "A"\nraise Refused("s", sm_key="B" if x else "C")\n'
+    source += 'raise errors.NotFound("s", "D")'
     assert [key for _, key in Module("cli", source).sm_keys] == ["A", "B", "C", "D"]
 
 
