@@ -133,35 +133,28 @@ def test_a_lun_that_is_there_is_linked_and_introduced(disk, run):
     assert disk.programs == [f"env ACTION=add {disk.root / INTRODUCER} disk"]
 
 
-NEXT = """\
+TOLD = """\
+{0} leads to {1} (64 MiB).
+The LUN is the VDI {2}.
 next, to give the disk to a VM:
-  xe vbd-create vm-uuid=VM vdi-uuid={} device=autodetect
+  xe vbd-create vm-uuid=VM vdi-uuid={2} device=autodetect
   xe vbd-plug uuid=VBD
 """
-NEXT_AFTER_REMOVE = f"next: unmap the LUN at the array, or give it a name again: `relvmoiscsi direct add NAME {LUN}`.\n"
 
 
 def test_it_is_told_in_words_and_a_vdi_that_is_there_is_kept(disk, run):
     uuid = disk.pool.db.get("VDI", disk.has_vdi(disk.has_udev_sr()), "uuid")
-
-    assert run("add", "disk", LUN).out == "{} leads to {} (64 MiB).\nThe LUN is the VDI {}.\n{}".format(
-        links.link_of("disk", disk.host), disk.host.node("sda"), uuid, NEXT.format(uuid)
-    )
-    assert disk.programs == []
-
-
-def test_a_lun_that_is_not_there_yet_is_noted(scene, run):
-    ran = run("add", "disk", LUN)
-    assert ran.status == 0 and f"\ndisk = {LUN}\n" in scene.config
-    assert ran.out.startswith("{} will appear with its LUN.".format(links.link_of("disk", scene.host)))
+    told = TOLD.format(links.link_of("disk", disk.host), disk.host.node("sda"), uuid)
+    assert run("add", "disk", LUN).out == told and disk.programs == []
 
 
 @pytest.mark.parametrize("options, notes", [([], 1), (["--iscsi"], 0)])
 def test_that_no_program_keeps_a_session_is_a_note_while_the_lun_is_away_and_a_refusal_behind_one(
     scene, run, options, notes
 ):
-    ran = run("add", "away", OTHER, "--json", *options)
-    assert ran.status == 0 and notes == len([note for note in ran.json["notes"] if "no program keeps its" in note])
+    ran = run("add", "away", OTHER, *options)
+    assert ran.out.startswith("{} will appear with its LUN.".format(links.link_of("away", scene.host)))
+    assert ran.status == 0 and ran.out.count("no program keeps its") == notes and f"\naway = {OTHER}\n" in scene.config
 
     scene.has_iscsi_disk("sdb")
     if notes:
@@ -296,27 +289,33 @@ def test_what_another_may_have_is_a_refusal(disk, run, monkeypatch, given, statu
     assert disk.config == ADMINISTRATORS and disk.programs == []
 
 
-def test_a_taken_name_and_a_named_lun_are_refused(scene, run):
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (("disk", OTHER), "The name disk is taken"),
+        (("other", LUN), "has a name already: disk"),
+        *[(words, "") for words in (("../disk", OTHER), ("-x", OTHER), ("other", "$(reboot)"), ("other", ""))],
+    ],
+)
+def test_what_is_taken_or_cannot_be_meant_is_a_usage_error(scene, run, words, says):
     run("add", "disk", LUN)
     text = scene.config
-    again, other = run("add", "disk", OTHER), run("add", "other", LUN)
-
-    assert (again.status, other.status, scene.config) == (2, 2, text)
-    assert "The name disk is taken" in again.err and "has a name already: disk" in other.err
-
-
-@pytest.mark.parametrize("words", [("../disk", LUN), ("-x", LUN), ("disk", "$(reboot)"), ("disk", "")])
-def test_what_cannot_be_meant_is_a_usage_error(scene, run, words):
     ran = run("add", *words)
-    assert ran.status == 2 and ran.err and scene.config == ADMINISTRATORS
+    assert ran.status == 2 and ran.err and says in ran.err and scene.config == text
 
 
-def test_a_link_that_does_not_come_is_told_with_the_state(disk, run):
+@pytest.mark.parametrize("is_added", [False, True])
+def test_a_link_that_does_not_come_or_go_is_told_with_the_state(disk, run, is_added):
+    if is_added:
+        run("add", "disk", LUN)
     disk.udev_works = False
-    ran = run("add", "disk", LUN)
-    assert ran.status == 4 and "did not appear" in ran.err
-    assert "check that the rules of relvmoiscsi are installed" in ran.err
-    assert ran.err.endswith(f"disk has LUN {LUN} in {disk.host.config}.\n")
+    ran = run("remove", "disk") if is_added else run("add", "disk", LUN)
+    if is_added:
+        assert ran.status == 4 and "still exists: udev did not remove the link" in ran.err
+    else:
+        assert ran.status == 4 and "did not appear" in ran.err
+        assert "check that the rules of relvmoiscsi are installed" in ran.err
+        assert ran.err.endswith(f"disk has LUN {LUN} in {disk.host.config}.\n")
 
 
 # --- remove
@@ -336,11 +335,10 @@ def test_what_was_added_is_removed_without_a_trace(linked, run):
     assert (ran.status, ran.json["notes"], linked.config) == (0, [], ADMINISTRATORS)
     assert links.leads_to("disk", linked.host) == "" and linked.pool.db.refs("VDI", SR=linked.sr) == []
 
-
-def test_a_lun_that_is_away_can_be_removed(scene, run):
-    run("add", "disk", LUN)
-    assert run("remove", "disk").out == f"disk (LUN {LUN}) is no longer a direct LUN.\n" + NEXT_AFTER_REMOVE
-    assert scene.config == ADMINISTRATORS
+    run("add", "disk", OTHER)  # which is away
+    next_ = f"next: unmap the LUN at the array, or give it a name again: `relvmoiscsi direct add NAME {OTHER}`.\n"
+    assert run("remove", "disk").out == f"disk (LUN {OTHER}) is no longer a direct LUN.\n" + next_
+    assert linked.config == ADMINISTRATORS
 
 
 def a_user(scene):
@@ -370,12 +368,6 @@ def test_without_xapi_it_is_removed_and_what_is_left_is_told(linked, run, monkey
     assert ran.status == 0 and linked.config == ADMINISTRATORS
     assert "note: xapi could not be asked whether a VM has the LUN as a disk" in ran.out
     assert "Run `xe vdi-forget`" in ran.out
-
-
-def test_a_link_that_does_not_go_is_told(linked, run):
-    linked.udev_works = False
-    ran = run("remove", "disk")
-    assert ran.status == 4 and "still exists: udev did not remove the link" in ran.err
 
 
 @pytest.mark.parametrize("name, said", [("disk", "'disk'"), ("di\x1bsk", "'di\\x1bsk'")])
