@@ -117,7 +117,8 @@ def is_true(command, path, was, state, sentence, kind):
         assert now["state"] == state
     elif sentence == BEGUN.format(path, kind):
         assert command("recover", path, "--yes").status == 0
-        assert command("show", path, "--json").json["state"] in ("clean", "resignatured")
+        settled = command("show", path, "--json").json
+        assert (settled["state"], settled["sr"]["uuid"]) in (("clean", pair().truth.sr_uuid), ("resignatured", SR))
     else:
         assert now["state"] in ("clean", "resignatured"), "an unfinished run is always said"
 

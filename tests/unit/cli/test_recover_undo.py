@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""`recover` and `undo`: after a run that was cut at any place, by Ctrl-C or by kill -9, and after one that was not."""
+"""`recover` and `undo`: after a run that was cut by kill -9, and after one that was not.
+
+Cut at each operation: test_interrupted.py, and tests/unit/resignature/writing/test_every_cut.py, also in a recovery.
+"""
 
 import re
 import subprocess
 import sys
-from itertools import takewhile
 
 import pytest
 
 from kit import shell
 from kit.cuts import read_mark
-from kit.examples import WHOLE, steps
+from kit.examples import WHOLE
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, content, flipped, pair, tree
 from kit.sparse import SparseDisk
-from relvmoiscsi import cli
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.resignature.protocol import commit_record, journal
 
@@ -70,75 +71,6 @@ def test_kill_9_between_any_two_writes_leaves_a_lun_that_recover_settles(small, 
             assert {**ran.json, "one_vdi": shown["one_vdi"], "saved_vms": None, "lun": shown["lun"]} == shown
         assert command("show", small, "--json").json["sr"]["uuid"] == (old if is_old else planned)
         assert command("check", small, "--original", small_original).status == (4 if is_old else 0)
-
-
-# --- Ctrl-C, which stops a run as a kill does, at every write of every command
-
-
-def cut_run(small, command, monkeypatch, writes):
-    pair().disk.to_file(str(small))
-    with monkeypatch.context() as patch:
-        shell.cut(patch, writes)
-        command("resignature", small, "--yes", "--sr-uuid", SR)
-
-
-def some(first, end, what):
-    """Numbers of writes, of which a sample takes each third, and the last."""
-    chosen = (first - 1 + number for number in takewhile(lambda number: number <= end - first, steps(3, what)))
-    return sorted({*chosen, end - 1})
-
-
-def test_a_run_cut_anywhere_is_settled_by_recover_which_may_be_cut_as_well(small, command, monkeypatch):
-    total = writes_of_a_run(small, command)
-    for first in some(3, total, "run"):
-        cut_run(small, command, monkeypatch, first)
-        for second in some(0, total, "recover"):
-            with monkeypatch.context() as patch:
-                shell.cut(patch, second)
-                if command("recover", small, "--yes").status == 0:
-                    break
-            assert state(small, command) == "unfinished"
-        is_back = first < total - 2
-        assert state(small, command) == ("clean" if is_back else "resignatured")
-        assert command("show", small, "--json").json["sr"]["uuid"] == (pair().truth.sr_uuid if is_back else SR)
-
-
-def test_a_run_cut_anywhere_is_taken_back_by_undo(small, small_original, command, monkeypatch):
-    outside_of_the_ring = [pair().truth.areas[0]]
-    for writes in some(3, writes_of_a_run(small, command) + 1, "undo"):
-        cut_run(small, command, monkeypatch, writes)
-
-        ran = command("undo", small, "--yes", "--json")
-
-        assert (ran.status, ran.json["state"]) == (0, "clean"), writes
-        assert ran.json["sr"]["new"] == pair().truth.sr_uuid
-        assert state(small, command) == "clean"
-        disks = [SparseDisk.from_file(str(path)) for path in (small, small_original)]
-        assert len({disk.digest_except(outside_of_the_ring) for disk in disks}) == 1
-
-
-@pytest.mark.parametrize("finish", ["recover", "undo"])
-def test_an_undo_cut_anywhere_is_settled_by_recover_and_brought_to_its_end_by_undo(small, command, monkeypatch, finish):
-    command("resignature", small, "--yes", "--sr-uuid", SR)
-    before = content(small)[0]
-    for writes in steps(3, finish):
-        before.to_file(str(small))
-        with monkeypatch.context() as patch:
-            shell.cut(patch, writes)
-            status = command("undo", small, "--yes").status
-        if status == 0:
-            assert writes > 6
-            return
-        assert status == cli.EXIT_INTERRUPTED
-        if writes < 3:
-            assert state(small, command) == "resignatured"
-            continue
-        shown = command("show", small, "--json").json
-        assert (shown["state"], shown["run"]["sr"]) == ("unfinished", {"old": SR, "new": pair().truth.sr_uuid})
-        is_back = finish == "recover" and "before its commit" in command("show", small).out
-        ran = command(finish, small, "--json", "--yes")
-        assert (ran.status, ran.json["state"]) == (0, "resignatured" if is_back else "clean")
-        assert command("show", small, "--json").json["sr"]["uuid"] == (SR if is_back else pair().truth.sr_uuid)
 
 
 # --- recover
