@@ -317,7 +317,8 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
     office.vm("experiment", office.on_copy("data"))
     refused(4, "would lose their disks: experiment", "discard", "--all", "--yes", *words)
     type_in("n\n")
-    refused(4, "lose their disks on the copy: experiment", "discard", "copy", *words)
+    ran = refused(4, "These halted VMs lose their disks on the copy: ", "discard", "copy", *words)
+    assert "Discard copy" in ran.err and ("experiment. --with-vms destroys" in ran.err) == (not words)
     assert pool_command("discard", "--all", "--yes", "--leave-vms", *words).status == 0
 
 
