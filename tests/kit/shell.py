@@ -78,7 +78,7 @@ def verify(argv, ran):
     if ran.status and argv and argv[0] in WRITERS and not ran.err.startswith("usage: "):
         assert DISK_STATE.search(ran.err.rstrip("\n")), ran.err
     if "--json" in argv and ran.status not in (cli.EXIT_BUG, cli.EXIT_INTERRUPTED):
-        verify_object(ran, on_device=argv[0] not in ("doctor", "map", "settings", "pool"))
+        verify_object(ran, on_device=argv[0] not in ("direct", "doctor", "map", "settings", "pool"))
 
 
 def verify_object(ran, on_device):

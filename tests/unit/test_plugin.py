@@ -46,6 +46,30 @@ def host(tmp_path, monkeypatch):
     return with_disks
 
 
+def answered(function, arguments, *more):
+    """The JSON that the plugin answers with."""
+    return json.loads(function(arguments, *more))
+
+
+def pages(function, arguments, key, *more):
+    """The rows of all pages, and how many pages there are."""
+    rows, start, count = [], "", 0
+    while start is not None:
+        text = function({**arguments, "from": start}, *more)
+        assert len(text) < 65536
+        page = json.loads(text)
+        rows, start, count = rows + page[key], page["next"], count + 1
+    return rows, count
+
+
+ONE, CHAIN = golden.load("one").disk, golden.load("chain").disk
+DONE = done(CHAIN)
+
+
+def sr_of(disk):
+    return engine.inspect(disk).lun.sr_uuid
+
+
 def seen(**devices):
     """Looks at these disks, by kernel name, in place of devices."""
 
@@ -60,16 +84,13 @@ def seen(**devices):
 
 def test_every_lun_of_the_host_by_what_is_on_it(host):
     this = host(sda=None, sdb=SCSI_ID, sdc=OTHER, sdd=OTHER, dm_0=OTHER, sde=SILENT, loop0="x")
-    one = golden.load("one").disk
-    found = json.loads(
-        plugin.classify({}, this, seen(sdb=one, dm_0=done(golden.load("chain").disk), sde=None))
-    )  # fmt: skip
+    found = answered(plugin.classify, {}, this, seen(sdb=ONE, dm_0=DONE, sde=None))
 
     rows = {row["scsi_id"]: row for row in found["luns"]}
     assert list(rows) == sorted(rows) and found["next"] is None
-    assert (rows[SCSI_ID]["state"], rows[SCSI_ID]["sr"]) == ("clean", engine.inspect(one).lun.sr_uuid)
-    assert rows[OTHER]["device"].endswith("dm-0") and rows[OTHER]["state"] == "resignatured"
-    assert rows[OTHER]["old_sr"] == engine.inspect(golden.load("chain").disk).lun.sr_uuid
+    assert (rows[SCSI_ID]["state"], rows[SCSI_ID]["sr"]) == ("clean", sr_of(ONE))
+    assert rows[OTHER]["device"].endswith("dm-0")
+    assert (rows[OTHER]["state"], rows[OTHER]["old_sr"]) == ("resignatured", sr_of(CHAIN))
     assert rows[SILENT]["state"] is None and "does not answer" in rows[SILENT]["problem"]
 
 
@@ -78,14 +99,25 @@ def test_those_behind_adapters_alone(host, monkeypatch):
     this = host(sdb=SCSI_ID, sdc=OTHER)
     behind = adapters.Disk("sdc", "1:0:0:1", "qla2xxx", OTHER, "", "", 1 << 20)
     monkeypatch.setattr(adapters, "disks", lambda found, host: [behind])
-    see = seen(sdb=golden.load("one").disk, sdc=golden.load("one").disk)
-
-    assert [row["scsi_id"] for row in json.loads(plugin.classify({"hba": "true"}, this, see))["luns"]] == [OTHER]
-    assert len(json.loads(plugin.classify({}, this, see))["luns"]) == 2
+    see = seen(sdb=ONE, sdc=ONE)
+    assert [row["scsi_id"] for row in answered(plugin.classify, {"hba": "true"}, this, see)["luns"]] == [OTHER]
+    assert len(answered(plugin.classify, {}, this, see)["luns"]) == 2
 
 
 def test_a_host_without_disks(tmp_path):
-    assert json.loads(plugin.classify({}, Host(str(tmp_path)))) == {"luns": [], "problems": [], "next": None}
+    assert answered(plugin.classify, {}, Host(str(tmp_path))) == {"luns": [], "problems": [], "next": None}
+
+
+def test_what_does_not_fit_and_what_takes_too_long_is_on_the_next_page(host, monkeypatch):
+    """A LUN that does not answer takes its seconds, and whoever has called gives up a call that takes minutes."""
+    ids = {f"sd{number}": f"3600140500000000000000{number:011d}" for number in range(300)}
+    this, see = host(**ids), seen(**dict.fromkeys(ids, SparseDisk(1 << 20)))
+    rows, count = pages(plugin.classify, {}, "luns", this, see)
+    assert [row["scsi_id"] for row in rows] == sorted(ids.values()) and 1 < count < 300
+
+    monkeypatch.setattr(plugin, "PAGE_SECONDS", -1.0)
+    rows, count = pages(plugin.classify, {}, "luns", this, see)
+    assert [row["scsi_id"] for row in rows] == sorted(ids.values()) and count == 300
 
 
 # --- behind the iSCSI targets of the host's SRs
@@ -126,27 +158,29 @@ def most_at_once(target):
     return most
 
 
+def target_of(*disks):
+    luns = [Lun(number, disk=disk) for number, disk in enumerate(disks or [ONE])]
+    return HostileTarget(luns, chap=CHAP, ignore=("isid kept",))
+
+
 def test_a_clone_behind_a_target_of_an_sr_is_found_that_no_host_sees(member, caplog):
     caplog.set_level(0)
     this, pool, session_ref = member
-    disks = [golden.load("one").disk, done(golden.load("chain").disk), *[SparseDisk(1 << 20)] * 6]
-    luns = [Lun(number, disk=disk) for number, disk in enumerate(disks)]
-    with HostileTarget(luns, chap=CHAP, ignore=("isid kept",)) as target:
+    with target_of(ONE, DONE, *[SparseDisk(1 << 20)] * 6) as target:
         plug(pool, target)
-        found = json.loads(plugin.classify({"session_ref": session_ref}, this, seen()))
+        found = answered(plugin.classify, {"session_ref": session_ref}, this, seen())
         most = most_at_once(target)
         assert not target.written()
 
-    rows = {row["scsi_id"]: row for row in found["luns"]}
-    assert list(rows) == sorted(lun.scsi_id for lun in luns) and (found["problems"], found["next"]) == ([], None)
-    first, second = rows[luns[0].scsi_id], rows[luns[1].scsi_id]
-    assert (first["state"], first["sr"]) == ("clean", engine.inspect(disks[0]).lun.sr_uuid)
+    ids, rows = [lun.scsi_id for lun in target.luns], {row["scsi_id"]: row for row in found["luns"]}
+    assert list(rows) == sorted(ids) and (found["problems"], found["next"]) == ([], None)
+    first, second = rows[ids[0]], rows[ids[1]]
+    assert (first["state"], first["sr"]) == ("clean", sr_of(ONE))
     assert (second["state"], second["device"]) == ("resignatured", f"iscsi://{target.portal}/{target.iqn}/1")
     assert {name for row in found["luns"] for name in row} == {
         "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of", "name", "problem",
     }  # fmt: skip
-    assert 1 < most <= 4
-    assert CHAP.secret not in caplog.text + json.dumps(found)
+    assert 1 < most <= 4 and CHAP.secret not in caplog.text + json.dumps(found)
 
 
 def test_a_target_is_asked_as_sm_asks_it(member, monkeypatch):
@@ -156,13 +190,11 @@ def test_a_target_is_asked_as_sm_asks_it(member, monkeypatch):
     put(this.root, "etc/iscsi/ifaces/c_b", "iface.ipaddress = 127.0.0.1\n")
     monkeypatch.setattr(target_access, "THIS_HOST", this)
     names = []
-    with HostileTarget([Lun(0)], chap=CHAP, ignore=("isid kept",)) as target:
-        session_of = target.session_of
-        monkeypatch.setattr(
-            target, "session_of", lambda one, *more: names.append(one.initiator) or session_of(one, *more)
-        )
+    with target_of(SparseDisk(1 << 20)) as target:
+        real = target.session_of
+        monkeypatch.setattr(target, "session_of", lambda one, *more: names.append(one.initiator) or real(one, *more))
         plug(pool, target, localIQN="iqn.2026-01.test:own")
-        found = json.loads(plugin.classify({"session_ref": session_ref}, this, seen()))
+        found = answered(plugin.classify, {"session_ref": session_ref}, this, seen())
 
     assert [row["state"] for row in found["luns"]] == ["empty"] and found["problems"] == []
     assert set(names) == {"iqn.2026-01.test:own"}
@@ -171,13 +203,12 @@ def test_a_target_is_asked_as_sm_asks_it(member, monkeypatch):
 def test_what_is_on_a_lun_is_read_from_the_target_and_not_from_the_kernel(member, host):
     """The array may have written another clone to it since the kernel has read it."""
     this, pool, session_ref = member
-    lun = Lun(0, disk=golden.load("one").disk)
-    host(sdb=lun.scsi_id)
     os.makedirs(this.at("sys/block/sdb"))
-    with HostileTarget([lun], chap=CHAP, ignore=("isid kept",)) as target:
+    with target_of() as target:
+        host(sdb=target.luns[0].scsi_id)
         plug(pool, target)
-        (row,) = json.loads(plugin.classify({"session_ref": session_ref}, this, seen(sdb=SparseDisk(1 << 20))))["luns"]
-
+        see = seen(sdb=SparseDisk(1 << 20))
+        (row,) = answered(plugin.classify, {"session_ref": session_ref}, this, see)["luns"]
     assert (row["state"], row["device"]) == ("clean", this.node("sdb"))
 
 
@@ -185,67 +216,31 @@ def test_a_target_that_cannot_be_reached_is_named_and_the_kernel_asked(member, h
     this, pool, session_ref = member
     host(sdb=SCSI_ID)
     os.makedirs(this.at("sys/block/sdb"))
-    with HostileTarget([Lun(0)], chap=CHAP, ignore=("isid kept",)) as target:
+    with target_of() as target:
         plug(pool, target, chappassword_secret=str(uuid.uuid4()))
         plug(pool, target, chapuser="nobody", targetIQN=target.iqn + "2")
-        found = json.loads(
-            plugin.classify({"session_ref": session_ref}, this, seen(sdb=golden.load("one").disk))
-        )  # fmt: skip
-
+        found = answered(plugin.classify, {"session_ref": session_ref}, this, seen(sdb=ONE))
     assert [(row["scsi_id"], row["state"]) for row in found["luns"]] == [(SCSI_ID, "clean")]
     assert len(found["problems"]) == 2 and all(target.iqn in problem for problem in found["problems"])
 
 
 def test_xapi_that_does_not_answer_is_told_and_the_kernel_asked(host):
-    this = host(sdb=SCSI_ID)
-    found = json.loads(
-        plugin.classify({"session_ref": "OpaqueRef:x"}, this, seen(sdb=golden.load("one").disk))
-    )  # fmt: skip
-
+    found = answered(plugin.classify, {"session_ref": "OpaqueRef:x"}, host(sdb=SCSI_ID), seen(sdb=ONE))
     assert [row["state"] for row in found["luns"]] == ["clean"]
     assert found["problems"][0].startswith("Which targets this host uses is not known: ")
 
 
-def test_what_does_not_fit_is_on_the_next_page(host):
-    ids = {f"sd{number}": f"3600140500000000000000{number:011d}" for number in range(300)}
-    this = host(**ids)
-    empty = SparseDisk(1 << 20)
-    see = seen(**dict.fromkeys(ids, empty))
-    rows, start = [], ""
-    while start is not None:
-        text = plugin.classify({"from": start}, this, see)
-        assert len(text) < 65536
-        page = json.loads(text)
-        rows += page["luns"]
-        start = page["next"]
-
-    assert [row["scsi_id"] for row in rows] == sorted(ids.values())
-
-
-def test_luns_that_do_not_answer_end_a_page_by_time(host, monkeypatch):
-    """Each takes its seconds, and whoever has called gives up a call that takes minutes."""
-    monkeypatch.setattr(plugin, "PAGE_SECONDS", -1.0)
-    this, see = host(sdb=SCSI_ID, sdc=OTHER), seen(sdb=None, sdc=None)
-    first = json.loads(plugin.classify({}, this, see))
-    second = json.loads(plugin.classify({"from": first["next"]}, this, see))
-
-    ids = sorted([SCSI_ID, OTHER])
-    assert [row["scsi_id"] for row in first["luns"] + second["luns"]] == ids
-    assert (first["next"], second["next"]) == (ids[1], None)
+# --- the map, and what is at work
 
 
 def test_the_map_of_a_resignatured_lun(host):
-    before = golden.load("chain").disk
-    after = done(before)
-    new = engine.inspect(after).lun.sr_uuid
-    this, see = host(sdb=SCSI_ID, sdc=SILENT), seen(sdb=after, sdc=None)
-    found = json.loads(plugin.map_of({"sr": new.upper()}, this, see))
+    this, see = host(sdb=SCSI_ID, sdc=SILENT), seen(sdb=DONE, sdc=None)
+    found = answered(plugin.map_of, {"sr": sr_of(DONE).upper()}, this, see)
 
-    ids = engine.inspect(after).run.ids
-    assert found["sr"] == {"old": ids.sr, "new": new}
-    assert {vdi["old"]: vdi["new"] for vdi in found["vdis"]} == {
-        uuid: ids.uuids[uuid] for uuid in engine.inspect(before).lun.disks()
-    }
+    ids = engine.inspect(DONE).run.ids
+    assert found["sr"] == {"old": ids.sr, "new": sr_of(DONE)}
+    old = engine.inspect(CHAIN).lun.disks()
+    assert {vdi["old"]: vdi["new"] for vdi in found["vdis"]} == {uuid: ids.uuids[uuid] for uuid in old}
     with pytest.raises(NotFound, match="together with a journal of its old ids"):
         plugin.map_of({"sr": ids.sr}, this, see)
     with pytest.raises(UsageError, match="UUID of an SR"):
@@ -255,29 +250,21 @@ def test_the_map_of_a_resignatured_lun(host):
 def test_a_large_map_has_pages(host, monkeypatch):
     after = done(many_vdis(40).disk)
     monkeypatch.setattr(plugin, "MOST_BYTES", 2000)
-    this, see = host(sdb=SCSI_ID), seen(sdb=after)
-    new, rows, start = engine.inspect(after).lun.sr_uuid, [], ""
-    while start is not None:
-        page = json.loads(plugin.map_of({"sr": new, "from": start}, this, see))
-        rows += page["vdis"]
-        start = page["next"]
-
-    assert len({row["new"] for row in rows}) == len(rows) == 40
+    rows, count = pages(plugin.map_of, {"sr": sr_of(after)}, "vdis", host(sdb=SCSI_ID), seen(sdb=after))
+    assert len({row["new"] for row in rows}) == len(rows) == 40 and count > 1
 
 
 def test_what_is_at_work_is_told_by_its_lock_and_its_mark(host):
-    this = host(sdb=SCSI_ID)
-    see = seen(sdb=golden.load("one").disk)
-    assert json.loads(plugin.status({}, this, see)) == {"runs": []}
+    this, see = host(sdb=SCSI_ID), seen(sdb=ONE)
+    assert answered(plugin.status, {}, this, see) == {"runs": []}
 
     os.makedirs(this.at("proc"), exist_ok=True)
     with sm_locks.lun_lock(SCSI_ID, this):
-        status = os.stat(os.path.join(this.at(sm_locks.LUN_LOCKS), SCSI_ID))
-        line = f"1: FLOCK  ADVISORY  WRITE 4711 {os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:"
+        lock = os.stat(os.path.join(this.at(sm_locks.LUN_LOCKS), SCSI_ID))
+        place = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
         with open(this.at("proc/locks"), "w", encoding="ascii") as file:
-            file.write(f"{line}{status.st_ino} 0 EOF\n")
-        (run,) = json.loads(plugin.status({}, this, see))["runs"]
-
+            file.write(f"1: FLOCK  ADVISORY  WRITE 4711 {place} 0 EOF\n")
+        (run,) = answered(plugin.status, {}, this, see)["runs"]
     assert (run["scsi_id"], run["phase"], run["percent"]) == (SCSI_ID, "reading and planning", 0)
     assert "4711" in run["by"][0]
 
@@ -297,36 +284,26 @@ def image(tmp_path, monkeypatch):
 
 
 def test_success_is_success_and_the_same_call_again_is_as_well(image):
-    first = json.loads(plugin.resignature({"scsi_id": SCSI_ID, "sr_uuid": shell.SR}))
-    assert (first["state"], first["sr"]["new"], first["already_done"]) == ("resignatured", shell.SR, False)
-
-    again = json.loads(plugin.resignature({"scsi_id": SCSI_ID}))
-    assert (again["sr"]["new"], again["already_done"]) == (shell.SR, True)
-
-
-def test_a_dry_run_writes_nothing(image):
     before = image.read_bytes()
-    found = json.loads(plugin.resignature({"scsi_id": SCSI_ID, "dry_run": "true"}))
-
-    assert found["state"] == "clean" and image.read_bytes() == before
+    assert answered(plugin.resignature, {"scsi_id": SCSI_ID, "dry_run": "true"})["state"] == "clean"
+    assert image.read_bytes() == before
+    for arguments, is_again in (({"sr_uuid": shell.SR}, False), ({}, True)):
+        found = answered(plugin.resignature, {"scsi_id": SCSI_ID, **arguments})
+        assert (found["state"], found["sr"]["new"], found["already_done"]) == ("resignatured", shell.SR, is_again)
 
 
 def test_a_refusal_is_an_error_in_the_words_of_the_command(image):
     image.write_bytes(bytes(1 << 20))
-
     with pytest.raises(plugin.Failed, match="Nothing was written"):
         plugin.resignature({"scsi_id": SCSI_ID})
+    with pytest.raises(NotFound, match="sees no LUN"):
+        plugin.resignature({"scsi_id": OTHER})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"scsi_id": "../x"}, {"scsi_id": SCSI_ID, "dry_run": "yes"}])
 def test_what_cannot_be_meant(image, arguments):
     with pytest.raises(UsageError):
         plugin.resignature(arguments)
-
-
-def test_a_lun_that_is_not_there(image):
-    with pytest.raises(NotFound, match="sees no LUN"):
-        plugin.resignature({"scsi_id": OTHER})
 
 
 def test_options_become_those_of_the_command():

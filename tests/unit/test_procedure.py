@@ -68,145 +68,102 @@ def resignature(disk, voice, scsi_id=SCSI_ID, **more):
     return procedure.resignature(disk, entropy("ids"), voice, engine.ResignatureRequest(scsi_id=scsi_id, **more))
 
 
-def old_sr(disk):
+def sr_of(disk):
     return engine.inspect(disk).lun.sr_uuid
 
 
-def taken_back(original):
-    return ["agrees to take back", "locked", "released", "settled as SR " + old_sr(original)]
+ONE = image("one VDI")
+DONE = done(ONE)
+CUT, COMMITTED = cut_before(ONE, IN_PROGRESS), cut_before(ONE, SWITCHED)
+CUT_UNDO, COMMITTED_UNDO = (cut_before(DONE, step, run=undo) for step in (IN_PROGRESS, SWITCHED))
+FINISHES, TAKES_BACK = ("agrees to finish", "locked", "released"), ("agrees to take back", "locked", "released")
 
 
-def test_a_clone_gets_a_new_run():
-    disk, voice = image("one VDI").copy(), Recorder()
+@pytest.mark.parametrize(
+    "lun, known, settles, sr, why",
+    [
+        (ONE, SCSI_ID, (), None, []),
+        (CUT, SCSI_ID, TAKES_BACK, ONE, [procedure.BEFORE_COMMIT]),
+        (CUT, None, TAKES_BACK, ONE, [procedure.BEFORE_COMMIT]),
+        (CUT, OTHER_SCSI_ID, TAKES_BACK, ONE, [procedure.OF_A_COPY]),
+        (COMMITTED, OTHER_SCSI_ID, TAKES_BACK, ONE, [procedure.OF_A_COPY]),
+        (COMMITTED_UNDO, SCSI_ID, FINISHES, ONE, []),
+    ],
+)
+def test_what_an_earlier_run_has_left_is_settled_and_a_new_run_follows(lun, known, settles, sr, why):
+    """A copy of a LUN that was cut is never finished: its identities are those of another."""
+    disk, voice = lun.copy(), Recorder()
+    outcome = resignature(disk, voice, known, sr_uuid=NEW_SR)
 
-    outcome = resignature(disk, voice, sr_uuid=NEW_SR)
-
-    assert voice.said == FIRST_NEW_RUN
+    settled = [*settles, "settled as SR " + sr_of(sr)] if sr else []
+    assert voice.said == [*settled, *FIRST_NEW_RUN] and voice.why == why
     assert (outcome.was_cut, outcome.result.state, outcome.result.ids.new_sr) == (False, engine.RESIGNATURED, NEW_SR)
-    assert engine.inspect(disk).lun.sr_uuid == NEW_SR
-
-
-def test_a_voice_that_wants_the_plan_alone_gets_it():
-    disk, voice = image("one VDI").copy(), Recorder(no="agrees to a new run")
-    before = disk.copy()
-
-    assert isinstance(resignature(disk, voice), Prepared)
-    assert disk == before and voice.said == FIRST_NEW_RUN[:1]
-
-
-def test_what_is_done_is_told_and_nobody_is_asked():
-    disk, voice = done(image("one VDI")).copy(), Recorder()
-    before = disk.copy()
-
-    answer = resignature(disk, voice)
-
-    assert isinstance(answer, AlreadyDone) and answer.sr_uuid == old_sr(disk)
-    assert disk == before and voice.said == []
-    assert resignature(disk, voice, again=True).result.state == engine.RESIGNATURED
+    assert outcome.result.ids.sr == sr_of(ONE) and sr_of(disk) == NEW_SR
 
 
 @pytest.mark.parametrize("known", [SCSI_ID, None])
 def test_a_run_that_was_cut_behind_its_commit_is_finished_with_its_own_ids(known):
-    original = image("one VDI")
-    disk, voice = cut_before(original, SWITCHED), Recorder()
-
+    disk, voice = COMMITTED.copy(), Recorder()
     outcome = resignature(disk, voice, known, sr_uuid=NEW_SR)
 
-    chosen = old_sr(done(original))
-    assert voice.said == ["agrees to finish", "locked", "released", "settled as SR " + chosen]
-    assert outcome.was_cut and outcome.result.ids.new_sr == chosen != NEW_SR
+    assert voice.said == [*FINISHES, "settled as SR " + sr_of(DONE)]
+    assert outcome.was_cut and outcome.result.ids.new_sr == sr_of(DONE) != NEW_SR
     assert engine.inspect(disk).state == engine.RESIGNATURED
 
 
-@pytest.mark.parametrize("known", [SCSI_ID, None])
-def test_a_run_that_was_cut_before_its_commit_is_taken_back_and_a_new_one_follows(known):
-    original = image("one VDI")
-    disk, voice = cut_before(original, IN_PROGRESS), Recorder()
-
-    outcome = resignature(disk, voice, known, sr_uuid=NEW_SR)
-
-    assert voice.said == [*taken_back(original), *FIRST_NEW_RUN] and voice.why == [procedure.BEFORE_COMMIT]
-    assert (outcome.was_cut, outcome.result.ids.new_sr) == (False, NEW_SR)
-    assert engine.inspect(disk).lun.sr_uuid == NEW_SR
+def test_a_voice_that_wants_the_plan_alone_gets_it():
+    disk, voice = ONE.copy(), Recorder(no="agrees to a new run")
+    assert isinstance(resignature(disk, voice), Prepared)
+    assert disk == ONE and voice.said == FIRST_NEW_RUN[:1]
 
 
-@pytest.mark.parametrize("cut", [IN_PROGRESS, SWITCHED])
-def test_on_a_copy_of_a_lun_that_was_cut_the_run_is_taken_back_and_a_new_one_follows(cut):
-    original = image("one VDI")
-    disk, voice = cut_before(original, cut), Recorder()
-
-    outcome = resignature(disk, voice, OTHER_SCSI_ID, sr_uuid=NEW_SR)
-
-    assert voice.said == [*taken_back(original), *FIRST_NEW_RUN] and voice.why == [procedure.OF_A_COPY]
-    assert (outcome.was_cut, outcome.result.ids.new_sr) == (False, NEW_SR)
-    assert outcome.result.ids.sr == old_sr(original)
-
-
-def test_an_undo_that_was_cut_behind_its_commit_is_finished_and_a_new_run_follows():
-    original = image("one VDI")
-    disk, voice = cut_before(done(original), SWITCHED, run=undo), Recorder()
-
-    outcome = resignature(disk, voice, sr_uuid=NEW_SR)
-
-    assert voice.said == ["agrees to finish", "locked", "released", "settled as SR " + old_sr(original), *FIRST_NEW_RUN]
-    assert outcome.result.ids.new_sr == NEW_SR
+def test_what_is_done_is_told_and_nobody_is_asked():
+    disk, voice = DONE.copy(), Recorder()
+    answer = resignature(disk, voice)
+    assert isinstance(answer, AlreadyDone) and answer.sr_uuid == sr_of(disk)
+    assert disk == DONE and voice.said == []
+    assert resignature(disk, voice, again=True).result.state == engine.RESIGNATURED
 
 
 def test_an_undo_that_was_cut_before_its_commit_is_taken_back_and_the_lun_is_done():
-    finished = done(image("one VDI"))
-    disk, voice = cut_before(finished, IN_PROGRESS, run=undo), Recorder()
-
+    disk, voice = CUT_UNDO.copy(), Recorder()
     answer = resignature(disk, voice)
+    assert voice.said == [*TAKES_BACK, "settled as SR " + sr_of(DONE)]
+    assert isinstance(answer, AlreadyDone) and answer.sr_uuid == sr_of(disk) == sr_of(DONE)
 
-    assert voice.said == taken_back(finished)
-    assert isinstance(answer, AlreadyDone) and answer.sr_uuid == old_sr(finished)
+
+# --- a no
 
 
-@pytest.mark.parametrize("no, cut", [("agrees to finish", SWITCHED), ("agrees to take back", IN_PROGRESS)])
-def test_a_no_before_a_run_is_settled_leaves_the_lun_as_it_is(no, cut):
-    disk = cut_before(image("one VDI"), cut)
-    before = disk.copy()
-    no_ = Refused("No.").in_state("Nothing was written.")
-
+@pytest.mark.parametrize(
+    "lun, known, no, says, is_settled",
+    [
+        (COMMITTED, SCSI_ID, "agrees to finish", "Nothing was written.", False),
+        (CUT, SCSI_ID, "agrees to take back", "Nothing was written.", False),
+        (CUT, OTHER_SCSI_ID, "agrees to a new run",
+         "The resignature that was cut was taken back; nothing else was written.", True),
+        (COMMITTED_UNDO, SCSI_ID, "agrees to a new run", "The undo was finished; nothing else was written.", True),
+    ],
+)  # fmt: skip
+def test_a_no_leaves_the_lun_as_it_is_then_and_says_what_was_settled(lun, known, no, says, is_settled):
+    disk, refusal = lun.copy(), Refused("No.").in_state("Nothing was written.")
     with pytest.raises(Refused) as caught:
-        resignature(disk, Recorder(no, no_))
+        resignature(disk, Recorder(no, refusal), known)
 
-    assert caught.value is no_ and str(no_) == "No. Nothing was written."
-    assert disk == before
-
-
-def test_a_no_after_a_run_was_taken_back_says_so():
-    original = image("one VDI")
-    disk = cut_before(original, IN_PROGRESS)
-    no = Refused("No.").in_state("Nothing was written.")
-
-    with pytest.raises(Refused) as caught:
-        resignature(disk, Recorder("agrees to a new run", no), OTHER_SCSI_ID)
-
-    assert str(caught.value) == "No. The resignature that was cut was taken back; nothing else was written."
-    assert old_sr(disk) == old_sr(original)
-
-
-def test_a_refusal_of_the_new_run_after_an_undo_was_finished_says_so():
-    disk = cut_before(done(image("one VDI")), SWITCHED, run=undo)
-
-    with pytest.raises(Refused) as caught:
-        resignature(disk, Recorder("agrees to a new run", Refused("No.")))
-
-    assert str(caught.value) == "No. The undo was finished; nothing else was written."
+    assert str(caught.value) == "No. " + says and (is_settled or caught.value is refusal)
+    assert sr_of(disk) == sr_of(ONE) if is_settled else disk == lun
 
 
 def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
     """A sentence that compares with the beginning of the call would not be true."""
-    cut = cut_before(image("one VDI"), IN_PROGRESS)
     said = set()
     for n in range(1, 200):
-        failing = FailingDisk(cut.copy(), n)
+        failing = FailingDisk(CUT.copy(), n)
         try:
             resignature(failing, Recorder(), OTHER_SCSI_ID)
         except DeviceError as error:
             if error.disk_state.startswith("The resignature that was cut was taken back"):
-                said.add(error.disk_state.replace(cut.name, "DEV"))
+                said.add(error.disk_state.replace(CUT.name, "DEV"))
             else:
                 assert "as it was" not in error.disk_state
         if not failing.failed:

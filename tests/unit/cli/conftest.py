@@ -26,7 +26,7 @@ from relvmoiscsi.host.this_host import Host
 
 
 class Terminal(io.StringIO):
-    """Somebody sits at stdin and types this."""
+    """Somebody sits there; as stdin, types this."""
 
     def isatty(self):
         return True
@@ -90,6 +90,27 @@ def command(capsys):
 
 
 @pytest.fixture
+def unwritten(command):
+    """`unwritten(4, "undo", image, "--yes", says="...")`: runs a command that ends so, says so, and leaves the LUN."""
+
+    def run(status, name, lun, *words, says=""):
+        before = shell.content(lun)
+        ran = command(name, lun, *words)
+        assert shell.content(lun) == before
+        assert ran.status == status and says in ran.err, ran.err
+        return ran
+
+    return run
+
+
+@pytest.fixture
+def lun_for(request):
+    """The LUN on which a command that writes has something to do, by the name of the command."""
+    luns = {"resignature": "image", "undo": "finished", "recover": "unfinished"}
+    return lambda name: request.getfixturevalue(luns[name])
+
+
+@pytest.fixture
 def pool_command(command):
     return lambda *words: command("pool", *words)
 
@@ -131,6 +152,12 @@ def interrupts():
 
     yield at
     assert not left, "it was not interrupted"
+
+
+@pytest.fixture
+def terminal():
+    """A terminal that shows what was written to it."""
+    return Terminal()
 
 
 @pytest.fixture

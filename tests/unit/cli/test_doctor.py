@@ -36,6 +36,10 @@ def last_line(ran):
     return ran.out.splitlines()[-1]
 
 
+def severities(ran):
+    return [line.split()[0] for line in ran.out.splitlines()[:-2] if not line.startswith(" ")]
+
+
 @pytest.mark.processes
 def test_a_real_host_that_is_ready(command, monkeypatch):
     world = World()
@@ -52,50 +56,38 @@ def test_a_real_host_that_is_ready(command, monkeypatch):
     shutil.rmtree(world.root)
 
     assert (ran.status, last_line(ran), ran.err) == (0, "Ready.", "")
-    assert {line.split()[0] for line in ran.out.splitlines()[:-2]} == {"ok"}
+    assert set(severities(ran)) == {"ok"}
+
+
+REASON = "sm-plugins lacks relvmoiscsi. Run sync."
+HOSTS = problem("hosts", "xs2 has no complete installation.", "Install it.")._replace(host="xs2")
 
 
 @pytest.mark.parametrize(
-    ("findings", "status", "verdict"),
+    ("findings", "verdict"),
     [
-        ([FINE, OLD], 0, "Ready, with 1 warning."),
-        ([WHITELIST, FINE], 4, "Not ready (1 problem): sm-plugins lacks relvmoiscsi. Run sync."),
-        ([AWAY], 4, "Not ready (1 thing unknown): xapi does not answer. Start it."),
-        (
-            [AWAY, OLD, WHITELIST, AWAY, WHITELIST, OLD],
-            4,
-            "Not ready (2 problems, 2 things unknown, 2 warnings): sm-plugins lacks relvmoiscsi. Run sync.",
-        ),
-        ([WHITELIST._replace(host="xs2")], 4, "Not ready (1 problem): xs2: sm-plugins lacks relvmoiscsi. Run sync."),
-        (
-            [problem("hosts", "xs2 has no complete installation.", "Install it.")._replace(host="xs2")],
-            4,
-            "Not ready (1 problem): xs2 has no complete installation. Install it.",
-        ),
+        ([FINE], "Ready."),
+        ([FINE, OLD], "Ready, with 1 warning."),
+        ([WHITELIST, FINE], "Not ready (1 problem): " + REASON),
+        ([AWAY], "Not ready (1 thing unknown): xapi does not answer. Start it."),
+        ([AWAY, OLD, WHITELIST] * 2, "Not ready (2 problems, 2 things unknown, 2 warnings): " + REASON),
+        ([WHITELIST._replace(host="xs2")], "Not ready (1 problem): xs2: " + REASON),
+        ([HOSTS], "Not ready (1 problem): xs2 has no complete installation. Install it."),
     ],
 )
-def test_the_verdict_and_its_first_reason_are_the_last_line(doctor, findings, status, verdict):
-    ran = doctor(*findings)
-    assert (ran.status, last_line(ran)) == (status, verdict)
+def test_the_verdict_and_its_first_reason_are_the_last_line_and_the_worst_comes_last(doctor, findings, verdict):
+    ran, as_json = doctor(*findings), doctor(*findings, words=["--json"])
+    is_ready = verdict.startswith("Ready")
+    assert (ran.status, last_line(ran)) == (0 if is_ready else 4, verdict)
+    assert severities(ran) == sorted(severities(ran), key=["ok", "warning", "unknown", "problem"].index)
+    assert (as_json.status, as_json.json["ready"], as_json.json["verdict"]) == (ran.status, is_ready, verdict)
+    assert as_json.json["findings"] == [dict(finding._asdict()) for finding in findings]
+    assert as_json.json["version"] == __version__
 
 
-def test_the_worst_comes_last(doctor):
-    ran = doctor(WHITELIST, AWAY, FINE, OLD)
-
-    assert [line.split()[0] for line in ran.out.splitlines()[:-2] if not line.startswith(" ")] == [
-        "ok", "warning", "unknown", "problem",
-    ]  # fmt: skip
-    assert "warning  left-overs" in ran.out and "What to do: Repeat the call" in ran.out
-
-
-@pytest.mark.parametrize("findings", [[FINE], [WHITELIST, AWAY]])
-def test_json(doctor, findings):
-    ran = doctor(*findings, words=["--json"])
-
-    is_ready = findings == [FINE]
-    assert (ran.status == 0, ran.json["ready"], ran.json["version"]) == (is_ready, is_ready, __version__)
-    assert ran.json["verdict"].startswith("Ready." if is_ready else "Not ready (1 problem, 1 thing unknown): ")
-    assert ran.json["findings"] == [dict(finding._asdict()) for finding in findings]
+def test_a_finding_says_what_to_do(doctor):
+    told = doctor(FINE, OLD).out
+    assert "warning  left-overs" in told and "What to do: Repeat the call" in told
 
 
 def test_names_that_would_take_over_a_terminal_are_escaped(doctor):

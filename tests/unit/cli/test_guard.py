@@ -20,7 +20,7 @@ from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import other_hosts
 
 YES = ("--yes", "--scsi-id", SCSI_ID)
-RESIGNATURE = ("resignature", *YES)
+NOTHING = "Nothing was written."
 
 
 @pytest.fixture
@@ -43,132 +43,88 @@ def sr_on(pool, scsi_id=SCSI_ID, type_="lvmoiscsi", name="the original"):
 # --- the pool
 
 
-def test_a_lun_that_an_sr_uses_is_4_and_nothing_is_written(image, command, pool):
+def test_a_lun_that_an_sr_uses_is_4_and_nothing_is_written(image, command, unwritten, pool, smlines):
     uuid = sr_on(pool)
-    before = content(image)
-
-    ran = command(*RESIGNATURE, image)
-
-    assert ran.status == 4
-    assert f"The detached SR {uuid} ('the original')" in ran.err
+    ran = unwritten(4, "resignature", image, *YES, says=f"The detached SR {uuid} ('the original')")
     assert "override with --not-in-use. Nothing was written." in ran.err
-    assert content(image) == before
+    note = "note: a run without --dry-run is refused: The LUN with the SCSIid"
+    unwritten(0, "resignature", image, "--dry-run", "--scsi-id", SCSI_ID, says=note)
+
+    ran = command("resignature", *YES, image, "--not-in-use", "--json")
+    assert (ran.status, ran.json["state"]) == (0, "resignatured")
+    (line,) = [line for line in ran.err.splitlines() if "--not-in-use" in line]
+    (logged,) = [line for line in smlines if "--not-in-use" in line]
+    for told in (line, logged):  # who knows better is told loudly what speaks against it
+        assert f"--not-in-use: {image} will be changed despite this refusal:" in told and uuid in told
+    assert line.startswith("relvmoiscsi: warning: ")
+    assert command("resignature", image, *YES, "--json").json["already_done"] is True, "whoever uses it now"
 
 
 @pytest.mark.parametrize("by", ["--sr-uuid", "--map"])
-def test_a_second_clone_with_the_sr_uuid_of_the_first_is_4_and_nothing_is_written(image, command, pool, tmp_path, by):
+def test_a_second_clone_with_the_sr_uuid_of_the_first_is_4_and_nothing_is_written(
+    image, command, unwritten, pool, tmp_path, by
+):
     uuid = sr_on(pool, OTHER_SCSI_ID, name="the first clone")
     file = tmp_path / "map.json"
     vdi = command("show", image, "--json").json["vdis"][0]["uuid"]
     file.write_text(json.dumps(command("map", "--sr", uuid, vdi, "--json").json))
-    before = content(image)
 
-    ran = command(*RESIGNATURE, image, by, uuid if by == "--sr-uuid" else file)
-
-    assert ran.status == 4
-    assert f"This pool has an SR {uuid} already: give another --sr-uuid, or two LUNs share every identity." in ran.err
-    assert content(image) == before
+    says = f"This pool has an SR {uuid} already: give another --sr-uuid, or two LUNs share every identity."
+    unwritten(4, "resignature", image, *YES, by, uuid if by == "--sr-uuid" else file, says=says)
 
 
 def test_other_luns_and_calls_to_our_driver_are_no_obstacle(image, command, pool):
     sr_on(pool, OTHER_SCSI_ID)
     sr_on(pool, type_="relvmoiscsi")
-
-    assert command(*RESIGNATURE, image).status == 0
+    assert command("resignature", *YES, image).status == 0
 
 
 def test_without_a_scsi_id_there_is_nothing_to_ask(image, command, mute):
     assert command("resignature", "--yes", image).status == 0
 
 
-@pytest.mark.parametrize("name", ["resignature", "recover", "undo"])
-def test_a_lun_with_another_scsi_id_than_was_given_is_another_lun(lun, command, pool, name):
-    before = content(lun)
-
-    ran = command(name, "--yes", "--scsi-id", OTHER_SCSI_ID, "--not-in-use", lun)
-
-    assert ran.status == 4
-    assert f"{lun} has the SCSIid {SCSI_ID}, and --scsi-id says {OTHER_SCSI_ID}: it is another LUN." in ran.err
-    assert content(lun) == before
+@pytest.mark.parametrize("name", shell.WRITERS)
+def test_a_lun_with_another_scsi_id_than_was_given_is_another_lun(lun, unwritten, pool, name):
+    says = f"{lun} has the SCSIid {SCSI_ID}, and --scsi-id says {OTHER_SCSI_ID}: it is another LUN."
+    unwritten(4, name, lun, "--yes", "--scsi-id", OTHER_SCSI_ID, "--not-in-use", says=says)
 
 
-def test_who_knows_better_is_told_loudly_what_speaks_against_it(image, command, pool, smlines):
-    uuid = sr_on(pool)
-
-    ran = command(*RESIGNATURE, image, "--not-in-use", "--json")
-
-    assert (ran.status, ran.json["state"]) == (0, "resignatured")
-    (line,) = [line for line in ran.err.splitlines() if "--not-in-use" in line]
-    (logged,) = [line for line in smlines if "--not-in-use" in line]
-    for told in (line, logged):
-        assert f"--not-in-use: {image} will be changed despite this refusal:" in told and uuid in told
-    assert line.startswith("relvmoiscsi: warning: ")
+def test_an_id_that_can_be_none_is_2(lun, unwritten):
+    unwritten(2, "resignature", lun, "--yes", "--scsi-id", "a/b", says="'a/b' is no SCSIid")
 
 
-def test_a_dry_run_tells_what_would_be_refused(image, command, pool):
-    sr_on(pool)
-
-    ran = command("resignature", "--dry-run", "--scsi-id", SCSI_ID, image)
-
-    assert ran.status == 0
-    assert "note: a run without --dry-run is refused: The LUN with the SCSIid" in ran.err
-
-
-def test_a_xapi_that_does_not_answer_is_4_within_a_moment(image, command, mute):
-    before = content(image)
-
-    ran = command(*RESIGNATURE, image)
-
-    assert ran.status == 4
-    assert f"xapi cannot say whether this pool uses the LUN {SCSI_ID}: " in ran.err
+def test_a_xapi_that_does_not_answer_is_4_within_a_moment_and_can_be_overridden(
+    image, command, unwritten, mute, smlines
+):
+    says = f"xapi cannot say whether this pool uses the LUN {SCSI_ID}: "
+    ran = unwritten(4, "resignature", image, *YES, says=says)
     assert "xe-toolstack-restart" in ran.err and "--not-in-use" in ran.err
-    assert content(image) == before
+
+    ran = command("resignature", *YES, image, "--not-in-use")
+    assert ran.status == 0 and "xapi cannot say" in ran.err and "xapi cannot say" in smlines[0]
 
 
-def test_a_mute_xapi_can_be_overridden(image, command, mute, smlines):
-    ran = command(*RESIGNATURE, image, "--not-in-use")
-
-    assert ran.status == 0
-    assert "xapi cannot say" in ran.err and "xapi cannot say" in smlines[0]
-
-
-def test_what_is_done_already_is_told_whoever_uses_it_now(image, command, pool):
-    command(*RESIGNATURE, image)
-    sr_on(pool)
-
-    assert command(*RESIGNATURE, image, "--json").json["already_done"] is True
-
-
-def test_undo_is_refused_once_the_new_sr_is_in_the_pool(lun, command, pool):
-    command(*RESIGNATURE, lun, "--sr-uuid", SR)
+def test_undo_is_refused_once_the_new_sr_is_in_the_pool(lun, command, unwritten, pool):
+    command("resignature", *YES, lun, "--sr-uuid", SR)
     sr_on(pool, name="the new one")
-    before = content(lun)
-
-    refused = command("undo", "--yes", lun)
-
-    assert refused.status == 4 and "'the new one'" in refused.err
-    assert content(lun) == before
+    unwritten(4, "undo", lun, "--yes", says="'the new one'")
     assert command("undo", "--yes", lun, "--not-in-use").status == 0
 
 
-def test_nothing_to_undo_or_to_recover_is_told_without_asking(lun, command, mute):
-    assert "holds no resignature" in command("undo", "--yes", lun).err
-    assert command("recover", lun).status == 0
+def test_nothing_to_undo_or_to_recover_is_told_without_asking(lun, unwritten, mute):
+    unwritten(4, "undo", lun, "--yes", says="holds no resignature")
+    unwritten(0, "recover", lun)
 
 
-@pytest.mark.parametrize("argv", [("recover", "--yes"), ("resignature", "--yes")])
-def test_what_was_cut_is_not_finished_on_a_lun_in_use(lun, command, pool, monkeypatch, argv):
+@pytest.mark.parametrize("name", ["recover", "resignature"])
+def test_what_was_cut_is_not_finished_on_a_lun_in_use(lun, command, unwritten, pool, monkeypatch, name):
     with monkeypatch.context() as patch:
         shell.cut(patch, 4)
-        command(*RESIGNATURE, lun)
+        command("resignature", *YES, lun)
     sr_on(pool)
-    before = content(lun)
 
-    ran = command(*argv, lun, "--json")
-
-    assert (ran.status, ran.json["state"]) == (4, "unfinished")
-    assert content(lun) == before
-    assert command(*argv, lun, "--not-in-use").status == 0
+    assert unwritten(4, name, lun, "--yes", "--json").json["state"] == "unfinished"
+    assert command(name, lun, "--yes", "--not-in-use").status == 0
 
 
 # --- volumes of the original on the clone
@@ -184,7 +140,7 @@ def taken(lun, root, monkeypatch):
 
     def open_device(path, writable, **more):
         if writable:
-            raise Refused(f"{path} is in use by device-mapper volume {mgt}.").in_state("Nothing was written.")
+            raise Refused(f"{path} is in use by device-mapper volume {mgt}.").in_state(NOTHING)
         return opened(path, writable, **more)
 
     monkeypatch.setattr(on_lun, "open_device", open_device)
@@ -192,8 +148,9 @@ def taken(lun, root, monkeypatch):
     return lun
 
 
-def original_on(pool, root, attached):
+def original_on(request, attached):
     """The SR with the identity that the LUN has, on a LUN of its own; this host has it attached, or not."""
+    pool, root = request.getfixturevalue("pool"), request.getfixturevalue("root")
     os.makedirs(root + "/etc", exist_ok=True)
     with open(root + "/etc/xensource-inventory", "w", encoding="ascii") as file:
         file.write("INSTALLATION_UUID='{}'\n".format(pool.db.get("host", pool.master, "uuid")))
@@ -204,76 +161,51 @@ def original_on(pool, root, attached):
         pool.db.create("PBD", SR=sr, host=host, device_config=config, currently_attached=is_attached)
 
 
-def test_a_clone_with_volumes_that_a_failed_plug_has_left_is_refused_with_the_way_out(taken, command, pool, root):
-    original_on(pool, root, attached=False)
-
-    ran = command(*RESIGNATURE, taken)
-
-    assert ran.status == 4
-    assert f"Run `vgchange -an VG_XenStorage-{ORIGINAL}` on this host" in " ".join(ran.err.split())
-    assert "Nothing was written." in ran.err
-
-
-def test_what_may_be_the_original_in_use_is_never_to_be_deactivated(taken, command, pool, root):
-    original_on(pool, root, attached=True)
-
-    said = " ".join(command(*RESIGNATURE, taken).err.split())
-
-    assert "This host has that SR attached: this LUN may be the original in use." in said and "vgchange" not in said
-
-
-def test_a_lun_that_the_pool_has_is_told_as_that(taken, command, pool):
-    sr_on(pool)
-
-    said = " ".join(command(*RESIGNATURE, taken).err.split())
-
-    assert "is in use in this pool" in said and "vgchange" not in said
-
-
-@pytest.mark.usefixtures("mute")
-def test_where_xapi_is_mute_nothing_is_to_be_deactivated(taken, command):
-    said = " ".join(command(*RESIGNATURE, taken).err.split())
-
-    assert "xapi cannot say" in said and "vgchange" not in said
-
-
-def test_without_xapi_it_is_said_what_to_look_at(taken, command):
-    said = " ".join(command(*RESIGNATURE, taken).err.split())
-
-    assert f"`xe pbd-list sr-uuid={ORIGINAL}`" in said and "vgchange" not in said
+@pytest.mark.parametrize(
+    "given, says, is_stale",
+    [
+        (lambda request: original_on(request, False),
+         f"Run `vgchange -an VG_XenStorage-{ORIGINAL}` on this host", True),
+        (lambda request: original_on(request, True),
+         "This host has that SR attached: this LUN may be the original in use.", False),
+        (lambda request: sr_on(request.getfixturevalue("pool")), "is in use in this pool", False),
+        (lambda request: request.getfixturevalue("mute"), "xapi cannot say", False),
+        (lambda request: None, f"`xe pbd-list sr-uuid={ORIGINAL}`", False),
+    ],
+    ids=["a failed plug", "the original in use", "in the pool", "xapi is mute", "no xapi"],
+)  # fmt: skip
+def test_volumes_that_a_failed_plug_has_left_are_to_be_deactivated_and_no_others(
+    request, taken, unwritten, given, says, is_stale
+):
+    """What may be the original in use is never to be deactivated."""
+    given(request)
+    said = " ".join(unwritten(4, "resignature", taken, *YES, says=NOTHING).err.split())
+    assert says in said and ("vgchange" in said) == is_stale
 
 
 # --- locks
 
 
-def test_the_sr_driver_s_work_on_the_lun_is_waited_for(lun, command, root):
-    before = content(lun)
-
-    with sm_locks.lun_lock(SCSI_ID, Host(root)):
-        ran = command(*RESIGNATURE, lun)
-
-    assert ran.status == 4 and "held by another program" in ran.err
-    assert content(lun) == before
-    assert command(*RESIGNATURE, lun).status == 0
-
-
-def test_sm_s_lvm_lock_is_waited_for(lun, command, root):
-    before = content(lun)
-
-    with sm_locks.lvm_lock(Host(root)):
-        ran = command(*RESIGNATURE, lun)
-
-    assert ran.status == 4 and sm_locks.LVM_LOCK in ran.err
-    assert content(lun) == before
+@pytest.mark.parametrize(
+    "lock, says",
+    [
+        (lambda host: sm_locks.lun_lock(SCSI_ID, host), "held by another program"),
+        (sm_locks.lvm_lock, sm_locks.LVM_LOCK),
+    ],
+)
+def test_the_sr_driver_s_work_and_sm_s_lvm_lock_are_waited_for(lun, command, unwritten, root, lock, says):
+    with lock(Host(root)):
+        unwritten(4, "resignature", lun, *YES, says=says)
+    assert command("resignature", *YES, lun).status == 0
 
 
-@pytest.mark.parametrize("name", ["resignature", "recover", "undo"])
+@pytest.mark.parametrize("name", shell.WRITERS)
 def test_both_are_held_at_each_write(lun, command, root, monkeypatch, name):
     os.makedirs(os.path.join(root, "var/lock/sm"))
     if name != "resignature":
         with monkeypatch.context() as patch:
             shell.cut(patch, 4)
-            command(*RESIGNATURE, lun)
+            command("resignature", *YES, lun)
     writes = []
     real = HostDevice.write
 
@@ -293,37 +225,24 @@ def test_both_are_held_at_each_write(lun, command, root, monkeypatch, name):
 
 
 def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
-    assert command(*RESIGNATURE, lun).status == 0
-
+    assert command("resignature", *YES, lun).status == 0
     assert not os.path.exists(os.path.join(root, "var/lock"))
 
 
 def test_an_image_file_needs_no_locks(image, command, root):
     os.makedirs(os.path.join(root, "var/lock/sm"))
-
     with sm_locks.lvm_lock(Host(root)), sm_locks.lun_lock(SCSI_ID, Host(root)):
-        assert command(*RESIGNATURE, image).status == 0
-
-
-def test_an_id_that_can_be_none_is_2(lun, command):
-    ran = command("resignature", "--yes", "--scsi-id", "a/b", lun)
-
-    assert ran.status == 2 and "'a/b' is no SCSIid" in ran.err
+        assert command("resignature", *YES, image).status == 0
 
 
 # --- another LUN at the number of the clone; the kernel keeps the SCSIid of the LUN that it has found there
 
 
-@pytest.mark.parametrize("name", ["resignature", "recover", "undo"])
-def test_the_original_in_the_place_of_the_clone_is_not_opened_for_a_write(name, lun, command, monkeypatch):
+@pytest.mark.parametrize("name", shell.WRITERS)
+def test_the_original_in_the_place_of_the_clone_is_not_opened_for_a_write(name, lun, unwritten, monkeypatch):
     """t0 the kernel finds the clone, t1 the array maps the original at its number, t2 a person names the clone."""
     monkeypatch.setattr(live_scsi, "live_scsi_id", lambda _path: "3600of_the_original")
-    before = content(lun)
-
-    ran = command(name, lun, "--yes", "--scsi-id", SCSI_ID)
-
-    assert ran.status == 4 and "3600of_the_original" in ran.err and "Nothing was written" in ran.err
-    assert content(lun) == before
+    assert NOTHING in unwritten(4, name, lun, *YES, says="3600of_the_original").err
 
 
 @pytest.mark.parametrize("batch", range(1, 7))
@@ -340,17 +259,15 @@ def test_a_lun_that_is_mapped_there_during_the_run_is_written_no_more(batch, lun
             monkeypatch.setattr(live_scsi, "live_serial", lambda _path: "of the original")
 
     monkeypatch.setattr(ImageFile, "write", write_some)
-
     ran = command("resignature", lun, "--yes", "--not-in-use")
 
     assert ran.status != 0 and "of the original" in ran.err and "mapped another LUN in its place" in ran.err
     assert (len(written), content(lun)) == (batch, *content_then)
 
 
-def test_a_lun_that_a_program_uses_through_another_path_is_refused(lun, command, monkeypatch):
+def test_a_lun_that_a_program_uses_through_another_path_is_refused(lun, unwritten, monkeypatch):
     """LVM has taken sdc, and the command is given sdb: an exclusive open of sdb said nothing about sdc."""
     used, asked = "/dev/sdc is in use by device-mapper volume VG-MGT.", []
-    before = content(lun)
 
     @contextmanager
     def in_use(*wanted):
@@ -359,8 +276,5 @@ def test_a_lun_that_a_program_uses_through_another_path_is_refused(lun, command,
         yield
 
     monkeypatch.setattr(on_lun, "exclusive_open", in_use)
-
-    ran = command("resignature", lun, "--yes", "--scsi-id", SCSI_ID)
-
-    assert ran.status == 4 and used in ran.err and "Nothing was written" in ran.err
-    assert (asked, content(lun)) == ([(SCSI_ID, NO_DEADLINE, guard.HOST, None)], before)
+    assert NOTHING in unwritten(4, "resignature", lun, *YES, says=used).err
+    assert asked == [(SCSI_ID, NO_DEADLINE, guard.HOST, None)]

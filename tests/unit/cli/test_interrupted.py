@@ -9,7 +9,7 @@ import pytest
 from kit import examples
 from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, vhd
 from kit.examples import steps
-from kit.shell import SR, content, pair
+from kit.shell import SR, WRITERS, content, pair
 from relvmoiscsi import cli
 from relvmoiscsi.cli import on_lun, output
 from relvmoiscsi.host.disk.block_device import HostDevice
@@ -117,7 +117,8 @@ def is_true(command, path, was, state, sentence, kind):
         assert now["state"] == state
     elif sentence == BEGUN.format(path, kind):
         assert command("recover", path, "--yes").status == 0
-        assert command("show", path, "--json").json["state"] in ("clean", "resignatured")
+        settled = command("show", path, "--json").json
+        assert (settled["state"], settled["sr"]["uuid"]) in (("clean", pair().truth.sr_uuid), ("resignatured", SR))
     else:
         assert now["state"] in ("clean", "resignatured"), "an unfinished run is always said"
 
@@ -125,38 +126,36 @@ def is_true(command, path, was, state, sentence, kind):
 # --- the question
 
 
-@pytest.mark.parametrize("name", ["resignature", "undo", "recover"])
-def test_at_the_question_nothing_was_written(request, command, monkeypatch, type_in, name):
-    path = request.getfixturevalue({"resignature": "image", "undo": "finished", "recover": "unfinished"}[name])
-    was = content(path)
-
+@pytest.mark.parametrize("name", WRITERS)
+def test_at_the_question_nothing_was_written(lun_for, unwritten, monkeypatch, type_in, name):
     def pressed(_question):
         raise KeyboardInterrupt
 
     type_in("")
     monkeypatch.setattr(output, "_typed", pressed)
-    ran = command(name, path)
-
-    assert ran.status == cli.EXIT_INTERRUPTED
+    ran = unwritten(cli.EXIT_INTERRUPTED, name, lun_for(name))
     assert ran.err.endswith("relvmoiscsi: Interrupted. Nothing was written.\n")
-    assert content(path) == was
 
 
-# --- SIGTERM
+# --- signals
 
 
-def test_sigterm_is_a_ctrl_c_while_the_lun_is_open(image, command, monkeypatch):
+def kill_at_a_write(monkeypatch, number, before=lambda: None):
+    """The process gets a signal behind each write."""
     real = HostDevice.write
 
     def write(device, chunks):
         real(device, chunks)
-        os.kill(os.getpid(), signal.SIGTERM)
+        before()
+        os.kill(os.getpid(), number)
 
     monkeypatch.setattr(HostDevice, "write", write)
-    ran = command("resignature", image, "--yes")
 
-    assert ran.status == cli.EXIT_INTERRUPTED
-    assert ran.err == SAYS + FREE_SPACE.format(image) + "\n"
+
+def test_sigterm_is_a_ctrl_c_while_the_lun_is_open(image, command, monkeypatch):
+    kill_at_a_write(monkeypatch, signal.SIGTERM)
+    ran = command("resignature", image, "--yes")
+    assert (ran.status, ran.err) == (cli.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -164,40 +163,26 @@ def test_sigterm_is_a_ctrl_c_while_the_lun_is_open(image, command, monkeypatch):
 @pytest.mark.parametrize("where", [(HostDevice, "close"), (output, "write_text")], ids=["clean-up", "message"])
 def test_who_presses_it_again_and_again_is_told_the_same(image, command, monkeypatch, where, again):
     """A person in a hurry, and a terminal that goes away, send more than one signal."""
-    real_write, real = HostDevice.write, getattr(*where)
-
-    def write(device, chunks):
-        real_write(device, chunks)
-        monkeypatch.setattr(*where, once_more)
-        os.kill(os.getpid(), signal.SIGINT)
+    real = getattr(*where)
 
     def once_more(*what):
         os.kill(os.getpid(), again)
         return real(*what)
 
-    monkeypatch.setattr(HostDevice, "write", write)
+    kill_at_a_write(monkeypatch, signal.SIGINT, lambda: monkeypatch.setattr(*where, once_more))
     ran = command("resignature", image, "--yes")
-
-    assert ran.status == cli.EXIT_INTERRUPTED
-    assert ran.err == SAYS + FREE_SPACE.format(image) + "\n"
+    assert (ran.status, ran.err) == (cli.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
 def test_who_has_a_handler_of_his_own_keeps_it(image, command, monkeypatch):
     heard = []
-    real = HostDevice.write
-
-    def write(device, chunks):
-        real(device, chunks)
-        os.kill(os.getpid(), signal.SIGTERM)
-
     before = signal.signal(signal.SIGTERM, lambda number, _frame: heard.append(number))
     try:
-        monkeypatch.setattr(HostDevice, "write", write)
+        kill_at_a_write(monkeypatch, signal.SIGTERM)
         assert command("resignature", image, "--yes").status == 0
     finally:
         signal.signal(signal.SIGTERM, before)
-
     assert set(heard) == {signal.SIGTERM} and len(heard) > 1
 
 

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`map`: what old ids became, from the UUID of the new SR alone. docs/scripting.rst promises it, with an example."""
 
-import json
 import re
 
 import pytest
 
 from kit.shell import SR, TOP, tree
-from relvmoiscsi.errors import UsageError
 from relvmoiscsi.formats.mapfile import derived_ids
 
 #: The example of the public contract. Whoever has to change it breaks a promise.
@@ -49,39 +47,25 @@ def test_json_is_a_map_that_resignature_takes_as_it_is_and_is_what_it_does_anywa
     mapped = command("resignature", image, "--yes", "--json", "--sr-uuid", SR, "--map", tmp_path / "map.json").json
     free = command("resignature", original, "--yes", "--json", "--sr-uuid", SR).json
 
-    assert (ran.status, ran.json["new_sr"]) == (0, SR)
+    assert (ran.status, list(ran.json), ran.json["new_sr"]) == (0, ["new_sr", "uuids", "lvm_ids"], SR)
     assert list(ran.json["uuids"]) + list(ran.json["lvm_ids"]) == old
     assert ran.json["lvm_ids"][old[1]] == free["vg_id"]["new"]
-    assert {key: mapped[key] for key in ("sr", "vdis", "vg_id", "pv_id", "lvs")} == {
-        key: free[key] for key in ("sr", "vdis", "vg_id", "pv_id", "lvs")
-    }
+    assert all(mapped[key] == free[key] for key in ("sr", "vdis", "vg_id", "pv_id", "lvs"))
 
 
-@pytest.mark.parametrize(
-    "old", ["", "x", NEW_SR.upper(), SR.replace("-", "") + "0", "-".join(PLAIN), SR + "\n", "é" * 32]
-)
+@pytest.mark.parametrize("old", ["", NEW_SR.upper(), SR.replace("-", "") + "0", "-".join(PLAIN), SR + "\n", "é" * 32])
 def test_what_is_no_id_is_2(command, old):
     ran = command("map", "--json", "--sr", NEW_SR, SR, old)
-
-    assert ran.status == 2
-    assert set(ran.json) == {"error"}
+    assert ran.status == 2 and set(ran.json) == {"error"}
     assert "is neither a UUID (36 characters, lower case) nor an LVM id" in ran.err
 
 
-@pytest.mark.parametrize("new_sr", ["", "x", NEW_SR.upper(), PLAIN])
+@pytest.mark.parametrize("new_sr", ["", NEW_SR.upper(), PLAIN])
 def test_a_new_sr_that_is_no_uuid_is_2(command, new_sr):
     ran = command("map", "--sr", new_sr, SR)
-
-    assert ran.status == 2
-    assert "is no UUID as SM writes it" in ran.err
-    with pytest.raises(UsageError):
-        derived_ids(new_sr, [])
+    assert ran.status == 2 and "is no UUID as SM writes it" in ran.err
 
 
 @pytest.mark.parametrize("argv", [("map", SR), ("map", "--sr", NEW_SR)])
 def test_both_are_needed(command, argv):
     assert command(*argv).status == 2
-
-
-def test_the_keys_are_all_that_is_printed_as_json(command):
-    assert set(json.loads(command("map", "--json", "--sr", NEW_SR, SR).out)) == {"new_sr", "uuids", "lvm_ids"}

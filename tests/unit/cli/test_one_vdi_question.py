@@ -52,38 +52,27 @@ def test_the_prompt_lists_what_stays_and_what_goes_and_asks_for_that(image, comm
     assert ran.status == 4 and content(image) == before
 
 
-def test_a_refusal_names_the_options_of_the_command(image, command):
-    ran = command("resignature", image, "--vdis", "one")
-    facts = command("resignature", image, "--vdis", "one", "--json").json
-
+def test_a_refusal_names_the_options_of_the_command(image, unwritten):
     words = "Name it (`--vdi`), or ask for all VDIs (`--vdis all`)."
-    assert words in " ".join(ran.err.split()) and facts["error"]["message"].endswith(words)
+    assert unwritten(4, "resignature", image, "--vdis", "one", "--json", says=words).json["state"] == "clean"
 
 
-def test_yes_to_that_is_enough(image, command, type_in):
-    type_in("y\n")
+@pytest.mark.parametrize("kind", ["image", "LUN"])
+def test_yes_to_that_is_enough_and_where_no_pool_was_asked_the_lun_is_named_as_well(request, command, type_in, kind):
+    path = request.getfixturevalue({"image": "image", "LUN": "lun"}[kind])
+    type_in("y\n" + (SCSI_ID + "\n" if kind == "LUN" else ""))
+    ran = command("resignature", path, *ONE)
 
-    ran = command("resignature", image, *ONE)
-
-    assert ran.status == 0 and ran.err.count("[y/N]") == 1
-    assert [vdi["name_label"] for vdi in command("show", image, "--json").json["vdis"]] == ["disk one é <x>"]
-
-
-def test_where_no_pool_was_asked_the_lun_is_named_as_well(lun, command, type_in):
-    type_in("y\n" + SCSI_ID + "\n")
-
-    ran = command("resignature", lun, *ONE)
-
-    assert ran.status == 0
-    assert "Destroy 7 VDIs" in ran.err and "Type the SCSIid of the clone: " in ran.err
+    assert ran.status == 0 and ran.err.count("[y/N]") == 1 and "Destroy 7 VDIs" in ran.err
+    assert ("Type the SCSIid of the clone: " in ran.err) == (kind == "LUN")
+    assert [vdi["name_label"] for vdi in command("show", path, "--json").json["vdis"]] == ["disk one é <x>"]
 
 
-def states():
-    """LUNs of which SM has left work, and which can become one VDI."""
-    return [name for name in STATES if name.startswith(("clone: after_first_snap", "leaf: one_renamed"))][:3]
+#: LUNs of which SM has left work, and which can become one VDI
+LEFT = [name for name in STATES if name.startswith(("clone: after_first_snap", "leaf: one_renamed"))][:3]
 
 
-@pytest.mark.parametrize("name", ["golden", *states()])
+@pytest.mark.parametrize("name", ["golden", *LEFT])
 def test_prompt_dry_run_and_json_count_alike(tmp_path, command, type_in, name):
     path = tmp_path / "lun.img"
     disk = golden.load("chain").disk if name == "golden" else STATES[name]().built.disk

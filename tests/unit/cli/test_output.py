@@ -6,16 +6,12 @@ import threading
 
 import pytest
 
+from kit.clock import Clock
 from relvmoiscsi import cli
 from relvmoiscsi.cli import output
 from relvmoiscsi.cli.output import BOLD, Bar, human_time, painted, width, wrapped
 
 GIB = 1 << 30
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.mark.parametrize(
@@ -50,29 +46,28 @@ def test_errors_and_answers_are_wrapped_but_json_is_not(command, image, monkeypa
 
 
 @pytest.mark.parametrize("name, value", [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_terminal_has_colours_unless_a_person_wants_none(monkeypatch, name, value):
+def test_a_terminal_has_colours_unless_a_person_wants_none(monkeypatch, terminal, name, value):
     for each in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(each, raising=False)
-
-    assert painted(Terminal(), "next:", BOLD) == "\033[1mnext:\033[0m"
+    assert painted(terminal, "next:", BOLD) == "\033[1mnext:\033[0m"
     assert painted(io.StringIO(), "next:", BOLD) == "next:"
     monkeypatch.setenv(name, value)
-    assert painted(Terminal(), "next:", BOLD) == "next:"
+    assert painted(terminal, "next:", BOLD) == "next:"
 
 
-def test_errors_are_red_and_headings_bold(monkeypatch):
+def test_errors_are_red_and_headings_bold(monkeypatch, terminal):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name in ("stdout", "stderr"):
-        monkeypatch.setattr(f"sys.{name}", Terminal())
+        monkeypatch.setattr(f"sys.{name}", terminal)
 
     output.say("It failed.", output.RED)
     output.say("note: it goes on.")
     output.print_text("next:\n  xe vm-start\nNAME  SIZE\nweb  1 GiB")
-
-    assert output.sys.stderr.getvalue() == "\033[31mrelvmoiscsi: It failed.\033[0m\nrelvmoiscsi: note: it goes on.\n"
-    said = "\033[1mnext:\033[0m\n  xe vm-start\n\033[1mNAME  SIZE\033[0m\nweb  1 GiB\n"
-    assert output.sys.stdout.getvalue() == said
+    assert terminal.getvalue() == (
+        "\033[31mrelvmoiscsi: It failed.\033[0m\nrelvmoiscsi: note: it goes on.\n"
+        "\033[1mnext:\033[0m\n  xe vm-start\n\033[1mNAME  SIZE\033[0m\nweb  1 GiB\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,22 +92,14 @@ def test_ctrl_c_outside_of_the_work_is_no_traceback(command, monkeypatch, where,
 # --- the bar
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def terminal():
-    return Terminal()
-
-
 @pytest.fixture
 def clock():
     return Clock()
+
+
+@pytest.fixture
+def bar(terminal, clock):
+    return Bar(terminal, clock)
 
 
 def last(terminal):
@@ -120,10 +107,46 @@ def last(terminal):
     return terminal.getvalue().split("\r")[-1]
 
 
-def test_a_terminal_that_goes_away_does_not_stop_the_work(terminal, clock):
-    bar = Bar(terminal, clock)
-    bar(0, 8 * GIB)
+def test_it_shows_what_is_done_and_how_long_the_rest_takes(terminal, clock, bar):
+    """A shorter line leaves nothing of the longer one; and work that begins anew has a line and a time of its own."""
+    for _ in range(2):
+        bar(0, 8 * GIB)
+        clock.now += 60
+        bar(2 * GIB, 8 * GIB)
+        long = last(terminal)
+        assert long == "  [" + 10 * "#" + 30 * " " + "] 2 GiB of 8 GiB, 3 min left"
+        bar(8 * GIB, 8 * GIB)
+        assert last(terminal).rstrip() == "  [" + 40 * "#" + "] 8 GiB of 8 GiB"
+        assert last(terminal).endswith("\n") and len(last(terminal).rstrip("\n")) == len(long)
+    assert terminal.getvalue().count("\n") == 2
 
+
+def test_a_rate_of_a_moment_is_no_estimate(terminal, clock, bar):
+    bar(0, 8 * GIB)
+    clock.now += 1
+    bar(GIB, 8 * GIB)
+    assert "left" not in terminal.getvalue()
+
+
+def test_it_is_not_drawn_more_often_than_anybody_can_see(terminal, clock, bar):
+    for done in range(1000):
+        bar(done, 1000)
+        clock.now += 0.01
+    assert terminal.getvalue().count("\r") < 60
+
+
+def test_the_line_ends_where_the_work_fails(terminal, bar):
+    with pytest.raises(ValueError), bar:
+        bar(1, 10)
+        raise ValueError
+    assert terminal.getvalue().endswith("\n")
+
+
+def test_a_terminal_that_goes_away_does_not_stop_the_work(terminal, clock, bar):
+    def gone(_text):
+        raise OSError(5, "Input/output error")
+
+    bar(0, 8 * GIB)
     terminal.write = gone
     clock.now += 60
     with bar:
@@ -131,79 +154,19 @@ def test_a_terminal_that_goes_away_does_not_stop_the_work(terminal, clock):
         bar(8 * GIB, 8 * GIB)
 
 
-def gone(_text):
-    raise OSError(5, "Input/output error")
-
-
-def test_it_shows_what_is_done_and_how_long_the_rest_takes(terminal, clock):
-    bar = Bar(terminal, clock)
-
-    bar(0, 8 * GIB)
-    clock.now += 60
-    bar(2 * GIB, 8 * GIB)
-
-    assert last(terminal) == "  [" + 10 * "#" + 30 * " " + "] 2 GiB of 8 GiB, 3 min left"
-    bar(8 * GIB, 8 * GIB)
-    assert last(terminal).rstrip(" \n") == "  [" + 40 * "#" + "] 8 GiB of 8 GiB"
-    assert last(terminal).endswith("\n")
-
-
-def test_a_shorter_line_leaves_nothing_of_the_longer_one(terminal, clock):
-    bar = Bar(terminal, clock)
-    bar(0, 8 * GIB)
-    clock.now += 60
-    bar(2 * GIB, 8 * GIB)
-    long = len(last(terminal))
-
-    bar(8 * GIB, 8 * GIB)
-
-    assert len(last(terminal).rstrip("\n")) == long
-
-
-def test_a_rate_of_a_moment_is_no_estimate(terminal, clock):
-    bar = Bar(terminal, clock)
-
-    bar(0, 8 * GIB)
-    clock.now += 1
-    bar(GIB, 8 * GIB)
-
-    assert "left" not in terminal.getvalue()
-
-
-def test_it_is_not_drawn_more_often_than_anybody_can_see(terminal, clock):
-    bar = Bar(terminal, clock)
-
-    for done in range(1000):
-        bar(done, 1000)
-        clock.now += 0.01
-
-    assert terminal.getvalue().count("\r") < 60
-
-
-def test_work_that_begins_anew_has_a_line_and_a_time_of_its_own(terminal, clock):
-    bar = Bar(terminal, clock)
-    for _ in range(2):
-        bar(0, 4 * GIB)
-        clock.now += 10
-        bar(1 * GIB, 4 * GIB)
-        assert last(terminal).endswith(", 30 s left")
-        bar(4 * GIB, 4 * GIB)
-
-    assert terminal.getvalue().count("\n") == 2
-
-
-def test_the_line_ends_where_the_work_fails(terminal, clock):
-    with pytest.raises(ValueError), Bar(terminal, clock) as bar:
-        bar(1, 10)
-        raise ValueError
-
-    assert terminal.getvalue().endswith("\n")
+@pytest.mark.parametrize("stream", [io.StringIO(), None])
+def test_nothing_is_shown_where_nobody_looks_or_of_nothing(stream, terminal, monkeypatch):
+    monkeypatch.setattr("sys.stderr", stream)
+    with Bar(stream) as unseen, Bar(terminal) as bar:
+        unseen(1, 10)
+        unseen(10, 10)
+        bar(0, 0)
+    assert terminal.getvalue() == "" and (stream is None or stream.getvalue() == "")
 
 
 @pytest.mark.parametrize("limit, words", [(120, ", at most 2 min"), (None, "")])
-def test_a_long_wait_says_what_for_and_how_long_at_most(monkeypatch, limit, words):
+def test_a_long_wait_says_what_for_and_how_long_at_most(monkeypatch, terminal, limit, words):
     said = threading.Event()
-    terminal = Terminal()
     terminal.flush = said.set
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(output, "ESTIMATE_SECONDS", 0)
@@ -221,23 +184,6 @@ def test_a_short_wait_and_a_wait_without_a_terminal_say_nothing(terminal, monkey
         with pytest.raises(ValueError), output.waiting("nothing", 60):
             raise ValueError
         assert stream is None or stream.getvalue() == ""
-
-
-@pytest.mark.parametrize("stream", [io.StringIO(), None])
-def test_nothing_is_shown_where_nobody_looks(stream, monkeypatch):
-    monkeypatch.setattr("sys.stderr", stream)
-    with Bar(stream) as bar:
-        bar(1, 10)
-        bar(10, 10)
-
-    assert stream is None or stream.getvalue() == ""
-
-
-def test_nothing_to_do_is_no_line(terminal):
-    with Bar(terminal) as bar:
-        bar(0, 0)
-
-    assert terminal.getvalue() == ""
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from kit import shell
 from kit.cuts import read_mark
-from kit.shell import content
+from kit.shell import WRITERS
 from relvmoiscsi import __version__
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk.block_device import open_device
@@ -21,29 +21,38 @@ def pairs_of(facts):
     return {**{row["old"]: row["new"] for row in rows}, **facts["other_uuids"]}
 
 
+def names_in(folder):
+    return sorted(item.name for item in folder.iterdir())
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "map.json"
+
+
 # --- the log
 
 
-@pytest.mark.parametrize("name", ["resignature", "undo", "recover"])
-def test_the_whole_map_and_the_version_are_in_the_log(request, command, smlines, name):
-    path = request.getfixturevalue({"resignature": "image", "undo": "finished", "recover": "unfinished"}[name])
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_whole_map_and_the_version_are_in_the_log_and_in_the_file(lun_for, command, smlines, file, tmp_path, name):
+    path = lun_for(name)
     del smlines[:]
-
-    facts = command(name, path, "--yes", "--json").json
+    file.touch(0o600)  # as mktemp makes it
+    ran = command(name, path, "--yes", "--json", "--map-out", file)
 
     assert f"relvmoiscsi: {path}" in smlines[0] and f"This is relvmoiscsi {__version__}." in smlines[0]
     told = "\n".join(smlines[1:])
-    for old, new in pairs_of(facts).items():
+    for old, new in pairs_of(ran.json).items():
         assert f"{old}  becomes  {new}" in told
     assert "  data" in told
+    assert ran.status == 0 and json.loads(file.read_text()) == ran.json
+    assert names_in(tmp_path) == sorted([path.name, "map.json"]) and stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_what_did_nothing_is_not_in_the_log(finished, command, smlines):
+@pytest.mark.parametrize("argv", [["resignature", "--yes"], ["recover"], ["resignature", "--dry-run"], ["show"]])
+def test_what_did_nothing_is_not_in_the_log(finished, unwritten, smlines, argv):
     del smlines[:]
-
-    for argv in (("resignature",), ("recover",), ("resignature", "--dry-run"), ("show",)):
-        assert command(argv[0], finished, *argv[1:], *(["--yes"] if argv[0] != "show" else [])).status in (0, 4)
-
+    unwritten(0, argv[0], finished, *argv[1:])
     assert smlines == []
 
 
@@ -53,56 +62,11 @@ def test_it_is_smlog_where_sm_is(image, command, root, monkeypatch, is_sm_here, 
         os.makedirs(os.path.join(root, "var/lock/sm"))
     opened = []
     monkeypatch.setattr(sm_log.syslog, "openlog", lambda *words: opened.append(words[0]))
-
     command("resignature", image, "--yes")
-
     assert opened == [ident]
 
 
 # --- the file
-
-
-@pytest.mark.parametrize("name", ["resignature", "undo", "recover"])
-def test_the_file_has_what_json_prints(request, command, tmp_path, name):
-    path = request.getfixturevalue({"resignature": "image", "undo": "finished", "recover": "unfinished"}[name])
-    file = tmp_path / "map.json"
-    file.touch(0o600)  # as mktemp makes it
-
-    ran = command(name, path, "--yes", "--json", "--map-out", file)
-
-    assert ran.status == 0 and json.loads(file.read_text()) == ran.json
-    assert sorted(item.name for item in tmp_path.iterdir()) == sorted([path.name, "map.json"])
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("name", ["resignature", "undo", "recover"])
-@pytest.mark.parametrize(
-    "what", ["no directory", "a directory", "the LUN", "a link to the LUN", "another image", "no right"]
-)
-def test_a_file_that_cannot_be_written_is_told_while_nothing_has_happened(
-    request, command, tmp_path, monkeypatch, name, what
-):
-    path = request.getfixturevalue({"resignature": "image", "undo": "finished", "recover": "unfinished"}[name])
-    (tmp_path / "link").symlink_to(path)
-    (tmp_path / "directory").mkdir()
-    other = tmp_path / "other.img"
-    other.write_bytes(b"of an original")
-    names = {
-        "no directory": "missing/map",
-        "a directory": "directory",
-        "a link to the LUN": "link",
-        "another image": other.name,
-        "no right": "map",
-    }
-    before = content(path)
-    with monkeypatch.context() as patch:
-        if what == "no right":
-            patch.setattr(os, "open", no_new_file(os.open))
-        ran = command(name, path, "--yes", "--map-out", path if what == "the LUN" else tmp_path / names[what])
-
-    assert ran.status == 2 and ran.err.endswith(" Nothing was written.\n")
-    assert content(path) == before and other.read_bytes() == b"of an original"
-    assert sorted(item.name for item in tmp_path.iterdir()) == sorted([path.name, "link", "directory", other.name])
 
 
 def no_new_file(real):
@@ -114,78 +78,77 @@ def no_new_file(real):
     return opened
 
 
-def test_a_command_that_fails_leaves_the_file_as_it_was(image, command, tmp_path):
-    file = tmp_path / "map.json"
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("where", ["missing/map", "directory", "link", "the LUN", "other.img", "no right"])
+def test_a_file_that_cannot_be_written_is_told_while_nothing_has_happened(
+    lun_for, unwritten, tmp_path, monkeypatch, name, where
+):
+    path, other = lun_for(name), tmp_path / "other.img"
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "directory").mkdir()
+    other.write_bytes(b"of an original")
+    if where == "no right":
+        monkeypatch.setattr(os, "open", no_new_file(os.open))
+    ran = unwritten(2, name, path, "--yes", "--map-out", path if where == "the LUN" else tmp_path / where)
+
+    assert ran.err.endswith(" Nothing was written.\n") and other.read_bytes() == b"of an original"
+    assert names_in(tmp_path) == sorted([path.name, "link", "directory", "other.img"])
+
+
+def test_a_command_that_fails_leaves_the_file_as_it_was(image, unwritten, file, tmp_path):
     file.touch()
-
-    assert command("undo", image, "--yes", "--map-out", file).status == 4
-
-    assert file.read_text() == ""
-    assert sorted(item.name for item in tmp_path.iterdir()) == [image.name, "map.json"]
+    unwritten(4, "undo", image, "--yes", "--map-out", file)
+    assert file.read_text() == "" and names_in(tmp_path) == [image.name, "map.json"]
 
 
 @pytest.mark.parametrize("words", [("resignature", "--yes"), ("resignature", "--again", "--dry-run"), ("recover",)])
-def test_the_record_of_an_earlier_run_stays(image, command, tmp_path, words):
-    file = tmp_path / "map.json"
+def test_the_record_of_an_earlier_run_stays(finished, unwritten, file, words):
+    file.write_text("of an earlier run")
+    says = "already exists and --map-out replaces no file"
+    unwritten(2, words[0], finished, *words[1:], "--map-out", file, says=says)
+    assert file.read_text() == "of an earlier run"
+
+
+def test_a_run_that_is_killed_leaves_no_file(image, command, tmp_path, file, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "fdatasync", lambda _descriptor: seen.append(names_in(tmp_path)))
     assert command("resignature", image, "--yes", "--map-out", file).status == 0
-    record = file.read_text()
-
-    ran = command(words[0], image, *words[1:], "--map-out", file)
-
-    assert ran.status == 2 and "already exists and --map-out replaces no file" in ran.err
-    assert file.read_text() == record
+    assert seen and all(names == [image.name] for names in seen)
 
 
-def test_a_file_that_comes_during_the_run_stays(image, command, tmp_path, monkeypatch):
-    file = tmp_path / "map.json"
+@pytest.mark.parametrize("reason", ["No space left on device", "File exists"])
+def test_a_file_that_cannot_be_written_in_the_end_is_74_and_the_run_is_whole(
+    image, command, file, tmp_path, monkeypatch, reason
+):
+    """A file that comes during the run stays."""
 
     def fsync(_descriptor):
-        file.write_text("of another run")
+        if reason == "File exists":
+            file.write_text("of another run")
+        else:
+            raise OSError(28, reason)
 
     monkeypatch.setattr(os, "fsync", fsync)
     ran = command("resignature", image, "--yes", "--map-out", file)
 
-    assert ran.status == 74 and f"the map cannot be written to {file}: File exists." in ran.err
-    assert file.read_text() == "of another run"
-    assert sorted(item.name for item in tmp_path.iterdir()) == [image.name, "map.json"]
-
-
-def test_a_run_that_is_killed_leaves_no_file(image, command, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(os, "fdatasync", lambda _descriptor: seen.append(os.listdir(str(tmp_path))))
-    assert command("resignature", image, "--yes", "--map-out", tmp_path / "map.json").status == 0
-
-    assert seen and all(names == [image.name] for names in seen)
-
-
-def test_a_file_that_finds_no_room_in_the_end_is_74_and_the_run_is_whole(image, command, tmp_path, monkeypatch):
-    def fsync(_descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    ran = command("resignature", image, "--yes", "--map-out", tmp_path / "map.json")
-
     assert ran.status == 74 and ran.out.startswith(f"{image} was resignatured.\n")
-    assert (
-        f"The run is complete, but the map cannot be written to {tmp_path / 'map.json'}: No space left on device."
-        in ran.err
-    )
+    assert f"The run is complete, but the map cannot be written to {file}: {reason}." in ran.err
     assert command("show", image, "--json").json["state"] == "resignatured"
-    assert [item.name for item in tmp_path.iterdir()] == [image.name]
+    assert names_in(tmp_path) == [image.name, "map.json"][: 1 + (reason == "File exists")]
+    assert not file.exists() or file.read_text() == "of another run"
 
 
 # --- the LUN
 
 
-def test_the_whole_map_of_a_lun_is_told_without_any_old_id(image, command):
-    facts = command("resignature", image, "--yes", "--json").json
-
-    ran, found = command("map", "--device", image), command("map", "--device", image, "--json").json
+def test_the_whole_map_of_a_lun_is_told_without_any_old_id(finished, command):
+    facts = command("resignature", finished, "--yes", "--json").json
+    ran, found = command("map", "--device", finished), command("map", "--device", finished, "--json").json
 
     assert ran.status == 0
     for old, new in pairs_of(facts).items():
         assert f"{old}  becomes  {new}" in ran.out
-    assert pairs_of(found) == pairs_of(facts) and found["device"] == str(image)
+    assert pairs_of(found) == pairs_of(facts) and found["device"] == str(finished)
 
 
 def test_a_journal_that_lvm_has_overwritten_is_told_with_what_else_there_is(finished, command):
@@ -193,18 +156,13 @@ def test_a_journal_that_lvm_has_overwritten_is_told_with_what_else_there_is(fini
         shell.flipped(finished, read_mark(device).journal.offset + 100)
 
     ran = command("map", "--device", finished)
-
-    assert ran.status == 3
-    assert f"LVM has overwritten the journal with the map on {finished}." in ran.err
-    for way in ("SMlog, in syslog", "--map-out", "`relvmoiscsi map --sr NEW OLD`"):
-        assert way in ran.err
+    assert ran.status == 3 and f"LVM has overwritten the journal with the map on {finished}." in ran.err
+    assert all(way in ran.err for way in ("SMlog, in syslog", "--map-out", "`relvmoiscsi map --sr NEW OLD`"))
 
 
-def test_a_lun_without_a_map_says_so(image, command):
-    ran = command("map", "--device", image, "--json")
-
-    assert ran.status == 3 and f"{image} is not resignatured and holds no map." in ran.err
-
-
-def test_an_unfinished_run_has_its_own_error(unfinished, command):
-    assert command("map", "--device", unfinished).status == 8
+def test_a_lun_without_a_map_says_so_and_an_unfinished_run_has_its_own_error(request, command):
+    ran = command("map", "--device", request.getfixturevalue("unfinished"))
+    assert ran.status == 8
+    original = request.getfixturevalue("original")
+    ran = command("map", "--device", original, "--json")
+    assert ran.status == 3 and f"{original} is not resignatured and holds no map." in ran.err

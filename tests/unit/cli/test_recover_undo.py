@@ -1,28 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""`recover` and `undo`: after a run that was cut at any place, by Ctrl-C or by kill -9, and after one that was not."""
+"""`recover` and `undo`: after a run that was cut by kill -9, and after one that was not.
+
+Cut at each operation: test_interrupted.py, and tests/unit/resignature/writing/test_every_cut.py, also in a recovery.
+"""
 
 import re
 import subprocess
 import sys
-from itertools import takewhile
 
 import pytest
 
 from kit import shell
 from kit.cuts import read_mark
-from kit.examples import WHOLE, steps
-from kit.shell import (
-    OTHER_SCSI_ID,
-    SCSI_ID,
-    SR,
-    TOP,
-    content,
-    flipped,
-    pair,
-    tree,
-)
+from kit.examples import WHOLE
+from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, content, flipped, pair, tree
 from kit.sparse import SparseDisk
-from relvmoiscsi import cli
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.resignature.protocol import commit_record, journal
 
@@ -45,8 +37,8 @@ def small(tmp_path):
 
 
 @pytest.fixture
-def small_original(tmp_path):
-    path = tmp_path / "small original.img"
+def small_original(small):
+    path = small.parent / "small original.img"
     pair().disk.to_file(str(path))
     return path
 
@@ -81,109 +73,33 @@ def test_kill_9_between_any_two_writes_leaves_a_lun_that_recover_settles(small, 
         assert command("check", small, "--original", small_original).status == (4 if is_old else 0)
 
 
-# --- Ctrl-C, which stops a run as a kill does, at every write of every command
-
-
-def cut_run(small, command, monkeypatch, writes):
-    pair().disk.to_file(str(small))
-    with monkeypatch.context() as patch:
-        shell.cut(patch, writes)
-        command("resignature", small, "--yes", "--sr-uuid", SR)
-
-
-def some(first, end, what):
-    """Numbers of writes, of which a sample takes each third, and the last."""
-    chosen = (first - 1 + number for number in takewhile(lambda number: number <= end - first, steps(3, what)))
-    return sorted({*chosen, end - 1})
-
-
-def test_a_run_cut_anywhere_is_settled_by_recover_which_may_be_cut_as_well(small, command, monkeypatch):
-    total = writes_of_a_run(small, command)
-    for first in some(3, total, "run"):
-        cut_run(small, command, monkeypatch, first)
-        for second in some(0, total, "recover"):
-            with monkeypatch.context() as patch:
-                shell.cut(patch, second)
-                if command("recover", small, "--yes").status == 0:
-                    break
-            assert state(small, command) == "unfinished"
-        is_back = first < total - 2
-        assert state(small, command) == ("clean" if is_back else "resignatured")
-        assert command("show", small, "--json").json["sr"]["uuid"] == (pair().truth.sr_uuid if is_back else SR)
-
-
-def test_a_run_cut_anywhere_is_taken_back_by_undo(small, small_original, command, monkeypatch):
-    outside_of_the_ring = [pair().truth.areas[0]]
-    for writes in some(3, writes_of_a_run(small, command) + 1, "undo"):
-        cut_run(small, command, monkeypatch, writes)
-
-        ran = command("undo", small, "--yes", "--json")
-
-        assert (ran.status, ran.json["state"]) == (0, "clean"), writes
-        assert ran.json["sr"]["new"] == pair().truth.sr_uuid
-        assert state(small, command) == "clean"
-        disks = [SparseDisk.from_file(str(path)) for path in (small, small_original)]
-        assert len({disk.digest_except(outside_of_the_ring) for disk in disks}) == 1
-
-
-@pytest.mark.parametrize("finish", ["recover", "undo"])
-def test_an_undo_cut_anywhere_is_settled_by_recover_and_brought_to_its_end_by_undo(small, command, monkeypatch, finish):
-    command("resignature", small, "--yes", "--sr-uuid", SR)
-    before = content(small)[0]
-    for writes in steps(3, finish):
-        before.to_file(str(small))
-        with monkeypatch.context() as patch:
-            shell.cut(patch, writes)
-            status = command("undo", small, "--yes").status
-        if status == 0:
-            assert writes > 6
-            return
-        assert status == cli.EXIT_INTERRUPTED
-        if writes < 3:
-            assert state(small, command) == "resignatured"
-            continue
-        shown = command("show", small, "--json").json
-        assert (shown["state"], shown["run"]["sr"]) == ("unfinished", {"old": SR, "new": pair().truth.sr_uuid})
-        is_back = finish == "recover" and "before its commit" in command("show", small).out
-        ran = command(finish, small, "--json", "--yes")
-        assert (ran.status, ran.json["state"]) == (0, "resignatured" if is_back else "clean")
-        assert command("show", small, "--json").json["sr"]["uuid"] == (SR if is_back else pair().truth.sr_uuid)
-
-
 # --- recover
 
 
-def test_recover_says_what_it_took_back(unfinished, command):
-    ran = command("recover", unfinished, "--yes")
-
+@pytest.mark.parametrize("lun", ["unfinished", "committed"])
+def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, command, unwritten, lun):
+    path, ids = request.getfixturevalue(lun), (tree().truth.sr_uuid, SR)
+    ran = command("recover", path, "--yes")
     lines = ran.out.splitlines()
     assert ran.status == 0 and not ran.err
-    assert lines[0] == (
-        f"{unfinished}: the resignature was interrupted before its commit and has been rolled back. "
-        "Run the command again."
-    )
-    assert lines[1] == f"  SR   {SR}  becomes  {tree().truth.sr_uuid}"
-
-
-def test_recover_says_what_it_finished(committed, command):
-    ran = command("recover", committed, "--yes")
-
-    lines = ran.out.splitlines()
-    assert ran.status == 0 and not ran.err
-    assert lines[0] == f"{committed}: the resignature was finished."
-    assert lines[1] == f"  SR   {tree().truth.sr_uuid}  becomes  {SR}"
-    assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4
-    assert lines[6].endswith(" flushes")
+    if lun == "unfinished":
+        ids = ids[::-1]
+        said = "the resignature was interrupted before its commit and has been rolled back. Run the command again."
+    else:
+        said = "the resignature was finished."
+    assert lines[:2] == [f"{path}: {said}", "  SR   {}  becomes  {}".format(*ids)]
+    assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4 and lines[6].endswith(" flushes")
+    now = "clean" if lun == "unfinished" else "resignatured"
+    told = f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
+    assert unwritten(0, "recover", path).out == told
 
 
 def test_recover_json_has_the_map_of_the_run(committed, command):
     found = command("recover", committed, "--yes", "--json").json
-
     assert (found["state"], found["already_done"]) == ("resignatured", False)
     assert found["sr"] == {"old": tree().truth.sr_uuid, "new": SR}
-    assert {vdi["old"] for vdi in found["vdis"]} == {
-        tree().truth.uuids[key] for key in ("base", "disk", "snapshot", "data")
-    }
+    uuids = tree().truth.uuids
+    assert {vdi["old"] for vdi in found["vdis"]} == {uuids[key] for key in ("base", "disk", "snapshot", "data")}
     assert found["writes"] > 0 and found["flushes"] > 0
 
 
@@ -191,70 +107,39 @@ def test_recover_says_that_it_finished_an_undo(finished, command, monkeypatch):
     with monkeypatch.context() as patch:
         shell.cut(patch, len(command("resignature", finished, "--again", "--dry-run", "--json").json["plan"]) - 2)
         command("undo", finished, "--yes")
-
     assert command("recover", finished, "--yes").out.startswith(f"{finished}: the undo was finished.\n")
-
-
-@pytest.mark.parametrize("lun", ["image", "finished"])
-def test_recover_where_nothing_was_cut_writes_nothing(request, command, lun):
-    path = request.getfixturevalue(lun)
-    before = content(path)
-
-    ran = command("recover", path)
-
-    assert ran.status == 0
-    now = "resignatured" if lun == "finished" else "clean"
-    assert ran.out == f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
-    assert content(path) == before
 
 
 def test_recover_says_that_it_finished_even_where_something_else_is_damaged(committed, command):
     flipped(committed, tree().truth.device_ranges("disk", 64, 1)[0].offset)
-
     ran = command("recover", committed, "--yes", "--json")
-
     assert (ran.status, ran.json["state"]) == (5, "damaged")
     assert ran.json["error"]["disk_state"] == "The resignature was finished."
 
 
-def test_recover_twice_is_once(unfinished, command):
-    command("recover", unfinished, "--yes")
-    before = content(unfinished)
-
-    assert command("recover", unfinished, "--yes").status == 0
-
-    assert content(unfinished) == before
-
-
-def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undone(image, command, monkeypatch):
-    writes = len(command("resignature", image, "--dry-run", "--json").json["plan"])
+def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undone(
+    image, command, unwritten, monkeypatch
+):
+    writes = writes_of_a_run(image, command)
     with monkeypatch.context() as patch:
         shell.cut(patch, writes - 2)
         command("resignature", image, "--yes", "--scsi-id", SCSI_ID)
-    before = content(image)
 
-    ran = command("recover", image, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID)
-
-    assert ran.status == 4
-    assert ran.json["state"] == "unfinished"
-    assert SCSI_ID in ran.err and f"`relvmoiscsi undo {image}`" in ran.err
-    assert content(image) == before
-    assert command("undo", image, "--yes").status == 0
-    assert state(image, command) == "clean"
+    words = ("recover", image, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID)
+    ran = unwritten(4, *words, says=f"`relvmoiscsi undo {image}`")
+    assert ran.json["state"] == "unfinished" and SCSI_ID in ran.err
+    assert command("undo", image, "--yes").status == 0 and state(image, command) == "clean"
 
 
-def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, command):
+def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, unwritten):
     with open_device(str(unfinished), writable=False) as device:
         at = read_mark(device).journal.offset
     flipped(unfinished, at + 100)
-    before = content(unfinished)
 
-    for argv in (["recover", "--yes"], ["undo", "--yes"], ["resignature", "--yes"]):
-        ran = command(argv[0], unfinished, "--json", *argv[1:])
-        assert ran.status == 5
+    for name in shell.WRITERS:
+        ran = unwritten(5, name, unfinished, "--json", "--yes")
         assert ran.json["error"]["disk_state"] == "Nothing was written."
-    assert command("show", unfinished).status == 0
-    assert content(unfinished) == before
+    unwritten(0, "show", unfinished)
 
 
 def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinished, command, type_in):
@@ -279,12 +164,12 @@ def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinish
 
 
 def test_undo_gives_the_old_identities_back(finished, original, command):
+    done = command("resignature", finished, "--yes", "--json").json
+    before = content(finished)[0]
     ran = command("undo", finished, "--yes")
-
-    lines = ran.out.splitlines()
     assert ran.status == 0 and not ran.err
-    assert lines[0] == f"{finished} has its old identities back."
-    assert lines[1] == f"  SR   {SR}  becomes  {tree().truth.sr_uuid}"
+    said = [f"{finished} has its old identities back.", f"  SR   {SR}  becomes  {tree().truth.sr_uuid}"]
+    assert ran.out.splitlines()[:2] == said
     facts = [command("show", path, "--json").json for path in (finished, original)]
     for shown in facts:
         del shown["device"], shown["one_vdi"]["problem"]  # which names the device
@@ -293,37 +178,32 @@ def test_undo_gives_the_old_identities_back(finished, original, command):
     outside = [SparseDisk.from_file(str(path)).digest_except(tree().truth.areas) for path in (finished, original)]
     assert outside[0] == outside[1]
 
-
-def test_undo_json_has_the_map_back(finished, command):
-    done = command("resignature", finished, "--yes", "--json").json
-
+    before.to_file(str(finished))
     found = command("undo", finished, "--yes", "--json").json
-
     assert found["state"] == "clean"
     for key in ("sr", "vg_id", "pv_id"):
         assert found[key] == {"old": done[key]["new"], "new": done[key]["old"]}
-    assert [vdi["new"] for vdi in found["vdis"]] == [vdi["old"] for vdi in done["vdis"]]
-    assert [vdi["old"] for vdi in found["vdis"]] == [vdi["new"] for vdi in done["vdis"]]
+    assert [(vdi["old"], vdi["new"]) for vdi in found["vdis"]] == [(vdi["new"], vdi["old"]) for vdi in done["vdis"]]
     assert found["other_uuids"] == {new: old for old, new in done["other_uuids"].items()}
 
 
-def test_a_lun_may_be_resignatured_again_after_an_undo(finished, command):
+def test_an_undo_cannot_be_undone_and_a_lun_may_be_resignatured_again_after_it(finished, command, unwritten):
     command("undo", finished, "--yes")
-
+    assert unwritten(4, "undo", finished, "--yes", "--json").json["state"] == "clean"
     found = command("resignature", finished, "--yes", "--json").json
-
     assert (found["state"], found["already_done"]) == ("resignatured", False)
+
+
+def test_where_nothing_was_done_there_is_nothing_to_undo(image, unwritten):
+    assert unwritten(4, "undo", image, "--yes", "--json").json["state"] == "clean"
 
 
 @pytest.mark.parametrize("answer, status", [("y\n", 0), ("n\n", 4), ("", 4)])
 def test_undo_asks(finished, command, type_in, answer, status):
     type_in(answer)
-
     ran = command("undo", finished)
-
     assert ran.status == status
-    question = f"Give {finished} back the identities of SR {tree().truth.sr_uuid}? [y/N] "
-    assert question in ran.err
+    assert f"Give {finished} back the identities of SR {tree().truth.sr_uuid}? [y/N] " in ran.err
     assert state(finished, command) == ("resignatured" if status else "clean")
 
 
@@ -335,32 +215,10 @@ def test_undo_of_a_cut_run_asks_for_the_sr_that_will_be_there(image, command, ty
         shell.cut(patch, 5)
         command(kind, image, "--yes")
     type_in("n\n")
-
     assert f"the identities of SR {tree().truth.sr_uuid}? [y/N] " in command("undo", image).err
 
 
-def test_where_nothing_was_done_there_is_nothing_to_undo(image, command):
-    before = content(image)
-
-    ran = command("undo", image, "--yes", "--json")
-
-    assert (ran.status, ran.json["state"]) == (4, "clean")
-    assert content(image) == before
-
-
-def test_an_undo_cannot_be_undone(finished, command):
-    command("undo", finished, "--yes")
-
-    assert command("undo", finished, "--yes").status == 4
-
-
-def test_what_changed_since_is_not_lost_by_an_undo(finished, command):
-    place = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # the parent's name in the header of the VHD
-    flipped(finished, place.offset)
-    before = content(finished)
-
-    ran = command("undo", finished, "--yes", "--json")
-
-    assert ran.status == 4
-    assert "has changed since the resignature" in ran.err
-    assert content(finished) == before
+def test_what_changed_since_is_not_lost_by_an_undo(finished, unwritten):
+    parents_name = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # in the header of the VHD
+    flipped(finished, parents_name.offset)
+    unwritten(4, "undo", finished, "--yes", "--json", says="has changed since the resignature")

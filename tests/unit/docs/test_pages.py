@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The code map has every room and no other; pages are 120 columns wide. Links: tests/unit/tools/test_references.py."""
+"""The code map has every room and no other; pages are 120 columns wide; README.rst leads to every page, and the start
+page of the HTML shows its parts. Other links: tests/unit/tools/test_references.py.
+"""
 
 import re
 
@@ -7,6 +9,9 @@ import pytest
 
 from kit.rpm_tools import TOP
 
+README = (TOP / "README.rst").read_text(encoding="utf-8")
+INDEX = (TOP / "docs/index.rst").read_text(encoding="utf-8")
+LINK = re.compile(r"`([^`<]+) <([^>]+)>`__")
 ARCHITECTURE = (TOP / "docs/architecture.rst").read_text(encoding="utf-8")
 PAGES = [TOP / "README.rst", *sorted((TOP / "docs").rglob("*.rst"))]
 #: made by make, Python or pip
@@ -67,3 +72,39 @@ def test_every_module_of_the_package_says_first_what_it_knows():
             silent.append(path.name)
 
     assert silent == []
+
+
+# --- README.rst and the start page
+
+
+def pages():
+    """Every page of docs/ but the start page; the formats have an index of their own."""
+    found = {str(path.relative_to(TOP)) for path in (TOP / "docs").glob("*.rst")}
+    return (found | {"docs/formats/index.rst"}) - {"docs/index.rst"}
+
+
+def test_the_table_of_pages_misses_no_page_and_has_none_twice():
+    table = README[README.index("\n.. all pages\n") : README.index("\n.. bugs\n")]
+    listed = [target for _, target in LINK.findall(table)]
+    assert sorted(listed) == sorted(pages() | {"CONTRIBUTING.rst"})
+
+
+def test_each_link_leads_to_a_file_whose_name_it_shows():
+    links = LINK.findall(README)
+
+    assert [target for _, target in links if not (TOP / target).is_file()] == []
+    assert [shown for shown, target in links if not target.startswith(shown)] == []
+    assert len(links) > 20
+
+
+def test_the_start_page_includes_parts_that_are_there():
+    marks = re.findall(r":(?:start-after|end-before): \.\. (.*)", INDEX)
+
+    assert len(marks) >= 4
+    assert [mark for mark in marks if README.count(f"\n.. {mark}\n") != 1] == []
+
+
+def test_the_start_page_lists_every_page():
+    listed = set(re.findall(r"^   ([\w/-]+)$", INDEX, re.MULTILINE))
+
+    assert {f"docs/{name}.rst" for name in listed} == pages()

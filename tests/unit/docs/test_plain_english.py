@@ -164,56 +164,27 @@ LONG = " ".join(["word"] * 26) + "."
 
 
 @pytest.mark.parametrize(
-    "source, count",
+    "texts, source, count",
     [
-        (f"raise Refused({LONG!r})", 1),
-        (f"parser.add_argument('--x', help={LONG!r})", 1),
-        ("say(f'{name} is mute.')", 1),
-        ("raise Refused('Short.' + ' Whoever comes.')", 1),
-        (f"DOCUMENTATION = '''\\ndescription:\\n  - {LONG}\\n  - Short.'''", 1),
-        ("_HELP = '''\\nLest it ends.\n'''", 1),
-        (f"'''{LONG}'''\nname = {LONG!r}", 0),
-        ("say('xapi does not answer.')", 0),
+        (messages, f"raise Refused({LONG!r})", 1),
+        (messages, f"parser.add_argument('--x', help={LONG!r})", 1),
+        (messages, "say(f'{name} is mute.')", 1),
+        (messages, "raise Refused('Short.' + ' Whoever comes.')", 1),
+        (messages, f"DOCUMENTATION = '''\ndescription:\n  - {LONG}\n  - Short.'''", 1),
+        (messages, "_HELP = '''\nLest it ends.\n'''", 1),
+        (messages, f"'''{LONG}'''\nname = {LONG!r}", 0),
+        (messages, "say('xapi does not answer.')", 0),
+        (docstrings, f"'Short. {LONG}'", 1),
+        (docstrings, f"def name():\n    'Whoever comes.'\nclass Name:\n    {LONG!r}", 2),
+        (docstrings, f"'Short.\\n\\n    {LONG}\\n\\nEnd.'", 0),
+        (docstrings, f"'Source: {LONG}'", 0),
+        (docstrings, "'`whoever` is a name.'", 0),
+        (comments, f"x = 1  # {LONG}", 1),
+        (comments, f"#: Short.\n#: {LONG}\nx = 1  #: whoever", 2),
+        (comments, "# " + LONG.replace(" ", "\n# "), 1),
+        (comments, f"x = 1  # {LONG[:60]}\n# {LONG[60:]}", 0),
+        (comments, f"# Source: {LONG}\nx = '# whoever'  # noqa: E501 - {LONG}", 0),
     ],
 )
-def test_a_message_that_is_not_plain_is_found(source, count):
-    assert len(list(findings(messages(source)))) == count
-
-
-@pytest.mark.parametrize(
-    "source, count",
-    [
-        (f"'Short. {LONG}'", 1),
-        (f"def name():\n    'Whoever comes.'\nclass Name:\n    {LONG!r}", 2),
-        (f"'Short.\\n\\n    {LONG}\\n\\nEnd.'", 0),
-        (f"'Source: {LONG}'", 0),
-        ("'`whoever` is a name.'", 0),
-    ],
-)
-def test_a_docstring_that_is_not_plain_is_found(source, count):
-    assert len(list(findings(docstrings(source)))) == count
-
-
-@pytest.mark.parametrize(
-    "source, count",
-    [
-        (f"x = 1  # {LONG}", 1),
-        (f"#: Short.\n#: {LONG}\nx = 1  #: whoever", 2),
-        ("# " + LONG.replace(" ", "\n# "), 1),
-        (f"x = 1  # {LONG[:60]}\n# {LONG[60:]}", 0),
-        (f"# Source: {LONG}\nx = '# whoever'  # noqa: E501 - {LONG}", 0),
-    ],
-)
-def test_a_comment_that_is_not_plain_is_found(source, count):
-    assert len(list(findings(comments(source)))) == count
-
-
-def test_prose_of_a_page_has_no_code_in_it():
-    page = f"One.\n\nTwo::\n\n    {LONG}\n    whoever\n\n- ``whoever`` three\n- four\n"
-
-    assert list(findings(prose(page))) == []
-    assert len(list(findings(prose(f"{LONG}\n\nWhoever.")))) == 2
-
-
-if __name__ == "__main__":
-    print("\n".join(": ".join((name, *finding)) for name in FILES for finding in found_in(name)))
+def test_what_is_not_plain_is_found(texts, source, count):
+    assert len(list(findings(texts(source)))) == count

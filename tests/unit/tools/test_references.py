@@ -57,12 +57,6 @@ def test_what_leads_nowhere_is_told(text, says, repository):
     assert told(text, repository) == [says]
 
 
-def test_it_is_told_with_its_file_and_line(repository):
-    (repository / "docs/more.rst").write_text("More\n====\n\nfine\nsee docs/hosts.rst\n")
-
-    assert [str(problem) for problem in problems(repository)] == ["docs/more.rst:5: there is no docs/hosts.rst"]
-
-
 def test_a_page_names_files_of_ansibles_examples_that_are_there(repository):
     (repository / "ansible/examples/fleet").mkdir(parents=True)
     (repository / "ansible/examples/attach.yml").write_text("")
