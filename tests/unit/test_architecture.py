@@ -5,10 +5,12 @@ The tables below are the rules; the code is read as a syntax tree and not import
 """
 
 import ast
+import importlib.util
 import inspect
 import os
 import subprocess
 import sys
+import sysconfig
 from functools import lru_cache
 from pathlib import Path
 
@@ -214,8 +216,22 @@ def foreign(module):
     """Imports that are neither from this package nor from the standard library."""
     for line, name in module.imports:
         top = name.split(".")[0]
-        if top != PACKAGE and top not in sys.stdlib_module_names:
+        if top != PACKAGE and not in_standard_library(top):
             yield f"{module.name}:{line} imports {top}"
+
+
+@lru_cache(maxsize=None)
+def in_standard_library(top):
+    if top in sys.builtin_module_names:
+        return True
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return False
+    if spec.origin == "frozen":
+        return True
+    parents = Path(os.path.realpath(str(spec.origin))).parents
+    library = Path(os.path.realpath(sysconfig.get_path("stdlib")))
+    return library in parents and not any(parent.name in ("site-packages", "dist-packages") for parent in parents)
 
 
 def sm_keys(nodes):
