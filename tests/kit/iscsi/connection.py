@@ -23,6 +23,7 @@ class Session:
         self.initiator, self.isid, self.discovery = login.initiator, login.isid, login.discovery
         self.keys = login.negotiation
         self.connection, self.tpgt, self.tsih = connection, connection.tpgt, tsih
+        self.call = connection.target.call
         self.attentions = {}
         self.late = []
         self.lost = self.logged_out = False

@@ -62,6 +62,7 @@ class HostileTarget:
         self.challenges = []  #: of initiators
         self.sessions, self._connections = [], []
         self._ignored, self._expected_isids = tuple(ignore), {}
+        self.call = 0  #: of the initiator, whose sessions keep their ISID
         self._happened = threading.Condition()
         self._listeners, self._accepting, self._tsih = [], [], 0
         self._doors = []  #: the Rest of each thread that accepts
@@ -211,6 +212,7 @@ class HostileTarget:
     def new_call(self):
         """What follows is another call of the initiator: its ISID may be another one."""
         with self.lock:
+            self.call += 1  # of a session that ends only now, no ISID is expected
             self._expected_isids.clear()
 
     def session_of(self, login, connection):
@@ -241,7 +243,7 @@ class HostileTarget:
                 self.late_writes_land()
                 return
             session.lost = True
-            if not self._closing:
+            if not self._closing and session.call == self.call:
                 self._expected_isids[session.initiator] = session.isid
             if not session.late:
                 self.sessions.remove(session)

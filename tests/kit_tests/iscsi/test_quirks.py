@@ -134,6 +134,7 @@ def test_another_isid_after_a_loss_is_told_unless_it_is_another_call_and_fences_
             device.write([Chunk(0, b"late" * 128)])
         if is_told:
             target.new_call()
+        target.wait_for("gone", "closed by the target with RST")
         portals, iqn, *_ = where(target, ME)
         with open_lun(portals, iqn, ME, 0, False, Deadline(50)):  # of a reader
             target.late_writes_land()
