@@ -42,6 +42,7 @@ from kit.cuts import (
     with_new_volume,
 )
 from kit.examples import WHOLE, some
+from kit.live import STATES
 from relvmoiscsi import engine
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.lvm import pv
@@ -60,6 +61,8 @@ DONE = [None]
 # --- on which LUN
 
 CHAIN = ["a chain"]
+#: a run changes flags of one byte here, which others may write by chance
+FLAGS = ["leaf: after_hidden, vhd"]
 #: blocks of so many bytes, in physical ones of so many, with all kinds of volumes
 EVERYTHING = [(512, 512), (512, 4096), (4096, 4096)]
 SHAPES = some(["one VDI", "two areas", "second area ignored", "text wraps", "blocks of 4096"], 3, lambda _name: "")
@@ -75,6 +78,8 @@ def _everything(logical, physical):
 
 
 def lun(name):
+    if name in STATES:
+        return STATES[name]().built.disk.copy()
     return image(name) if isinstance(name, str) else _everything(*name).copy()
 
 
@@ -150,6 +155,17 @@ def other_owner(disk, was, run):
     """A volume is gone and its extents are in other hands."""
     lvm_commit(disk, with_new_volume)
     disk.poke(planned(was).writes[-1].offset, b"somebody else's" * 32)
+
+
+def other_vhd(disk, was, run):
+    """A volume is gone, and another VHD ends in its extents. The one-byte flag in its footer is what the run writes."""
+    lvm_commit(disk, with_new_volume)
+    flag = next(field for field in planned(was).fields if field.length == 1 and "copy" not in field.what)
+    footer, at = flag.around[0].offset, flag.pieces[0].offset
+    there = bytearray(was.peek(footer, 512))
+    there[at - footer : at - footer + 1] = done(was).peek(at, 1)
+    there[68:84] = b"of another disk."
+    disk.poke(footer, structure.resealed("VHD footer", bytes(there)))
 
 
 def at_label(offset, data, disk, was, run):
@@ -261,6 +277,7 @@ SETTLED = [
     Row(BEFORE, (), [on_a_copy], BACK),
     Row([MARKED], (other_parent,), EITHER, BACK, is_sr=False),
     Row([CONTENTS], (other_owner,), EITHER, BACK, is_sr=False),
+    Row([CONTENTS], (other_vhd,), EITHER, BACK, FLAGS, is_sr=False),
     Row([MARKED], (no_journal,), EITHER, BACK),
     Row([MARKED], (no_journal,), [recover], BACK, run=undo),
     Row([CONTENTS], (lvm,), [recover], BACK, run=undo),

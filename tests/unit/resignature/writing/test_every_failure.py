@@ -195,29 +195,43 @@ def test_a_run_that_fails_says_truly_what_it_left_and_can_be_repeated(act, of, n
     assert check(of(image(name)), act, modes) == said
 
 
+class Forgetful(FailingDisk):
+    """Takes the write of one batch, and keeps the old bytes of its last chunk."""
+
+    def __init__(self, disk, lost):
+        super().__init__(disk)
+        self.lost = lost
+
+    def write(self, chunks):
+        self.lost -= 1
+        super().write(chunks if self.lost else chunks[:-1])
+
+
 @pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
 def test_a_device_that_loses_writes_is_noticed(name):
-    """It takes a write and keeps the old bytes. Of step 1 and 3 this is found at once; nothing is taken back."""
+    """Of step 1 and 3 this is found at once; nothing is taken back."""
     original = image(name)
-
-    class Forgetful(FailingDisk):
-        written = lost = 0
-
-        def write(self, chunks):
-            self.written += 1
-            super().write(chunks[:-1] if self.written == self.lost else chunks)
 
     for lost in (1, 3):
         disk = original.copy()
-        device = Forgetful(disk)
-        device.lost = lost
         with pytest.raises(Refused) as caught:
-            resignature(device)
+            resignature(Forgetful(disk, lost))
         sentence = FREE_SPACE if lost == 1 else UNFINISHED
         assert caught.value.disk_state == sentence.format(disk.name, "resignature")
         assert caught.value.sm_key == "EIO"
         outcome = Outcome(original, original, done(original))
         assert outcome.faults(0, caught.value, disk) == []
+
+
+@pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
+def test_a_device_that_loses_a_write_of_the_way_back_is_noticed_and_the_way_back_can_be_repeated(name):
+    for lost in (1, 2):  # the contents, the label
+        disk = cut_before(image(name), 4)
+        with pytest.raises(Refused) as caught:
+            recover(Forgetful(disk, lost))
+        assert caught.value.disk_state == UNFINISHED.format(disk.name, "resignature")
+        recover(disk)
+        assert same_but_for(disk, image(name), free_ring(disk))
 
 
 @pytest.mark.parametrize("moment", ["before", "journal", "contents"])
