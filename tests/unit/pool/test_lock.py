@@ -8,7 +8,7 @@ import pytest
 from kit.pool.api import GoneAway
 from kit.pool_fakes import until
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import lock
+from relvmoiscsi.pool import attach, lock
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 
@@ -110,9 +110,9 @@ def test_an_answer_that_was_lost_is_no_other_client(lab, calls):
 
 def test_it_is_stale_after_30_minutes_and_not_before(lab, calls, other):
     slow = taken(calls)
-    lab.later(30)
+    lab.later(29)
     is_refused(other)
-    lab.later(1)
+    lab.later(2)
     mine = taken(other, "discard")
     mine.verify(other)
     assert keys(lab) == [f"{WHAT}:2"]
@@ -251,3 +251,13 @@ def test_stale_locks_of_others_go_when_a_run_ends_and_no_others(lab, calls, othe
     with lock.held(calls, [WHAT], "restore"):
         assert keys(lab) == [f"{WHAT}:1", "gone:1", "in use:1"]
     assert keys(lab) == ["in use:1"]
+
+
+def test_an_attach_whose_lock_is_broken_after_the_sr_is_there_plugs_nothing(lab, other):
+    clone = lab.clone("Production")
+    lab.before("SR.introduce", lambda: [lock.unlock(other, each) for each in lock.read(other).values()])
+
+    (done,) = lab.attach(clone)
+
+    assert done.status == attach.FAILED and "has broken this run's lock" in str(done.error)
+    assert "Async.PBD.plug" not in lab.pool.api.calls and "PBD.plug" not in lab.pool.api.calls
