@@ -40,6 +40,7 @@ RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
 RULES = "57-relvmoiscsi.rules"  #: the rules file that hides disks
 SHOWN_SECONDS = 10.0  #: for udev to make the links that were not made while the LUN was hidden
 COUNTS_MINUTES = 2  #: known to the rules: one minute from the switch to the scan, one until the kernel ends the scan
+IDLE_SECONDS = 5.0  #: wait for udev to end the events of other disks, too
 LOCK_SECONDS = 5.0  #: wait for another call that changes switches, which takes a millisecond
 
 MARK = "RELVMOISCSI_HIDDEN"  #: set by the rules in udev's database: "all" for a new disk, "lvm" for an older device
@@ -116,7 +117,7 @@ def _behind_switches(host: Host) -> List[str]:
 def hidden(scsi_id: str, host: Host = THIS_HOST) -> Iterator[None]:
     """Keep event handlers off the LUN `scsi_id` while the block runs. The LUN's disks may come within the block.
 
-    After the block each remaining disk gets an event, so that every program sees the present content of the LUN.
+    After the block each remaining hidden disk gets an event, so that every program sees the present content of the LUN.
 
     Raises Refused, before the block, if another process hides the same LUN or the rules are not installed. Raises
     UsageError for a text that cannot be a SCSIid.
@@ -131,11 +132,9 @@ def hidden(scsi_id: str, host: Host = THIS_HOST) -> Iterator[None]:
     finally:
         is_left = inherited_lock_fds.is_left(descriptor)  # the LUN stays hidden as long as the child may write
         _switch_off(() if is_left else names, descriptor, host)
-        try:
-            if not is_left:
+        if not is_left:
+            with _warned(f"LUN {scsi_id}"):
                 _show(scsi_id, host)
-        except RelvmoiscsiError as error:  # must not hide an error of the block
-            log.warning("udev was not asked to look at LUN %s again: %s", scsi_id, error)
         log.debug("LUN %s is hidden no longer by this call", scsi_id)
 
 
@@ -324,21 +323,37 @@ def _remove_if_empty(directory: str) -> None:
 # --- showing disks again
 
 
+@contextmanager
+def _warned(what: str) -> Iterator[None]:
+    """Log an error of the block: it must not hide an earlier error of the caller, nor keep another disk hidden."""
+    try:
+        yield
+    except RelvmoiscsiError as error:
+        log.warning("udev was not asked to look at %s again: %s", what, error)
+
+
 def _show(scsi_id: str, host: Host) -> None:
-    """Have udev apply its rules again to every disk and map of the LUN.
+    """Have udev apply its rules again to the disks and maps of the LUN that are hidden.
 
     t0    the rules see the switch, at an event of a disk that was there before
     t1    the switch goes; udev's database does not name the disk as hidden yet
-    t2    udev writes that the disk is hidden
+    t2    udev writes that the disk is hidden, and has nothing more to do
 
-    So the database at t1 does not tell which disk needs the event.
+    So this waits for t2. If udev goes on with other work, every disk may be hidden. Otherwise a disk that is not hidden
+    gets no event: udev would drop the links of a path that does not answer now.
     """
-    names = udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host)
-    names = [name for name in names if udev.is_running(host) or is_hidden(name, host)]
+    is_final = udev.wait_until_idle(IDLE_SECONDS, host)
+    names = []
+    for name in udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host):
+        with _warned(name):
+            if not is_final or _may_be_hidden(name, host):
+                names.append(name)
     if names:
-        _leave_out(scsi_id, host)
+        with _warned(f"LUN {scsi_id}"):
+            _leave_out(scsi_id, host)
     for name in names:
-        _show_disk(name, host)
+        with _warned(name):
+            _show_disk(name, host)
 
 
 def _leave_out(scsi_id: str, host: Host) -> None:
@@ -359,21 +374,21 @@ def _leave_out(scsi_id: str, host: Host) -> None:
 def _append(path: str, line: bytes) -> None:
     """Append the whole line or nothing: a part of the line could be another LUN's id. Keep the age of the switch."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-    before = os.fstat(descriptor)
     try:
-        append(descriptor, line)
+        before = os.fstat(descriptor)
+        try:
+            append(descriptor, line)
+        finally:
+            os.utime(descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))
     finally:
-        os.utime(descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))
         os.close(descriptor)
 
 
 def _show_if_left(disk: str, host: Host) -> None:
     """Have udev apply its rules again to a disk behind a hidden adapter, unless a call works on the disk's LUN."""
-    try:
+    with _warned(disk):
         if _may_be_hidden(disk, host, "all") and not _is_worked_on(disk, host):
             _show_disk(disk, host)
-    except RelvmoiscsiError as error:
-        log.warning("udev was not asked to look at %s again: %s", disk, error)
 
 
 def _may_be_hidden(name: str, host: Host, how: str = "") -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,18 @@ def settle(
             ),
             sm_key="ISCSIDevice",
         )
+
+
+def wait_until_idle(seconds: float, host: Host = THIS_HOST) -> bool:
+    """Wait until udev has no event to handle. Return False after `seconds`."""
+    queue, end = os.path.join(host.udev_run, "queue"), time.monotonic() + seconds
+    while is_running(host) and os.path.exists(
+        queue
+    ):  # udev removes this file when its queue is empty, and sends no event then
+        if time.monotonic() >= end:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
 
 
 def look_again(names: Sequence[str], timeout_seconds: float, host: Host = THIS_HOST) -> None:

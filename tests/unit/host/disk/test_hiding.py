@@ -11,14 +11,16 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from kit.clock import Clock
 from kit.udev_world import LUN, OTHER, UdevWorld, waiting_with
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk import hiding
+from relvmoiscsi.host.disk import hiding, udev
 from relvmoiscsi.host.disk.hiding import (
     hidden,
     hidden_adapters,
@@ -384,7 +386,7 @@ def test_the_program_of_the_rule_knows_a_switch_that_counts_and_makes_none(world
 # --- and what is seen afterwards
 
 
-def test_disks_and_map_are_shown_again_hidden_or_not_as_udev_may_be_at_one_and_see_the_switch(world):
+def test_disks_and_map_that_are_hidden_are_shown_again(world):
     for name, number, scsi_id in (
         ("sda", "8:0", LUN),
         ("sdb", "8:16", LUN),
@@ -401,8 +403,30 @@ def test_disks_and_map_are_shown_again_hidden_or_not_as_udev_may_be_at_one_and_s
         world.udev_knows("8:48", "I:186177866", "E:RELVMOISCSI_HIDDEN=lvm")
         assert is_hidden("sda", world.host) and not is_hidden("sdb", world.host)
 
-    assert world.events("sda", "sdb", "sdd", "dm-0") == ["add", "change", "change", "change"]
+    assert world.events("sda", "sdb", "sdd", "dm-0") == ["add", "", "change", "change"]
     assert world.events("sdc", "dm-1") == ["", ""]
+
+
+@pytest.mark.parametrize("is_busy_for_ever, shown", [(False, ["change", ""]), (True, ["change", "change"])])
+def test_a_disk_that_udev_hides_a_moment_later_is_shown_again(world, monkeypatch, is_busy_for_ever, shown):
+    """udev was at an event of sda when the switch went. An event would take the links of sdb, if sdb does not answer."""
+    clock = Clock()
+
+    def passes(seconds):
+        clock.sleep(seconds)
+        world.udev_knows("8:0", "I:186177866", "E:RELVMOISCSI_HIDDEN=lvm")
+        if not is_busy_for_ever:
+            (world.root / "run/udev/queue").unlink()
+
+    monkeypatch.setattr(udev, "time", SimpleNamespace(monotonic=clock, sleep=passes))
+    for name, number in (("sda", "8:0"), ("sdb", "8:16")):
+        world.has_disk(name, number)
+        world.udev_knows(number, "I:186177866")
+    world.put("run/udev/queue")
+    with hidden(LUN, host=world.host):
+        pass
+
+    assert world.events("sda", "sdb") == shown
 
 
 def test_a_disk_that_goes_at_that_moment_or_cannot_be_read_is_no_failure(world, caplog):
