@@ -223,7 +223,8 @@ def _attached(
         say(_would_attach(planned, passed_over).text)
         ask(arguments, f"Attach {counted(count, 'LUN')}?")
     stream = None if arguments.json else sys.stderr
-    with progress.shown(stream, count) as shown, arguments.so_far.work(todo):
+    steps = {row.lun.scsi_id: row.resignatures + row.attaches for row in planned if row.steps}
+    with progress.shown(stream, steps, wanted.jobs) as shown, arguments.so_far.work(todo):
         results = attach.carry_out(calls, pool, planned, wanted, _both(arguments.so_far, shown))
     results += passed_over
     facts = {"luns": [result.facts() for result in results]}

@@ -176,7 +176,7 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
         with arguments.so_far.work(todo), waiting("the pool"):
             wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
-            results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments, count))
+            results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments, todo))
     lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
 
@@ -215,21 +215,22 @@ def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
     return pairs
 
 
-def _told(arguments: argparse.Namespace, count: int) -> Callable[[Source, str], None]:
+def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[Source, str], None]:
     """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
 
-    In a terminal, it also prints the remaining time.
+    In a terminal, it also prints the remaining time, by the VMs of `todo` that have ended.
     """
     lock, begun = threading.Lock(), time.monotonic()
-    ended: List[Source] = []
+    ended: List[str] = []
 
     def tell(source: Source, status: str) -> None:
-        state = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE
-        arguments.so_far.tell(_said(source), state, status if state == DONE else "clone")
+        state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
+        arguments.so_far.tell(vm, state, status if state == DONE else "clone")
         if not arguments.json:
             with lock:
-                ended.extend([source] if status else [])
-                left = time_left(len(ended), count, time.monotonic() - begun) if is_terminal(sys.stderr) else ""
+                ended.extend([vm] if status and vm in todo else [])
+                is_known = is_terminal(sys.stderr) and len(ended) >= arguments.jobs
+                left = time_left(len(ended), len(todo), time.monotonic() - begun) if is_known else ""
                 say(printable(f"{source.name}: {status or 'begins'}{left}"))
 
     return tell

@@ -146,6 +146,7 @@ class Calls:
             pass  # xapi deletes the task within two hours; the result is known
         if record["status"] != "success":
             raise failure(method, record["error_info"] or [record["status"]])
+        progress(1.0)
         return result_text(str(record["result"]))
 
     def _ended(self, method: str, task: str, limit_seconds: float, progress: Callable[[float], None]) -> Record:
@@ -161,7 +162,8 @@ class Calls:
             token = batch["token"]
             told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]
             record = told[-1] if told else self._record_of(task)
-            progress(float(record["progress"]))
+            if record["status"] == "pending":  # xapi writes 1 before it writes that the task has failed
+                progress(min(float(record["progress"]), 0.99))
         return record
 
     def _record_of(self, task: str) -> Record:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, TextIO
 
 from relvmoiscsi.pool.attach import ATTACHING, BEGUN, ENDED, OVER, RESIGNATURING, Progress
-from relvmoiscsi.wording import time_left
+from relvmoiscsi.wording import counted, time_left
 
 _WORDS = {
     (RESIGNATURING, BEGUN): "resignature started",
@@ -26,16 +26,19 @@ def silent(_scsi_id: str, _step: str, _how: str) -> None:
 
 
 @contextmanager
-def shown(stream: Optional[TextIO], count: int) -> Iterator[Progress]:
-    """Yield the function that shows the steps of `count` LUNs, while the block runs."""
+def shown(stream: Optional[TextIO], steps: Dict[str, int], jobs: int) -> Iterator[Progress]:
+    """Yield the function that shows the steps of LUNs while the block runs; `jobs` LUNs are in work at a time.
+
+    `steps` has for each SCSIid how many steps of `_WORDS` the LUN needs.
+    """
     if stream is None:
         yield silent
         return
     tqdm = _tqdm() if stream.isatty() else None
     if tqdm is None:
-        yield _Lines(stream, count)
+        yield _Lines(stream, steps, jobs)
         return
-    bars = _Bars(tqdm, stream, count)
+    bars = _Bars(tqdm, stream, steps)
     try:
         yield bars
     finally:
@@ -50,19 +53,34 @@ def _tqdm() -> Any:
         return None
 
 
+class _Left:
+    """The steps that are left; a LUN whose step has failed has none."""
+
+    def __init__(self, steps: Dict[str, int]) -> None:
+        self._steps, self.all = dict(steps), sum(steps.values())
+
+    def gone(self, scsi_id: str, step: str, how: str) -> int:
+        """Return how many steps are left no longer."""
+        left = self._steps.get(scsi_id, 0)
+        gone = left if how == ENDED else min(left, 1) if how == OVER and (step, how) in _WORDS else 0
+        self._steps[scsi_id] = left - gone
+        return gone
+
+
 class _Lines:
     """A line for each step; in a terminal, with the remaining time."""
 
-    def __init__(self, stream: TextIO, count: int) -> None:
-        self._stream, self._lock = stream, threading.Lock()
-        self._begun, self._done, self._all = time.monotonic(), 0, 2 * count if stream.isatty() else 0
+    def __init__(self, stream: TextIO, steps: Dict[str, int], jobs: int) -> None:
+        self._stream, self._lock, self._jobs = stream, threading.Lock(), jobs
+        self._left, self._begun, self._done = _Left(steps), time.monotonic(), 0
 
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
-        if (step, how) not in _WORDS:
-            return
         with self._lock:
-            self._done += how != BEGUN
-            left = time_left(self._done, self._all, time.monotonic() - self._begun)
+            self._done += self._left.gone(scsi_id, step, how)
+            if (step, how) not in _WORDS:
+                return
+            is_known = self._stream.isatty() and self._done >= self._jobs
+            left = time_left(self._done, self._left.all, time.monotonic() - self._begun) if is_known else ""
             self._stream.write(f"relvmoiscsi: {scsi_id} {_WORDS[step, how]}{left}\n")
             self._stream.flush()
 
@@ -70,18 +88,19 @@ class _Lines:
 class _Bars:
     """One bar for all steps, and one bar for each LUN in work, in the lowest free line."""
 
-    def __init__(self, tqdm: Any, stream: TextIO, count: int) -> None:
-        self._tqdm, self._stream, self._lock = tqdm, stream, threading.Lock()
-        self._all = tqdm(total=2 * count, desc=f"{count} LUNs", file=stream, position=0, leave=False, unit="step")
+    def __init__(self, tqdm: Any, stream: TextIO, steps: Dict[str, int]) -> None:
+        self._tqdm, self._stream, self._lock, self._left = tqdm, stream, threading.Lock(), _Left(steps)
+        name = counted(len(steps), "LUN")
+        self._all = tqdm(total=self._left.all, desc=name, file=stream, position=0, leave=False, unit="step")
         self._bars: Dict[str, Any] = {}
         self._lines: List[int] = []
 
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
-        if (step, how) not in _WORDS:
-            return
         with self._lock:
+            self._all.update(self._left.gone(scsi_id, step, how))
+            if (step, how) not in _WORDS:
+                return
             if how != BEGUN:
-                self._all.update(1)
                 self._end(scsi_id)
             else:
                 line = next(number for number in range(1, len(self._bars) + 2) if number not in self._lines)

@@ -98,9 +98,7 @@ def settle(
 def wait_until_idle(seconds: float, host: Host = THIS_HOST) -> bool:
     """Wait until udev has no event to handle. Return False after `seconds`."""
     queue, end = os.path.join(host.udev_run, "queue"), time.monotonic() + seconds
-    while is_running(host) and os.path.exists(
-        queue
-    ):  # udev removes this file when its queue is empty, and sends no event then
+    while is_running(host) and os.path.exists(queue):  # udev removes this file without an event
         if time.monotonic() >= end:
             return False
         time.sleep(POLL_SECONDS)

@@ -422,7 +422,7 @@ def test_in_a_terminal_there_is_a_bar_for_each_lun_at_work(monkeypatch, terminal
             self.is_closed = True
 
     monkeypatch.setattr(progress, "_tqdm", lambda: Tqdm)
-    with progress.shown(terminal, 2) as tell:
+    with progress.shown(terminal, {"a": 2, "b": 2}, 2) as tell:
         for what in (("a", "resignature", "begun"), ("b", "resignature", "begun"), ("a", "resignature", "over")):
             tell(*what)
         tell("a", "attach", "begun")
@@ -431,18 +431,34 @@ def test_in_a_terminal_there_is_a_bar_for_each_lun_at_work(monkeypatch, terminal
     assert bars[0].steps == 1 and all(bar.is_closed for bar in bars)
 
 
-def test_without_the_library_a_terminal_has_lines_with_the_remaining_time(monkeypatch, terminal):
+@pytest.mark.parametrize(
+    "steps, jobs, told",
+    [
+        (
+            {"a": 2},
+            1,
+            [("a", "resignature", "over", True), ("a", "attach", "begun", True), ("a", "attach", "over", False)],
+        ),
+        # it had its identities already; with two at a time, the first end tells no rate
+        ({"a": 1, "b": 2}, 1, [("a", "attach", "over", True), ("b", "resignature", "over", True)]),
+        ({"a": 1, "b": 2}, 2, [("a", "attach", "over", False), ("b", "resignature", "over", True)]),
+        ({"a": 2, "b": 1}, 1, [("a", "resignature", "ended", True), ("b", "attach", "over", False)]),
+        ({"a": 2, "b": 2}, 1, [("a", "introduce", "ended", None), ("b", "resignature", "ended", False)]),
+    ],
+)
+def test_without_the_library_a_terminal_has_lines_with_the_remaining_time(monkeypatch, terminal, steps, jobs, told):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setattr(wording, "ESTIMATE_SECONDS", 0)
-    with progress.shown(terminal, 1) as tell:
-        for step, how in (("resignature", "begun"), ("resignature", "over"), ("attach", "begun"), ("attach", "over")):
-            tell("a", step, how)
+    words = {"begun": "started", "over": "finished", "ended": "failed"}
+    with progress.shown(terminal, steps, jobs) as tell:
+        for lun, step, how, _ in told:
+            tell(lun, step, how)
 
-    first, *between, last = terminal.getvalue().splitlines()
-    assert (first, last) == ("relvmoiscsi: a resignature started", "relvmoiscsi: a attach finished")
-    assert [(line.rpartition(", ")[0], line.endswith(" left")) for line in between] == [
-        ("relvmoiscsi: a resignature finished", True),
-        ("relvmoiscsi: a attach started", True),
+    lines = [line.partition(",") for line in terminal.getvalue().splitlines()]
+    assert [(line, left.endswith(" left")) for line, _, left in lines] == [
+        (f"relvmoiscsi: {lun} {step} {words[how]}", has_left)
+        for lun, step, how, has_left in told
+        if has_left is not None
     ]
 
 

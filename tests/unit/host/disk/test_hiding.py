@@ -409,7 +409,7 @@ def test_disks_and_map_that_are_hidden_are_shown_again(world):
 
 @pytest.mark.parametrize("is_busy_for_ever, shown", [(False, ["change", ""]), (True, ["change", "change"])])
 def test_a_disk_that_udev_hides_a_moment_later_is_shown_again(world, monkeypatch, is_busy_for_ever, shown):
-    """udev was at an event of sda when the switch went. An event would take the links of sdb, if sdb does not answer."""
+    """udev was at an event of sda when the switch went. An event could take the links of sdb, which may be dead."""
     clock = Clock()
 
     def passes(seconds):
