@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from acceptance import day, made, report
 from acceptance.day import Array, Day, Row, Step
@@ -20,6 +21,7 @@ from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 
 TOP = Path(__file__).resolve().parent.parent
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSWORD = "XENSERVER_PASSWORD"
 
 _WHAT = """\
@@ -44,27 +46,35 @@ class Tools(NamedTuple):
 # --- outside
 
 
+@contextmanager
+def _held_back() -> Iterator[List[int]]:
+    """Hold back the signals that end a run, while the block runs. Gives the signals that came."""
+    came: List[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _ENDING}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def pool_process(connection: Sequence[str]) -> Command:
     """Return a function that runs `relvmoiscsi pool` as a process; Ctrl-C first lets the process end in order."""
 
     def run(*words: str) -> Dict[str, Any]:
         argv = [sys.executable, "-m", "relvmoiscsi", "pool", *words, "--json", *connection]
         pipe = subprocess.PIPE
-        process, pressed = None, []  # type: Optional[subprocess.Popen[bytes]], List[int]
-        # Ctrl-C inside Popen would leave a process that goes on unknown. So the signal waits until Popen has ended.
-        before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+        with _held_back() as came:  # inside Popen, Ctrl-C would leave a process that goes on unknown
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=str(TOP), start_new_session=True
+            )
         try:
-            try:
-                process = subprocess.Popen(
-                    argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=str(TOP), start_new_session=True
-                )
-            finally:
-                signal.signal(signal.SIGINT, before)
-            if pressed:
+            if came:
                 raise KeyboardInterrupt
             out, err = process.communicate()
         except KeyboardInterrupt:
-            if process:
+            with _held_back():  # the kit removes objects next: the command must have ended
+                _say("The command ends its work. Please wait.")
                 process.send_signal(signal.SIGINT)
                 process.communicate()
             raise
@@ -284,4 +294,6 @@ def _connection(arguments: argparse.Namespace) -> List[str]:
 
 
 if __name__ == "__main__":
+    for ending in _ENDING:
+        signal.signal(ending, signal.default_int_handler)  # a lost terminal ends a run as Ctrl-C does
     sys.exit(main())

@@ -511,22 +511,41 @@ def test_processes_and_a_real_ctrl_c(pool, tmp_path, monkeypatch):
     assert pool.everything() == before
 
 
+#: presses Ctrl-C once more, and takes a moment to end
+_SLOW = """
+import os, signal, sys, time
+def ends(*_):
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(0.2)
+    os._exit(130)
+signal.signal(signal.SIGINT, ends)
+os.write(int(sys.argv[1]), b"!")
+while True:
+    signal.pause()
+"""
+
+
 @pytest.mark.processes
-def test_ctrl_c_while_a_command_is_started_ends_it(monkeypatch):
-    started, popen = [], subprocess.Popen
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_while_a_command_is_started_ends_it_and_so_does_a_second_one(monkeypatch, number):
+    """The kit goes on with what the command works on, so the command must have ended."""
+    started, popen, (ready, tells) = [], subprocess.Popen, os.pipe()
 
     def start(_argv, **options):
-        started.append(popen([sys.executable, "-c", "import signal; signal.pause()"], **options))
-        os.kill(os.getpid(), signal.SIGINT)
+        started.append(popen([sys.executable, "-c", _SLOW, str(tells)], pass_fds=(tells,), **options))
+        os.read(ready, 1)
+        os.kill(os.getpid(), number)
         return started[0]
 
     monkeypatch.setattr(subprocess, "Popen", start)
     try:
         with pytest.raises(KeyboardInterrupt):
             kit.pool_process([])("luns")
-        assert started[0].returncode is not None
+        assert started[0].returncode == 130
     finally:
         started[0].kill()
+        os.close(ready)
+        os.close(tells)
 
 
 # --- the page
