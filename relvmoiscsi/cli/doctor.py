@@ -9,7 +9,6 @@ from relvmoiscsi import __version__
 from relvmoiscsi import doctor as health
 from relvmoiscsi.cli.output import Answer, Maker, waiting
 from relvmoiscsi.doctor.finding import PROBLEM, STATUSES, UNKNOWN, WARNING, Finding, is_ready, reason
-from relvmoiscsi.doctor.pool import PLUGIN_SECONDS
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import printable
@@ -36,7 +35,7 @@ def add_doctor(make: Maker) -> None:
 
 
 def _doctor(_arguments: argparse.Namespace) -> Answer:
-    with waiting("the hosts of the pool", PLUGIN_SECONDS):
+    with waiting("the hosts of the pool"):
         found = health.examine(HOST._replace(is_superuser=os.geteuid() == 0))
     ready, verdict = is_ready(found), _verdict(found)
     facts = {

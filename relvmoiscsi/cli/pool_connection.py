@@ -11,7 +11,7 @@ from relvmoiscsi.cli.output import waiting
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.connection import LOCAL, TIMEOUT_SECONDS, Where, connect
+from relvmoiscsi.pool.connection import LOCAL, Where, connect
 from relvmoiscsi.pool.records import Pool
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
@@ -76,7 +76,7 @@ def opened(arguments: argparse.Namespace) -> Iterator[Tuple[Calls, Pool]]:
     """Open a session, and read the pool. Raises UsageError, PoolFailure."""
     gc.enable()  # other commands end before a collection pays off
     with ExitStack() as stack:
-        with waiting("the answer of the pool", TIMEOUT_SECONDS):
+        with waiting("the answer of the pool"):
             calls = stack.enter_context(connect(where(arguments)))
             pool = records.read(calls)
         yield calls, pool

@@ -184,6 +184,28 @@ def test_a_task_that_fails_raises_what_xapi_says(lab):
     assert caught.value.code == "SR_UNKNOWN_DRIVER" and lab.pool.db.refs("task") == []
 
 
+@pytest.mark.parametrize("end, told", [("failure", [0.3, 0.99]), ("success", [0.3, 0.99, 1.0])])
+def test_a_task_is_told_as_done_only_after_a_success(lab, monkeypatch, end, told):
+    """xapi sets the progress of a task to 1 before it says that the task has failed."""
+    seen = iter([(0.3, "pending"), (1.0, "pending"), (1.0, end)])
+
+    def record(_task):
+        progress, status = next(seen)
+        return {"progress": progress, "status": status, "error_info": ["INTERNAL_ERROR", "full"], "result": ""}
+
+    found = []
+    with connect(lab.where()) as calls:
+        monkeypatch.setattr(calls, "call", lambda *_: {"token": "", "events": []})
+        monkeypatch.setattr(calls, "_record_of", record)
+        try:
+            calls.finish("VDI.pool_migrate", "task", progress=found.append)
+        except PoolFailure as error:
+            assert end == "failure" and "full" in str(error)
+        monkeypatch.undo()
+
+    assert found == told
+
+
 def test_a_task_that_a_restart_has_ended_is_not_waited_for(lab, monkeypatch):
     monkeypatch.setattr(pool_calls, "EVENT_SECONDS", 0.01)
     with connect(lab.where()) as calls:
