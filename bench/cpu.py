@@ -13,7 +13,7 @@ from kit.builder import BuiltSr
 from relvmoiscsi.host.disk.block_device import open_device
 
 COUNTS = (1, 100, 1000)
-ROUNDS = 5
+ROUNDS = 3
 CHAINS = "VHD chains"
 A_VDI_MS = 0.25  #: of VHD chains: what each further VDI costs
 

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from bench.table import Spread, print_table, ratios, verdict
 
 #: how often the VM measures each
-PAIRS = 3
+PAIRS = 2
 FOUND = "build/bench/vm"  #: what the VM leaves
 PRINTED = "build/bench/vm.txt"
 DRIVER, PROCEDURE = f"{FOUND}/driver.json", f"{FOUND}/procedure.json"
