@@ -100,7 +100,7 @@ class VolumeGroup(NamedTuple):
         if offset < 0 or length < 0 or offset + length > self.size_of(lv):
             raise Truncated("A structure", Place(lv.name, offset), length, self.size_of(lv) - offset)
         found = []
-        # a merged image may have a segment for each extent, so this looks at few segments
+        # a merged image may have a segment for each extent: search for the first one, do not look at all of them
         index = bisect_left(lv.segments, Segment(offset // self.extent_size + 1, 0, 0)) - 1
         while length > 0:
             segment = lv.segments[index]

@@ -339,8 +339,8 @@ def _show(scsi_id: str, host: Host) -> None:
     t1    the switch goes; udev's database does not name the disk as hidden yet
     t2    udev writes that the disk is hidden, and has nothing more to do
 
-    So this waits for t2. If udev goes on with other work, every disk may be hidden. Otherwise a disk that is not hidden
-    gets no event: udev would drop the links of a path that does not answer now.
+    So the call waits for t2. If udev is still at work after IDLE_SECONDS, every disk may be hidden, and gets an event.
+    Otherwise only hidden disks get an event: at an event, udev drops the links of a path that does not answer.
     """
     is_final = udev.wait_until_idle(IDLE_SECONDS, host)
     names = []
