@@ -7,6 +7,7 @@ Source: xen-api ocaml/xapi/{xapi_session,xapi_event,rbac,taskHelper}.ml.
 
 import threading
 import time
+import traceback
 import xmlrpc.client
 
 from . import datamodel, wire
@@ -172,6 +173,8 @@ class Api:
             if isinstance(error, Mistake):
                 self.mistakes.append(error.description)
             outcome = {"error_info": error.description, "status": "failure"}
+        except Exception:  # noqa: BLE001  a mistake of this kit: as xapi tells its own, or its client would wait for ever
+            outcome = {"error_info": ["INTERNAL_ERROR", traceback.format_exc()], "status": "failure"}
         else:
             outcome = {"result": wire.from_python(result), "progress": 1.0, "status": "success"}
         with self.database.lock:  # who waits for it sees all of it at once
