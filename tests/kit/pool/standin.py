@@ -27,6 +27,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 import xmlrpc.client
@@ -39,6 +40,8 @@ from kit.reader import read_sr
 LAB = "/etc/relvmoiscsi-lab.json"
 XAPI_SOCKET = "/var/lib/xcp/xapi"
 WAIT_S = 10  #: for a device after `attach`
+#: sm takes no lock, and may log out of a target that another call begins to use; no test here is about that
+_COUNTING = threading.Lock()
 
 DRIVER_INFO = {
     "name": "LVHD over iSCSI",
@@ -144,10 +147,9 @@ class Standin:
         self._give_back(self._lun(), self.params["sr_uuid"])
 
     def scan(self):
-        """VDI rows become what MGT says. Hidden volumes have a row too, as in sm."""
-        lun = self._lun()
-        with self._attached(lun) as device:
-            volumes = volumes_of(_read_sr(device))
+        """VDI rows become what MGT says. Hidden volumes have a row too, as in sm. The PBD has attached the LUN."""
+        device = self._lun()["device"]
+        volumes = volumes_of(_read_sr(device))
         xapi, sr = self._xapi(), self.params["sr_ref"]
         rows = {xapi("VDI.get_uuid", vdi): vdi for vdi in xapi("SR.get_VDIs", sr)}
         for vdi_uuid in set(rows) - set(volumes):
@@ -217,9 +219,10 @@ class Standin:
 
     def _take(self, lun, owner):
         """Attach the LUN for an owner, unless it is attached; gives the device."""
-        if not os.path.exists(lun["device"]):
-            self._run("attach", lun)
-        count_in(self.lab["references"], lun["targetIQN"], owner)
+        with _COUNTING:
+            if not os.path.exists(lun["device"]):
+                self._run("attach", lun)
+            count_in(self.lab["references"], lun["targetIQN"], owner)
         deadline = time.monotonic() + WAIT_S
         while not os.path.exists(lun["device"]):  # no events here: this is no part of what is tested
             if time.monotonic() > deadline:
@@ -229,8 +232,9 @@ class Standin:
         return lun["device"]
 
     def _give_back(self, lun, owner):
-        if count_out(self.lab["references"], lun["targetIQN"], owner) == 0:
-            self._run("detach", lun)
+        with _COUNTING:
+            if count_out(self.lab["references"], lun["targetIQN"], owner) == 0:
+                self._run("detach", lun)
 
     def _run(self, what, lun):
         values = {key: str(value) for key, value in lun.items()}
