@@ -179,12 +179,14 @@ def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
 
 def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
     """A sentence for each old identity in the new text, without its tags: an administrator's tag may hold a UUID."""
-    text = text_without_tags(after.vg)
     old = set(ids.uuids).union(dashed(lvm_id) for lvm_id in ids.lvm_ids)
+    left = _ids_in(after.vg.text, old) and _ids_in(text_without_tags(after.vg), old)
+    return [f"The old identity {one} is still in the metadata text." for one in sorted(left)]
+
+
+def _ids_in(text: str, ids: Set[str]) -> Set[str]:
     places = [match.start() for match in _MIDDLE.finditer(text)]
-    found = {text[max(0, at - before) : at + behind] for at in places for before, behind in _AROUND}
-    left = sorted(old.intersection(found))
-    return [f"The old identity {one} is still in the metadata text." for one in left]
+    return ids.intersection(text[max(0, at - before) : at + behind] for at in places for before, behind in _AROUND)
 
 
 def _volume_differences(volume: Volume, other: Volume, ids: IdMap) -> List[str]:
