@@ -88,10 +88,12 @@ run_pytest() {
         arguments=(tests/vm "${arguments[@]}")
     fi
     cd "$project"
+    # a test that stands still for 15 minutes ends all of them, and tells where each of its threads stands
+    local standing_still=(-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true)
     # memory that pytest has once had stays its own: in User-Mode Linux a page costs 80 microseconds
     env MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_TOP_PAD_=1048576 \
         PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RELVMOISCSI_VM="$results" RELVMOISCSI_MACHINE="$machine" \
-        .venv/current/bin/python -m pytest -m vm -p no:cacheprovider \
+        .venv/current/bin/python -m pytest -m vm -p no:cacheprovider "${standing_still[@]}" \
         --junitxml="$results/junit.xml" -o junit_logging=no --durations=15 "${arguments[@]}" </dev/null || status=$?
     cd /
     dmesg >"$results/dmesg.txt"
