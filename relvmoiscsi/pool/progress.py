@@ -59,12 +59,12 @@ class _Left:
     def __init__(self, steps: Dict[str, int]) -> None:
         self._steps, self.all = dict(steps), sum(steps.values())
 
-    def gone(self, scsi_id: str, step: str, how: str) -> int:
+    def settle(self, scsi_id: str, step: str, how: str) -> int:
         """Return how many steps are left no longer."""
         left = self._steps.get(scsi_id, 0)
-        gone = left if how == ENDED else min(left, 1) if how == OVER and (step, how) in _WORDS else 0
-        self._steps[scsi_id] = left - gone
-        return gone
+        settled = left if how == ENDED else min(left, 1) if how == OVER and (step, how) in _WORDS else 0
+        self._steps[scsi_id] = left - settled
+        return settled
 
 
 class _Lines:
@@ -76,7 +76,7 @@ class _Lines:
 
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
         with self._lock:
-            self._done += self._left.gone(scsi_id, step, how)
+            self._done += self._left.settle(scsi_id, step, how)
             if (step, how) not in _WORDS:
                 return
             is_known = self._stream.isatty() and self._done >= self._jobs
@@ -97,7 +97,7 @@ class _Bars:
 
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
         with self._lock:
-            self._all.update(self._left.gone(scsi_id, step, how))
+            self._all.update(self._left.settle(scsi_id, step, how))
             if (step, how) not in _WORDS:
                 return
             if how != BEGUN:
