@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from glob import escape, glob
 from typing import Iterable, Iterator, List, Sequence
 
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock, inherited_lock_fds, terminated
 from relvmoiscsi.host.disk import udev
@@ -114,10 +115,11 @@ def _behind_switches(host: Host) -> List[str]:
 
 
 @contextmanager
-def hidden(scsi_id: str, host: Host = THIS_HOST) -> Iterator[None]:
+def hidden(scsi_id: str, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLINE) -> Iterator[None]:
     """Keep event handlers off the LUN `scsi_id` while the block runs. The LUN's disks may come within the block.
 
     After the block each remaining hidden disk gets an event, so that every program sees the present content of the LUN.
+    `deadline` is that of the caller's call.
 
     Raises Refused, before the block, if another process hides the same LUN or the rules are not installed. Raises
     UsageError for a text that cannot be a SCSIid.
@@ -134,7 +136,7 @@ def hidden(scsi_id: str, host: Host = THIS_HOST) -> Iterator[None]:
         _switch_off(() if is_left else names, descriptor, host)
         if not is_left:
             with _warned(f"LUN {scsi_id}"):
-                _show(scsi_id, host)
+                _show(scsi_id, host, deadline)
         log.debug("LUN %s is hidden no longer by this call", scsi_id)
 
 
@@ -332,21 +334,21 @@ def _warned(what: str) -> Iterator[None]:
         log.warning("udev was not asked to look at %s again: %s", what, error)
 
 
-def _show(scsi_id: str, host: Host) -> None:
+def _show(scsi_id: str, host: Host, deadline: Deadline) -> None:
     """Have udev apply its rules again to the disks and maps of the LUN that are hidden.
 
     t0    the rules see the switch, at an event of a disk that was there before
     t1    the switch goes; udev's database does not name the disk as hidden yet
     t2    udev writes that the disk is hidden, and has nothing more to do
 
-    So the call waits for t2. If udev is still at work after IDLE_SECONDS, every disk may be hidden, and gets an event.
-    Otherwise only hidden disks get an event: at an event, udev drops the links of a path that does not answer.
+    So the call waits for t2. A disk that is not hidden gets no event: at an event, udev drops the links of a path that
+    does not answer. Such a path, of this LUN or another, is also what keeps udev at work for longer than IDLE_SECONDS.
     """
-    is_final = udev.wait_until_idle(IDLE_SECONDS, host)
+    udev.wait_until_idle(deadline.for_cleanup().within(IDLE_SECONDS), host)
     names = []
     for name in udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host):
         with _warned(name):
-            if not is_final or _may_be_hidden(name, host):
+            if _may_be_hidden(name, host):
                 names.append(name)
     if names:
         with _warned(f"LUN {scsi_id}"):

@@ -95,14 +95,12 @@ def settle(
         )
 
 
-def wait_until_idle(seconds: float, host: Host = THIS_HOST) -> bool:
-    """Wait until udev has no event to handle. Return False after `seconds`."""
+def wait_until_idle(seconds: float, host: Host = THIS_HOST) -> None:
+    """Wait until udev has no event to handle, or for `seconds`."""
+    # udev removes this file when its queue is empty, and sends no event then
     queue, end = os.path.join(host.udev_run, "queue"), time.monotonic() + seconds
-    while is_running(host) and os.path.exists(queue):  # udev removes this file without an event
-        if time.monotonic() >= end:
-            return False
+    while is_running(host) and os.path.exists(queue) and time.monotonic() < end:
         time.sleep(POLL_SECONDS)
-    return True
 
 
 def look_again(names: Sequence[str], timeout_seconds: float, host: Host = THIS_HOST) -> None:

@@ -99,7 +99,7 @@ class HbaLun(Lun):
         with ExitStack() as stack, terminated.only_here():
             stack.enter_context(sm_locks.lun_lock(self.scsi_id, timeout=deadline.within(self.lock_seconds)))
             stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
-            stack.enter_context(hiding.hidden(self.scsi_id))
+            stack.enter_context(hiding.hidden(self.scsi_id, deadline=deadline))
             there = udev.disks_of(self.scsi_id)  # udev handles every later disk under the switch
             if to_write:
                 self._others.verify_unused(self.scsi_id, deadline)
