@@ -41,7 +41,9 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
         state = _how_to_tell(arguments) or _AGAIN
         return _run(arguments)
     except KeyboardInterrupt:  # outside the handler of `_run`
-        sys.stderr.write(f"relvmoiscsi: Interrupted.{state}\n")
+        from relvmoiscsi.cli.output import say  # noqa: PLC0415
+
+        say("Interrupted." + state)
         return EXIT_INTERRUPTED
 
 
@@ -112,7 +114,8 @@ def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
     from relvmoiscsi.cli.output import RED, print_result, say  # noqa: PLC0415
     from relvmoiscsi.wording import error_facts, printable, with_options  # noqa: PLC0415
 
-    error.message = with_options(error.message)
+    if hasattr(arguments, "vdis"):
+        error.message = with_options(error.message)
     if arguments.json:
         facts: Dict[str, Any] = {}
         if hasattr(arguments, "device"):

@@ -84,12 +84,32 @@ def _wrapped_line(line: str, columns: int) -> str:
 # --- results and talk
 
 
+class Unheard:
+    """A stream whose failed writes are no errors: a message without a reader must not stop the work."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def isatty(self) -> bool:
+        return is_terminal(self._stream)
+
+    def write(self, text: str) -> None:
+        """Write and flush the text; drop it where the stream is missing, closed, full or without a reader."""
+        try:
+            write_text(self._stream, text)
+        except (OSError, ValueError):
+            pass
+
+    def flush(self) -> None:
+        """Do nothing: `write` has flushed."""
+
+
 def say(text: str, code: str = "") -> None:
     text = wrapped("relvmoiscsi: " + text, width(sys.stderr))
-    try:
-        write_text(sys.stderr, (painted(sys.stderr, text, code) if code else text) + "\n")
-    except OSError:  # a message without a reader must not stop the work
-        pass
+    Unheard(sys.stderr).write((painted(sys.stderr, text, code) if code else text) + "\n")
 
 
 def print_text(text: str) -> bool:
@@ -173,7 +193,7 @@ def _go_on_with(wanted: Sequence[str], typed: str) -> None:
 
 # --- long work
 
-BAR = 40  #: characters
+BAR, SHORTEST_BAR = 40, 5  #: characters
 REDRAW_SECONDS = 0.2
 
 
@@ -185,7 +205,7 @@ class Bar:
     """
 
     def __init__(self, stream: Optional[TextIO] = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = Unheard(sys.stderr if stream is None else stream)
         self._clock = clock
         self._shows = is_terminal(self._stream)
         self._begun = self._drawn = clock()
@@ -211,10 +231,14 @@ class Bar:
         elif done < total and now - self._drawn < REDRAW_SECONDS:
             return
         self._done, self._drawn = done, now
-        filled = "#" * (BAR * done // total)
-        text = f"  [{filled:{BAR}}] {human_size(done)} of {human_size(total)}"
-        text += time_left(done, total, now - self._begun)
-        self._write("\r" + text.ljust(self._length))
+        text = f"{human_size(done)} of {human_size(total)}{time_left(done, total, now - self._begun)}"
+        room = (
+            width(self._stream) - len("  [] ") - len(text) - 1
+        )  # a terminal goes on a new line behind its last column
+        bar = min(BAR, room)
+        filled = "#" * (bar * done // total)
+        text = f"  [{filled:{bar}}] {text}" if bar >= SHORTEST_BAR else f"  {text}"
+        self._stream.write("\r" + text.ljust(self._length))
         self._length = len(text)
         if done >= total:
             self._end_line()
@@ -222,15 +246,7 @@ class Bar:
     def _end_line(self) -> None:
         if self._length:
             self._length = self._done = 0
-            self._write("\n")
-
-    def _write(self, text: str) -> None:
-        """Write to the terminal; stop the bar after an error."""
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except OSError:
-            self._shows = False
+            self._stream.write("\n")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 from relvmoiscsi.cli import pool_secrets
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
-from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say, waiting
+from relvmoiscsi.cli.output import Answer, Unheard, ask, must_be_able_to_ask, say, waiting
 from relvmoiscsi.cli.pool_connection import changes, first_line, opened, takes_copies
 from relvmoiscsi.cli.pool_vms import Tools
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
@@ -222,7 +222,7 @@ def _attached(
     if count and not arguments.yes:
         say(_would_attach(planned, passed_over).text)
         ask(arguments, f"Attach {counted(count, 'LUN')}?")
-    stream = None if arguments.json else sys.stderr
+    stream = None if arguments.json else Unheard(sys.stderr)
     steps = {row.lun.scsi_id: row.resignatures + row.attaches for row in planned if row.steps}
     with progress.shown(stream, steps, wanted.jobs) as shown, arguments.so_far.work(todo):
         results = attach.carry_out(calls, pool, planned, wanted, _both(arguments.so_far, shown))
