@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from acceptance import day, made, report
 from acceptance.day import Array, Day, Row, Step
 from acceptance.made import Command, Failed, Scratch
 from relvmoiscsi.cli import pool_connection
+from relvmoiscsi.cli.output import Unheard
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 
@@ -46,39 +46,59 @@ class Tools(NamedTuple):
 # --- outside
 
 
-@contextmanager
-def _held_back() -> Iterator[List[int]]:
-    """Hold back the signals that end a run, while the block runs. Gives the signals that came."""
-    came: List[int] = []
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _ENDING}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+class Endings:
+    """The signals that end a run: Ctrl-C, `kill`, a lost terminal. Each raises KeyboardInterrupt.
+
+    While a command is at work, the first signal goes to the command as Ctrl-C, and KeyboardInterrupt is raised when the
+    command has ended: the kit removes objects next. Otherwise the command would go on with these objects.
+    """
+
+    def __init__(self) -> None:
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._is_at_work = self._has_come = False
+
+    def listen(self) -> None:
+        """Handle the signals for the rest of this process. A signal that is ignored, as under nohup, stays ignored."""
+        for number in _ENDING:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, self._hear)
+
+    def _hear(self, *_signal: object) -> None:
+        if not self._is_at_work:
+            raise KeyboardInterrupt
+        if not self._has_come:
+            self._has_come = True
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            _say("The command ends its work. Please wait.")
+
+    def run(self, argv: Sequence[str]) -> Tuple[int, str, str]:
+        """Run a command; return its status, output and errors. Raises KeyboardInterrupt."""
+        pipe = subprocess.PIPE
+        self._has_come, self._is_at_work = False, True
+        try:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=str(TOP), start_new_session=True
+            )
+            if self._has_come:  # inside Popen, which had not given the process yet
+                self._pass_on()
+            out, err = self._process.communicate()
+            status = self._process.returncode
+        finally:
+            self._process, self._is_at_work = None, False
+        if self._has_come:
+            raise KeyboardInterrupt
+        return status, out.decode("utf-8"), err.decode("utf-8")
 
 
-def pool_process(connection: Sequence[str]) -> Command:
+def pool_process(connection: Sequence[str], endings: Endings) -> Command:
     """Return a function that runs `relvmoiscsi pool` as a process; Ctrl-C first lets the process end in order."""
 
     def run(*words: str) -> Dict[str, Any]:
-        argv = [sys.executable, "-m", "relvmoiscsi", "pool", *words, "--json", *connection]
-        pipe = subprocess.PIPE
-        with _held_back() as came:  # inside Popen, Ctrl-C would leave a process that goes on unknown
-            process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=str(TOP), start_new_session=True
-            )
-        try:
-            if came:
-                raise KeyboardInterrupt
-            out, err = process.communicate()
-        except KeyboardInterrupt:
-            with _held_back():  # the kit removes objects next: the command must have ended
-                _say("The command ends its work. Please wait.")
-                process.send_signal(signal.SIGINT)
-                process.communicate()
-            raise
-        return answer(process.returncode, out.decode("utf-8"), err.decode("utf-8"))
+        return answer(*endings.run([sys.executable, "-m", "relvmoiscsi", "pool", *words, "--json", *connection]))
 
     return run
 
@@ -244,17 +264,21 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
     """Run the kit; return the exit status. `command` replaces the process of `relvmoiscsi pool`."""
     arguments = _parser().parse_args(argv)
     say = _say
+    if command is None:
+        endings = Endings()
+        endings.listen()
+        command = pool_process(_connection(arguments), endings)
     try:
         where = pool_connection.where(arguments)
         if not arguments.sr:
             raise UsageError("Name the scratch SR: SR=..., by UUID or name.")
         if arguments.clean:
-            tools = Tools(command or pool_process(_connection(arguments)), ask(say), say)
+            tools = Tools(command, ask(say), say)
             return clean(where, tools, arguments.sr)
         if not arguments.snapshot and not sys.stdin.isatty():
             raise UsageError("No terminal to ask for the clone of the LUN: give a command, SNAPSHOT=...")
         array = by_command(arguments.snapshot, arguments.wait) if arguments.snapshot else ask(say)
-        tools = Tools(command or pool_process(_connection(arguments)), array, say)
+        tools = Tools(command, array, say)
         return run(where, tools, arguments.sr, arguments.target, arguments.report)
     except (RelvmoiscsiError, Failed) as error:
         say(f"{error} Nothing was done." if isinstance(error, (Refused, UsageError)) else str(error))
@@ -265,8 +289,7 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    Unheard(sys.stderr).write(text + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -294,6 +317,4 @@ def _connection(arguments: argparse.Namespace) -> List[str]:
 
 
 if __name__ == "__main__":
-    for ending in _ENDING:
-        signal.signal(ending, signal.default_int_handler)  # a lost terminal ends a run as Ctrl-C does
     sys.exit(main())

@@ -525,10 +525,20 @@ while True:
 """
 
 
+@pytest.fixture
+def endings():
+    """Of a process that nothing has told to handle signals in another way."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield kit.Endings()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_ctrl_c_while_a_command_is_started_ends_it_and_so_does_a_second_one(monkeypatch, number):
-    """The kit goes on with what the command works on, so the command must have ended."""
+def test_ctrl_c_while_a_command_is_started_ends_it_and_so_does_a_second_one(monkeypatch, endings, number):
+    """The kit goes on with what the command works on, so the command must have ended; also without a terminal."""
     started, popen, (ready, tells) = [], subprocess.Popen, os.pipe()
 
     def start(_argv, **options):
@@ -537,15 +547,29 @@ def test_ctrl_c_while_a_command_is_started_ends_it_and_so_does_a_second_one(monk
         os.kill(os.getpid(), number)
         return started[0]
 
+    class GoneTerminal(io.StringIO):
+        def write(self, _text):
+            raise OSError(5, "Input/output error")
+
     monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(sys, "stderr", GoneTerminal())
+    endings.listen()
     try:
         with pytest.raises(KeyboardInterrupt):
-            kit.pool_process([])("luns")
+            kit.pool_process([], endings)("luns")
         assert started[0].returncode == 130
     finally:
         started[0].kill()
         os.close(ready)
         os.close(tells)
+
+
+def test_under_nohup_a_run_outlives_its_terminal(endings):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    endings.listen()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 # --- the page
