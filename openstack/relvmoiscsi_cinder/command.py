@@ -132,8 +132,9 @@ def _sentence(stdout: Any) -> Optional[str]:
 def of_the_volume(sentence: str, path: str) -> str:
     """Return the sentence without the path of the volume, which soon no longer exists. Commands get DEVICE instead.
 
-    The option --vdis becomes the extra spec.
+    The option --vdis becomes the extra spec. There is none for --vdi: nobody can name a VDI here.
     """
+    sentence = re.sub(r"Name (?:it|one) \(`--vdi`\), or ask", "Ask", sentence)
     sentence = re.sub(r"`--vdis (\w+)`", r"`relvmoiscsi:vdis=\1`", sentence)
     device = re.escape(path) + r"(?![\w-])"
     sentence = re.sub(r"(`relvmoiscsi [^`]*?)" + device, r"\1DEVICE", sentence)

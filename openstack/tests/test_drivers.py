@@ -180,7 +180,7 @@ class AskingCase(FileCase):
             "/dev/sdb: nothing was written.": "The volume: nothing was written.",
             "Run `relvmoiscsi recover /dev/sdb` first.": "Run `relvmoiscsi recover DEVICE` first.",
             "It is done. /dev/sdb is new.": "It is done. The volume is new.",
-            "Ask for all VDIs (`--vdis all`).": "Ask for all VDIs (`relvmoiscsi:vdis=all`).",
+            "Name it (`--vdi`), or ask for all (`--vdis all`).": "Ask for all (`relvmoiscsi:vdis=all`).",
             "The label of /dev/sdb is torn, not /dev/sdb1.": "The label of the volume is torn, not /dev/sdb1.",
         }
         assert [command.of_the_volume(sentence, "/dev/sdb") for sentence in said] == list(said.values())

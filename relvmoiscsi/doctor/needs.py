@@ -100,6 +100,6 @@ def examine_stale_resources(host: Host) -> Finding:
         return warning("left-overs", sentence, _NEXT_CALL)
     if disks:
         sentence = f"A killed call has left {listed(disks)} hidden from udev, so its links are missing."
-        advice = f"Repeat the call. Or, if LVM may see that disk: `echo change > /sys/block/{disks[0]}/uevent`."
+        advice = f"Repeat the call. Or, if LVM may see that disk: `echo add > /sys/block/{disks[0]}/uevent`."
         return warning("left-overs", sentence, advice)
     return ok("left-overs", "There are no leftovers of killed calls.")

@@ -165,7 +165,7 @@ def test_a_disk_that_stays_hidden_is_a_warning_with_the_command_that_shows_it(wo
     world.put("/run/udev/data/b8:32", "E:RELVMOISCSI_HIDDEN=all\n")
     finding = examine_stale_resources(world.host())
     assert finding.status == "warning" and "has left sdc hidden from udev" in finding.sentence
-    assert "`echo change > /sys/block/sdc/uevent`" in finding.advice
+    assert "`echo add > /sys/block/sdc/uevent`" in finding.advice
 
 
 # --- settings
