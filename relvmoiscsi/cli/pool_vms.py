@@ -218,19 +218,21 @@ def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
 def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[Source, str], None]:
     """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
 
-    In a terminal, it also prints the remaining time, by the VMs of `todo` that have ended.
+    In a terminal, it also prints the remaining time, by the VMs of `todo` that were made.
     """
     lock, begun = threading.Lock(), time.monotonic()
-    ended: List[str] = []
+    made: List[str] = []
+    failed: List[str] = []
 
     def tell(source: Source, status: str) -> None:
         state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
         arguments.so_far.tell(vm, state, status if state == DONE else "clone")
         if not arguments.json:
             with lock:
-                ended.extend([vm] if status and vm in todo else [])
-                is_known = is_terminal(sys.stderr) and len(ended) >= arguments.jobs
-                left = time_left(len(ended), len(todo), time.monotonic() - begun) if is_known else ""
+                if status and vm in todo:
+                    (failed if state == FAILED else made).append(vm)
+                is_known = is_terminal(sys.stderr) and len(made) >= arguments.jobs
+                left = time_left(len(made), len(todo) - len(failed), time.monotonic() - begun) if is_known else ""
                 say(printable(f"{source.name}: {status or 'begins'}{left}"))
 
     return tell

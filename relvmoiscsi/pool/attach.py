@@ -19,7 +19,8 @@ A run skips each part of steps 2 to 4 that is done; attach_plan names the missin
 or SR.create of another type.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, TypeVar
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
@@ -52,8 +53,6 @@ DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "fai
 NEW_IDS, HAD_IDS = "resignatured", "already resignatured"
 
 RESIGNATURING, INTRODUCING, ATTACHING = "resignature", "introduce", "attach"
-
-Found = TypeVar("Found")
 
 BEGUN, OVER, ENDED = "begun", "over", "ended"  #: states of a step; ENDED: the step has failed
 #: called with the SCSIid, the step and the state of the step
@@ -235,18 +234,27 @@ def _carry_out(
     originals, sessions = Originals(pool), hosts.Sessions(pool)
     own_ids: Set[str] = set()  #: SCSIids of the LUNs whose new identities a probe has shown
 
+    def renewed(one: Calls, row: LunPlan) -> LunPlan:
+        with _told(tell, row, RESIGNATURING):
+            held.verify(one)
+            create(one, pool, row.lun)
+            return row._replace(lun=identified(one, pool, row.lun))  # the probe gives the SR and the databases
+
     def introduced(one: Calls, row: LunPlan) -> LunPlan:
         if row.refusal is not None:
             raise row.refusal
         if row.resignatures:
-            held.verify(one)
-            _with_progress(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun))
-        if row.resignatures or row.attaches and row.lun.kind != ATTACHED:
-            row = row._replace(lun=identified(one, pool, row.lun))  # the probe gives the SR and the databases
-        own_ids.add(row.lun.scsi_id)
-        if row.steps and row.attaches:
-            held.verify(one)
-            row = _with_progress(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
+            row = renewed(one, row)
+        if not row.attaches:
+            own_ids.add(row.lun.scsi_id)
+            return row
+        with _told(tell, row, INTRODUCING):
+            if not row.resignatures and row.lun.kind != ATTACHED:
+                row = row._replace(lun=identified(one, pool, row.lun))
+            own_ids.add(row.lun.scsi_id)
+            if row.steps:
+                held.verify(one)
+                row = introduce(one, row, wanted.run)
         return row
 
     def plugged(one: Calls, row: LunPlan) -> Attached:
@@ -260,9 +268,8 @@ def _carry_out(
             status = NEW_IDS if row.resignatures else HAD_IDS
             return Attached(row.lun.scsi_id, status, row.lun.sr_uuid, row.lun.of_sr)
         try:
-            return (
-                _with_progress(tell, row.lun, ATTACHING, lambda: plugged(one, row)) if row.steps else plugged(one, row)
-            )
+            with _told(tell, row, ATTACHING):
+                return plugged(one, row)
         except RelvmoiscsiError as error:
             return Attached(row.lun.scsi_id, FAILED, row.lun.sr_uuid, row.lun.of_sr, error=error)
 
@@ -309,15 +316,19 @@ def _end(calls: Calls, pool: Pool, key: str, new: Iterable[str], results: Sequen
                 return  # the pool stopped answering; the next run removes the notes
 
 
-def _with_progress(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
-    tell(lun.scsi_id, step, BEGUN)
+@contextmanager
+def _told(tell: Progress, row: LunPlan, step: str) -> Iterator[None]:
+    """Tell how a step of a LUN begins and ends; nothing of a LUN without steps."""
+    if not row.steps:
+        yield
+        return
+    tell(row.lun.scsi_id, step, BEGUN)
     try:
-        found = work()
+        yield
     except RelvmoiscsiError:
-        tell(lun.scsi_id, step, ENDED)
+        tell(row.lun.scsi_id, step, ENDED)
         raise
-    tell(lun.scsi_id, step, OVER)
-    return found
+    tell(row.lun.scsi_id, step, OVER)
 
 
 def create(calls: Calls, pool: Pool, lun: PoolLun) -> None:

@@ -7,14 +7,14 @@ import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, TextIO
 
-from relvmoiscsi.pool.attach import ATTACHING, BEGUN, ENDED, OVER, RESIGNATURING, Progress
+from relvmoiscsi.pool.attach import ATTACHING, BEGUN, ENDED, INTRODUCING, OVER, RESIGNATURING, Progress
 from relvmoiscsi.wording import counted, time_left
 
 _WORDS = {
     (RESIGNATURING, BEGUN): "resignature started",
     (RESIGNATURING, OVER): "resignature finished",
     (RESIGNATURING, ENDED): "resignature failed",
-    # introducing an SR takes too little time to show
+    (INTRODUCING, ENDED): "attach failed",  # what succeeds takes too little time to show
     (ATTACHING, BEGUN): "attach started",
     (ATTACHING, OVER): "attach finished",
     (ATTACHING, ENDED): "attach failed",
@@ -53,18 +53,21 @@ def _tqdm() -> Any:
         return None
 
 
-class _Left:
-    """The steps that are left; a LUN whose step has failed has none."""
+class _Steps:
+    """The steps of all LUNs that are done, and those that are to be done; a LUN whose step has failed has no more."""
 
     def __init__(self, steps: Dict[str, int]) -> None:
-        self._steps, self.all = dict(steps), sum(steps.values())
+        self._left = dict(steps)
+        self.done, self.all = 0, sum(steps.values())
 
-    def settle(self, scsi_id: str, step: str, how: str) -> int:
-        """Return how many steps are left no longer."""
-        left = self._steps.get(scsi_id, 0)
-        settled = left if how == ENDED else min(left, 1) if how == OVER and (step, how) in _WORDS else 0
-        self._steps[scsi_id] = left - settled
-        return settled
+    def take(self, scsi_id: str, step: str, how: str) -> None:
+        left = self._left.get(scsi_id, 0)
+        if how == ENDED:
+            self.all -= left
+            self._left[scsi_id] = 0
+        elif how == OVER and (step, how) in _WORDS and left:
+            self.done += 1
+            self._left[scsi_id] = left - 1
 
 
 class _Lines:
@@ -72,15 +75,15 @@ class _Lines:
 
     def __init__(self, stream: TextIO, steps: Dict[str, int], jobs: int) -> None:
         self._stream, self._lock, self._jobs = stream, threading.Lock(), jobs
-        self._left, self._begun, self._done = _Left(steps), time.monotonic(), 0
+        self._steps, self._begun = _Steps(steps), time.monotonic()
 
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
         with self._lock:
-            self._done += self._left.settle(scsi_id, step, how)
+            self._steps.take(scsi_id, step, how)
             if (step, how) not in _WORDS:
                 return
-            is_known = self._stream.isatty() and self._done >= self._jobs
-            left = time_left(self._done, self._left.all, time.monotonic() - self._begun) if is_known else ""
+            is_known = self._stream.isatty() and self._steps.done >= self._jobs
+            left = time_left(self._steps.done, self._steps.all, time.monotonic() - self._begun) if is_known else ""
             self._stream.write(f"relvmoiscsi: {scsi_id} {_WORDS[step, how]}{left}\n")
             self._stream.flush()
 
@@ -89,15 +92,17 @@ class _Bars:
     """One bar for all steps, and one bar for each LUN in work, in the lowest free line."""
 
     def __init__(self, tqdm: Any, stream: TextIO, steps: Dict[str, int]) -> None:
-        self._tqdm, self._stream, self._lock, self._left = tqdm, stream, threading.Lock(), _Left(steps)
+        self._tqdm, self._stream, self._lock, self._steps = tqdm, stream, threading.Lock(), _Steps(steps)
         name = counted(len(steps), "LUN")
-        self._all = tqdm(total=self._left.all, desc=name, file=stream, position=0, leave=False, unit="step")
+        self._all = tqdm(total=self._steps.all, desc=name, file=stream, position=0, leave=False, unit="step")
         self._bars: Dict[str, Any] = {}
         self._lines: List[int] = []
 
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
         with self._lock:
-            self._all.update(self._left.settle(scsi_id, step, how))
+            self._steps.take(scsi_id, step, how)
+            self._all.total, self._all.n = self._steps.all, self._steps.done
+            self._all.refresh()
             if (step, how) not in _WORDS:
                 return
             if how != BEGUN:
