@@ -5,7 +5,7 @@ import importlib
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, TextIO
+from typing import Any, Dict, Iterator, List
 
 from relvmoiscsi.pool.attach import ATTACHING, BEGUN, ENDED, INTRODUCING, OVER, RESIGNATURING, Progress
 from relvmoiscsi.wording import counted, time_left
@@ -26,7 +26,7 @@ def silent(_scsi_id: str, _step: str, _how: str) -> None:
 
 
 @contextmanager
-def shown(stream: Optional[TextIO], steps: Dict[str, int], jobs: int) -> Iterator[Progress]:
+def shown(stream: Any, steps: Dict[str, int], jobs: int) -> Iterator[Progress]:
     """Yield the function that shows the steps of LUNs while the block runs; `jobs` LUNs are in work at a time.
 
     `steps` has for each SCSIid how many steps of `_WORDS` the LUN needs.
@@ -73,7 +73,7 @@ class _Steps:
 class _Lines:
     """A line for each step; in a terminal, with the remaining time."""
 
-    def __init__(self, stream: TextIO, steps: Dict[str, int], jobs: int) -> None:
+    def __init__(self, stream: Any, steps: Dict[str, int], jobs: int) -> None:
         self._stream, self._lock, self._jobs = stream, threading.Lock(), jobs
         self._steps, self._begun = _Steps(steps), time.monotonic()
 
@@ -91,7 +91,7 @@ class _Lines:
 class _Bars:
     """One bar for all steps, and one bar for each LUN in work, in the lowest free line."""
 
-    def __init__(self, tqdm: Any, stream: TextIO, steps: Dict[str, int]) -> None:
+    def __init__(self, tqdm: Any, stream: Any, steps: Dict[str, int]) -> None:
         self._tqdm, self._stream, self._lock, self._steps = tqdm, stream, threading.Lock(), _Steps(steps)
         name = counted(len(steps), "LUN")
         self._all = tqdm(total=self._steps.all, desc=name, file=stream, position=0, leave=False, unit="step")
