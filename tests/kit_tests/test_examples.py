@@ -8,6 +8,7 @@ KINDS = ["lock", "write", "write", "write", "flush", "unlock"]
 
 
 def test_each_kind_is_there_in_the_order_of_the_run_and_the_whole_is_all_steps(monkeypatch):
+    monkeypatch.setattr(examples, "WHOLE", False)
     for seed in range(20):
         monkeypatch.setattr(examples, "SEED", seed)
         chosen = of_each_kind(KINDS, 100)
