@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`relvmoiscsi pool`: what it prints, how it ends, whom it asks."""
 
+import io
 import json
 import signal
 import sys
@@ -13,7 +14,8 @@ from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
 from relvmoiscsi import wording
 from relvmoiscsi.cli import pool, pool_discard, pool_luns, pool_secrets
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import jobs, lock, progress
+from relvmoiscsi.pool import attach, jobs, lock, progress
+from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 
 GONE = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
@@ -412,11 +414,11 @@ def test_in_a_terminal_there_is_a_bar_for_each_lun_at_work(monkeypatch, terminal
 
     class Tqdm:
         def __init__(self, **options):
-            self.options, self.steps, self.is_closed = options, 0, False
+            self.options, self.n, self.is_closed = options, 0, False
             bars.append(self)
 
-        def update(self, steps):
-            self.steps += steps
+        def refresh(self):
+            self.shown = f"{self.n} of {self.total}"
 
         def close(self):
             self.is_closed = True
@@ -426,9 +428,11 @@ def test_in_a_terminal_there_is_a_bar_for_each_lun_at_work(monkeypatch, terminal
         for what in (("a", "resignature", "begun"), ("b", "resignature", "begun"), ("a", "resignature", "over")):
             tell(*what)
         tell("a", "attach", "begun")
+        assert bars[0].shown == "1 of 4"
+        tell("b", "resignature", "ended")  # it has no more steps
 
     assert [bar.options["position"] for bar in bars] == [0, 1, 2, 1]
-    assert bars[0].steps == 1 and all(bar.is_closed for bar in bars)
+    assert bars[0].shown == "1 of 2" and all(bar.is_closed for bar in bars)
 
 
 @pytest.mark.parametrize(
@@ -442,8 +446,9 @@ def test_in_a_terminal_there_is_a_bar_for_each_lun_at_work(monkeypatch, terminal
         # it had its identities already; with two at a time, the first end tells no rate
         ({"a": 1, "b": 2}, 1, [("a", "attach", "over", True), ("b", "resignature", "over", True)]),
         ({"a": 1, "b": 2}, 2, [("a", "attach", "over", False), ("b", "resignature", "over", True)]),
-        ({"a": 2, "b": 1}, 1, [("a", "resignature", "ended", True), ("b", "attach", "over", False)]),
-        ({"a": 2, "b": 2}, 1, [("a", "introduce", "ended", None), ("b", "resignature", "ended", False)]),
+        # what has failed is no work done, and has no steps left
+        ({"a": 2, "b": 1}, 1, [("a", "resignature", "ended", False), ("b", "attach", "over", False)]),
+        ({"a": 2, "b": 2}, 1, [("b", "resignature", "over", True), ("b", "attach", "ended", True)]),
     ],
 )
 def test_without_the_library_a_terminal_has_lines_with_the_remaining_time(monkeypatch, terminal, steps, jobs, told):
@@ -456,10 +461,31 @@ def test_without_the_library_a_terminal_has_lines_with_the_remaining_time(monkey
 
     lines = [line.partition(",") for line in terminal.getvalue().splitlines()]
     assert [(line, left.endswith(" left")) for line, _, left in lines] == [
-        (f"relvmoiscsi: {lun} {step} {words[how]}", has_left)
-        for lun, step, how, has_left in told
-        if has_left is not None
+        (f"relvmoiscsi: {lun} {step} {words[how]}", has_left) for lun, step, how, has_left in told
     ]
+
+
+def test_a_lost_terminal_stops_no_attach_and_a_failure_between_two_steps_is_told(lab, pool_command, monkeypatch):
+    """The probe behind a resignature fails. Whoever ran the command over ssh is gone."""
+
+    class Gone(io.StringIO):
+        def write(self, text):
+            said.append(text)
+            raise OSError(32, "Broken pipe")
+
+    said, clones = [], [lab.clone(name) for name in ("Production", "Testing")]
+    identified = attach.identified
+
+    def probed(calls, pool, lun):
+        if lun.scsi_id == clones[0]:
+            raise PoolFailure("The probe has failed.")
+        return identified(calls, pool, lun)
+
+    monkeypatch.setattr(attach, "identified", probed)
+    monkeypatch.setattr(sys, "stderr", Gone())
+    ran = pool_command("attach", *clones, "--yes", "--leave-others")
+    assert ran.status == 9 and f"{clones[1]}: attached" in ran.out, ran.out
+    assert f"relvmoiscsi: {clones[0]} resignature failed\n" in said
 
 
 # --- secrets
