@@ -54,7 +54,7 @@ def _tqdm() -> Any:
 
 
 class _Steps:
-    """The steps of all LUNs that are done, and those that are to be done; a LUN whose step has failed has no more."""
+    """How many steps of all LUNs are done, of how many; a LUN whose step has failed has no further steps."""
 
     def __init__(self, steps: Dict[str, int]) -> None:
         self._left = dict(steps)
