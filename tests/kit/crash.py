@@ -126,10 +126,10 @@ class CrashDisk(ForwardingDevice):
                 yield self._counted(f"group {number}: {len(present)} of {count} blocks written", image)
             solid = _with_blocks(solid, group, range(len(group)))
 
-    def after_group(self, number: int) -> SparseDisk:
-        """The disk with so many groups of writes on it, whole."""
+    def after_group(self, number: int, blocks: int = 0) -> SparseDisk:
+        """The disk with so many groups of writes on it, whole, and so many blocks of the next one."""
         image = self.base.copy()
-        for group in self.groups[:number]:
+        for group in [*self.groups[:number], *([self.groups[number][:blocks]] if blocks else [])]:
             image = _with_blocks(image, group, range(len(group)))
         return image
 
