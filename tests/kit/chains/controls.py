@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A chain made into one VHD in two simple ways. The first is right, and judges must accept it; the second is wrong.
+"""A chain made into one VHD in a simple way that is wrong: judges must find that.
 
-    copied(chain)            a guest writes everything into a new VHD: nothing is shared, nothing is wasted. Right
-    concatenated(chain)      the members' extents one after the other under one table. It reads right and checks right,
-                             but it has dead space inside, which sm's sizes do not allow for. Wrong
-
-Both give a LUN with MGT and one VHD, which has the name of the leaf.
+The members' extents come one after the other under one table. The VHD reads right and checks right, but it has dead
+space inside, which sm's sizes do not allow for.
 """
 
 from typing import Dict, List
@@ -17,29 +14,13 @@ from .flat import guest_blocks
 from .libvhd import ALL, BLOCK_SECTORS, SECTOR, Vhd, make, random_uuid
 from .lun import EXTENT, Lun, Volume
 from .random_chain import Chain, chain_names
-from .tapdisk import Tapdisk
-
-
-def copied(chain: Chain) -> SparseDisk:
-    """The chain as a VHD that tapdisk has written, block by block; sectors that nobody has stay unset."""
-    lun = _roomy(chain)
-    size, blocks = guest_blocks(lun.disk, chain.leaf)
-    members = [Vhd(lun.volume(name)) for name in chain_names(lun, chain.leaf)]
-    new = sm.create(lun, "VHD-new", size, random_uuid(chain.leaf), chain.thick, members[0].max_bat)
-    sm.attach(lun, "VHD-new")
-    disk = Tapdisk(new.volume)
-    for number, data in sorted(blocks.items()):
-        for first in range(0, len(data), BLOCK // 4):
-            if any(data[first : first + BLOCK // 4]):
-                disk.write((number * BLOCK + first) // SECTOR, data[first : first + BLOCK // 4])
-    disk.close()
-    return _only(lun, chain.leaf, new.volume)
 
 
 def concatenated(chain: Chain) -> SparseDisk:
     """Base first, then the others from the extent on in which their blocks begin. Sectors that a block lacks are filled
-    in where it lies."""
-    lun = _roomy(chain)
+    in where it lies. Gives a LUN with MGT and one VHD, which has the name of the leaf.
+    """
+    lun = Lun.read(chain.disk, room=8 + sm.calc_size_vhd_lv(chain.flats[chain.leaf].size) // EXTENT)
     size, blocks = guest_blocks(lun.disk, chain.leaf)
     members = [Vhd(lun.volume(name)) for name in chain_names(lun, chain.leaf)]
     homes = _filled(members, blocks)
@@ -80,10 +61,6 @@ def _filled(members: List[Vhd], blocks: Dict[int, bytes]) -> Dict[int, Vhd]:
         member.volume.write((member.bat[block] + 1) * SECTOR, data)
         member.write_bitmap(block, ALL >> (BLOCK_SECTORS - inside // SECTOR) << (BLOCK_SECTORS - inside // SECTOR))
     return homes
-
-
-def _roomy(chain: Chain) -> Lun:
-    return Lun.read(chain.disk, room=8 + sm.calc_size_vhd_lv(chain.flats[chain.leaf].size) // EXTENT)
 
 
 def _only(lun: Lun, name: str, volume: Volume) -> SparseDisk:
