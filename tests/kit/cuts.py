@@ -366,7 +366,7 @@ def each_fault(judge, crash, undo_every=1, **how):
     if left != crash.current:
         lost = left.differences(crash.current)[:8]
         yield Fault("durable", "after the run", f"it was reported as done, and {lost} could still be lost")
-    print(f"{crash.name}: {crash.report}; {judge.looked_at} different disks")
+    print(f"{crash.name}: {judge.looked_at} different disks")
 
 
 # --- writes that land late
