@@ -6,8 +6,7 @@
     built.truth.volume("disk").name     "VHD-..."
 
 Volumes are called by keys; UUIDs and LVM ids follow from key and seed. The builder follows docs/formats, and shares no
-code with the engine, so it can judge the engine. Real LVM, qemu-img and libvhdi judge the builder
-(tests/judged/luns/test_builder_judged.py).
+code with the engine, so it can judge the engine. Real LVM, qemu-img and libvhdi judge the builder (tests/judged/luns).
 """
 
 import uuid
@@ -286,7 +285,6 @@ class Options(NamedTuple):
     sr_label: str = "test SR"
     sr_description: str = "made by tests/kit/builder.py"
     allocation: str = "thick"
-    stale_extents: bool = True  #: free extents hold what a deleted VDI left
     edit_text: Optional[Callable[[str], str]] = None  #: last change to the metadata text before it gets its checksum
 
 
@@ -330,8 +328,7 @@ class _Build:
         for volume in truth.volumes:
             for offset, data in contents[volume.key].pieces:
                 _put_in_volume(disk, truth, volume.key, offset, data)
-        if options.stale_extents:
-            _put_leftovers(disk, truth)
+        _put_leftovers(disk, truth)
         disk.freeze()
         return BuiltSr(disk, truth)
 

@@ -31,26 +31,6 @@ class Block(NamedTuple):
     data: bytes
 
 
-class Report(NamedTuple):
-    """What `crash_images` has given so far."""
-
-    states: int  #: disks yielded
-    groups: int  #: groups of writes walked through
-    sampled_groups: int  #: groups too large for every subset
-    largest_group: int  #: blocks that the largest group changes
-
-    @property
-    def sampled(self) -> bool:
-        """Not every subset was tried."""
-        return self.sampled_groups > 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.states} states after {self.groups} groups of writes; {self.sampled_groups} groups sampled, the "
-            f"largest changes {self.largest_group} blocks"
-        )
-
-
 class CrashDisk(ForwardingDevice):
     """A disk whose power can be cut at every moment of what was done to it.
 
@@ -67,7 +47,6 @@ class CrashDisk(ForwardingDevice):
         self.groups: List[List[Block]] = [[]]
         self.flushes = 0
         self.dropped_flush = dropped_flush
-        self.report = Report(0, 0, 0, 0)
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         return self.current.read(ranges)
@@ -94,19 +73,15 @@ class CrashDisk(ForwardingDevice):
         Groups with at most `limit` subsets are enumerated. For larger ones: every prefix in the order of issue, each
         block missing alone, each block alone and `samples` random subsets; of prefixes and single blocks each
         `every`'th. Blocks rewritten with what they held are left out: they change nothing.
-
-        `self.report` says how many states were given and whether it was all of them.
         """
-        self.report = Report(0, 0, 0, 0)
         solid = self.base.copy()
-        yield self._counted("before the first write", solid.copy())
+        yield "before the first write", self._named(solid.copy())
         for number, group in enumerate(self.groups, 1):
             changes = _changes(solid, group)
-            self._count_group(len(changes), 2 ** len(changes) > limit)
             picker = random.Random(f"{seed} {number}")
             for present in _subsets(len(changes), limit, samples, picker, every):
-                image = _with_blocks(solid, changes, present)
-                yield self._counted(_describe(number, len(self.groups), changes, present), image)
+                image = self._named(_with_blocks(solid, changes, present))
+                yield _describe(number, len(self.groups), changes, present), image
             solid = _with_blocks(solid, group, range(len(group)))
 
     def some_crash_images(self, picker: random.Random, subsets: int) -> Iterator[Tuple[str, SparseDisk]]:
@@ -122,28 +97,20 @@ class CrashDisk(ForwardingDevice):
                 samples.add(tuple(index for index in range(count) if picker.random() < 0.5))
                 samples.add(tuple(range(picker.randrange(count + 1))))
             for present in sorted(samples):
-                image = _with_blocks(solid, changes, present)
-                yield self._counted(f"group {number}: {len(present)} of {count} blocks written", image)
+                image = self._named(_with_blocks(solid, changes, present))
+                yield f"group {number}: {len(present)} of {count} blocks written", image
             solid = _with_blocks(solid, group, range(len(group)))
 
-    def after_group(self, number: int) -> SparseDisk:
-        """The disk with so many groups of writes on it, whole."""
+    def after_group(self, number: int, blocks: int = 0) -> SparseDisk:
+        """The disk with so many groups of writes on it, whole, and so many blocks of the next one."""
         image = self.base.copy()
-        for group in self.groups[:number]:
+        for group in [*self.groups[:number], *([self.groups[number][:blocks]] if blocks else [])]:
             image = _with_blocks(image, group, range(len(group)))
         return image
 
-    def _counted(self, description: str, image: SparseDisk) -> Tuple[str, SparseDisk]:
-        self.report = self.report._replace(states=self.report.states + 1)
+    def _named(self, image: SparseDisk) -> SparseDisk:
         image.name = self.name
-        return description, image
-
-    def _count_group(self, changes: int, sampled: bool) -> None:
-        self.report = self.report._replace(
-            groups=self.report.groups + 1,
-            sampled_groups=self.report.sampled_groups + int(sampled),
-            largest_group=max(self.report.largest_group, changes),
-        )
+        return image
 
 
 # -- subsets of a group ---------------------------------------------------------------------------------------------

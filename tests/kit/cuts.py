@@ -143,24 +143,15 @@ def done(disk, run=resignature, **more):
 
 def cut_before(disk, flush, run=resignature, blocks=0, **more):
     """A copy of `disk` whose run lost power after `flush` - 1 flushes and `blocks` blocks more."""
-    found = cut_groups(recorded(disk, run, **more), flush, blocks)
+    found = recorded(disk, run, **more).after_group(flush - 1, blocks)
     found.name = disk.name
     found.freeze()
     return found
 
 
-def cut_groups(crash, flush, blocks=0):
-    """What a recorded run has left after `flush` - 1 flushes and `blocks` blocks more."""
-    found = crash.base.copy()
-    for group in [*crash.groups[: flush - 1], crash.groups[flush - 1][:blocks]]:
-        for block in group:
-            found.poke(block.offset, block.data)
-    return found
-
-
 def durable(crash):
     """What is on the disk if power goes now and nothing but what was flushed has reached it."""
-    return cut_groups(crash, len(crash.groups))
+    return crash.after_group(len(crash.groups) - 1)
 
 
 # -- places ---------------------------------------------------------------------------------------------------------
@@ -375,7 +366,7 @@ def each_fault(judge, crash, undo_every=1, **how):
     if left != crash.current:
         lost = left.differences(crash.current)[:8]
         yield Fault("durable", "after the run", f"it was reported as done, and {lost} could still be lost")
-    print(f"{crash.name}: {crash.report}; {judge.looked_at} different disks")
+    print(f"{crash.name}: {judge.looked_at} different disks")
 
 
 # --- writes that land late

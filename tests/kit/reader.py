@@ -20,11 +20,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 from relvmoiscsi.device import Range
 
 from .lvmreader import (  # noqa: F401  (what tests want is all to be had from here)
-    Label,
     Lv,
-    Mda,
-    Pv,
-    Segment,
     Vg,
     blkid_sees,
     lvm_crc,

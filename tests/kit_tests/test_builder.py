@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from kit import builder
-from kit.reader import layout_of, lv_bytes, read_sr
+from kit.reader import layout_of, lv_bytes, read_sr, read_vg
 
 LUNS = {
     "one_vhd": builder.one_vhd,
@@ -30,10 +30,21 @@ def make(request):
     return LUNS[request.param]
 
 
-def test_reader_and_builder_agree_on_what_may_change(make):
+def test_the_reader_sees_what_the_builder_says_and_both_agree_on_what_may_change(make):
     lun = make()
+    truth, vg = lun.truth, read_vg(lun.disk)
 
-    assert layout_of(lun.disk) == lun.truth.layout
+    assert (vg.pv_id, vg.name, vg.id, vg.seqno, vg.warnings) == (
+        truth.pv_id, truth.vg_name, truth.vg_id, truth.seqno, ()
+    )  # fmt: skip
+    assert [(pv.pe_start, pv.pe_count) for pv in vg.pvs] == [(truth.pe_start // 512, truth.pe_count)]
+    found = [(lv.name, lv.id, lv.tags, "WRITE" in lv.status, segments_of(lv)) for lv in vg.lvs]
+    assert found == [(one.name, one.lv_id, one.tags, one.writable, one.segments) for one in truth.volumes]
+    assert layout_of(lun.disk) == truth.layout
+
+
+def segments_of(lv):
+    return tuple((segment.extent_count, segment.first_pe) for segment in lv.segments)
 
 
 def slices(lun):

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The disk in memory behaves like a disk, and is strict."""
 
-import hashlib
-import os
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,22 +94,6 @@ def test_the_digest_does_not_see_what_is_excepted_and_sees_all_else(changes, mas
         disk.poke(at, bytes([disk.peek(at, 1)[0] ^ 1]))
 
 
-def test_an_image_file_and_back_again(tmp_path):
-    path = str(tmp_path / "image")
-    disk = SparseDisk((64 << 20) + 1024)
-    disk.poke(512, b"start")
-    disk.poke(20 << 20, b"\xff" * (17 << 20))
-    disk.poke((64 << 20) + 1000, b"the last bytes")
-
-    disk.to_file(path)
-
-    assert os.path.getsize(path) == (64 << 20) + 1024
-    assert os.stat(path).st_blocks * 512 < 20 << 20
-    assert SparseDisk.from_file(path) == disk
-    with open(path, "rb") as image:
-        assert hashlib.sha256(image.read()).digest() == hashlib.sha256(disk.peek(0, disk.size_bytes)).digest()
-
-
 def test_what_was_read_of_a_copy_is_recalled_until_a_page_that_was_looked_at_changes():
     disk, asked = SparseDisk(64 * PAGE), []
     disk.poke(0, b"x" * 3 * PAGE)
@@ -138,20 +119,3 @@ def test_what_was_read_of_a_copy_is_recalled_until_a_page_that_was_looked_at_cha
     assert recalled(disk, "another") == same and asked[3:] == ["another"]
     other = SparseDisk(64 * PAGE)
     assert recalled(other, "one") == (b"\0", b"\0\0", 0), "no copy: nothing is known of it"
-
-
-def test_pages_may_be_kept_once_for_many_places():
-    disk, page = SparseDisk(8 * PAGE), b"p" * PAGE
-    disk.poke(0, b"x" * (8 * PAGE))
-    disk.fill(2 * PAGE, 3 * PAGE, page)
-    disk.fill(6 * PAGE, PAGE, bytes(PAGE))
-    assert disk.peek(0, 8 * PAGE) == b"x" * (2 * PAGE) + page * 3 + b"x" * PAGE + bytes(PAGE) + b"x" * PAGE
-
-    disk.freeze()
-    other = disk.grown(16 * PAGE)
-    other.adopt(PAGE, disk, 4 * PAGE, 3 * PAGE)
-    other.adopt(15 * PAGE, disk, 6 * PAGE, PAGE)
-
-    assert other.peek(0, 5 * PAGE) == b"x" * PAGE + page + b"x" * PAGE + bytes(PAGE) + page
-    assert other.peek(8 * PAGE, 8 * PAGE) == bytes(8 * PAGE)
-    assert [offset // PAGE for offset, _ in other.runs()] == [0, 4, 7]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Real LVM, blkid and qemu-img read the builder's LUNs, and see what the independent reader sees.
+"""qemu-img reads the builder's images, and real LVM takes and refuses what the independent reader does.
 
-The LUNs are image files behind loop devices. There may be no device-mapper, so no volume is activated; contents of
-volumes are cut out by the builder's own segments.
+That LVM and blkid see the builder's LUNs as the reader does: test_lvm_judges.py. That the reader sees what the builder
+says: tests/kit_tests/test_builder.py. The LUNs are image files behind loop devices. There may be no device-mapper, so
+no volume is activated; contents of volumes are cut out by the builder's own segments.
 """
 
 import json
@@ -12,66 +13,11 @@ import pytest
 from volumes import info
 
 from kit import builder
-from kit.judges import NEW_LV, OLD_HEADER, assert_lvm_member, expected, run, vg_of
+from kit.judges import run
 from kit.reader import lvm_crc, read_label, read_sr, read_vg, vg_view
 from kit.sparse import SparseDisk
-from relvmoiscsi.device import Range
 
 one_vhd, two_areas = builder.one_vhd, builder.two_metadata_areas
-
-LUNS = {
-    "golden_geometry": lambda: one_vhd(area=builder.AREA_16M),
-    "five_deep_with_raw_root": builder.five_deep_with_raw_root,
-    "fragmented_locators": builder.fragmented_locators,
-    "two_metadata_areas": two_areas,
-    "ignored_area": lambda: two_areas("ignored"),
-    "wrapped_text": builder.wrapped_text,
-    "unaligned_text": lambda: builder.wrapped_text(5000 - 96 + 3),
-    "many_vdis": lambda: builder.many_vdis(100, chained=True),
-    "qcow2_chain": builder.qcow2_chain,
-    "four_k": builder.four_k,
-    "everything": builder.everything,
-    "extension_0": lambda: builder.everything(ext_version=0, style="2.02"),
-    "extension_1": lambda: one_vhd(ext_version=1, style="2.02"),
-    "label_in_sector_3": lambda: one_vhd(label_sector=3),
-    "label_tail": lambda: one_vhd(label_tail=b"our own mark".ljust(64)),
-    "small_area": lambda: one_vhd(area=Range(4096, 61440)),
-}
-OLD_LABELS = ("extension_0", "extension_1")
-
-
-@pytest.mark.states("name", few=4)
-@pytest.mark.parametrize("name", LUNS)
-def test_reader_lvm_and_blkid_see_what_the_truth_says_and_lvm_goes_on_from_there(name, lvm, loops):
-    lun = LUNS[name]()
-    truth, vg, warnings = lun.truth, vg_of(lun.disk), OLD_HEADER if name in OLD_LABELS else ()
-    assert (vg.pv_id, vg.name, vg.id, vg.seqno) == (truth.pv_id, truth.vg_name, truth.vg_id, truth.seqno)
-    assert [(pv.pe_start, pv.pe_count) for pv in vg.pvs] == [(truth.pe_start // 512, truth.pe_count)]
-    found = [(lv.name, lv.id, sorted(lv.tags), "WRITE" in lv.status, segments_of(lv)) for lv in vg.lvs]
-    said = [(one.name, one.lv_id, sorted(one.tags), one.writable, [*map(tuple, one.segments)]) for one in truth.volumes]
-    assert found == said
-    loop = loops(lun.disk)
-    own = lvm.over(loop.path)
-    assert SparseDisk.from_file(loop.path, lun.disk.block_size) == lun.disk
-
-    assert own.seen(warnings) == (expected(vg, loop.path, ignored_mdas=name == "ignored_area"),)
-    assert own("vgck", warnings=warnings) == ""
-    headers = own.headers(loop.path, truth.label_sector)
-    sizes = [headers[f"mda_header_{number}.size"] for number in range(1, len(truth.areas) + 1)]
-    assert sizes == [str(area.length) for area in truth.areas]
-    assert_lvm_member(loop.path, truth.pv_id)
-
-    own.create(truth.vg_name, NEW_LV, warnings=warnings)
-
-    after = read_vg(loop.disk())
-    assert (own("vgck"), after.warnings, after.seqno) == ("", (), vg.seqno + 1)
-    assert (after.lvs[:-1], after.lvs[-1].name) == (vg.lvs, NEW_LV)
-    assert (after.id, after.pv_id) == (vg.id, vg.pv_id)
-
-
-def segments_of(lv):
-    return [(segment.extent_count, segment.first_pe) for segment in lv.segments]
-
 
 # -- contents of volumes ----------------------------------------------------------------------------------------------
 

@@ -5,14 +5,11 @@ import random
 
 from volumes import blocks_of, by_qemu, laid_over, vhdiinfo
 
-from kit.build_volumes import BLOCK, MIB
+from kit.build_volumes import MIB
 from kit.chains import Flat, flatten, sm
-from kit.chains.controls import copied
 from kit.chains.guest import SHAPES, Writer
-from kit.chains.judge import check
 from kit.chains.libvhd import Vhd, random_uuid
 from kit.chains.lun import EXTENT, Lun
-from kit.chains.random_chain import random_chain
 from kit.chains.tapdisk import Tapdisk
 from kit.reader import read_sr
 
@@ -35,19 +32,6 @@ def guest_writes(lun, blocks, seed):
         for sector, data in writer.to_block(block, disk.vhd.size, writer.dice.choice(SHAPES)):
             disk.write(sector, data if any(data) else writer.data(len(data) // 512))
     disk.close()
-
-
-def test_qemu_reads_a_disk_of_full_blocks_on_any_extents(tmp_path):
-    chain = random_chain(4, depth=3, blocks=4, odd=False)
-    lun = Lun.read(copied(chain), room=20)
-    disk, writer = Tapdisk(sm.attach(lun, chain.leaf)), Writer(random.Random(4))
-    for block in range(disk.vhd.size // BLOCK):
-        disk.write(block * 4096, writer.data(4096))
-    disk.close()
-    lun.commit()
-
-    assert flat_of(read_by_qemu(disk.volume, tmp_path)) == flatten(lun.disk, chain.leaf)
-    assert check(lun.disk, chain.leaf).problems == ()
 
 
 def test_layer_upon_layer_by_qemu_is_what_the_chain_holds(tmp_path):

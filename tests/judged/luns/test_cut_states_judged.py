@@ -71,13 +71,6 @@ class Case:
             engine.undo(self.run, dice("undo"))
         self.label = read_label(self.original)
 
-    def done(self, groups):
-        """The disk after the first so many groups of writes."""
-        disk = self.run.base.copy()
-        for block in (block for group in self.run.groups[:groups] for block in group):
-            disk.poke(block.offset, block.data)
-        return disk
-
     def areas(self):
         """What LVM reads."""
         return [Range(0, 2048), *self.label.mdas]
@@ -165,7 +158,7 @@ def test_with_a_flush_left_out_lvm_sees_neither(lvm, loops):
 @both_kinds
 @pytest.mark.parametrize("groups", [SWITCHED, HEADERS])
 def test_what_lvm_changes_after_the_commit_is_there_after_recovery(groups, kind, case, lvm, loops):
-    original, clone = loops(case.original), loops(case.done(groups))
+    original, clone = loops(case.original), loops(case.run.after_group(groups))
     own, both, sector = lvm.over(clone.path), lvm.over(original.path, clone.path), case.label.sector
     new = case.new(clone.path)
     state, judge = (engine.RESIGNATURED, both) if kind == "resignature" else (engine.CLEAN, own)
@@ -193,7 +186,7 @@ def test_what_lvm_changes_after_the_commit_is_there_after_recovery(groups, kind,
 
 def test_recovery_lands_whatever_lvm_has_committed_in_the_second_area_however_often(lvm, loops):
     case = Case("resignature", "two areas")
-    clone = loops(case.done(SWITCHED))
+    clone = loops(case.run.after_group(SWITCHED))
     own, new = lvm.over(clone.path), case.new(clone.path)
     offsets = []
 
@@ -222,7 +215,7 @@ def test_recovery_lands_whatever_lvm_has_committed_in_the_second_area_however_of
 def test_when_lvm_changes_the_old_volume_group_the_run_is_taken_back_and_the_change_kept(
     groups, settle, case, lvm, loops
 ):
-    clone = loops(case.done(groups))
+    clone = loops(case.run.after_group(groups))
     own, old = lvm.over(clone.path), case.old(clone.path)
     own.create(old.name, NEW_LV)
     (changed,) = own.seen()
@@ -239,7 +232,7 @@ def test_when_lvm_changes_the_old_volume_group_the_run_is_taken_back_and_the_cha
 
 def test_undo_leaves_alone_what_others_have_written_to_extents_that_lvm_has_given_them(lvm, loops):
     case = Case("resignature", "golden tree")
-    clone = loops(case.done(CONTENTS))
+    clone = loops(case.run.after_group(CONTENTS))
     own, old = lvm.over(clone.path), case.old(clone.path)
     child = next(vhd.name for vhd in read_sr(case.original).vhds if vhd.locators)
     start = lv_ranges(old, child)[0].offset
@@ -260,7 +253,7 @@ def test_undo_leaves_alone_what_others_have_written_to_extents_that_lvm_has_give
 @pytest.mark.parametrize("groups", [IN_PROGRESS, CONTENTS])
 def test_an_undo_that_was_cut_and_then_overtaken_by_lvm_is_taken_back(groups, end, lvm, loops):
     case = Case("undo", "two areas")
-    clone = loops(case.done(groups))
+    clone = loops(case.run.after_group(groups))
     own = lvm.over(clone.path)
     own.create(case.old(clone.path).name, NEW_LV)
     (changed,) = own.seen()
@@ -281,7 +274,7 @@ def test_an_undo_that_was_cut_and_then_overtaken_by_lvm_is_taken_back(groups, en
 def test_a_cut_run_is_still_known_after_lvm_has_upgraded_an_old_label(version, groups, lvm, loops, monkeypatch):
     old_label = partial(built, builder.two_metadata_areas, ext_version=version, style="2.02")
     monkeypatch.setitem(LUNS, "old label", old_label)
-    clone = loops(Case("resignature", "old label").done(groups))
+    clone = loops(Case("resignature", "old label").run.after_group(groups))
     lvm.over(clone.path).create(vg_of(clone.disk()).name, NEW_LV, warnings=OLD_HEADER)
 
     assert clone.inspect().state == engine.UNFINISHED

@@ -157,9 +157,6 @@ def test_chains_of_qemu_img_open_under_their_new_names_without_the_old_ones_and_
         assert files[name].read_bytes()[: len(data)] == data
 
 
-# -- VHD --------------------------------------------------------------------------------------------------------------
-
-
 # -- an SR of real LVM ------------------------------------------------------------------------------------------------
 
 PARENT, CHILD, DATA = uuids_by_key(["parent", "child", "data"], SR).values()

@@ -19,6 +19,7 @@ from kit.judges import (
 from kit.lvmreader import dashed
 from kit.reader import essence, renamed
 from relvmoiscsi import engine
+from relvmoiscsi.device import Range
 from relvmoiscsi.errors import Refused
 
 LUNS = {
@@ -27,6 +28,10 @@ LUNS = {
     "two areas": lambda: builder.two_metadata_areas().disk,
     "second area ignored": lambda: builder.two_metadata_areas(second_area="ignored").disk,
     "wrapped text": lambda: builder.wrapped_text().disk,
+    "text at an odd byte": lambda: builder.wrapped_text(5000 - 96 + 3).disk,
+    "fragmented": lambda: builder.fragmented_locators().disk,
+    "five deep, raw root": lambda: builder.five_deep_with_raw_root().disk,
+    "small area": lambda: builder.one_vhd(area=Range(4096, 61440)).disk,
     "qcow2": lambda: builder.qcow2_chain().disk,
     "everything": lambda: builder.everything().disk,
     "500 VDIs": lambda: builder.many_vdis(count=500, chained=True).disk,

@@ -9,7 +9,6 @@
     guest         what a guest has written, in a flat copy; writes by chance
     random_chain  SRs with one live VDI on a chain of VHDs, by chance, and what must be read through each volume
     judge         is a VHD that was made of a chain as good as one that tapdisk wrote, for guest and storage manager?
-    controls      a chain made into one VHD rightly, by a copy, and wrongly: what judges must accept, and find
 
 None of them uses the engine or its formats, so each can judge them:
 
@@ -26,11 +25,9 @@ from .flat import (  # noqa: F401  (what tests want of the reader is to be had f
     SECTORS,
     ChainError,
     Flat,
-    Link,
     digest,
     digest_of_sectors,
     flatten,
-    guest_blocks,
     guest_bytes,
     links,
 )

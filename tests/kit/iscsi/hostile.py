@@ -258,11 +258,11 @@ class HostileTarget:
             for tag in [tag for tag, task in tasks.items() if task.lun is lun]:
                 del tasks[tag]
 
-    def late_writes_land(self, besides=None):
+    def late_writes_land(self):
         """Dead sessions carry out what they were sent; each once."""
         with self.lock:
             for session in self.sessions:
-                late, session.late = ([], session.late) if session is besides else (session.late, [])
+                late, session.late = session.late, []
                 for lun, offset, data in late:
                     lun.write(offset, data)
                     self.note("landed", offset)

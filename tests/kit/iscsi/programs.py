@@ -205,7 +205,6 @@ class Istgt(Program):
     def __init__(self, directory, paths, chap=None, mutual=None, **more):
         super().__init__(directory)
         self._paths, self._chap, self._mutual = paths, chap, mutual
-        self._ping_seconds = more.get("ping_seconds", 2)
         self._digest = more.get("digest", "Auto")  #: "Header Data": insists on both
         self._discovery_chap = more.get("discovery_chap", False)
 
@@ -223,7 +222,7 @@ class Istgt(Program):
         with open(conf, "w") as file:
             file.write(_ISTGT.format(
                 base=self.iqn.split(":", 1)[0], name=self.iqn.split(":", 1)[1], directory=self.directory, auth=auth,
-                ping=self._ping_seconds, discovery=method if self._discovery_chap else "Auto", portal=self.portal,
+                discovery=method if self._discovery_chap else "Auto", portal=self.portal,
                 method=method, digest=self._digest, luns=luns,
             ))  # fmt: skip
         return conf
@@ -236,7 +235,7 @@ _ISTGT = """[Global]
   MediaDirectory {directory}
   LogFacility "local7"
   Timeout 30
-  NopInInterval {ping}
+  NopInInterval 2
   DiscoveryAuthMethod {discovery}
   DiscoveryAuthGroup AuthGroup1
   MaxSessions 16

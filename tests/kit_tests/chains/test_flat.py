@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The reader of chains reads what the guests have written, and nothing else; qemu-img is asked in tests/judged."""
+"""The reader of chains reads no chain that is none, and golden ones as the storage manager left them.
+
+That it reads what guests have written: test_random_chain.py here, and qemu-img in tests/judged.
+"""
 
 import struct
 
@@ -7,45 +10,13 @@ import pytest
 
 from kit import golden
 from kit.build_volumes import BLOCK, MIB, guest_sector
-from kit.builder import SMALL_BAT, build_sr, raw, vhd
-from kit.chains import ChainError, digest_of_sectors, flatten, guest_bytes, links
-
-
-def written(key, parent="", sectors=(), **more):
-    more.setdefault("virtual_size", 16 * MIB)
-    writes = tuple((sector, key) for sector in sectors)
-    return vhd(key, parent, bat_entries=SMALL_BAT, blocks=0, writes=writes, **more)
-
-
-def name(lun, key):
-    return lun.truth.volume(key).name
+from kit.builder import SMALL_BAT, build_sr, vhd
+from kit.chains import ChainError, digest_of_sectors, flatten, links
 
 
 def poke(lun, key, offset, data):
     (place,) = lun.truth.device_ranges(key, offset, len(data))
     lun.disk.poke(place.offset, data)
-
-
-def test_sectors_of_a_child_hide_those_of_its_parents():
-    root = raw("root", extents=2, writes=((0, "root"), (1, "root"), (4096, "root")))
-    lun = build_sr([root, written("base", "root", (1, 2, 9000)), written("disk", "base", (2, 3, 4097))])
-    names = [name(lun, key) for key in ("disk", "base", "root")]
-
-    flat = flatten(lun.disk, names[0])
-
-    sectors = {0: "root", 1: "base", 2: "disk", 3: "disk", 4096: "root", 4097: "disk", 9000: "base"}
-    assert flat == digest_of_sectors(16 * MIB, {at: guest_sector(key, at) for at, key in sectors.items()})
-    assert flat == digest_of_sectors(16 * MIB, lun.truth.guest_sectors("disk", "base", "root"))
-    assert [link.lv_name for link in links(lun.disk, names[0])] == names
-    assert guest_bytes(lun.disk, names[0], 512, 1024) == guest_sector("base", 1) + guest_sector("disk", 2)
-
-
-def test_past_the_end_of_a_smaller_parent_there_are_zeros():
-    base = written("base", sectors=(0, 5, 6), virtual_size=512 * 6)
-    lun = build_sr([base, written("disk", "base", sectors=(7,))])
-
-    seen = {at: guest_sector(key, at) for at, key in ((0, "base"), (5, "base"), (7, "disk"))}
-    assert flatten(lun.disk, name(lun, "disk")) == digest_of_sectors(16 * MIB, seen)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +30,22 @@ def test_past_the_end_of_a_smaller_parent_there_are_zeros():
     ],
 )
 def test_a_chain_that_is_none_is_not_read(key, offset, data, complaint):
-    lun = build_sr([written("base"), written("disk", "base", end="zero")])
+    volumes = [vhd("base", bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT, end="zero")]
+    lun = build_sr(volumes)
 
     poke(lun, key, offset, data)
 
     with pytest.raises(ChainError, match=complaint):
-        flatten(lun.disk, name(lun, "disk"))
+        flatten(lun.disk, lun.truth.volume("disk").name)
+
+
+def test_past_the_end_of_a_smaller_parent_there_are_zeros():
+    base, disk = (((0, "base"), (5, "base"), (6, "base")), ((7, "disk"),))
+    volumes = [vhd("base", bat_entries=SMALL_BAT, virtual_size=512 * 6, writes=base)]
+    lun = build_sr([*volumes, vhd("disk", "base", bat_entries=SMALL_BAT, writes=disk)])
+
+    seen = {at: guest_sector(key, at) for at, key in (*base[:2], *disk)}
+    assert flatten(lun.disk, lun.truth.volume("disk").name) == digest_of_sectors(64 * MIB, seen)
 
 
 def test_golden_leaves_read_what_their_base_or_the_parent_that_took_their_blocks_holds():

@@ -9,7 +9,6 @@ import pytest
 from kit.crash import CrashDisk
 from kit.cuts import (
     cut_before,
-    cut_groups,
     done,
     image,
     recorded,
@@ -111,7 +110,7 @@ def test_a_cut_shows_in_the_label_as_one_before_its_step_or_after_it(name, kind)
     seen = set()
     for number in range(len(STEPS)):
         for blocks in range(len(crash.groups[number]) + 1):
-            left = cut_groups(crash, number + 1, blocks)
+            left = crash.after_group(number, blocks)
             phase = phase_of(left, kind)
             assert phase in PHASES[number : number + (2 if blocks else 1)], (number, blocks)
             assert blocks or engine.inspect(left).state == shown(number, kind), number
