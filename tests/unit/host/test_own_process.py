@@ -19,9 +19,8 @@ from kit.sparse import SparseDisk
 from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.host import inherited_lock_fds
 from relvmoiscsi.host import own_process as child_module
-from relvmoiscsi.host.disk.hiding import hidden, is_switch_on
+from relvmoiscsi.host.disk.hiding import hidden, hidden_adapters, is_switch_on
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.locks.sm_locks import (
     FAIRLOCK,
@@ -230,7 +229,7 @@ def guarded(root):
 @contextmanager
 def all_locks(root):
     """As a call holds them while it scans, and those of LVM."""
-    with guarded(root), both_locks(str(root)):
+    with guarded(root), hidden_adapters(["host1"], [], Host(str(root))), both_locks(str(root)):
         yield
 
 
@@ -274,29 +273,6 @@ def fairlock(tmp_path):
         assert server.stdout.readline() == b"ready\n"
         yield server.stdout
         server.kill()
-
-
-def test_the_locks_that_work_has_asked_for_are_free_when_it_is_given_up(root, fairlock, stuck):
-    now = [0.0]
-
-    @contextmanager
-    def lock(root_text):
-        with both_locks(root_text):
-            assert not any(free(root))
-            now[0] = 100.0  # the deadline comes when the locks are taken
-            yield
-
-    def work(_begin):
-        with in_call(lock, str(root)):
-            for_ever()
-        return "never"
-
-    with pytest.raises(OutOfTime):
-        run_in_child(work, Deadline(50, lambda: now[0]), "the LUN was read", lock=lock)
-
-    assert len(stuck) == 1 and still_there() == stuck
-    assert all(free(root))
-    assert fairlock.readline() == b"free\n"
 
 
 # --- a call that is killed, which undoes nothing
@@ -579,44 +555,3 @@ def test_of_very_many_all_are_done(monkeypatch):
         assert run_parallel([str] * 40, NO_DEADLINE, "it was done") == [""] * 40
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-# --- the descriptors of locks in a child
-
-
-def is_open(descriptor):
-    return os.path.exists(f"/proc/self/fd/{descriptor}")
-
-
-@pytest.fixture
-def two(monkeypatch):
-    """Two descriptors that are open; nothing is noted."""
-    monkeypatch.setattr(inherited_lock_fds, "_noted", {})
-    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
-    yield files
-    for descriptor in filter(is_open, files):
-        os.close(descriptor)
-
-
-def test_what_is_noted_is_closed_once_but_what_guards_a_lun_may_stay(two):
-    with inherited_lock_fds.noted(two[0], guards_lun=True), inherited_lock_fds.noted(two[1]):
-        inherited_lock_fds.close_all_but_lun()
-        assert list(map(is_open, two)) == [True, False]
-        inherited_lock_fds.close_all()
-        assert list(map(is_open, two)) == [False, False]
-
-        again = os.open(os.devnull, os.O_RDONLY)
-        assert again == two[0], "the number is somebody else's now"
-        inherited_lock_fds.close_all()
-        assert is_open(again)
-
-
-def test_what_was_forgotten_is_not_closed_nor_what_was_never_noted(two):
-    inherited_lock_fds.note(two[0])
-    inherited_lock_fds.forget(two[0])
-    with pytest.raises(KeyError), inherited_lock_fds.noted(two[0]):
-        raise KeyError
-
-    inherited_lock_fds.close_all()
-
-    assert list(map(is_open, two)) == [True, True]

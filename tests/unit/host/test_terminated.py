@@ -9,7 +9,17 @@ import threading
 
 import pytest
 
-from relvmoiscsi.host.terminated import Terminated, heed_no_longer, heeded, leave, only_here, pause, put_off, waiting
+from relvmoiscsi.host.terminated import (
+    Terminated,
+    heed_no_longer,
+    heeded,
+    leave,
+    only_here,
+    pause,
+    put_off,
+    quietly,
+    waiting,
+)
 
 
 def terminate():
@@ -55,12 +65,14 @@ def test_what_is_taken_back_after_a_failure_is_taken_back_to_the_end():
 def test_it_counts_behind_what_is_taken_back_within_a_call():
     said = []
 
-    with pytest.raises(Terminated), heeded():
+    def clean_up():
         with put_off():
-            with put_off():
-                terminate()
-            pause(0)
-            said.append("done")
+            terminate()
+        pause(0)
+        said.append("done")
+
+    with pytest.raises(Terminated), heeded():
+        quietly("taking away what a scan has brought", clean_up)
         pause(0)
         said.append("beyond")
 

@@ -402,18 +402,6 @@ def test_what_uses_a_disk_or_a_partition_of_it(host, tmp_path, files, expected):
     assert holders.users_of_block(block_device(8, 16), host) == advised
 
 
-def test_several_disks_have_each_its_own_users(host):
-    put(host.sysfs + "/block/sdd/dev", "8:48\n")
-    put(host.sysfs + "/block/sdd/holders/md0/dev", "9:0\n")
-    put(host.proc + "/swaps", SWAPS + "/dev/sdb1 partition 9 0 -2\n")
-
-    found = holders.users_of_each(["sdb", "sdd", "gone"], host)
-
-    assert found == {"sdb": ["swap space /dev/sdb1"], "sdd": ["block device md0"], "gone": []}
-    assert holders.users_of_disks(["sdb", "sdd"], host) == ["swap space /dev/sdb1", "block device md0"]
-    assert holders.users_of_disks(["gone"], host) == []
-
-
 @pytest.fixture
 def opened(host, monkeypatch):
     """Gives the function that opens a device for a process: by its number, with these flags."""
@@ -483,10 +471,6 @@ def test_a_claim_within_the_kernel_is_seen_while_the_disk_answers(host, monkeypa
     monkeypatch.setattr(os, "open", open_unless_claimed)
     assert users(host) == ["something in the kernel that has claimed sdb1"]
     assert users(host, answering=False) == []
-
-
-def test_a_node_that_is_no_block_device_has_no_number(tmp_path):
-    assert holders._number(str(tmp_path)) == "" and holders._number(str(tmp_path / "gone")) == ""
 
 
 def test_who_has_a_file_open_or_locked_is_named_once(host, image):

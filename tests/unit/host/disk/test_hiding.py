@@ -17,7 +17,6 @@ import pytest
 
 from kit.clock import Clock
 from kit.udev_world import LUN, OTHER, UdevWorld, waiting_with
-from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import hiding, udev
@@ -31,7 +30,6 @@ from relvmoiscsi.host.disk.hiding import (
     switch_name,
     wait_until_shown,
 )
-from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.terminated import Terminated, heeded, pause
 
 OF_LUN = [LUN, "mpath-" + LUN]
@@ -259,21 +257,6 @@ def test_partitions_that_were_hidden_with_their_disk_are_shown_with_it(world):
         pass
 
     assert world.events("sda", "sda/sda1", "sda/sda2", "sda/sda3") == ["add", "add", "", "add"]
-
-
-@pytest.mark.processes
-def test_a_write_that_hangs_hides_its_lun_and_not_whatever_comes_behind_the_adapters(world):
-    """The call was killed: its own copies of the locks are gone."""
-
-    def writes_on(_begin):
-        return " ".join(name for name in world.hides() if keeps(world.switch(name).stat()))
-
-    def keeps(switch):
-        descriptors = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
-        return any(os.path.samestat(os.stat(path), switch) for path in descriptors if os.path.exists(path))
-
-    with hidden(LUN, host=world.host), hidden_adapters(["host1"], [], world.host):
-        assert run_in_child(writes_on, NO_DEADLINE, "it was written") == " ".join(OF_LUN)
 
 
 def test_the_luns_of_a_host_are_those_of_its_disks_and_maps_but_what_a_killed_scan_has_brought(world):

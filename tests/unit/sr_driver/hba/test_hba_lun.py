@@ -14,7 +14,7 @@ from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.terminated import Terminated, heeded, pause, quietly
+from relvmoiscsi.host.terminated import heeded, quietly
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
@@ -269,19 +269,3 @@ def test_a_cleanup_that_fails_is_logged_and_the_next_one_follows(caplog, failure
     quietly("the removal", fail)
 
     assert logged in caplog.text
-
-
-def test_a_cleanup_in_the_middle_of_a_call_comes_to_its_end_before_the_call_does():
-    said = []
-
-    def clean_up():
-        os.kill(os.getpid(), signal.SIGTERM)
-        pause(0)
-        said.append("done")
-
-    with pytest.raises(Terminated), heeded():
-        quietly("taking away what a scan has brought", clean_up)
-        pause(0)
-        said.append("beyond")
-
-    assert said == ["done"]

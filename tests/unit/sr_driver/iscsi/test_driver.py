@@ -147,18 +147,6 @@ def test_a_lun_that_is_in_use_on_this_host_is_refused(driver, clone, host_has, m
     )
 
 
-def test_no_network_interface_but_those_of_sm_is_used(driver, clone):
-    """Where it is not there, no connection leaves."""
-    place = driver.root / "etc/iscsi/ifaces"
-    place.mkdir(parents=True)
-    (place / "c_eth1").write_text("iface.iscsi_ifacename = c_eth1\niface.net_ifacename = nosuch0\n")
-    with HostileTarget([clone]) as target:
-        found = driver.create(target)
-
-        assert target.count("connected") == 0
-    assert found.result.code == 70 and "No connection can leave through nosuch0" in found.result.text
-
-
 # --- the lists
 
 
