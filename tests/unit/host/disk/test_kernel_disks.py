@@ -21,7 +21,10 @@ pytestmark = pytest.mark.processes
 
 
 class World(UdevWorld):
-    """A host whose disks are files; udev writes its entry of a device anew when somebody waits for that."""
+    """A host whose disks are files; udev writes its entry of a device anew when somebody waits for that.
+
+    udev passes over a device that is locked.
+    """
 
     def __init__(self, root):
         super().__init__(root)
@@ -49,7 +52,7 @@ class World(UdevWorld):
 
     def _udev_works(self):
         for path in (self.root / "sys/block").glob("*/uevent"):
-            if path.read_text():
+            if path.read_text() and not self.is_locked(path.parent.name):
                 number = (path.parent / "dev").read_text().strip()
                 self.entries += 1
                 self.udev_knows(number + ".new", "I:1000000", f"N:{self.entries}")

@@ -57,7 +57,7 @@ class Host:
         return found
 
     def conf_d(self):
-        return sorted(os.listdir(str(self / CONF_D)))
+        return sorted(os.listdir(str(self / CONF_D))) if (self / CONF_D).exists() else []
 
     def xapi_list(self):
         return read_whitelist(str(self.root)).plugins
@@ -279,7 +279,7 @@ def cuts(act, host, error):
 
 
 def added(directory):
-    return Host(directory, {**STOCK, **DIRECTORY})
+    return Host(directory, STOCK)
 
 
 def installed(directory):
