@@ -14,7 +14,6 @@ from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.iscsi import Credentials, Initiator, Portal
 from relvmoiscsi.iscsi.connect import _why_not, connect, resolve
 from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
-from relvmoiscsi.portal import parse_address
 
 
 @pytest.fixture
@@ -122,30 +121,6 @@ def test_an_interface_that_is_not_there_is_named(interface, listener):
         connect(Portal("127.0.0.1", listener.getsockname()[1]), interface, Deadline(60))
 
     assert caught.value.sm_key == "ISCSIInitiator"
-
-
-@pytest.mark.parametrize(
-    "text, portal",
-    [
-        ("10.0.0.1:3261,1", Portal("10.0.0.1", 3261)),
-        ("10.0.0.1", Portal("10.0.0.1", 3260)),
-        ("[fd00::1]:3261,2", Portal("fd00::1", 3261)),
-        ("[fd00::1]", Portal("fd00::1", 3260)),
-        ("san.example:3260", Portal("san.example", 3260)),
-        *((text, ValueError) for text in ("", "10.0.0.1:0", "10.0.0.1:65536", "[::1", "a b", "fd00::1:3260:", ",1")),
-    ],
-)
-def test_an_address_of_a_target_and_what_is_none(text, portal):
-    if portal is not ValueError:
-        assert parse_address(text) == portal
-        return
-    with pytest.raises(ValueError):
-        parse_address(text)
-
-
-def test_portals_and_credentials_are_shown_as_they_may_be():
-    assert (str(Portal("fd00::1", 3260)), str(Portal("10.0.0.1"))) == ("[fd00::1]:3260", "10.0.0.1:3260")
-    assert "hidden" not in repr(Credentials("user", "hidden", "target", "hidden")) + str(Credentials("u", "hidden"))
 
 
 def test_isids_are_of_the_random_kind_and_of_host_target_and_lun():

@@ -267,23 +267,6 @@ def test_a_discovery_goes_without_chap_first_and_with_it_after_a_refusal(chap, n
         assert target.count("connected") == logins
 
 
-def test_a_target_that_is_not_there_is_asked_for_at_the_discovery_and_not_waited_for():
-    """LIO says of a target that it does not have that it is not in service, for good."""
-    with HostileTarget(quirks=[quirk("status_0301", skip=0)], unlisted=True) as target:
-        fires = target.fire
-
-        def not_at_discovery(connection, at, subject, kind):
-            is_first = at == "login" and kind == 0 and b"SessionType=Discovery" not in bytes(subject.data)
-            return is_first and fires(connection, at, subject, kind)
-
-        target.fire = not_at_discovery
-        with pytest.raises(RelvmoiscsiError, match="has no target") as caught:
-            work(target)
-
-        assert caught.value.sm_key == "ISCSIDiscovery"
-        assert target.count("login refused", 0x0301) == 1
-
-
 def test_luns_are_listed_with_what_they_say_of_themselves():
     luns = [Lun(0), Lun(3, read_only=True), Lun(300, 1 << 21, block_size=4096), Lun(301, naa="", serial="S9")]
     with HostileTarget(luns) as target:
@@ -338,16 +321,6 @@ def test_a_lun_that_is_no_disk_is_called_what_it_is(kind, what):
     other.inquiry = lambda: inquiry
     with HostileTarget([other, Lun(1)]) as target:
         assert_refused(NotFound, f"LUN 0 behind .* is no disk: it is {what}", opened, target)
-
-
-def test_digests_that_python_has_to_compute_limit_what_should_be_copied(monkeypatch):
-    monkeypatch.setattr("relvmoiscsi.iscsi.opening.kernel_crc32c", lambda: None)
-    limits = []
-    for digest in ("None", "CRC32C"):
-        with HostileTarget(data_digest=(digest,)) as target, opened(target) as device:
-            limits.append(device.copy_limit_bytes)
-
-    assert limits == [None, 64 << 20]
 
 
 # --- a connection that is cut, and one that waits

@@ -76,14 +76,6 @@ def test_without_chap_it_takes_two_requests(piece):
     assert play.last is None
 
 
-def test_a_discovery_names_no_target_and_leaves_out_what_is_irrelevant_there():
-    play = Play(WANTED._replace(target=""))
-
-    assert (play.keys["SessionType"], "TargetName" in play.keys) == ("Discovery", False)
-    play.say(TO_OPERATIONAL)
-    assert "ImmediateData" not in play.keys and "MaxRecvDataSegmentLength" in play.keys
-
-
 def test_what_is_not_answered_has_the_default_of_the_rfc_and_what_is_beyond_the_offer_does_not_count():
     play = Play().say(TO_OPERATIONAL).say(TO_FULL, ("ImmediateData", "Reject"), ("FirstBurstLength", "NotUnderstood"))
     assert play.parameters == Parameters(max_send_bytes=8192, max_burst_bytes=262144, first_burst_bytes=65536)
@@ -102,18 +94,6 @@ def test_what_the_target_brings_up_is_answered_unless_it_is_a_declaration():
     play = Play().say(0x00)  # it hesitates, and is asked again
     assert (play.last.flags, play.keys) == (0x81, {})
     assert play.say(TO_OPERATIONAL).say(0x04).say(TO_FULL).parameters is not None
-
-
-def test_text_is_cut_anywhere():
-    play = Play().say(TO_OPERATIONAL)
-    text = text_of([("MaxBurstLength", "8192"), ("ImmediateData", "No")])
-
-    for byte in text[:-1]:
-        play.say(0x44, text=bytes([byte]))
-        assert (play.last.flags, play.keys) == (0x04, {})
-    play.say(TO_FULL, text=text[-1:])
-
-    assert (play.parameters.max_burst_bytes, play.parameters.immediate_data) == (8192, False)
 
 
 @pytest.mark.parametrize("number, name", [("5", "md5"), ("6", "sha1"), ("7", "sha256"), ("8", "sha3_256")])
@@ -143,15 +123,6 @@ def mutual(wanted=MUTUAL):
 def proof(play, secret=b"its secret"):
     challenge = bytes.fromhex(play.keys["CHAP_C"][2:])
     return "0x" + hashlib.md5(bytes([int(play.keys["CHAP_I"])]) + secret + challenge).hexdigest()
-
-
-def test_the_target_proves_itself():
-    play = mutual()
-    assert len(play.keys["CHAP_C"]) >= 2 + 32
-
-    play.say(TO_OPERATIONAL, ("CHAP_N", "target"), ("CHAP_R", proof(play)))
-
-    assert play.say(TO_FULL).parameters is not None
 
 
 @pytest.mark.parametrize(

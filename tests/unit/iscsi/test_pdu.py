@@ -38,19 +38,6 @@ def test_pdus_are_the_same_in_pieces_of_any_size(digests):
         assert found == [expected(answer) for answer in ANSWERS * 2], piece
 
 
-@pytest.mark.parametrize("piece", [1, 48, 1 << 20])
-def test_digests_that_one_pdu_switches_on_are_those_of_the_next(piece):
-    wire, found = Wire(), []
-
-    def handle(pdu):
-        found.append(facts(pdu))
-        wire.header_digest = wire.data_digest = True
-
-    put(wire, ANSWERS[0].encoded(False, False) + ANSWERS[2].encoded(True, True), piece, handle)
-
-    assert found == [expected(ANSWERS[0]), expected(ANSWERS[2])]
-
-
 @pytest.mark.parametrize("part", ["header", "data"])
 def test_a_wrong_digest_ends_it(part):
     wire, answer = Wire(), Pdu(0x25, tag=1, data=b"data")
