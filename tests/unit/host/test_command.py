@@ -11,7 +11,7 @@ import pytest
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host import command
-from relvmoiscsi.host.command import NO_SUCH_PROGRAM, NOT_EXECUTABLE, TIMED_OUT, Completed, run
+from relvmoiscsi.host.command import NO_SUCH_PROGRAM, NOT_EXECUTABLE, TIMED_OUT, run
 from relvmoiscsi.host.terminated import Terminated, heeded
 
 START = command._start
@@ -26,10 +26,6 @@ def sh(script, *arguments):
 @pytest.fixture(autouse=True)
 def debug(caplog):
     caplog.set_level(logging.DEBUG)
-
-
-def test_status_and_both_outputs_come_back():
-    assert run(sh("echo out; echo err >&2")) == Completed(0, "out\n", "err\n")
 
 
 def test_an_accepted_status_is_no_failure_and_zero_is_where_it_is_not_accepted():

@@ -86,16 +86,6 @@ def test_how_work_fails_and_what_state_the_lun_is_in_comes_to_the_call(work, err
         assert (caught.value.sm_key, caught.value.disk_state) == ("InvalidDev", "Nothing was written.")
 
 
-def test_a_read_that_does_not_end_is_given_up_at_the_deadline():
-    def work(_begin):
-        for_ever()
-        return "never"
-
-    with pytest.raises(OutOfTime, match="over before the LUN was read") as caught:
-        run_in_child(work, Deadline(0.05), "the LUN was read")
-    assert caught.value.disk_state == NOT_BEGUN
-
-
 def test_no_write_begins_after_the_deadline(tmp_path):
     written = tmp_path / "written"
 

@@ -7,7 +7,6 @@ import pytest
 
 from kit.hba_world import SCSI_ID, SERIAL, WWPNS
 from relvmoiscsi.host.hba.adapters import (
-    Adapter,
     Disk,
     adapters,
     addresses,
@@ -26,10 +25,6 @@ OTHER = "3" + "6001405aaaaaaaaaaaaaaaaaaaaaaaaa"
 
 
 # --- adapters
-
-
-def test_the_adapters_of_a_host_with_two_fabrics(world):
-    assert adapters(host=world.host) == [Adapter(f"host{number}", "fcoe") for number in range(4)]
 
 
 @pytest.mark.parametrize(

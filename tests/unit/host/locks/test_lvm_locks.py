@@ -68,16 +68,6 @@ def test_the_lock_of_orphans_comes_first_then_the_groups_by_name_and_no_other(di
     assert os.listdir(directory) == [], "those that were made go with the locks"
 
 
-def test_commands_that_hold_or_want_locks_of_other_groups_and_the_global_lock_wait_for_nothing(directory, other):
-    other.take("P_global")
-    other.take("V_elsewhere")
-
-    with lvm_locks([OLD, NEW], directory, timeout=0):
-        for name in ("P_global", "V_elsewhere"):
-            other.release(name)
-            other.take(name)
-
-
 def test_while_a_lock_is_held_nobody_else_gets_it_and_it_is_released_after_a_failure_too(directory, other):
     with pytest.raises(KeyError), lvm_locks([OLD, NEW], directory):
         for name in ("P_orphans", "V_" + NEW, "V_" + OLD):

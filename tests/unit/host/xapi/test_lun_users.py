@@ -145,13 +145,6 @@ def test_whoever_names_the_lun_is_refused_and_nobody_else(records, type_, sm_con
         assert "('a user') was made on this LUN, and no host is connected to it." in records.refusal()
 
 
-def test_what_an_interrupted_attach_of_ours_leaves_is_no_obstacle(records):
-    """The new SR is introduced, and has no PBD yet; so it was never attached and has no serial."""
-    records.add("lvmoiscsi", None, sm_config={})
-
-    records.verify()
-
-
 def test_each_user_is_told_once_and_all_of_them_are(records):
     sr = records.add("lvmoiscsi", SCSI_ID, name="on both hosts", sm_config={"devserial": "scsi-" + SCSI_ID})
     records.db.set("PBD", records.db.get("SR", sr, "PBDs")[1], "currently_attached", True)

@@ -64,12 +64,6 @@ def test_a_line_is_taken_apart_as_xapi_does_it(line, plugins):
     assert value_of(line.encode()) == plugins
 
 
-def test_a_name_may_be_any_bytes():
-    (name,) = value_of(b"sm-plugins=\xff\xc3\xa9")
-
-    assert os.fsencode(name) == b"\xff\xc3\xa9"
-
-
 def test_the_last_line_in_the_last_file_is_the_whole_list(root):
     configure(
         root, conf="sm-plugins=a\nsm-plugins=b\n", x10="sm-plugins=c\nlog=d", x20="sm-plugins=d\n#\n", x30="log=e"
