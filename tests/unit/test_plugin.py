@@ -104,10 +104,6 @@ def test_those_behind_adapters_alone(host, monkeypatch):
     assert len(answered(plugin.classify, {}, this, see)["luns"]) == 2
 
 
-def test_a_host_without_disks(tmp_path):
-    assert answered(plugin.classify, {}, Host(str(tmp_path))) == {"luns": [], "problems": [], "next": None}
-
-
 def test_what_does_not_fit_and_what_takes_too_long_is_on_the_next_page(host, monkeypatch):
     """A LUN that does not answer takes its seconds, and whoever has called gives up a call that takes minutes."""
     ids = {f"sd{number}": f"3600140500000000000000{number:011d}" for number in range(300)}

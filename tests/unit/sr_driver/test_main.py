@@ -13,7 +13,7 @@ from relvmoiscsi.deadline import NOT_BEGUN
 from relvmoiscsi.errors import DeviceError, Refused, UsageError
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.xapi.api import XapiFailure
-from relvmoiscsi.sr_driver import create, probe
+from relvmoiscsi.sr_driver import create
 from relvmoiscsi.sr_driver.hba.transport import HBA
 from relvmoiscsi.sr_driver.iscsi import ISCSI
 from relvmoiscsi.sr_driver.main import success
@@ -145,25 +145,6 @@ def test_no_secret_gets_out(creating, smlog, key, error):
 
 
 # --- other commands, and what is none
-
-
-def test_a_probe_answers_a_string(monkeypatch, answer):
-    document = "<SRlist>\n\t<SR>\n\t\t<name_label>a &amp; \u65e5</name_label>\n\t</SR>\n</SRlist>\n"
-    monkeypatch.setattr(probe, "sr_probe", lambda *_: document)
-
-    found = answer(call_of("sr_probe", sr_ref=None, sr_uuid=None))
-
-    assert wire.as_string(found.result) == document
-    assert found.stderr == b""
-
-
-@pytest.mark.parametrize("command", ["sr_attach", "vdi_create", "sr_create ", "successfully resigned"])
-def test_anything_else_is_not_supported(answer, command):
-    found = answer(call_of(command))
-
-    assert found.result.code == 38
-    assert b"successfully resigned" not in found.stdout
-    assert found.stderr == b""
 
 
 @pytest.mark.parametrize("command", ["sr_create", "sr_probe"])

@@ -97,14 +97,6 @@ def test_no_text_ends_in_another_error(text):
             assert error.sm_key == "BadRequest"
 
 
-@pytest.mark.parametrize("argv", [[], ["ReLVMoISCSISR"], ["ReLVMoISCSISR", "a", "b"]])
-def test_there_is_one_argument(argv):
-    with pytest.raises(UsageError, match="expected one") as caught:
-        usage(argv)
-
-    assert caught.value.sm_key == "BadRequest"
-
-
 def test_an_argument_that_python_read_as_ascii_is_utf_8():
     """Python 3.6 with xapi's environment, where no locale is set."""
     text = "p\u00e4ss \u65e5 \U0001f511"

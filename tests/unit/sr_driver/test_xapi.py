@@ -133,14 +133,6 @@ def test_a_secret_that_is_not_there(xapi, uuid):
 # --- a xapi that is not there, or does not answer
 
 
-def test_no_socket(socket_directory):
-    failure = failure_of(Xapi(SESSION, socket_directory + "/nothing").call, "SR.get_all")
-
-    assert failure.code == ""
-    assert "SR.get_all could not be asked of xapi: " in str(failure)
-    assert "No such file or directory" in str(failure)
-
-
 def test_no_answer_in_time_and_nobody_at_the_socket(socket_directory):
     path = socket_directory + "/slow"
     with socket.socket(socket.AF_UNIX) as slow:
@@ -203,12 +195,3 @@ def test_the_request_names_the_task(canned):
     assert b"\nSubtask-of: DummyRef:|5b0c|SR.create\n" in with_task
     assert b"Subtask-of" not in without
     assert SESSION.encode("ascii") in with_task
-
-
-@pytest.mark.parametrize("task", ["a\r\nX: y", "\u65e5"])
-def test_a_task_that_is_no_header_does_no_harm(canned, task):
-    server = canned(b"")
-    failure = failure_of(Xapi(SESSION, server.path, subtask_of=task).call, "SR.get_all")
-
-    assert fault_of(failure).code == 153
-    assert server.requests == []

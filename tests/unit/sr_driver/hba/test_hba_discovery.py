@@ -406,17 +406,6 @@ def test_one_that_stays_is_noted_for_its_next_call_and_shown(host):
     assert Path(host.world.at("block/sdd/uevent")).read_text(encoding="ascii") == "add"
 
 
-def test_what_a_killed_scan_has_brought_is_hidden_still_and_goes_with_the_next_scan(host):
-    host.has(*THEIRS)
-    host.is_hidden("sdd")
-    host.mapped = [MINE]
-
-    host.hold()
-
-    assert host.done == locked(SCAN, OTHER_GOES, GOES)
-    assert OTHER not in host.hides["host1"]
-
-
 def test_while_the_kernel_goes_on_with_a_scan_they_are_hidden_to_the_end_of_the_call(host):
     host.failures, host.mapped = HANGS, [MINE]
 

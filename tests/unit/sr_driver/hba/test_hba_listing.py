@@ -68,12 +68,3 @@ def test_luns_of_srs_and_disks_without_an_id_are_left_out(world):
     found = listed(world, is_used=lambda scsi_id: scsi_id == SCSI_ID).findall("BlockDevice")
 
     assert [dict(fields(device))["SCSIid"] for device in found] == [OTHER]
-
-
-def test_only_adapters_of_that_driver(world):
-    world.adapter(7, proc_name="qla2xxx")
-
-    document = listed(world, driver="qla")
-
-    assert [dict(fields(adapter))["host"] for adapter in document.findall("Adapter")] == ["host7"]
-    assert document.findall("BlockDevice") == []

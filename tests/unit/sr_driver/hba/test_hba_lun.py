@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A LUN is hidden, brought, opened and taken back in one order; the rest is tested in VMs."""
 
-import os
-import signal
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -14,7 +12,6 @@ from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.terminated import heeded, quietly
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
@@ -239,33 +236,3 @@ def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
     assert said == ["open /dev/sdc", "open /dev/sdd", "work on /dev/sdc", "close /dev/sdd", "close /dev/sdc"]
     with pytest.raises(NotFound, match="It has gone"):
         run("/dev/sdb")
-
-
-@pytest.mark.parametrize("step", ["bring", ""], ids=["after a failure", "after its use"])
-def test_what_is_taken_back_is_taken_back_to_the_end_although_the_call_is_told_to_end(world, monkeypatch, step):
-    world.fails_at, bring = step, world.bring
-    monkeypatch.setattr(
-        world, "bring", lambda stack: (stack.callback(os.kill, os.getpid(), signal.SIGTERM), bring(stack))
-    )
-
-    with heeded(), suppress(Refused), world.session():
-        world.said.append("used")
-
-    assert ("used" in world.said) == (not step) and world.said[-1] == AFTER[-1]
-
-
-@pytest.mark.parametrize(
-    "failure, logged",
-    [
-        (Refused("The disk stays."), "the removal failed: The disk stays."),
-        (RuntimeError("KeyError('flowers')"), "the removal failed, by a bug"),
-    ],
-    ids=["a failure", "a bug in a process of its own"],
-)
-def test_a_cleanup_that_fails_is_logged_and_the_next_one_follows(caplog, failure, logged):
-    def fail():
-        raise failure
-
-    quietly("the removal", fail)
-
-    assert logged in caplog.text

@@ -111,16 +111,6 @@ def test_a_lun_that_lvm_sees_is_written_under_the_locks_of_sm_and_lvm_and_then_a
     assert done == [("add", target.iqn, clone.scsi_id, 7) if step == "add" else step for step in expected]
 
 
-def test_a_read_only_lun_is_refused_and_added_to_no_session_of_sm(driver, clone, host_has):
-    done = host_has()
-    clone.read_only = True
-    with HostileTarget([clone]) as target:
-        found = driver.create(target)
-
-    assert "is read-only" in found.result.text and "Nothing was written." in found.result.text
-    assert done == ["exclusive open"]
-
-
 def test_a_failure_to_add_it_is_none_of_the_call(driver, clone, host_has, monkeypatch, smlog):
     host_has()
     monkeypatch.setattr(lun_module, "add_lun", lambda *_: {}["flowers"])

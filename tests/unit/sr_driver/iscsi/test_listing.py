@@ -34,14 +34,6 @@ def test_targets():
     )
 
 
-def test_nothing_found():
-    assert rows(lun_list([])) == ("iscsi-target", [])
-    assert rows(target_list([], Portal("10.0.0.5", 3260))) == (
-        "iscsi-target-iqns",
-        [("TGT", [("Index", "0"), ("IPAddress", "10.0.0.5"), ("TargetIQN", "*")])],
-    )
-
-
 def test_each_scsi_id_is_once_and_they_come_by_number():
     _, found = rows(lun_list([facts(5, "3600b"), facts(3, "3600a"), facts(4, "3600a"), facts(300, "3600c")]))
 
