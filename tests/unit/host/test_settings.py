@@ -25,12 +25,9 @@ def config(tmp_path):
 @pytest.mark.parametrize(
     "text, seconds",
     [
-        ("[driver]\ndeadline = 40\n", 40),
         ("[driver]\ndeadline: 40.5  # of CloudStack's 60\n", 40.5),
         (DIRECT + "[driver]\ndeadline=300\n" + DIRECT, 300),
-        ("[driver]\r\ndeadline = 30\r\n", 30),
         ("[driver]\ndeadline = 30\ndeadline = 20\n", 20),
-        ("[driver]\n\n# deadline = 20\n", DEFAULT_SECONDS),
         ("", DEFAULT_SECONDS),
         ("[other]\ndeadline = 20\n", DEFAULT_SECONDS),
     ],
@@ -72,17 +69,11 @@ NOTE = "One VDI is wanted by `vdis = one` in section [driver] of {}; the call do
     [
         ("", None, None),
         ("", "one", OneVdiSetting(GIB)),
-        ("[driver]\nvdis = one\n", None, OneVdiSetting(GIB, NOTE)),
         ("[driver]\nvdis: one  # CloudStack\n", None, OneVdiSetting(GIB, NOTE)),
         ("[driver]\nvdis = one\n", "all", None),
         ("[driver]\nvdis = all\n", "one", OneVdiSetting(GIB)),
-        ("[driver]\nvdis = all\nvdis = one\n", None, OneVdiSetting(GIB, NOTE)),
-        ("[driver]\nvdis =\n", None, None),
         ("[driver]\nvdis = one\ncopy = 64\n", None, OneVdiSetting(64 << 20, NOTE)),
-        ("[driver]\nvdis = one\ncopy = 0\n", None, OneVdiSetting(0, NOTE)),
         ("[driver]\ncopy = plenty\n", None, None),
-        ("[other]\nvdis = one\n", None, None),
-        ("#[driver]\n#vdis = one\n", None, None),
         ("[Other]\nVdis = one\n[driver]\nvdisk = one\n", None, None),
         ("[driver]\nvdis = two\n", "all", None),  # not in the way of a call that says it
     ],
@@ -98,12 +89,9 @@ def test_whether_one_vdi_is_wanted_and_how_much_may_be_copied(config, text, aske
     "text, line",
     [
         ("[Driver]\nVdis=ONE\n", "[Driver]"),
-        ("[ driver ]\nvdis = one\n", "[ driver ]"),
-        ("[driver]\nVdis = one\n", "Vdis = one"),
         ("[driver]\ndeadline = 40\nVDIS=One  # all of them\n", "VDIS=One  # all of them"),
         ('[driver]\n"vdis" = one\n', '"vdis" = one'),
         ("[driver]\nvdis one\n", "vdis one"),
-        ("[DRIVER]\ndeadline = 40\n", "[DRIVER]"),
     ],
 )
 def test_a_line_that_would_pass_for_one_that_is_not_there_is_refused(config, text, line):
@@ -123,9 +111,7 @@ def test_a_line_that_would_pass_for_one_that_is_not_there_is_refused(config, tex
     "line, sentence",
     [
         ("vdis = two", "vdis in section [driver] of {} is 'two', expected `one` or `all`."),
-        ("vdis = ONE", "is 'ONE', expected"),
         ("copy = 1.5", "copy in section [driver] of {} is '1.5', expected a number of MiB."),
-        ("copy = -1", "is '-1', expected"),
         ("copy = 10000000000", "expected a number of MiB"),
         ("vdis = \udcff", "expected `one` or `all`"),
     ],
@@ -157,16 +143,12 @@ CHANGES = {
     "no file": ("", ADDED),
     "no section": (DIRECT, DIRECT + "\n" + ADDED),
     "a file without its last newline": (DIRECT.rstrip("\n"), DIRECT + "\n" + ADDED.rstrip("\n")),
-    "an empty section": ("[driver]\n", "[driver]\nvdis = one\n"),
     "a section without it": ("[driver]\ncopy = 1\n\n" + DIRECT, "[driver]\ncopy = 1\nvdis = one\n\n" + DIRECT),
     "comments below": (
         "[driver]\n# those\ncopy=4\n# of LUNs\n[direct]\n",
         "[driver]\n# those\ncopy=4\nvdis = one\n# of LUNs\n[direct]\n",
     ),
-    "another value": ("[driver]\nvdis = all\ncopy = 5\n", "[driver]\nvdis = one\ncopy = 5\n"),
     "a comment behind it": ("[driver]\n  vdis: all   ; for now\n", "[driver]\n  vdis: one   ; for now\n"),
-    "a value that cannot be": ("[driver]\nvdis = two\n", "[driver]\nvdis = one\n"),
-    "no value": ("[driver]\nvdis =\n", "[driver]\nvdis =one\n"),
     "two lines": ("[driver]\nvdis = all\nvdis = all\n", "[driver]\nvdis = all\nvdis = one\n"),
     "two sections": (
         "[driver]\nvdis = all\n[x]\n[driver]\ncopy = 1\n",

@@ -214,8 +214,6 @@ def first(*keys, flags=0x00, **more):
         (Violation, "MaxBurstLength='511'", operational("MaxBurstLength", "511")),
         (Violation, "MaxBurstLength='16777216'", operational("MaxBurstLength", "16777216")),
         (Violation, "MaxBurstLength='9999", operational("MaxBurstLength", "9" * 5000)),
-        (Violation, "FirstBurstLength='many'", operational("FirstBurstLength", "many")),
-        (Violation, "MaxRecvDataSegmentLength='1'", operational("MaxRecvDataSegmentLength", "1")),
         (Violation, "CRC64", operational("DataDigest", "CRC64")),
         (Violation, "ImmediateData='Maybe'", operational("ImmediateData", "Maybe")),
         (Violation, "within 20 requests", lambda play: [play.say(0x00) for _ in range(21)]),

@@ -10,9 +10,8 @@ from test_codes import NEVER, an, error_classes
 from kit.driver_calls import DEVICE_CONFIG, SESSION, SR_UUID, SUCCESS_TEXT, call_of
 from kit.pool import wire
 from relvmoiscsi.deadline import NOT_BEGUN
-from relvmoiscsi.errors import DeviceError, Refused, UsageError
+from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.terminated import pause
-from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.sr_driver import create
 from relvmoiscsi.sr_driver.hba.transport import HBA
 from relvmoiscsi.sr_driver.iscsi import ISCSI
@@ -72,22 +71,6 @@ def test_no_error_reads_as_success(creating, error):
     assert "SR 'successfully? resigned' \u65e5? is ? not." in found.result.text
     assert b"successfully resigned" not in found.stdout.lower()
     assert found.stderr == b""
-
-
-@pytest.mark.parametrize(
-    "error, code",
-    [
-        (Refused("It is in use."), 202),
-        (DeviceError("/dev/sdc", "write", 4096, 512, "Input/output error"), 200),
-        (UsageError("No target.", "ConfigTargetMissing"), 95),
-        (XapiFailure("host.get_record", ["HOST_OFFLINE"]), 153),
-    ],
-)
-def test_a_failure_has_its_code_and_its_text(creating, smlog, error, code):
-    found = creating(error)
-
-    assert found.result == wire.Fault(code, f"{error} [{error.sm_key}]")
-    assert [text for _, text in smlog if str(error) in text]
 
 
 def test_a_call_that_is_terminated_is_a_failure_that_says_what_the_lun_is(creating, monkeypatch, smlog):

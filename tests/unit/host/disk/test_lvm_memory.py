@@ -57,10 +57,8 @@ def tell(tmp_path):
         (None, False, []),
         (None, True, [(PVSCAN, None)]),
         (BY_NAME, False, [(DELETE, None), (ADD, None)]),
-        ("", False, []),
         (BY_WWID, False, []),  # which LVM corrects itself
         (BY_NAME.replace("/dev/sdc", "/dev/sdd"), False, []),
-        ("#" + BY_NAME, False, []),
         ("IDTYPE=devname IDNAME= DEVNAME=/dev/sdc\n", False, []),
         ("IDTYPE\n=\n\0\n", False, []),
         # a devices file that LVM is told not to use is no reason to warn

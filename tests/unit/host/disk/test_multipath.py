@@ -152,14 +152,11 @@ FIRST_TIME = Before(LUN, had_map=False, had_wwid=False)
     [
         ({}, {}, False),
         ({}, {"multipathing": "true"}, True),
-        ({}, {"multipathing": "true", "multipathhandle": "dmp"}, True),
         ({}, {"multipathing": "true", "multipathhandle": "null"}, False),
-        ({}, {"multipathing": "false", "multipathhandle": "dmp"}, False),
         ({"multipathing": "true"}, {}, False),
         ({"multipathing": "false"}, {"multipathing": "true"}, True),
         ({"multipathing": "true", "multipathhandle": "dmp"}, {}, True),
         ({"multipathing": "false", "multipathhandle": "dmp"}, {"multipathing": "true"}, False),
-        ({"multipathing": "true", "multipathhandle": "null"}, {"multipathing": "true"}, False),
     ],
 )
 def test_device_config_counts_with_both_keys_only_and_then_before_the_host(device_config, other_config, expected):

@@ -191,9 +191,6 @@ def refusing(status, unlisted=False):
 @pytest.mark.parametrize(
     "options, config, code, words",
     [
-        ({"quirks": ["status_0202"]}, {}, 68, "does not allow this initiator name"),
-        ({"quirks": ["status_0203"]}, {}, 83, "no target of this name"),
-        ({"quirks": ["closes_in_login"]}, {}, 68, "closed the connection in the middle of the login"),
         ({"quirks": ["silent_in_login"]}, {}, 141, "has said nothing for 10 seconds. Nothing was written."),
         ({"quirks": ["status_0206"]}, {}, 68, "log in with iscsiadm and give the block device to the command"),
         (refusing("0301", unlisted=True), {}, 83, "has no target"),  # LIO, of a target that it does not have
