@@ -12,7 +12,7 @@ from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk import paths
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
@@ -52,7 +52,6 @@ class World:
 
         @contextmanager
         def session(_lun, _meanwhile, to_write):
-            assert to_write
             yield [self.path]
 
         monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", lambda **_: lock("SM"))
@@ -103,3 +102,21 @@ def test_an_sr_that_is_attached_while_the_call_waits_is_refused(world):
         world.call()
 
     assert (world.content() == world.before, world.held) == (True, [])
+
+
+@pytest.mark.parametrize("whose", ["The pool has that SR, 'san'", "The pool has no such SR", "holds no SR that can be"])
+def test_without_resign_true_nothing_is_written_and_the_sr_of_the_lun_is_named(world, whose):
+    """An adapter sees whatever is mapped to it, originals as well."""
+    if "no SR" in whose:
+        os.truncate(world.path, 0)
+        os.truncate(world.path, 1 << 20)
+        world.before = world.content()
+    elif "that SR" in whose:
+        world.pools = [
+            Pool({}, {"s": {"uuid": engine.inspect(golden.load("one").disk).lun.sr_uuid, "name_label": "san"}}, {})
+        ]
+
+    with pytest.raises(UsageError, match=whose + ".*device-config:resign=true.*Nothing was written"):
+        world.call(resign="")
+
+    assert world.content() == world.before
