@@ -97,21 +97,6 @@ def test_a_program_that_cannot_even_be_killed_is_left_with_a_warning_and_one_tha
     assert ended.returncode == 0
 
 
-def test_who_interrupts_us_interrupts_the_program(monkeypatch):
-    process = command._start(sh("sleep 6000"))
-    waits = [interrupt, process.communicate]
-    monkeypatch.setattr(process, "communicate", lambda timeout: waits.pop(0)(timeout=timeout))
-
-    with pytest.raises(KeyboardInterrupt):
-        command._finish(process, 60)
-
-    assert process.returncode == -9
-
-
-def interrupt(timeout):
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("while_it_starts", [False, True], ids=["runs", "starts"])
 def test_a_program_does_not_go_on_alone_when_its_call_is_told_to_end(monkeypatch, while_it_starts):
     started = []

@@ -56,18 +56,6 @@ def test_what_becomes_of_a_message(log, smlog, said, line):
     assert [text for _, text in smlog] == [HEAD + line]
 
 
-def test_a_traceback_is_part_of_the_line(log, smlog):
-    hide(log, "hunter2hunter2")
-    try:
-        raise KeyError("hunter2hunter2")
-    except KeyError:
-        log.exception("a bug")
-
-    ((_, text),) = smlog
-    assert text.startswith(HEAD + "a bug | Traceback (most recent call last): | ")
-    assert text.endswith(f"KeyError: '{MASK}'")
-
-
 @pytest.mark.parametrize(
     "secret", ["hunter2hunter2", "a'b\\c\"d", "p\u00e4ss w\u00f6rd", "\u65e5\u672c", "two\nlines", "x{}%s"]
 )

@@ -76,9 +76,8 @@ def put(wire, data, piece, handle):
 class MemoryTarget:
     """See the module."""
 
-    def __init__(self, lun, script=None, parameters=None, piece=1 << 20):
+    def __init__(self, lun, script=None, piece=1 << 20):
         self.lun, self.script, self.piece = lun, dict(script or {}), piece
-        self.parameters = parameters or Parameters()
         self.commands = []  #: operation codes, in order
         self.events = []  #: "session", "reset", "logout", and operation codes of what changes something or reads it
         self.sessions = 0
@@ -106,9 +105,9 @@ class MemoryTarget:
 class MemoryLink:
     """A session with a MemoryTarget."""
 
-    def __init__(self, target, parameters, portal=PORTAL):
-        self.target, self.portal = target, portal
-        self.session = Session(Wire(), parameters, LOGIN_RESPONSE)
+    def __init__(self, target):
+        self.target, self.portal = target, PORTAL
+        self.session = Session(Wire(), Parameters(), LOGIN_RESPONSE)
         self._stat_sn, self._exp_cmd_sn = 100, 1
         self._under_way = {}
         self.is_closed = False
@@ -183,16 +182,11 @@ class MemorySessions:
 
     def __init__(self, target, most=1000):
         self.target, self._most = target, most
-        self.moves = 0
 
     def log_in(self):
-        return MemoryLink(self.target, self.target.parameters)
+        return MemoryLink(self.target)
 
     def log_in_again(self, attempt):
         if self.target.sessions >= self._most:
             raise OutOfTime("The 50 seconds of this call were over before a new session could be made.")
         return self.log_in()
-
-    def next_portal(self):
-        self.moves += 1
-        return self.moves < 2

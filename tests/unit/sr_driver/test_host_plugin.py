@@ -11,7 +11,7 @@ import xmlrpc.client
 import pytest
 
 from kit.driver_calls import EXECUTABLE, INTERPRETERS
-from kit.pool import client, wire
+from kit.pool import wire
 from kit.pool.runner import PATH
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor.finding import from_json
@@ -104,14 +104,3 @@ def test_it_looks_for_the_package_where_the_driver_does():
     of_driver = runpy.run_path(str(EXECUTABLE))["PLACES"]
 
     assert [os.path.realpath(place) for place in places] == [os.path.realpath(place) for place in of_driver]
-
-
-def test_in_a_pool(pool):
-    pool.api.host_plugins.directories[pool.master] = PLUGIN.parent
-
-    with client.connected(pool) as session:
-        assert json.loads(session.xenapi.host.call_plugin(pool.master, "relvmoiscsi", "doctor", {}))["findings"]
-        with pytest.raises(client.XenAPI.Failure) as caught:
-            session.xenapi.host.call_plugin(pool.master, "relvmoiscsi", "undo", {})
-
-    assert caught.value.details == ["UNKNOWN_XENAPI_PLUGIN_FUNCTION", "undo"]
