@@ -10,6 +10,7 @@ from kit.clock import Clock
 from kit.cuts import SCSI_ID as CUT_ID
 from kit.cuts import done
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
+from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound
@@ -78,6 +79,14 @@ def test_a_copy_of_a_resignatured_lun_is_told_from_that():
 
     assert first.findtext("SR/UUID") == second.findtext("SR/UUID")
     assert (first.findtext("SR/copied"), second.findtext("SR/copied")) == (None, "true")
+
+
+def test_what_one_vdi_would_come_to_is_said_of_a_lun_with_an_sr_alone():
+    chain, empty = golden.load("chain").disk, SparseDisk(1 << 20)
+    first, second = (ElementTree.fromstring(probe.document(disk, CUT_ID)) for disk in (chain, empty))
+
+    assert first.findtext("SR/one_vdi") == engine.one_vdi(chain, engine.inspect(chain).lun).state
+    assert (second.findtext("SR/state"), second.find("SR/one_vdi")) == ("empty", None)
 
 
 def test_what_the_vdis_of_a_resignatured_lun_were_unless_they_do_not_fit_into_an_answer(monkeypatch):
