@@ -36,6 +36,12 @@ def image(tmp_path):
     return str(path)
 
 
+@pytest.fixture(autouse=True)
+def a_lease_is_waited_for(monkeypatch):
+    """The kernel gives none while another process looks up the file, as a scan of /proc by another run does."""
+    monkeypatch.setattr(exclusive, "LEASE_SECONDS", 60)
+
+
 class Faulty(ImageFile):
     """An image whose kernel gives short transfers, signals and errors, as the test wants."""
 
@@ -297,9 +303,9 @@ def test_a_file_without_write_permissions_is_refused_even_to_root(image):
 def test_a_file_is_open_for_writing_once_and_when_refused_it_is_left_unlocked_and_closed(image, monkeypatch, leases):
     if not leases:  # then the open files of all processes are looked at
         monkeypatch.setattr(exclusive, "_take_and_return_lease", no_leases)
-    monkeypatch.setattr(exclusive, "LEASE_SECONDS", 0.01)
-
-    with open(image, "rb"), pytest.raises(Refused, match="in use by this very process.* Nothing was written.$"):
+    refused = pytest.raises(Refused, match="in use by this very process.* Nothing was written.$")
+    with monkeypatch.context() as patch, open(image, "rb"), refused:
+        patch.setattr(exclusive, "LEASE_SECONDS", 0)
         open_device(image, writable=True)
     with open_device(image, writable=True) as device:
         assert fcntl.fcntl(device._descriptor, fcntl.F_GETLEASE) == fcntl.F_UNLCK, "given back at once"
@@ -319,7 +325,8 @@ def no_leases(_descriptor):
 
 
 @pytest.mark.processes
-def test_who_has_the_file_open_is_named(image):
+def test_who_has_the_file_open_is_named(image, monkeypatch):
+    monkeypatch.setattr(exclusive, "LEASE_SECONDS", 0)
     program = "import sys; held = open(sys.argv[1], 'rb'); print('open', flush=True); sys.stdin.read()"
     argv = [sys.executable, "-c", program, image]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:

@@ -13,7 +13,7 @@ from kit.driver_calls import SCSI_ID
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
-from relvmoiscsi.host.disk import paths
+from relvmoiscsi.host.disk import exclusive, paths
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.xapi.lun_users import Pool
@@ -57,6 +57,7 @@ class World:
         monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", lambda **_: lock("SM"))
         monkeypatch.setattr(rewrite, "lvm_locks", lambda *_, **__: lock("LVM"))
         monkeypatch.setattr(HbaLun, "device_session", session)
+        monkeypatch.setattr(exclusive, "LEASE_SECONDS", 60)  # another run may look up the file just then
         monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: NAME[0])
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: NAME[1])
         monkeypatch.setattr(create, "read_pool", lambda _xapi: self.pool())
