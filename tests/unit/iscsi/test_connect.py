@@ -11,9 +11,9 @@ import pytest
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.iscsi import Credentials, Initiator, Portal
+from relvmoiscsi.iscsi import Portal
 from relvmoiscsi.iscsi.connect import _why_not, connect, resolve
-from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
+from relvmoiscsi.iscsi.target_sessions import isid_of_reader, isid_of_writer
 
 
 @pytest.fixture
@@ -133,10 +133,3 @@ def test_isids_are_of_the_random_kind_and_of_host_target_and_lun():
     assert {(isid[0], len(isid)) for isid in (one, isid_of_reader())} == {(0x80, 6)}
     with pytest.raises(UsageError, match="UUID of this host"):
         isid_of_writer("", "iqn.a", "3600")
-
-
-def test_without_an_initiator_name_nothing_begins():
-    with pytest.raises(UsageError) as caught:
-        TargetSessions([Portal("h")], "iqn.a", Initiator(""), Credentials(), Deadline(1), isid_of_reader())
-
-    assert caught.value.sm_key == "ConfigISCSIIQNMissing"

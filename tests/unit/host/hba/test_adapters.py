@@ -5,18 +5,15 @@ import os
 
 import pytest
 
-from kit.hba_world import SCSI_ID, SERIAL, WWPNS
+from kit.hba_world import SCSI_ID, WWPNS
 from relvmoiscsi.host.hba.adapters import (
-    Disk,
     adapters,
     addresses,
     addresses_of,
     disk_at,
     disks,
-    is_port,
     numbers_of,
     places,
-    port_facts,
     ports_online,
     remote_ports,
 )
@@ -71,12 +68,6 @@ def test_those_of_a_driver_by_the_beginning_of_its_name_in_the_order_of_their_nu
 # --- disks
 
 
-def test_the_disks_behind_them(world):
-    disk = Disk("sda", "1:0:0:0", "fcoe", SCSI_ID, "LIO-ORG", SERIAL, 64 << 20)
-
-    assert disks(adapters(host=world.host), world.host) == [disk, disk._replace(name="sdb", address="3:0:0:0")]
-
-
 def test_a_lun_has_its_address_before_it_has_a_disk_and_a_disk_before_its_node(world):
     world.lun("1:0:0:7", scsi_id=OTHER)
     assert addresses_of(OTHER, adapters(host=world.host), world.host) == ["1:0:0:7"]
@@ -129,17 +120,6 @@ def test_where_to_look(world, number, ports, expected):
     assert [(place.adapter.name, str(place)) for place in found] == expected
     if ports and expected and number is not None:
         assert numbers_of(number) == [int(place.split()[-1]) for _, place in expected]
-
-
-def test_what_a_port_says_of_itself(world):
-    adapter = adapters(host=world.host)[1]
-
-    assert is_port(adapter, "fc_host", world.host) and not is_port(adapter, "iscsi_host", world.host)
-    assert port_facts(adapter, "fc_host", ("port_name", "port_state", "speed", "nonsense"), world.host) == [
-        ("port_name", "0x2000020000000a00"),
-        ("port_state", "Online"),
-        ("speed", "10 Gbit"),
-    ]
 
 
 def test_the_ports_of_targets_that_have_logged_in_and_the_addresses_of_those_that_are_online(world):

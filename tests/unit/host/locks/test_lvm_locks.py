@@ -122,22 +122,6 @@ def test_a_lock_file_that_is_replaced_all_the_time_is_given_up(directory, clock,
         LvmLocks().take(os.path.join(directory, "V_" + OLD), clock.now)
 
 
-def test_an_interrupted_wait_leaves_no_descriptor_open(directory, monkeypatch):
-    opened = []
-
-    def interrupted(descriptor, _deadline):
-        opened.append(descriptor)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(flock, "take_before", interrupted)
-
-    with pytest.raises(KeyboardInterrupt), ExitStack() as block:
-        block.enter_context(lvm_locks([OLD], directory))
-
-    with pytest.raises(OSError):
-        os.fstat(opened[0])
-
-
 def test_at_least_one_attempt_is_made_whatever_the_deadline(directory, clock):
     descriptor = os.open(os.path.join(directory, "file"), os.O_CREAT | os.O_RDWR)
 
