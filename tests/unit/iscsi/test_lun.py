@@ -56,6 +56,17 @@ def test_ranges_and_chunks_go_out_merged_and_in_blocks():
     assert target.lun.disk.peek(512, 1024) == block(1) + block(2)
 
 
+def test_what_is_longer_than_a_request_goes_out_in_pieces_that_lie_where_they_belong():
+    target, _, device = opened(MemoryTarget(TargetLun(0, 4 * MIB)))
+    data = b"".join(b"%0511d\n" % number for number in range(5 * MIB // 1024))
+
+    device.write([Chunk(4096, data)])
+
+    assert target.lun.disk.peek(4096, len(data)) == data
+    assert device.read([Range(4101, len(data) - 5)]) == [data[5:]]
+    assert target.events == [WRITE, WRITE, WRITE, READ, READ, READ]
+
+
 def test_what_is_not_on_the_lun_is_a_bug_or_truncated_and_asked_of_nobody():
     target, _, device = opened()
 
