@@ -163,6 +163,16 @@ def test_a_busy_target_is_asked_later_and_for_less():
     assert device._link.session.depth == 8
 
 
+def test_a_standby_portal_is_left_for_another():
+    target, sessions, device = opened(script={1: scsi.check(2, 4, 0x0B)})
+    device.write([Chunk(0, block(1))])
+
+    device.write([Chunk(4096, block(2))])
+
+    assert sessions.moves == 1
+    assert target.events == [WRITE, "logout", "session", "reset", WRITE, WRITE]
+
+
 @pytest.mark.parametrize("sense, number", [((3, 0x11), errno.ENODATA), ((4, 0x44), errno.EIO)])
 def test_a_read_that_the_medium_does_not_give_has_the_errno_of_the_kernel(sense, number):
     _, _, device = opened(script={0: scsi.check(*sense)})
