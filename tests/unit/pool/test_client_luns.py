@@ -53,16 +53,6 @@ def test_each_lun_is_named_for_what_it_is(lab, world):
     assert {lun.scsi_id: lun.disk.peek(0, lun.disk.size_bytes) for lun in world.luns} == before
 
 
-def test_a_clone_that_is_resignatured_and_not_attached(lab, world):
-    clone = lab.clone("Production")
-    with connect(lab.where()) as calls:
-        wanted = attach.AttachRequest(run="a run", attaches=False)
-        attach.attach(calls, records.read(calls), [lab.lun(clone)], wanted)
-    lun = lab.lun(clone)
-    assert (lun.kind, lun.name) == ("resignatured", "Production")
-    assert (lun.of_sr, lun.sr_uuid) == (world.sr_uuid(lab.originals["Production"][0]), world.sr_uuid(clone))
-
-
 # --- copies that the array has overwritten
 
 
@@ -145,14 +135,6 @@ def test_each_iqn_has_the_chap_of_its_own_sr():
             lab.clone(name)
         kinds = [lun.kind for lun in lab.look(Portal("10.0.0.8"))]
     assert sorted(kinds) == ["clone", "clone", "original", "original"]
-
-
-def test_one_that_cannot_be_read_is_left_out_and_stops_no_other(lab):
-    bad, good = lab.clone("Production"), lab.clone("Testing")
-    lab.fail(bad, "sr_probe")
-    found = lab.look()
-    assert [lun.scsi_id for lun in attach.choose(found, [bad, good], [])] == [good]
-    assert [lun.scsi_id for lun in attach.unseen(found, [bad, good], [])] == [bad]
 
 
 def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):

@@ -76,13 +76,6 @@ def test_no_host_is_made_to_see_a_clone_that_kept_the_identities_of_its_original
     assert all(result.vdis and set(result.hosts.values()) == {"plugged"} for result in again.values())
 
 
-def test_a_list_that_names_the_other_lun_alone_is_refused_as_at_first(lab, pair):
-    lab.attach(*pair)
-    found = lab.look()
-    with pytest.raises(Refused, match=pair[0]):
-        attach.verify_none_left(found, attach.choose(found, [pair[1]], []))
-
-
 def test_the_luns_of_another_target_are_plugged(lab, shown, pair):
     lab.original("Elsewhere", iqn="iqn.2026-01.test:elsewhere")
     away = lab.clone("Elsewhere")
