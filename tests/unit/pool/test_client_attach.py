@@ -81,6 +81,12 @@ def test_tags_and_other_config_come_along_but_not_what_is_true_of_the_original_a
     assert {(pair.old, pair.new) for pair in done.vdis} == {(uuid, derived_uuid(done.sr_uuid, uuid)) for uuid in old}
 
 
+def test_a_driver_that_makes_an_sr_is_told_as_what_must_never_happen(lab):
+    lab.answer("SR.create", lambda *_: lab.originals["Production"][1])
+    (done,) = lab.attach(lab.clone("Production"))
+    assert done.status == FAILED and "made an SR, which must never happen" in str(done.error)
+
+
 def test_a_target_does_not_wait_for_another(lab, world):
     """A host that logs in to one sees none of the other's LUNs: while a LUN there takes long, these are attached."""
     lab.original("Elsewhere", iqn="iqn.2026-01.test:elsewhere")
