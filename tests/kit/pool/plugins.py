@@ -113,20 +113,10 @@ _RENAMED = {
 }
 
 
-def synchronise(database, drivers):
-    """Make the SM table say what is registered. A type that an SR has stays."""
-    with database.lock:
-        existing = {record["type"]: ref for ref, record in database.records("SM").items()}
-        for driver in drivers.values():
-            fields = {_RENAMED.get(name, name): value for name, value in driver._asdict().items()}
-            if driver.type not in existing:
-                database.create("SM", **fields)
-                continue
-            for name, value in fields.items():
-                database.set("SM", existing[driver.type], name, value)
-        for type_, ref in existing.items():
-            if type_ not in drivers and not database.refs("SR", type=type_):
-                database.destroy("SM", ref)
+def register(database, drivers):
+    """Make the SM records of these drivers."""
+    for driver in drivers.values():
+        database.create("SM", **{_RENAMED.get(name, name): value for name, value in driver._asdict().items()})
 
 
 def sm_list(database):

@@ -5,7 +5,6 @@ drivers are scripts of these tests.
 
 import http.client
 import json
-import os
 import xmlrpc.client
 
 import pytest
@@ -17,7 +16,7 @@ from kit import lun_world, pool_fakes
 from kit.builder import build_sr, vhd
 from kit.pool import client, wire
 from kit.pool.runner import PATH, request
-from kit.pool_fakes import NIL, fault, say, until
+from kit.pool_fakes import NIL, fault, say
 
 CREATE = ({"target": "a"}, "0", "label", "text", "fake", "user", True, {})
 DONE = "Error reporting error, unknown key The SR has been successfully resigned. Use the lvmoiscsi type to attach it"
@@ -93,16 +92,6 @@ def test_the_log_has_every_call_and_finds_a_secret(start, connect, errors):
     assert pool.log.grep("ORIGINATOR")[1:] == ["call 2 (sr_create): environment"]
 
 
-@pytest.mark.processes
-def test_the_end_of_the_pool_is_the_end_of_its_drivers(start, connect):
-    pool = start({"FakeSR": pool_fakes.shell({"sr_create": "exec sleep 3600"})})
-    connect(pool).xenapi.Async.SR.create(pool.master, *CREATE)
-    pid = pool.log.wait_for_start("sr_create").pid
-    pool.stop()
-    until(lambda: not pool.log.running())
-    assert not os.path.exists(f"/proc/{pid}/exe")
-
-
 # -- what would have failed a real pool -------------------------------------------------------------------------------
 
 
@@ -144,27 +133,6 @@ def test_an_original_and_its_clone_that_nobody_has_touched_cannot_both_be_seen()
             session.xenapi.SR.create(pool.master, config, "0", "", "", "relvmoiscsi", "user", True, {})
         session.xenapi.PBD.plug(pbd)
     assert world.state(twin) == "resignatured" and world.sr_uuid(twin) != world.sr_uuid(lun)
-
-
-@pytest.mark.processes
-def test_what_is_in_use_or_there_already_is_refused_as_xapi_refuses_it(start, connect, errors):
-    pool = start({"FakeSR": pool_fakes.shell({"sr_attach": say(NIL), "sr_detach": say(NIL)})})
-    api, db = connect(pool).xenapi, pool.db
-    uuid = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
-    sr = api.SR.introduce(uuid, "label", "text", "fake", "user", True, {})
-    pbd, other = (api.PBD.create({"host": host, "SR": sr, "device_config": {}}) for host in pool.hosts)
-    api.PBD.plug(pbd)
-    vdi, vm = db.create("VDI", SR=sr), db.create("VM", power_state="Running", resident_on=pool.master)
-    db.create("VBD", VM=vm, VDI=vdi, currently_attached=True)
-
-    assert errors(api.SR.introduce, uuid, "a", "b", "fake", "user", True, {}) == ["SR_UUID_EXISTS", uuid]
-    assert errors(api.PBD.create, {"SR": sr, "host": pool.master, "device_config": {}})[0] == "PBD_EXISTS"
-    assert errors(api.SR.forget, sr) == ["SR_HAS_PBD", sr]
-    assert errors(api.PBD.destroy, pbd) == ["OPERATION_NOT_ALLOWED", "PBD is currently attached"]
-    assert errors(api.PBD.unplug, pbd) == ["VDI_IN_USE", vdi]
-    pool.go_down(pool.hosts[1])
-    assert errors(api.PBD.plug, other)[0] == "HOST_OFFLINE"
-    assert errors(api.SR.scan, "OpaqueRef:1") == ["HANDLE_INVALID", "SR", "OpaqueRef:1"]
 
 
 # -- the XML ----------------------------------------------------------------------------------------------------------
