@@ -46,6 +46,10 @@ def test_each_lun_is_named_for_what_it_is(lab, world):
         empty: ("empty", ""),
         away: ("unreachable", ""),
     }
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+    copies = {scsi_id for scsi_id, lun in found.items() if lun.facts(pool)["is_known_copy"]}
+    assert copies == {clone, attached, copied}
     assert found[copied].of_sr == done.sr_uuid and found[clone].one_vdi == "cannot be"
     assert "did not appear" in found[away].problem
     probed = {scsi_id for command, _, scsi_id in world.log if command == "sr_probe" and scsi_id}
