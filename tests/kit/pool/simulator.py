@@ -142,8 +142,8 @@ class Pool:
         plugins.register(self.db, self.storage.drivers)
 
     def sm_list(self):
-        """What `xe sm-list` prints."""
-        return plugins.sm_list(self.db)
+        """The lines of `xe sm-list` that have the names of drivers: CloudStack looks for words of ours."""
+        return "".join(f"name-label ( RO): {record['name_label']}\n" for record in self.db.records("SM").values())
 
     def secrets(self):
         """The values of all secrets there are."""
