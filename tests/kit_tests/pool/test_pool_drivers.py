@@ -5,6 +5,7 @@ drivers are scripts of these tests.
 
 import http.client
 import json
+import os
 import xmlrpc.client
 
 import pytest
@@ -16,7 +17,7 @@ from kit import lun_world, pool_fakes
 from kit.builder import build_sr, vhd
 from kit.pool import client, wire
 from kit.pool.runner import PATH, request
-from kit.pool_fakes import NIL, fault, say
+from kit.pool_fakes import NIL, fault, say, until
 
 CREATE = ({"target": "a"}, "0", "label", "text", "fake", "user", True, {})
 DONE = "Error reporting error, unknown key The SR has been successfully resigned. Use the lvmoiscsi type to attach it"
@@ -90,6 +91,16 @@ def test_the_log_has_every_call_and_finds_a_secret(start, connect, errors):
     for secret, place in (("whisper", "argv"), ("hush", "stderr"), ("psst", "stdout")):
         assert pool.log.grep(secret) == [f"call 2 (sr_create): {place}"]
     assert pool.log.grep("ORIGINATOR")[1:] == ["call 2 (sr_create): environment"]
+
+
+@pytest.mark.processes
+def test_the_end_of_the_pool_is_the_end_of_its_drivers(start, connect):
+    pool = start({"FakeSR": pool_fakes.shell({"sr_create": "exec sleep 3600"})})
+    connect(pool).xenapi.Async.SR.create(pool.master, *CREATE)
+    pid = pool.log.wait_for_start("sr_create").pid
+    pool.stop()
+    until(lambda: not pool.log.running())
+    assert not os.path.exists(f"/proc/{pid}/exe")
 
 
 # -- what would have failed a real pool -------------------------------------------------------------------------------
