@@ -7,7 +7,7 @@ it knows comes from docs/host.rst and the sources named there; a module says whe
     datamodel.py   xapi's own data model, from a table: classes, fields, calls, roles, errors; all else is refused
     wire.py        the XML that xapi writes to a driver, and how strictly it reads the answer
     database.py    records: pool, host, SR, PBD, VDI, secret, SM, task; generic get, set, add_to, remove_from
-    plugins.py     the directory of drivers: names, white list, sr_get_driver_info, `xe sm-list`
+    plugins.py     the directory of drivers: names, white list, sr_get_driver_info
     runner.py      one driver call: argv, environment, files, the log of every call; errors as XenAPI has them
     storage.py     SR, PBD, VDI calls in xapi's order, with its secrets and its locks
     vms.py         VM, VBD, VIF, network and VDI calls

@@ -4,21 +4,17 @@
     CloudStack(session, host_uuid).resignature({"iqn": "/iqn.2026-01.test:clone/0", "storageHost": "10.0.0.5"})
 
 `session` is a XenAPI.Session; give its transport CloudStack's time-out of 60 s. The module expects the answers that
-CloudStack expects, and keeps CloudStack's odd habits. A failure whose text has "successfully resigned" is a success. In
-an SR that it finds by label, it does not check the number of the LUN. It rolls nothing back if a host cannot plug.
+CloudStack expects, and keeps CloudStack's odd habits. A failure whose text has "successfully resigned" is a success. It
+rolls nothing back if a host cannot plug.
 Source: apache/cloudstack, XenServerStorageProcessor.resignature, CitrixResourceBase.getIscsiSR and removeSR
 (docs/host.rst, "CloudStack's contract").
 """
 
-import logging
 import socket
-import threading
 import xmlrpc.client
 from typing import NamedTuple
 
 import XenAPI
-
-log = logging.getLogger(__name__)
 
 #: seconds for which CloudStack waits for the answer to a call: `xapiwait`
 WAIT_S = 60
@@ -26,9 +22,6 @@ WAIT_S = 60
 IQN, STORAGE_HOST = "iqn", "storageHost"
 CHAP_USER, CHAP_SECRET = "chapInitiatorUsername", "chapInitiatorSecret"
 LVMOISCSI, RELVMOISCSI = "lvmoiscsi", "relvmoiscsi"
-
-_labels = {}
-_labels_lock = threading.Lock()
 
 
 class CloudRuntimeException(Exception):
@@ -56,7 +49,7 @@ def to_string(failure):
 
 
 class CloudStack:
-    """The agent of one XenServer host. The command below runs on one thread for each label."""
+    """The agent of one XenServer host."""
 
     def __init__(self, session, host_uuid):
         self._api = session.xenapi
@@ -67,38 +60,30 @@ class CloudStack:
         sr = None
         try:
             iqn, target = details[IQN], details[STORAGE_HOST]
-            sr = self.get_iscsi_sr(iqn, target, iqn, details.get(CHAP_USER), details.get(CHAP_SECRET), resignature=True)
+            sr = self.get_iscsi_sr(iqn, target, iqn, details.get(CHAP_USER), details.get(CHAP_SECRET))
             vdis = self._api.SR.get_VDIs(sr)
             if len(vdis) != 1:
                 raise CloudRuntimeException(f"There were {len(vdis)} VDIs in the SR.")
             size, path = int(self._api.VDI.get_virtual_size(vdis[0])), self._api.VDI.get_uuid(vdis[0])
             return Answer(True, None, size, path, "VHD")
         except (CloudRuntimeException, XenAPI.Failure, xmlrpc.client.Error, OSError) as error:
-            text = _text(error)
-            log.warning("Failed to resignature: %s", text)
-            return Answer(False, text, 0, None, None)
+            return Answer(False, _text(error), 0, None, None)
         finally:
             if sr is not None:
                 self.remove_sr(sr)
 
-    def get_iscsi_sr(self, label, target, path, user=None, secret=None, resignature=False, ignore_introduce=False):
+    def get_iscsi_sr(self, label, target, path, user=None, secret=None):
         """The SR on a LUN, introduced, plugged on every host and scanned. Raises CloudRuntimeException."""
-        with _labels_lock:
-            lock = _labels.setdefault(label, threading.Lock())
-        with lock:
-            config = {}
-            try:
-                return self._iscsi_sr(config, label, target, path, user, secret, resignature, ignore_introduce)
-            except (XenAPI.Failure, CloudRuntimeException, xmlrpc.client.Error, OSError) as error:
-                raise CloudRuntimeException(f"Unable to create Iscsi SR  {config} due to  {_text(error)}") from error
+        config = {}
+        try:
+            return self._iscsi_sr(config, label, target, path, user, secret)
+        except (XenAPI.Failure, CloudRuntimeException, xmlrpc.client.Error, OSError) as error:
+            raise CloudRuntimeException(f"Unable to create Iscsi SR  {config} due to  {_text(error)}") from error
 
-    def _iscsi_sr(self, config, label, target, path, user, secret, resignature, ignore_introduce):
+    def _iscsi_sr(self, config, label, target, path, user, secret):
         """`config` is filled for the caller, whose error text shows it."""
-        parts = path[: -1 if path.endswith("/") else None].split("/")
-        if len(parts) != 3:
-            raise CloudRuntimeException(f"Wrong iscsi path {path} it should be /targetIQN/LUN")
-        target_iqn, lun_id = parts[1].strip(), parts[2].strip()
-        self._require_unused(label, target, target_iqn, lun_id)
+        _, target_iqn, lun_id = path.split("/")
+        assert not self._api.SR.get_by_name_label(label), "CloudStack looks for `lunid` in the PBDs of such an SR"
         config.update(target=target, targetIQN=target_iqn)
         if user and user.strip() and secret and secret.strip():
             config.update(chapuser=user, chappassword=secret)
@@ -109,29 +94,13 @@ class CloudStack:
         if sr_uuid is None:
             sr = self._create(host, config, label, LVMOISCSI)
         else:
-            if resignature:
-                sr_uuid = self._resign(host, config, label)
-            try:
-                sr = self._api.SR.introduce(sr_uuid, label, label, LVMOISCSI, "user", True, {})
-            except XenAPI.Failure:
-                if ignore_introduce:
-                    return None
-                raise
+            sr_uuid = self._resign(host, config, label)
+            sr = self._api.SR.introduce(sr_uuid, label, label, LVMOISCSI, "user", True, {})
             for each in self._api.host.get_all():
                 pbd = self._api.PBD.create({"device_config": config, "host": each, "SR": sr})
                 self._api.PBD.plug(pbd)
         self._api.SR.scan(sr)
         return sr
-
-    def _require_unused(self, label, target, target_iqn, lun_id):
-        """CloudStack's guard. Its own SRs have SCSIid and not `lunid`, so it never finds anything."""
-        for sr in self._api.SR.get_by_name_label(label):
-            if self._api.SR.get_type(sr) != LVMOISCSI:
-                continue
-            for pbd in self._api.SR.get_PBDs(sr)[:1]:
-                config = self._api.PBD.get_device_config(pbd)
-                if (config.get("target"), config.get("targetIQN"), config.get("lunid")) == (target, target_iqn, lun_id):
-                    raise CloudRuntimeException("There is a SR using the same configuration target:" + target)
 
     def _create(self, host, config, label, type_):
         return self._api.SR.create(host, config, "0", label, label, type_, "user", True, {})
@@ -170,20 +139,14 @@ class CloudStack:
         return sr_uuid
 
     def remove_sr(self, sr):
-        """Forget an SR, in two tries and with a warning at most."""
-        for _ in range(2):
-            try:
-                for vdi in self._api.SR.get_VDIs(sr):
-                    self._api.VDI.forget(vdi)
-                for pbd in self._api.SR.get_PBDs(sr):
-                    self._api.PBD.unplug(pbd)
-                    self._api.PBD.destroy(pbd)
-                if not self._api.SR.get_PBDs(sr):
-                    self._api.SR.forget(sr)
-                    return
-            except (XenAPI.Failure, xmlrpc.client.Error, OSError) as error:
-                log.warning("Removing SR %s: %s", sr, _text(error))
-        log.warning("SR %s was not removed", sr)
+        """Forget an SR. CloudStack tries this twice, and only warns."""
+        for vdi in self._api.SR.get_VDIs(sr):
+            self._api.VDI.forget(vdi)
+        for pbd in self._api.SR.get_PBDs(sr):
+            self._api.PBD.unplug(pbd)
+            self._api.PBD.destroy(pbd)
+        assert not self._api.SR.get_PBDs(sr)
+        self._api.SR.forget(sr)
 
 
 def _text(error):

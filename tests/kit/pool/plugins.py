@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The drivers of a host: which files are taken, what they say of themselves, the SM records that follow.
 
-Source: xen-api ocaml/xapi/sm_exec.ml, sm.ml, xapi_sm.ml; `xe sm-list`: xapi-cli-server records.ml, cli_printer.ml.
+Source: xen-api ocaml/xapi/sm_exec.ml, sm.ml, xapi_sm.ml.
 """
 
 import os
@@ -113,40 +113,7 @@ _RENAMED = {
 }
 
 
-def synchronise(database, drivers):
-    """Make the SM table say what is registered. A type that an SR has stays."""
-    with database.lock:
-        existing = {record["type"]: ref for ref, record in database.records("SM").items()}
-        for driver in drivers.values():
-            fields = {_RENAMED.get(name, name): value for name, value in driver._asdict().items()}
-            if driver.type not in existing:
-                database.create("SM", **fields)
-                continue
-            for name, value in fields.items():
-                database.set("SM", existing[driver.type], name, value)
-        for type_, ref in existing.items():
-            if type_ not in drivers and not database.refs("SR", type=type_):
-                database.destroy("SM", ref)
-
-
-def sm_list(database):
-    """What `xe sm-list` prints."""
-    return "".join(_xe_record(record) + "\n\n" for record in database.records("SM").values())
-
-
-def _xe_record(record):
-    def pairs(name):
-        return "; ".join("{}: {}".format(*item) for item in record[name].items())
-
-    names = ("uuid", "name_label", "name_description", "type", "vendor", "copyright", "required_api_version")
-    rows = [(name.replace("_", "-") + " ( RO)", record[name]) for name in names]
-    rows += [
-        ("capabilities ( RO) [DEPRECATED]", "; ".join(record["capabilities"])),
-        ("features (MRO)", pairs("features")),
-        ("configuration ( RO)", pairs("configuration")),
-        ("driver-filename ( RO)", record["driver_filename"]),
-        ("required-cluster-stack ( RO)", ", ".join(record["required_cluster_stack"])),
-    ]
-    width = 4 + max(len(name) for name, _ in rows)
-    lines = [rows[0][0].ljust(width) + ": " + rows[0][1]]
-    return "\n".join(lines + [name.rjust(width) + ": " + value for name, value in rows[1:]]) + "\n"
+def register(database, drivers):
+    """Make the SM records of these drivers."""
+    for driver in drivers.values():
+        database.create("SM", **{_RENAMED.get(name, name): value for name, value in driver._asdict().items()})

@@ -88,12 +88,6 @@ class CallLog:
         with self._changed:
             return iter(list(self._entries))
 
-    def __len__(self):
-        return len(self._entries)
-
-    def __getitem__(self, index):
-        return list(self)[index]
-
     def of(self, command):
         return [entry for entry in self if entry.command == command]
 

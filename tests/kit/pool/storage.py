@@ -11,12 +11,11 @@ Source: xen-api ocaml/xapi/{message_forwarding,xapi_sr,xapi_pbd,xapi_secret,stor
 
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from functools import partialmethod
 
 from . import wire
 from .database import NULL
-from .errors import XenError
+from .errors import Mistake, XenError
 from .runner import NotImplementedInBackend
 
 SM_USER = "__sm__backend"
@@ -43,7 +42,7 @@ class Storage:
 
     def sr_create(self, _session, host, device_config, physical_size, name_label, name_description, type_,
                   content_type, shared, sm_config=None):  # fmt: skip
-        """Facts 3.1; the numbers are its steps."""
+        """Facts 3.1; the numbers are its steps. It never ends well: our drivers fail when they are done."""
         db = self.database
         db.get("host", host, "uuid")
         config = self._moved(device_config)  # 1
@@ -61,12 +60,7 @@ class Storage:
             for pbd in pbds:
                 db.destroy("PBD", pbd)
             raise
-        for pbd in pbds:  # 9: the master's secrets are now everybody's
-            db.set("PBD", pbd, "device_config", config)
-        with ThreadPoolExecutor(len(pbds)) as threads:
-            for plugged in [threads.submit(self.pbd_plug, _session, pbd) for pbd in pbds]:
-                plugged.exception()  # SR.create does not fail because a plug does
-        return sr
+        raise Mistake("INTERNAL_ERROR", f"{type_} has made an SR, and no driver here does")
 
     def sr_probe(self, _session, host, device_config, type_, sm_config=None):
         """Facts 3.2. The secrets made for it stay: xapi has nothing that removes them."""
@@ -102,7 +96,7 @@ class Storage:
             db.remove_from("SR", sr, "other_config", "dirty")
 
     def sr_forget(self, _session, sr):
-        """VBDs of its VDIs lead to nothing from now on, until the database is collected (`Pool.collect_garbage`)."""
+        """VBDs of its VDIs lead to nothing from now on. xapi collects them within half a minute (db_gc_util.ml)."""
         self.database.get("SR", sr, "uuid")
         if self.database.refs("PBD", SR=sr, currently_attached=True):
             raise XenError("SR_HAS_PBD", sr)

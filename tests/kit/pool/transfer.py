@@ -365,6 +365,10 @@ class _Import:
         vdi = self._disk(row)
         if vdi is not None:
             self.table[outside] = vdi
+            if not self.dry_run and self.db.exists("VDI", vdi):  # what the file says of this key alone (Found_disk)
+                self.db.remove_from("VDI", vdi, "other_config", "config-drive")
+                for value in filter(None, [row["other_config"].get("config-drive")]):
+                    self.db.add_to("VDI", vdi, "other_config", "config-drive", value)
         elif not self.force:
             if row["SR"] in self.table:
                 raise XenError("VDI_LOCATION_MISSING", self.table[row["SR"]], row["location"])

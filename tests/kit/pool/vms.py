@@ -13,13 +13,13 @@ import uuid
 
 from .database import NULL, TABLES
 from .database import time as moment
-from .errors import XenError
+from .errors import Mistake, XenError
 
 #: the states of a VM in which an operation is allowed. Source: xapi_vm_lifecycle.ml, allowed_power_states
 _STATES = {
     "start": ("Halted",), "clean_shutdown": ("Running",), "hard_shutdown": ("Paused", "Suspended", "Running"),
     "resume": ("Suspended",), "unpause": ("Paused",), "destroy": ("Halted", "Suspended"),
-    "make_into_template": ("Halted",), "migrate_send": ("Halted", "Suspended", "Running"),
+    "migrate_send": ("Halted", "Suspended", "Running"),
     "metadata_export": ("Halted", "Paused", "Suspended", "Running"),
 }  # fmt: skip
 
@@ -126,20 +126,12 @@ class Vms:
         self.update_allowed(vm)
 
     def vm_set_is_a_template(self, _session, vm, value):
-        """A VM that becomes a template loses its metrics. One that becomes a VM keeps allowed_operations of a template
-        until another call looks at them (message_forwarding.ml).
+        """One that becomes a VM keeps allowed_operations of a template until another call looks at them
+        (message_forwarding.ml).
         """
-        db = self.database
-        metrics = db.get("VM", vm, "metrics")
         if value:
-            self.verify_allowed(vm, "make_into_template")
-            db.set("VM", vm, "ha_always_run", False)
-            db.set("VM", vm, "metrics", NULL)
-            if db.exists("VM_metrics", metrics):
-                db.destroy("VM_metrics", metrics)
-        db.set("VM", vm, "is_a_template", value)
-        if value:
-            self.update_allowed(vm)
+            raise Mistake("INTERNAL_ERROR", "nobody makes a template of a VM")
+        self.database.set("VM", vm, "is_a_template", False)
 
     def vm_set_ha_restart_priority(self, _session, vm, value):
         """It protects a running VM at once, and a halted one from its next start."""

@@ -146,27 +146,6 @@ def test_an_original_and_its_clone_that_nobody_has_touched_cannot_both_be_seen()
     assert world.state(twin) == "resignatured" and world.sr_uuid(twin) != world.sr_uuid(lun)
 
 
-@pytest.mark.processes
-def test_what_is_in_use_or_there_already_is_refused_as_xapi_refuses_it(start, connect, errors):
-    pool = start({"FakeSR": pool_fakes.shell({"sr_attach": say(NIL), "sr_detach": say(NIL)})})
-    api, db = connect(pool).xenapi, pool.db
-    uuid = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
-    sr = api.SR.introduce(uuid, "label", "text", "fake", "user", True, {})
-    pbd, other = (api.PBD.create({"host": host, "SR": sr, "device_config": {}}) for host in pool.hosts)
-    api.PBD.plug(pbd)
-    vdi, vm = db.create("VDI", SR=sr), db.create("VM", power_state="Running", resident_on=pool.master)
-    db.create("VBD", VM=vm, VDI=vdi, currently_attached=True)
-
-    assert errors(api.SR.introduce, uuid, "a", "b", "fake", "user", True, {}) == ["SR_UUID_EXISTS", uuid]
-    assert errors(api.PBD.create, {"SR": sr, "host": pool.master, "device_config": {}})[0] == "PBD_EXISTS"
-    assert errors(api.SR.forget, sr) == ["SR_HAS_PBD", sr]
-    assert errors(api.PBD.destroy, pbd) == ["OPERATION_NOT_ALLOWED", "PBD is currently attached"]
-    assert errors(api.PBD.unplug, pbd) == ["VDI_IN_USE", vdi]
-    pool.go_down(pool.hosts[1])
-    assert errors(api.PBD.plug, other)[0] == "HOST_OFFLINE"
-    assert errors(api.SR.scan, "OpaqueRef:1") == ["HANDLE_INVALID", "SR", "OpaqueRef:1"]
-
-
 # -- the XML ----------------------------------------------------------------------------------------------------------
 
 TEXT = st.text(st.characters(min_codepoint=32, blacklist_categories=("Cs",), blacklist_characters="\x7f\ufffe\uffff"))

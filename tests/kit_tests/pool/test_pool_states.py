@@ -121,9 +121,11 @@ class Office:
     def system_network(self):
         return self.db.create("network", other_config={"is_host_internal_management_network": "true"})
 
+    def introduce(self, uuid=""):
+        return self.do("SR.introduce", uuid, "a", "b", "strange", "user", True)
+
     def unknown_sr(self):
-        sr = self.storage.sr_introduce("", "", "a", "b", "strange", "user", True)
-        return self.db.create("PBD", SR=sr, host=self.hosts[0])
+        return self.db.create("PBD", SR=self.introduce(), host=self.hosts[0])
 
 
 @pytest.fixture
@@ -196,6 +198,10 @@ REFUSED = [
     (None, lambda o: o.do("network.destroy", o.system_network()), "CANNOT_DESTROY_SYSTEM_NETWORK"),
     (None, lambda o: o.do("network.create", {"bridge": "xenbr0"}), "BRIDGE_NAME_EXISTS xenbr0"),
     # SRs and PBDs
+    (None, lambda o: o.introduce(o.db.get("SR", o.sr, "uuid")), "SR_UUID_EXISTS"),
+    (None, lambda o: o.do("PBD.create", {"SR": o.sr, "host": o.hosts[0], "device_config": {}}), "PBD_EXISTS"),
+    (None, lambda o: o.do("SR.forget", o.sr), "SR_HAS_PBD"),
+    (None, lambda o: o.do("PBD.destroy", o.db.refs("PBD")[0]), "OPERATION_NOT_ALLOWED"),
     (None, lambda o: o.do("PBD.plug", o.unknown_sr()), "SR_UNKNOWN_DRIVER strange"),
     (Office.protected, lambda o: o.do("PBD.unplug", o.db.refs("PBD")[1]), "HA_CONSTRAINT_VIOLATION_SR_NOT_SHARED"),
     (lambda o: o.set(resident_on=o.hosts[1]), lambda o: o.do("PBD.unplug", o.db.refs("PBD")[1]), "VDI_IN_USE"),

@@ -81,13 +81,10 @@ def test_tags_and_other_config_come_along_but_not_what_is_true_of_the_original_a
     assert {(pair.old, pair.new) for pair in done.vdis} == {(uuid, derived_uuid(done.sr_uuid, uuid)) for uuid in old}
 
 
-def test_all_are_resignatured_before_the_first_is_attached(lab, world):
-    clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
-    world.log.clear()
-    done = lab.attach(everything=True, jobs_at_once=3)
-    assert statuses(done) == [DONE] * 3 and {result.scsi_id for result in done} == set(clones)
-    commands = [command for command, _, _ in world.log]
-    assert max(index for index, command in enumerate(commands) if command == "sr_create") < commands.index("sr_attach")
+def test_a_driver_that_makes_an_sr_is_told_as_what_must_never_happen(lab):
+    lab.answer("SR.create", lambda *_: lab.originals["Production"][1])
+    (done,) = lab.attach(lab.clone("Production"))
+    assert done.status == FAILED and "made an SR, which must never happen" in str(done.error)
 
 
 def test_a_target_does_not_wait_for_another(lab, world):
@@ -424,16 +421,6 @@ def with_new_ids(lab, clone):
     disk = lab.world.lun(clone).disk
     engine.resignature(disk, engine.prepare(disk, os.urandom, engine.ResignatureRequest(scsi_id=clone)))
     return clone
-
-
-def test_a_copy_that_was_attached_by_hand_is_not_called_the_original(lab, world):
-    clone, storage = with_new_ids(lab, lab.clone("Production")), lab.pool.storage
-    sr = storage.sr_introduce("", world.sr_uuid(clone), "by hand", "", "lvmoiscsi", "user", True)
-    config = {"target": TARGET, "targetIQN": IQN, "SCSIid": clone}
-    world.ask_for_list(lab.pool.master, IQN)
-    storage.pbd_plug("", storage.pbd_create("", {"host": lab.pool.master, "SR": sr, "device_config": config}))
-    with pytest.raises(Refused, match="'by hand' .* an original or was attached by hand"):
-        attach.choose(lab.look(), [clone], [])
 
 
 @pytest.mark.parametrize("template", ["{nonsense}", "{", "{0}", "{sr:d}", "{sr!r}", "{sr.x}"])

@@ -65,6 +65,11 @@ def test_a_session_is_ended_also_of_a_member_that_leads_to_the_master(lab):
         assert lab.pool.db.refs("session") == sessions and lab.pool.api.calls[-1] == "session.logout"
 
 
+def test_a_wrong_password_is_told(lab):
+    with pytest.raises(PoolFailure, match="does not accept this user and password"):
+        names_of_hosts(lab.where()._replace(password="a wrong word"))
+
+
 def test_hosts_that_name_one_another_are_given_up(lab, serve):
     member = lab.pool.listen_on_member().replace("127.0.0.2", "127.0.0.3")
     confused = Answers(XenError("HOST_IS_SLAVE", "127.0.0.3"))
@@ -162,11 +167,10 @@ def test_without_the_module_it_says_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("flags", ["-IB", "-ISB"])
-def test_it_is_found_however_the_command_is_started(flags):
+def test_it_is_found_by_a_command_that_is_started_without_site_packages():
     program = f"import sys; sys.path.insert(0, {str(TOP)!r})\n"
     program += "from relvmoiscsi.host.xapi import sdk; print(sdk.module().__name__)"
-    assert subprocess.check_output([sys.executable, flags, "-c", program]) == b"XenAPI\n"
+    assert subprocess.check_output([sys.executable, "-ISB", "-c", program]) == b"XenAPI\n"
 
 
 # --- calls

@@ -46,21 +46,15 @@ def test_each_lun_is_named_for_what_it_is(lab, world):
         empty: ("empty", ""),
         away: ("unreachable", ""),
     }
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+    copies = {scsi_id for scsi_id, lun in found.items() if lun.facts(pool)["is_known_copy"]}
+    assert copies == {clone, attached, copied}
     assert found[copied].of_sr == done.sr_uuid and found[clone].one_vdi == "cannot be"
     assert "did not appear" in found[away].problem
     probed = {scsi_id for command, _, scsi_id in world.log if command == "sr_probe" and scsi_id}
     assert probed.isdisjoint([production, testing, attached]), "what is in use is not probed"
     assert {lun.scsi_id: lun.disk.peek(0, lun.disk.size_bytes) for lun in world.luns} == before
-
-
-def test_a_clone_that_is_resignatured_and_not_attached(lab, world):
-    clone = lab.clone("Production")
-    with connect(lab.where()) as calls:
-        wanted = attach.AttachRequest(run="a run", attaches=False)
-        attach.attach(calls, records.read(calls), [lab.lun(clone)], wanted)
-    lun = lab.lun(clone)
-    assert (lun.kind, lun.name) == ("resignatured", "Production")
-    assert (lun.of_sr, lun.sr_uuid) == (world.sr_uuid(lab.originals["Production"][0]), world.sr_uuid(clone))
 
 
 # --- copies that the array has overwritten
@@ -145,14 +139,6 @@ def test_each_iqn_has_the_chap_of_its_own_sr():
             lab.clone(name)
         kinds = [lun.kind for lun in lab.look(Portal("10.0.0.8"))]
     assert sorted(kinds) == ["clone", "clone", "original", "original"]
-
-
-def test_one_that_cannot_be_read_is_left_out_and_stops_no_other(lab):
-    bad, good = lab.clone("Production"), lab.clone("Testing")
-    lab.fail(bad, "sr_probe")
-    found = lab.look()
-    assert [lun.scsi_id for lun in attach.choose(found, [bad, good], [])] == [good]
-    assert [lun.scsi_id for lun in attach.unseen(found, [bad, good], [])] == [bad]
 
 
 def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):

@@ -86,11 +86,6 @@ def test_an_attach_leaves_no_copy_of_the_password_and_both_sides_prove_themselve
         assert config["incoming_chapuser"] == "array"
 
 
-def test_what_is_renamed_for_our_own_types():
-    config = {"target": "a", "chappassword_secret": "b", "incoming_chappassword_secret": "c", "chapuser": "d"}
-    assert secrets.uncopied(config) == {"target": "a", "chapsecret": "b", "incoming_chapsecret": "c", "chapuser": "d"}
-
-
 def attach_all(lab, now):
     """As `attach --all --clean-secrets` with a password: what was done."""
     with connect(lab.where()) as calls:

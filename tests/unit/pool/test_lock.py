@@ -80,13 +80,17 @@ def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
         assert keys(lab) == ["b:1"]
 
 
-def test_of_two_that_add_at_the_same_moment_one_goes_on(lab, calls, other):
-    """xapi adds no key that is there."""
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_of_two_that_add_at_the_same_moment_one_goes_on(lab, calls, other, killed, is_stale):
+    """xapi adds no key that is there. `is_stale`: both would break the lock of a killed client."""
+    if is_stale:
+        taken(killed)
+        lab.later()
     first = []
     lab.before(ADD, lambda: first.append(taken(other)))
     is_refused(calls)
     first[0].verify(other)
-    assert keys(lab) == [f"{WHAT}:1"]
+    assert keys(lab) == [f"{WHAT}:{1 + is_stale}"]
 
 
 def test_an_answer_that_was_lost_is_no_other_client(lab, calls):
@@ -162,15 +166,6 @@ def test_of_the_run_that_refreshes_and_one_that_breaks_it_at_the_same_moment_one
     slow.refresh(calls)
     won[0].verify(other)
     is_broken(slow, calls)
-
-
-def test_two_that_break_a_stale_lock_at_once(lab, calls, other, killed):
-    taken(killed)
-    lab.later()
-    first = []
-    lab.before(ADD, lambda: first.append(taken(other)))
-    is_refused(calls)
-    first[0].verify(other)
 
 
 def test_one_who_has_seen_a_stale_lock_withdraws_where_another_has_a_new_one(lab, calls, other, killed):
@@ -253,11 +248,20 @@ def test_stale_locks_of_others_go_when_a_run_ends_and_no_others(lab, calls, othe
     assert keys(lab) == ["in use:1"]
 
 
-def test_an_attach_whose_lock_is_broken_after_the_sr_is_there_plugs_nothing(lab, other):
-    clone = lab.clone("Production")
-    lab.before("SR.introduce", lambda: [lock.unlock(other, each) for each in lock.read(other).values()])
+@pytest.mark.parametrize(
+    ("names", "method", "states"),
+    [
+        (["Production"], "SR.introduce", ["resignatured"]),
+        (["Production", "Testing"], "Async.SR.create", ["resignatured", "clean"]),
+    ],
+)
+def test_an_attach_whose_lock_is_broken_goes_on_with_nothing(lab, world, other, names, method, states):
+    """The call that is on its way is done. No other LUN is resignatured, and no host plugs."""
+    clones = [lab.clone(name) for name in names]
+    lab.before(method, lambda: [lock.unlock(other, each) for each in lock.read(other).values()])
 
-    (done,) = lab.attach(clone)
+    done = lab.attach(*clones)
 
-    assert done.status == attach.FAILED and "has broken this run's lock" in str(done.error)
+    assert all(each.status == attach.FAILED and "has broken this run's lock" in str(each.error) for each in done)
+    assert [world.state(clone) for clone in clones] == states
     assert "Async.PBD.plug" not in lab.pool.api.calls and "PBD.plug" not in lab.pool.api.calls

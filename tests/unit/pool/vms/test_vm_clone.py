@@ -197,24 +197,13 @@ def test_without_vtpm_and_vgpu_also_where_the_group_is_gone(day, without, is_gro
     assert has == {cls: int(cls not in without) for cls in has}
 
 
-def test_the_mark_of_a_config_drive_stays(day, monkeypatch):
-    """xapi takes this key from the VDI that it finds, and gives it what the file says (import.ml, Found_disk)."""
-    db, new = day.db, day.new(day.data)
+def test_the_mark_of_a_config_drive_stays(day):
+    """xapi takes this key from the VDI that it finds, and gives it what the file says."""
+    new = day.new(day.data)
     for vdi in (day.data, new):
-        db.set("VDI", vdi, "other_config", {**db.get("VDI", vdi, "other_config"), "config-drive": "true"})
-    real = transfer._Import._vdi
-
-    def found_disk(self, outside, row):
-        real(self, outside, row)
-        vdi = self.table.get(outside)
-        if vdi and not self.dry_run and db.exists("VDI", vdi):
-            kept = {key: value for key, value in db.get("VDI", vdi, "other_config").items() if key != "config-drive"}
-            told = {key: value for key, value in row["other_config"].items() if key == "config-drive"}
-            db.set("VDI", vdi, "other_config", {**kept, **told})
-
-    monkeypatch.setattr(transfer._Import, "_vdi", found_disk)
-    assert day.clone_one().status == MADE and db.get("VDI", new, "other_config")["config-drive"] == "true"
-    assert "config-drive" not in db.get("VDI", day.new(day.root), "other_config")
+        day.db.add_to("VDI", vdi, "other_config", "config-drive", "true")
+    assert day.clone_one().status == MADE and day.db.get("VDI", new, "other_config")["config-drive"] == "true"
+    assert "config-drive" not in day.db.get("VDI", day.new(day.root), "other_config")
 
 
 def test_a_suspended_vm_becomes_a_halted_one(day):

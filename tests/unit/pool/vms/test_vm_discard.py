@@ -53,16 +53,6 @@ def test_they_go_with_their_snapshots_and_nothing_else_does_and_the_lun_is_as_it
     assert len(plugged) == 3 and plugged[-1] == day.lab.pool.master
 
 
-def test_a_detached_copy_stays_without_pbds_and_is_attached_again(day):
-    before = day.lab.summary()
-    with connect(day.lab.where()) as calls:
-        forget.detach(calls, records.read(calls), day.sr)
-    sr = day.db.record("SR", day.sr)
-    assert (sr["PBDs"], len(sr["VDIs"])) == ([], 4)
-    (again,) = day.lab.attach(day.copy.scsi_id)
-    assert (again.status, again.sr_uuid) == ("attached", day.copy.sr_uuid) and day.lab.summary() == before
-
-
 @pytest.mark.states
 def test_killed_at_a_call_of_each_kind_the_next_run_finishes_it(day, deaths):
     before = refs(day)

@@ -150,13 +150,6 @@ def test_no_secret_of_a_vtpm_is_on_the_lun(office, lab):
     assert b"a secret of a TPM" not in disk.peek(0, disk.size_bytes)
 
 
-def test_the_next_save_takes_the_place_of_the_one_before(office, lab):
-    first = office.vdis()
-    lab.vm("third", lab.vdi("Production", "data")[0])
-    office.save()
-    assert len(office.vdis()) == 1 and office.vdis() != first and office.names() == ["db", "third", "web"]
-
-
 @pytest.mark.states
 def test_killed_at_a_call_of_each_kind_there_is_always_one_that_reads(office, lab, deaths):
     for _ in deaths(office.save):
