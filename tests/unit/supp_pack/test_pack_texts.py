@@ -56,12 +56,6 @@ def test_a_version_keeps_its_uuid_for_ever():
     assert uuid.UUID(pack.update_uuid("0.1.0", "1")).version == 5
 
 
-def test_every_version_and_every_release_has_a_uuid_of_its_own():
-    releases = [("0.1.0", "1"), ("0.1.0", "2"), ("0.1.1", "1"), ("0.1.0", "11"), ("0.1", "0-1")]
-
-    assert len({pack.update_uuid(*release) for release in releases}) == len(releases)
-
-
 def test_uuids_keep_apart_what_xapi_keeps_of_them_for_its_older_records():
     """xapi makes the UUID of a pool_patch of it by putting zeros into bytes 4 to 7."""
     releases = [(f"{major}.{minor}.0", "1") for major in range(20) for minor in range(50)]
@@ -89,13 +83,6 @@ def test_the_repository_is_off_and_checked_only_if_it_is_signed(signed):
     assert section.get("gpgkey") == ("file:///etc/pki/rpm-gpg/" + pack.KEY_FILE if signed else None)
 
 
-def test_the_key_file_is_called_in_every_place_as_hosts_will_have_it():
-    update = ElementTree.fromstring(pack.update_xml(package(), signed=True))
-
-    assert update.get("key") == pack.KEY_FILE == Path(pack.KEY_FILE).name
-    assert pack.KEY_FILE in pack.repo_file(signed=True)
-
-
 def test_the_one_package_of_this_version_is_found_and_of_several_none_is_guessed(tmp_path):
     (tmp_path / "relvmoiscsi-0.9.0-1.noarch.rpm").touch()
     with pytest.raises(pack.PackError, match=r"has no relvmoiscsi-1\.0\.0-\*\.noarch\.rpm\. Run `make rpm`\."):
@@ -118,11 +105,6 @@ def test_an_output_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(pack.PackError, match=r"thesis\.tex\. Choose another directory"):
         pack.check_output(tmp_path)
-
-
-def test_a_missing_program_is_named_with_its_debian_package():
-    with pytest.raises(pack.PackError, match="no-such-program cannot be found.*apt-get install its-package"):
-        pack.need_programs({"no-such-program": "its-package", "sh": "dash"})
 
 
 @pytest.mark.processes

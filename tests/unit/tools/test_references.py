@@ -3,7 +3,7 @@
 
 import pytest
 
-from tools.references import problems, problems_in, remarks
+from tools.references import problems, problems_in
 
 
 @pytest.fixture
@@ -73,14 +73,3 @@ def test_a_page_names_files_of_ansibles_examples_that_are_there(repository):
         "docs/more.rst:3: there is no inventory in ansible/examples",
         "docs/more.rst:3: there is no team/checks.yml in ansible/examples",
     ]
-
-
-def test_of_a_test_only_comments_and_docstrings_are_looked_at():
-    source = '"""docs/a.rst"""\n\nx = [\n    "docs/b.rst",  # docs/c.rst\n]\n\n\n'
-    source += 'def f():\n    """docs/d.rst\n\n    docs/e.rst"""\n'
-
-    found = remarks(source)
-
-    assert found.split() == ['"""docs/a.rst"""', "#", "docs/c.rst", '"""docs/d.rst', 'docs/e.rst"""']
-    assert [len(line.rstrip()) <= len(kept) for line, kept in zip(found.split("\n"), source.split("\n"))] == [True] * 12
-    assert found.count("\n") == source.count("\n")
