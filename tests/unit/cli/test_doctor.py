@@ -13,7 +13,6 @@ from relvmoiscsi import __version__
 from relvmoiscsi import doctor as health
 from relvmoiscsi.cli import doctor as cli_doctor
 from relvmoiscsi.doctor.finding import ok, problem, unknown, warning
-from relvmoiscsi.host.this_host import Host
 
 FINE = ok("executable", "It is there.")
 OLD = warning("left-overs", "A call has left a device.", "Repeat the call.")
@@ -85,21 +84,9 @@ def test_the_verdict_and_its_first_reason_are_the_last_line_and_the_worst_comes_
     assert as_json.json["version"] == __version__
 
 
-def test_a_finding_says_what_to_do(doctor):
-    told = doctor(FINE, OLD).out
-    assert "warning  left-overs" in told and "What to do: Repeat the call" in told
-
-
 def test_names_that_would_take_over_a_terminal_are_escaped(doctor):
     hostile = problem("hosts", "\x9b31m\u202e owned cannot be asked.", "Look at zzz\x1b[2J\udcff.conf.")
 
     assert "\\x9b31m\\u202e owned cannot be asked" in doctor(hostile).out
     assert "zzz\\x1b[2J" in last_line(doctor(hostile))
     assert doctor(hostile, words=["--json"]).json["ready"] is False
-
-
-def test_off_dom0_it_says_so(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli_doctor, "HOST", Host(str(tmp_path)))
-    ran = command("doctor")
-
-    assert (ran.status, last_line(ran).split(": ")[:2]) == (4, ["Not ready (1 problem)", "This is no dom0"])
