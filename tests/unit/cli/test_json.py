@@ -65,14 +65,6 @@ def test_labels_of_any_language_are_printed_in_any_locale(image, locale, argv):
         assert ("├─ " if "ö" in ran.out else "|- ") + tree().truth.uuids["disk"] in ran.out
 
 
-def test_hostile_labels_do_not_reach_the_terminal(tmp_path, command):
-    path = tmp_path / "hostile"
-    shell.hostile().disk.to_file(str(path))
-    for argv in (("show",), ("resignature", "--yes", "-vv"), ("undo", "--yes")):
-        ran = command(argv[0], path, *argv[1:])
-        assert ran.status == 0 and "\\x1b]0;owned\\x07" in ran.out
-
-
 # --- streams that are not there
 
 
@@ -101,11 +93,6 @@ def test_a_result_that_finds_no_room_is_74_and_said(image):
         err = process.communicate(timeout=600)[1].decode("utf-8")
     assert process.returncode == 74
     assert err == "relvmoiscsi: The result cannot be printed: No space left on device.\n"
-
-
-def test_a_result_without_stdout_is_74(image):
-    process = start("show", image, stdout=None, preexec_fn=lambda: os.close(1))
-    assert process.communicate(timeout=600)[1] == b"" and process.returncode == 74
 
 
 def test_talk_that_nobody_hears_does_not_stop_a_run(image):

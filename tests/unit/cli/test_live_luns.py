@@ -47,9 +47,3 @@ def test_a_resignature_tells_it_and_afterwards_nothing_is_left_to_finish(live, i
     finished = TOLD[request.node.callspec.params["live"]]
     assert not any(word in note for word in live.said() for note in notes) or not finished
     assert command("check", image).status == 0
-
-
-def test_a_lun_whose_vms_run_is_nothing_to_speak_of(command, tmp_path):
-    path = tmp_path / "live.img"
-    STATES["end footer: killed"]().built.disk.to_file(str(path))
-    assert command("show", path, "--json").json["notes"] == []
