@@ -8,11 +8,9 @@ from kit.live import STATES
 #: a state, and whether something of it is finished
 TOLD = {
     "clone: after_first_snap, vhd": True,
-    "clone: after_parent_ro, vhd": True,
     "leaf: one_renamed, vhd": True,
     "inflate: after_zeroOut": True,
     "foreign volumes": False,
-    "parent gone": False,
 }
 
 

@@ -319,9 +319,9 @@ def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives
 def test_what_is_gone_is_told_where_the_sr_stays(office, pool_command):
     pool_command("clone", "copy", "web", "--name", "gone", "--yes")
     office.pool.api.before = lambda method, _: method == "Async.PBD.unplug" and fail()
-    ran = pool_command("discard", "copy", "--with-vms", "--yes", "--json")
-    row = ran.json["srs"][0]
-    assert ran.status == 9 and (row["status"], row["vms"]) == ("failed", ["gone"]) and made(office) == []
+    ran = pool_command("discard", "copy", "--with-vms", "--yes")
+    assert ran.status == 9 and "  destroyed: the VMs gone" in ran.out and made(office) == []
+    assert re.search(r": failed: .*The VDI is not available", ran.out)
 
 
 # --- restore
@@ -349,33 +349,13 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     assert "is running" not in again.out, "it is halted"
 
 
-def test_the_dry_run_of_home_names_the_disks_that_are_moved_and_the_run_each_disk(halted, pool_command):
-    uuid = halted.pool.db.get("SR", halted.originals["Production"][1], "uuid")
-    before = halted.vdi("Production", "before")[0]
-    halted.pool.api.vms.vbd_create("", {"VM": halted.web, "VDI": before, "userdevice": "1", "mode": "RW"})
-    old = halted.disks_of(halted.web)
-    pool_command(*RESTORE)
-    new = {device: uuid for device, (_, uuid) in halted.disks_of(halted.web).items()}
-
-    def planned():
-        ran = pool_command("restore", "--home", "web", "--dry-run")
-        return [line for line in ran.out.splitlines() if "  disk" in line]
-
-    assert planned() == [f"  disk {device}: {new[device]} is moved to the SR {uuid}" for device in "01"]
-    moved = []
-
-    def stop(method, _params):
-        moved.append(method)
-        if moved.count("Async.VDI.pool_migrate") == 2:
-            fail()
-
-    halted.pool.api.before = stop
-    assert pool_command("restore", "--home", "web", "--yes").status != 0
-    halted.pool.api.before = None
-    halted.later()
-    assert planned() == [f"  disk 1: {new['1']} is moved to the SR {uuid}"]
+def test_home_the_plan_names_the_disks_that_are_moved_and_the_run_those_no_longer_needed(restored, pool_command):
+    ((_, moved),) = restored.disks_of(restored.web).values()
+    uuid = restored.pool.db.get("SR", restored.originals["Production"][1], "uuid")
+    ran = pool_command("restore", "--home", "web", "--dry-run")
+    assert ran.status == 0 and f"  disk 0: {moved} is moved to the SR {uuid}" in ran.out.splitlines()
     ran = pool_command("restore", "--home", "web", "--yes")
-    assert ran.status == 0 and "no longer needed: " + old["0"][1] in ran.out and "disk 1 is being moved" in ran.err
+    assert ran.status == 0 and "no longer needed: " in ran.out and "disk 0 is being moved" in ran.err
     assert pool_command("discard", "copy", "--yes").status == 0
 
 
@@ -418,13 +398,11 @@ def test_nobody_is_asked_to_restore_or_lend_what_is(restored, pool_command, type
     assert ": lent, helper" in pool_command(*lending, "--yes").out
 
 
-def test_of_several_that_are_taken_back_one_fails(office, pool_command, refused, command):
+def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     helper = office.helper()
     for name in ("root disk", "data"):
-        refused(0, "would be lent, helper", "rescue", "copy", name, "--vm", "helper", "--dry-run")
         ran = pool_command("rescue", "copy", name, "--vm", "helper", "--yes")
-        (said,) = re.findall("next: relvmoiscsi (pool rescue .* --done)", ran.out)
-        assert "would be taken back" in command(*said.split(), "--dry-run").out
+        assert re.search("next: relvmoiscsi pool rescue .* --done", ran.out)
     (held,) = office.pool.db.refs("VBD", VM=helper, userdevice="1")
     vms = office.pool.api.vms
 
@@ -438,8 +416,7 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command, refused,
     ran = pool_command("rescue", "copy", "--done", "--yes")
     assert ran.status == 9 and ran.out.count("taken back") == ran.out.count(": failed, helper") == 1
     assert "Unmount the disk in the guest of 'helper', then repeat the command." in ran.out
-    ran = pool_command("rescue", "copy", "--done", "--yes", "--json")
-    assert ran.status == 6 and ran.json["disks"][0]["status"] == "failed"
+    assert pool_command("rescue", "copy", "--done", "--yes").status == 6
 
 
 # --- Ctrl-C

@@ -13,7 +13,6 @@ from kit import shell
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
-from kit.iscsi.quirks import quirk
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
 from relvmoiscsi import procedure
@@ -373,11 +372,6 @@ def test_luns_with_one_scsi_id_are_told_of_and_not_written_to(command, clone):
             ran = command("resignature", url(target, 5), "--yes", *more)
             assert ran.status == 4 and "the SCSIid does not tell the clone from its original" in ran.err
         assert not target.written()
-
-
-def test_a_lun_is_shown_though_the_session_that_looks_at_all_of_them_is_lost(command, clone):
-    with serving(clone, quirks=[quirk("resets", skip=2)]) as target:
-        assert command("show", url(target, 0)).status == 0
 
 
 def test_ctrl_c_waits_for_no_lun_that_is_being_read():

@@ -64,14 +64,6 @@ def test_uuids_keep_apart_what_xapi_keeps_of_them_for_its_older_records():
     assert len({name[:4] + name[8:] for name in kept}) == len(releases)
 
 
-def test_the_group_has_one_mandatory_package_the_one_that_requires_the_payload():
-    groups = ElementTree.fromstring(pack.comps_xml())
-
-    assert [group.findtext("id") for group in groups] == ["update"]
-    required = [(each.get("type"), each.text) for each in groups.iter("packagereq")]
-    assert required == [("mandatory", "update-relvmoiscsi")]
-
-
 @pytest.mark.parametrize("signed", [False, True])
 def test_the_repository_is_off_and_checked_only_if_it_is_signed(signed):
     repo = configparser.ConfigParser()
