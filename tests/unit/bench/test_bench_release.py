@@ -48,15 +48,6 @@ def test_a_run_becomes_numbers_that_can_be_compared():
     }
 
 
-def test_a_number_stands_beside_the_one_before():
-    assert release.rows({"a": 4, "gone": 1, "zero": 0}, {"a": 3.0, "zero": 1, "new": 0.25}) == [
-        ["a", "4", "3", "0.75"],
-        ["gone", "1", "-", "-"],
-        ["zero", "0", "1", "-"],
-        ["new", "-", "0.25", "-"],
-    ]
-
-
 def test_a_batch_waits_as_often_as_the_queue_is_full():
     device = QueueDevice(SparseDisk(1 << 30), depth=4)
 

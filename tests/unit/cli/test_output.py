@@ -45,21 +45,6 @@ def test_a_terminal_has_colours_unless_a_person_wants_none(monkeypatch, terminal
     assert painted(terminal, "next:", BOLD) == "next:"
 
 
-def test_errors_are_red_and_headings_bold(monkeypatch, terminal):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(f"sys.{name}", terminal)
-
-    output.say("It failed.", output.RED)
-    output.say("note: it goes on.")
-    output.print_text("next:\n  xe vm-start\nNAME  SIZE\nweb  1 GiB")
-    assert terminal.getvalue() == (
-        "\033[31mrelvmoiscsi: It failed.\033[0m\nrelvmoiscsi: note: it goes on.\n"
-        "\033[1mnext:\033[0m\n  xe vm-start\n\033[1mNAME  SIZE\033[0m\nweb  1 GiB\n"
-    )
-
-
 @pytest.mark.parametrize(
     "where, says",
     [

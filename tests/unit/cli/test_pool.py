@@ -100,20 +100,6 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     assert lab.pool.db.refs("SR", name_label="Production copy")
 
 
-def test_a_host_that_is_down_is_9_and_the_same_again_is_0(lab, clone, pool_command, type_in):
-    """docs/pool.rst has what the runs print."""
-    lab.pool.go_down(lab.pool.hosts[1])
-    ran = pool_command("attach", clone, "--dry-run")
-    again = "host xs2 is down: repeat the command when the host is up"
-    assert ran.status == 9 and "; plug on xs1; scan;" in ran.out and again in ran.out
-    assert pool_command("attach", clone, "--yes").status == 9
-    ran = pool_command("attach", clone, "--dry-run")
-    assert ran.status == 9 and "already attached on all hosts that are up; host xs2 is down" in ran.out
-    type_in("")
-    ran = pool_command("attach", clone)
-    assert ran.status == 9 and "[y/N]" not in ran.err
-
-
 def test_a_host_that_fails_for_another_reason_is_not_said_to_be_down(lab, clone, pool_command):
     plug = lab.pool.storage.pbd_plug
 

@@ -14,7 +14,6 @@ from kit import shell
 from kit.cuts import read_mark
 from kit.examples import WHOLE
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, content, flipped, pair, tree
-from kit.sparse import SparseDisk
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.resignature.protocol import commit_record, journal
 
@@ -147,20 +146,14 @@ def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinish
 # --- undo
 
 
-def test_undo_gives_the_old_identities_back(finished, original, command):
+def test_undo_gives_the_old_identities_back(finished, command):
+    """That every byte comes back: tests/unit/resignature/recovery/test_undo.py."""
     done = command("resignature", finished, "--yes", "--json").json
     before = content(finished)[0]
     ran = command("undo", finished, "--yes")
     assert ran.status == 0 and not ran.err
     said = [f"{finished} has its old identities back.", f"  SR   {SR}  becomes  {tree().truth.sr_uuid}"]
     assert ran.out.splitlines()[:2] == said
-    facts = [command("show", path, "--json").json for path in (finished, original)]
-    for shown in facts:
-        del shown["device"], shown["one_vdi"]["problem"]  # which names the device
-        shown.pop("run", None)
-    assert facts[0] == facts[1]
-    outside = [SparseDisk.from_file(str(path)).digest_except(tree().truth.areas) for path in (finished, original)]
-    assert outside[0] == outside[1]
 
     before.to_file(str(finished))
     found = command("undo", finished, "--yes", "--json").json
