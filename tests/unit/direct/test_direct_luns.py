@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The configuration of direct LUNs keeps every byte of its owner; a link leads to one device, or there is a reason."""
 
-import configparser
 import os
 import re
 import shutil
@@ -25,11 +24,6 @@ from relvmoiscsi.host.this_host import THIS_HOST
 
 DISK = Entry("disk", LUN)
 
-names = st.builds("{}{}".format, st.sampled_from("Aq7"), st.text("Bx0._-", max_size=8))
-scsi_ids = st.builds(
-    "{}{}".format, st.sampled_from(["36001405", "1LIO-", "SATA_"]), st.text("aF9_", min_size=8, max_size=9)
-)
-entries = st.lists(st.builds(Entry, names, scsi_ids), max_size=5, unique_by=(lambda e: e.name, lambda e: e.scsi_id))
 
 #: lines that an administrator, an editor or an accident puts into a file
 ODD_LINES = ["", "", "# [direct]", "; old", "[direct]", "[direct]\r", "[other]", " [direct] ", "[direct] # ours"]
@@ -49,16 +43,6 @@ def test_names_and_ids_are_read_from_the_section_alone():
         f"disk = {LUN}\nlog.1: {OTHER}  # theirs\n[other]\nother = 36001405aa\n"
     )
     assert read_section(text) == ((DISK, Entry("log.1", OTHER)), ())
-
-
-@given(entries, st.lists(st.sampled_from(["", "# comment", "; comment = 1"]), max_size=5))
-def test_a_well_formed_file_reads_as_configparser_reads_it(found, others):
-    body = ["{} = {}".format(*entry) for entry in found] + others
-    text = "\n".join(["[other]", "a = b", "[direct]", *body, "[last]", "c = d", ""])
-    parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"))
-    parser.optionxform = str
-    parser.read_string(text)
-    assert [tuple(entry) for entry in read_section(text).entries] == parser.items("direct")
 
 
 @pytest.mark.parametrize("line, reason", [
