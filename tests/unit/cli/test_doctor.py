@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`relvmoiscsi doctor`: what it prints, in which order, and how it ends. What it finds: tests/unit/doctor/."""
 
-import os
-import shutil
-
 import pytest
 
-from kit import shell
-from kit.doctor_world import DRIVER, REAL_DRIVER, UUID, World
-from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi import __version__
 from relvmoiscsi import doctor as health
 from relvmoiscsi.cli import doctor as cli_doctor
 from relvmoiscsi.doctor.finding import ok, problem, unknown, warning
+from relvmoiscsi.host.this_host import Host
 
 FINE = ok("executable", "It is there.")
 OLD = warning("left-overs", "A call has left a device.", "Repeat the call.")
@@ -37,25 +32,6 @@ def last_line(ran):
 
 def severities(ran):
     return [line.split()[0] for line in ran.out.splitlines()[:-2] if not line.startswith(" ")]
-
-
-@pytest.mark.processes
-def test_a_real_host_that_is_ready(command, monkeypatch):
-    world = World()
-    second = world.at("/usr/share/relvmoiscsi/drivers/ReLVMoHBASR")
-    directory = sm_directory(world.at("/opt/simulated"), world.at(REAL_DRIVER), second)
-    monkeypatch.setattr(cli_doctor, "HOST", world.host())
-    with Pool(directory, world.at("/var/lib/xcp/xapi"), hosts=("xs1",)) as pool:
-        pool.db.set("host", pool.master, "uuid", UUID)
-        pool.db.set("SM", pool.db.refs("SM", type="relvmoiscsi")[0], "driver_filename", DRIVER)
-        os.makedirs(world.at("/plugins"))
-        os.symlink(str(shell.TOP / "drivers/plugins/relvmoiscsi"), world.at("/plugins/relvmoiscsi"))
-        pool.api.host_plugins.directories[pool.master] = world.at("/plugins")
-        ran = command("doctor")
-    shutil.rmtree(world.root)
-
-    assert (ran.status, last_line(ran), ran.err) == (0, "Ready.", "")
-    assert set(severities(ran)) == {"ok"}
 
 
 REASON = "sm-plugins lacks relvmoiscsi. Run sync."
@@ -90,3 +66,10 @@ def test_names_that_would_take_over_a_terminal_are_escaped(doctor):
     assert "\\x9b31m\\u202e owned cannot be asked" in doctor(hostile).out
     assert "zzz\\x1b[2J" in last_line(doctor(hostile))
     assert doctor(hostile, words=["--json"]).json["ready"] is False
+
+
+def test_off_dom0_it_says_so(command, tmp_path, monkeypatch):
+    """A real host that is ready: tests/unit/doctor/test_doctor_pool.py."""
+    monkeypatch.setattr(cli_doctor, "HOST", Host(str(tmp_path)))
+    ran = command("doctor")
+    assert (ran.status, last_line(ran).split(": ")[:2]) == (4, ["Not ready (1 problem)", "This is no dom0"])
