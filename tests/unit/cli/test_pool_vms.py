@@ -130,6 +130,7 @@ def refused(office, pool_command):
         (["clone", "copy", "--all", "--name", "a\x01b"], "--name"),
         (["clone", "copy", "--all", "--jobs", "0"], "give 1 or more VMs in parallel"),
         (["attach"], "is selected"),
+        (["discard"], "is selected"),
         (["attach", "../x"], "is no SCSIid"),
         (["attach", "--all", "--jobs", "0"], "give 1 or more LUNs in parallel"),
         (["attach", "--all", "--map-out", "/nowhere/map"], "/nowhere/map: No such file or directory."),
