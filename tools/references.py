@@ -6,7 +6,7 @@
     docs/host.rst, "Adapters"                           a section of it
     relvmoiscsi/cli/map.py                              a file or a directory; `*` stands for any name
     `host.hba.scan`                                     a module of the package; an attribute of it may follow
-    tests/unit/cli/test_map.py::test_both_are_needed    a test
+    tests/unit/cli/test_help.py::test_version           a test
     fleet/checks.yml                                    in a page: a file below ansible/examples
 
 And nothing points to notes that are not in the repository. Run by tools/check.sh; prints a line for each that fails.

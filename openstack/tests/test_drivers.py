@@ -115,12 +115,6 @@ class DriversCase(FileCase):
         array.create_cloned_volume(*pair)
         assert (array.done, other.done) == (DONE[1:], DONE)
 
-    def test_a_driver_may_take_arguments_that_others_do_not(self):
-        (made,), (snapshot,) = self.of_snapshots(self.volume_type())
-        array = WithResignature()
-        array.create_volume_from_snapshot(made, snapshot, cgsnapshot=True)
-        assert array.done == ["cloned for a group"]
-
     def test_a_group_that_the_array_makes_is_resignatured_when_it_is_made(self):
         wanted = self.wanted()
         made, snapshots = self.of_snapshots(wanted, self.volume_type(), wanted)

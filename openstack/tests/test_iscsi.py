@@ -13,7 +13,7 @@ from kit.iscsi.programs import Tgt, free_port, missing
 from relvmoiscsi.cli import guard, over_iscsi
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi_cinder import resignature
-from relvmoiscsi_cinder.place import Place, place_of
+from relvmoiscsi_cinder.place import place_of
 from tests.kit_cinder import EMPTY, Driver, FileCase, LocalTarget, check, show
 
 CHAP = Chap("cinder", "sesamesesame")
@@ -142,9 +142,6 @@ class PlaceCase(FileCase):
             assert proven.how()["env_variables"]["LIBISCSI_CHAP_PASSWORD"] == "secretsecret"
             assert "LIBISCSI_CHAP_TARGET_PASSWORD" not in proven.how()["env_variables"]
         assert "secret" not in " ".join((*proven.devices, *proven.options))
-
-    def test_a_device_of_this_host_is_opened_by_root(self):
-        assert Place(("/dev/sdb",)).how() == {"run_as_root": True}
 
     def test_the_name_of_a_machine_without_open_iscsi_is_one_that_targetcli_takes(self):
         with mock.patch.object(guard, "HOST", Host("/nowhere")):

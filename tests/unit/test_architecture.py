@@ -183,12 +183,6 @@ def against_the_direction_within(module):
             yield f"{module.name}:{line} imports {'.'.join(parts)}"
 
 
-def without_tests(folders, test_folders):
-    """Folders of the package that tests/unit does not mirror, as sentences."""
-    for folder in sorted(folders - test_folders):
-        yield f"relvmoiscsi/{folder} has no tests/unit/{folder} with tests"
-
-
 def folders_of(root, pattern):
     return {str(path.parent.relative_to(root)) for path in root.rglob(pattern)} - {"."}
 
@@ -331,7 +325,7 @@ def test_imports_point_one_way_within_a_room_and_in_no_circle():
 
 
 def test_every_folder_of_the_package_has_its_folder_of_tests():
-    assert list(without_tests(folders_of(ROOT, "*.py"), folders_of(TESTS, "test_*.py"))) == []
+    assert folders_of(ROOT, "*.py") - folders_of(TESTS, "test_*.py") == set()
 
 
 def test_the_core_touches_nothing_but_what_it_is_given():
@@ -371,18 +365,10 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
     [
         (unplaced, "novelty", ""),
         (against_the_direction, PV, "from relvmoiscsi.resignature.planning.run_plan import Plan"),
-        (against_the_direction, PV, "import relvmoiscsi.resignature.planning.run_plan"),
         (against_the_direction, PV, "from ...resignature.plan import Plan"),
-        (against_the_direction, PV, "from ... import resignature"),
         (against_the_direction, PV, "def late():\n    from relvmoiscsi.resignature import plan"),
-        (against_the_direction, "novelty", "from relvmoiscsi import errors"),
         (against_the_direction_within, "pool.attach", "from relvmoiscsi.pool.vms import clone"),
-        (against_the_direction_within, "pool.records", "from .vms import clone"),
         (against_the_direction_within, "pool.records", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
-        (against_the_direction_within, "host.flock", "from relvmoiscsi.host.disk.holders import users_of_disks"),
-        (against_the_direction_within, UDEV, "from ..hba import adapters"),
-        (touches_the_world, PLAN, "import os.path"),
-        (touches_the_world, "iscsi.lun_device", "from time import monotonic"),
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, PLAN, "with open('/dev/sdc') as device: pass"),
         (prints, PLAN, "print('talk')"),
@@ -393,45 +379,20 @@ def test_a_breach_is_noticed(rule, name, source):
     assert list(rule(Module(name, source)))
 
 
-#: that a rule allows what it should, the package shows
-@pytest.mark.parametrize(
-    "rule, name, source",
-    [
-        (against_the_direction, PV, "from relvmoiscsi.formats.lvm import pv\nfrom . import x\nfrom ... import errors"),
-        (touches_the_world, PLAN, "device.open('rb')"),
-        (foreign, "formats.ondisk", "import struct, typing, zlib, sys\nfrom concurrent.futures import Future"),
-    ],
-)
-def test_what_only_looks_like_a_breach_passes(rule, name, source):
-    assert list(rule(Module(name, source))) == []
-
-
-def test_a_folder_without_tests_is_noticed():
-    told = ["relvmoiscsi/host/tape has no tests/unit/host/tape with tests"]
-    assert list(without_tests({"host", "host/tape"}, {"host"})) == told
-
-
 def modules(**sources):
     """Modules with these imports, by their names with `__` for each dot."""
     named = {name.replace("__", "."): f"from relvmoiscsi.{source}" for name, source in sources.items()}
     return [Module(name, source) for name, source in named.items()] + [Module("formats.naming", "")]
 
 
-def test_a_circle_of_imports_is_noticed():
-    circle = modules(planning__plan="protocol.journal import J", protocol__journal="reading import survey",
-                     reading__survey="planning.plan import P")  # fmt: skip
-    assert sorted(import_circle(circle)) == ["planning.plan", "protocol.journal", "reading.survey"]
-    assert import_circle(circle[1:]) == []
-
-
-def test_a_circle_between_rooms_is_noticed_where_no_modules_make_one():
-    found = modules(resignature__check="resignature.reading import lun",
-                    resignature__compare="resignature.planning import plan",
-                    resignature__planning__plan="resignature import check",
-                    resignature__reading__lun="formats import naming")  # fmt: skip
+def test_a_circle_is_noticed_between_modules_and_between_rooms():
+    circle = modules(planning__plan="protocol.journal import J", protocol__journal="planning.plan import P")
+    assert sorted(import_circle(circle)) == ["planning.plan", "protocol.journal"]
+    found = modules(resignature__check="resignature.planning import plan",
+                    resignature__planning__plan="resignature import compare",
+                    resignature__compare="formats import naming")  # fmt: skip
     assert import_circle(found) == []
     assert sorted(room_circle(found, "resignature")) == ["resignature", "resignature.planning"]
-    assert room_circle(found, "formats") == room_circle([found[0], *found[2:]], "resignature") == []
 
 
 def test_sm_keys_are_found_wherever_they_are_given():
@@ -462,10 +423,3 @@ def test_a_unit_test_cannot_open_a_device(tmp_path):
             attempt()
     with open("/dev/null", "rb") as harmless:
         assert harmless.read() == b""
-
-
-@pytest.mark.processes
-def test_a_test_that_is_marked_may_do_both():
-    assert subprocess.call(["true"]) == 0
-    with open("/dev/zero", "rb") as device:
-        assert device.read(1) == b"\0"

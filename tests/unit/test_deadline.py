@@ -57,13 +57,6 @@ def test_after_it_nothing_is_begun_and_the_message_says_what_to_do(deadline, clo
     assert caught.value.sm_key in NUMBERS
 
 
-def test_what_is_left_of_a_budget_is_told_in_round_numbers(deadline, clock):
-    clock.now += 42.00329
-
-    assert str(deadline.part(20).over("the logout")).startswith("The 8 seconds of this call were over before")
-    assert deadline.part(0.25).disk_state.startswith("The 0.2 seconds of this call are over. This call wrote nothing")
-
-
 def test_what_is_taken_back_has_some_seconds_after_it_and_never_none(deadline, clock):
     assert deadline.for_cleanup().left == 50 + CLEANUP_SECONDS
     clock.now += 50

@@ -114,19 +114,3 @@ def test_each_row_says_what_the_data_model_says():
 def test_fields_that_are_asked_for_have_the_name_of_the_database(kind):
     known = datamodel.FIELDS[kind]
     assert {name: known[name].db_name for name in DATABASE_NAMES[kind]} == DATABASE_NAMES[kind]
-
-
-@pytest.mark.parametrize(
-    "text, name",
-    [
-        ("calls.start('Async.SR.scan', sr)", "SR.scan"),
-        ("x.records('VBD', VM=vm)", "VBD.get_all_records_where"),
-        ("x.records('SR')", "SR.get_all_records"),
-        ("session.xenapi.VDI.get_uuid(v)", "VDI.get_uuid"),
-        ("send('PUT', '/import_metadata')", "/import_metadata"),
-        ("marks.add(calls, 'SR', ref, key, value)", "SR.add_to_other_config"),
-    ],
-)
-def test_what_is_called_is_found(text, name):
-    assert list(made_by(text)) == [name] and TRACE.search(text)
-    assert list(built_by("f'VM.add_to_{field}'\n'VDI.set_' + field")) == ["VM.add_to_", "VDI.set_"]

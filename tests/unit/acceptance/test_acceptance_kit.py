@@ -259,9 +259,7 @@ IN_USE = "VMs that the kit has not made have disks on the SR 'Scratch': a person
 
 @pytest.mark.parametrize("given, message", [
     (UNMARKED, "is not marked as a scratch SR"),
-    (marked(type="nfs"), "the kit needs lvmoiscsi or lvmohba"),
     (COPY, "Name an original"),
-    (marked(name_label="other"), "no SR with the UUID or the name 'Scratch'"),
     (with_a_vm, IN_USE),
     (with_memory_of_a_vm, IN_USE),
     (left_by_a_run, "Run `make acceptance-clean` first"),
@@ -271,7 +269,8 @@ def test_an_sr_that_is_not_given_away_is_refused_and_nothing_is_done(pool, capsy
     given(pool)
     before, calls = pool.everything(), len(pool.pool.api.calls)
     status = kit.main(["--sr", "Scratch", "--snapshot", "exit 1", "--report", str(pool.directory)], command)
-    assert status in (3, 4) and message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert status == 4 and message in said and said.endswith(" Nothing was done.\n")
     assert pool.everything() == before and all(map(only_reads, pool.pool.api.calls[calls:]))
 
 
@@ -367,11 +366,8 @@ def without_a_person(pool):
     pool.array = kit.ask(lambda _: None)
 
 
-def whose_array_makes(*names):
-    def given(pool):
-        pool.array = lambda *_: bool([pool.clone(name) for name in names]) and len(names) > 1
-
-    return given
+def whose_array_makes_two(pool):
+    pool.array = lambda *_: bool([pool.clone("Scratch"), pool.clone("Scratch")])
 
 
 def whose_array_gives_old_data(pool):
@@ -392,8 +388,7 @@ def whose_array_gives_old_data(pool):
     (without_a_type, "drivers", "no SRs of type relvmohba"),
     (lambda pool: pool.clone("Scratch"), "prepare", "360014050000000000000000000000003"),
     (without_a_person, "clone", "No person can answer"),
-    (whose_array_makes("Production"), "clone", "no clone of the LUN 360014050000000000000000000000002"),
-    (whose_array_makes("Scratch", "Scratch"), "clone", "the number of clones"),
+    (whose_array_makes_two, "clone", "the number of clones"),
     (whose_array_gives_old_data, "data", "the bytes of the disk two"),
 ])  # fmt: skip
 def test_a_pool_on_which_a_step_fails(pool, type_in, given, step, text):
@@ -464,11 +459,9 @@ def test_a_person_is_asked_until_the_clone_is_there_perhaps_behind_another_targe
     fails(pool, "clone", "no clone", array=lambda *_: False)
 
 
-@pytest.mark.parametrize("words", [[], ["--sr", ""]])
-def test_nobody_there_and_no_command_is_a_usage_error(pool, monkeypatch, words, capsys):
+def test_nobody_there_and_no_command_is_a_usage_error(pool, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert kit.main(["--sr", "Scratch", *words], command) == 2
-    assert "SNAPSHOT=" in capsys.readouterr().err or words
+    assert kit.main(["--sr", "Scratch"], command) == 2 and "SNAPSHOT=" in capsys.readouterr().err
 
 
 def test_fibre_channel_clones_are_mapped_to_the_other_hosts_afterwards(empty_pool):

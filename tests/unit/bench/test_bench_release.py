@@ -2,12 +2,10 @@
 """The numbers of a run of the bench, and how they stand beside those of the release before."""
 
 from bench import release
-from bench.cpu import a_vdi
 from bench.devices import QueueDevice
 from bench.latency import LATENCIES
 from bench.startup import BARE, HELP
 from bench.timing import OURS, OURS_IN_PROCESS, VGIMPORTCLONE
-from kit.shell import TOP
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Chunk, Range
 
@@ -48,31 +46,6 @@ def test_a_run_becomes_numbers_that_can_be_compared():
         "relvmoiscsi --help / bare interpreter, Python 3.13": 2.5,
         "50 VDIs: SR.create / bare login and logout, in the VM": 1.5,
     }
-
-
-def test_what_was_not_run_has_no_number():
-    assert release.numbers_of({}) == {}
-
-
-def test_a_number_stands_beside_the_one_before():
-    assert release.rows({"a": 4, "gone": 1, "zero": 0}, {"a": 3.0, "zero": 1, "new": 0.25}) == [
-        ["a", "4", "3", "0.75"],
-        ["gone", "1", "-", "-"],
-        ["zero", "0", "1", "-"],
-        ["new", "-", "0.25", "-"],
-    ]
-
-
-def test_the_numbers_of_the_release_before_are_those_of_a_run(monkeypatch):
-    monkeypatch.chdir(TOP)
-    before = release.read()
-
-    assert before["numbers"] and all(value >= 0 for value in before["numbers"].values())
-    assert set(before["machine"]) == {"machine", "cores", "kernel", "python"} and before["version"]
-
-
-def test_a_vdi_costs_what_a_run_costs_more_with_it():
-    assert a_vdi({1: [9.0], 100: [2.0, 3.0], 1000: [4.7, 7.0]}) == 0.003
 
 
 def test_a_batch_waits_as_often_as_the_queue_is_full():

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`relvmoiscsi doctor`: what it prints, in which order, and how it ends. What it finds: tests/unit/doctor/."""
 
-import os
-import shutil
-
 import pytest
 
-from kit import shell
-from kit.doctor_world import DRIVER, REAL_DRIVER, UUID, World
-from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi import __version__
 from relvmoiscsi import doctor as health
 from relvmoiscsi.cli import doctor as cli_doctor
@@ -40,25 +34,6 @@ def severities(ran):
     return [line.split()[0] for line in ran.out.splitlines()[:-2] if not line.startswith(" ")]
 
 
-@pytest.mark.processes
-def test_a_real_host_that_is_ready(command, monkeypatch):
-    world = World()
-    second = world.at("/usr/share/relvmoiscsi/drivers/ReLVMoHBASR")
-    directory = sm_directory(world.at("/opt/simulated"), world.at(REAL_DRIVER), second)
-    monkeypatch.setattr(cli_doctor, "HOST", world.host())
-    with Pool(directory, world.at("/var/lib/xcp/xapi"), hosts=("xs1",)) as pool:
-        pool.db.set("host", pool.master, "uuid", UUID)
-        pool.db.set("SM", pool.db.refs("SM", type="relvmoiscsi")[0], "driver_filename", DRIVER)
-        os.makedirs(world.at("/plugins"))
-        os.symlink(str(shell.TOP / "drivers/plugins/relvmoiscsi"), world.at("/plugins/relvmoiscsi"))
-        pool.api.host_plugins.directories[pool.master] = world.at("/plugins")
-        ran = command("doctor")
-    shutil.rmtree(world.root)
-
-    assert (ran.status, last_line(ran), ran.err) == (0, "Ready.", "")
-    assert set(severities(ran)) == {"ok"}
-
-
 REASON = "sm-plugins lacks relvmoiscsi. Run sync."
 HOSTS = problem("hosts", "xs2 has no complete installation.", "Install it.")._replace(host="xs2")
 
@@ -85,11 +60,6 @@ def test_the_verdict_and_its_first_reason_are_the_last_line_and_the_worst_comes_
     assert as_json.json["version"] == __version__
 
 
-def test_a_finding_says_what_to_do(doctor):
-    told = doctor(FINE, OLD).out
-    assert "warning  left-overs" in told and "What to do: Repeat the call" in told
-
-
 def test_names_that_would_take_over_a_terminal_are_escaped(doctor):
     hostile = problem("hosts", "\x9b31m\u202e owned cannot be asked.", "Look at zzz\x1b[2J\udcff.conf.")
 
@@ -99,7 +69,7 @@ def test_names_that_would_take_over_a_terminal_are_escaped(doctor):
 
 
 def test_off_dom0_it_says_so(command, tmp_path, monkeypatch):
+    """A real host that is ready: tests/unit/doctor/test_doctor_pool.py."""
     monkeypatch.setattr(cli_doctor, "HOST", Host(str(tmp_path)))
     ran = command("doctor")
-
     assert (ran.status, last_line(ran).split(": ")[:2]) == (4, ["Not ready (1 problem)", "This is no dom0"])

@@ -52,13 +52,7 @@ def test_the_overview_has_the_usage_the_options_and_the_commands_of_the_parser(c
     assert page == command("-h").out == command("--help", "--help").out == parser.format_help()
 
 
-def test_without_a_command_the_help_is_shown_and_the_status_is_2(command):
-    ran = command()
-    assert ran.status == 2 and "commands:" in ran.out
-
-
-@pytest.mark.parametrize("words", ["resign x", "show", "show x y", "show x --yes", "resignature x --map",
-                                   "recover x --sr-uuid y"])  # fmt: skip
+@pytest.mark.parametrize("words", ["resign x", "show", "show x --yes", "resignature x --map", "show x --jso"])
 def test_an_unknown_word_is_status_2_with_the_usage(command, words):
     ran = command(*words.split())
     assert ran.status == 2 and ran.err.startswith("usage: relvmoiscsi") and not ran.out
@@ -84,14 +78,6 @@ def every_parser(parser):
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
                 yield from every_parser(sub)
-
-
-@pytest.mark.parametrize(
-    "words", ["resignature /nowhere --not", "--vers", "direct list --jso", "pool discard x --with"]
-)
-def test_half_an_option_is_none(command, words):
-    ran = command(*words.split())
-    assert ran.status == 2 and f"unrecognized arguments: {words.split()[-1]}\n" in ran.err
 
 
 def test_no_parser_takes_half_an_option():

@@ -65,9 +65,3 @@ LIGHT = ("cli", "cli.output", "cli.overview", "errors", "wording")
 def test_the_overview_comes_without_parser_and_commands_and_no_command_is_imported_where_none_is_named(modules):
     assert modules["--help"] == ["relvmoiscsi." + name for name in LIGHT]
     assert modules["no-such-command"] == sorted("relvmoiscsi." + name for name in (*LIGHT, "cli.parser"))
-
-
-def test_the_settings_need_no_engine(modules):
-    assert "relvmoiscsi.host.settings" in modules["settings"]
-    needless = [name for name in modules["settings"] if name.startswith(("relvmoiscsi.engine", "relvmoiscsi.formats"))]
-    assert needless == []

@@ -11,7 +11,7 @@ from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, vhd
 from kit.examples import steps
 from kit.shell import SR, WRITERS, content, pair
 from relvmoiscsi import cli
-from relvmoiscsi.cli import on_lun, output
+from relvmoiscsi.cli import output
 from relvmoiscsi.host.disk.block_device import HostDevice
 
 SAYS = "relvmoiscsi: Interrupted. "
@@ -173,18 +173,3 @@ def test_who_presses_it_again_and_again_is_told_the_same(image, command, monkeyp
     ran = command("resignature", image, "--yes")
     assert (ran.status, ran.err) == (cli.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
-
-
-def test_who_has_a_handler_of_his_own_keeps_it(image, command, monkeypatch):
-    heard = []
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: heard.append(number))
-    try:
-        kill_at_a_write(monkeypatch, signal.SIGTERM)
-        assert command("resignature", image, "--yes").status == 0
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert set(heard) == {signal.SIGTERM} and len(heard) > 1
-
-
-def test_the_looks_before_the_first_write_are_a_second_apart():
-    assert on_lun.LOOK_SECONDS >= 1

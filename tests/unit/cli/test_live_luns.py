@@ -8,11 +8,9 @@ from kit.live import STATES
 #: a state, and whether something of it is finished
 TOLD = {
     "clone: after_first_snap, vhd": True,
-    "clone: after_parent_ro, vhd": True,
     "leaf: one_renamed, vhd": True,
     "inflate: after_zeroOut": True,
     "foreign volumes": False,
-    "parent gone": False,
 }
 
 
@@ -47,9 +45,3 @@ def test_a_resignature_tells_it_and_afterwards_nothing_is_left_to_finish(live, i
     finished = TOLD[request.node.callspec.params["live"]]
     assert not any(word in note for word in live.said() for note in notes) or not finished
     assert command("check", image).status == 0
-
-
-def test_a_lun_whose_vms_run_is_nothing_to_speak_of(command, tmp_path):
-    path = tmp_path / "live.img"
-    STATES["end footer: killed"]().built.disk.to_file(str(path))
-    assert command("show", path, "--json").json["notes"] == []

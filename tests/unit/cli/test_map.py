@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`map`: what old ids became, from the UUID of the new SR alone. docs/scripting.rst promises it, with an example."""
 
-import re
-
 import pytest
 
 from kit.shell import SR, TOP, tree
@@ -32,13 +30,6 @@ def test_the_documents_have_that_example(page):
     assert [each for each in (NEW_SR, *VECTOR, *VECTOR.values()) if each not in text] == []
 
 
-def test_an_lvm_id_is_answered_in_the_form_in_which_it_was_asked_for():
-    dashed, plain = derived_ids(NEW_SR, [*VECTOR][1:] + [PLAIN]).values()
-
-    assert re.match("[0-9a-zA-Z]{32}$", plain)
-    assert dashed.replace("-", "") == plain
-
-
 def test_json_is_a_map_that_resignature_takes_as_it_is_and_is_what_it_does_anyway(image, original, command, tmp_path):
     old = [tree().truth.uuids["disk"], tree().truth.vg_id, tree().truth.pv_id]
     ran = command("map", "--sr", SR, *old, "--json")
@@ -58,14 +49,3 @@ def test_what_is_no_id_is_2(command, old):
     ran = command("map", "--json", "--sr", NEW_SR, SR, old)
     assert ran.status == 2 and set(ran.json) == {"error"}
     assert "is neither a UUID (36 characters, lower case) nor an LVM id" in ran.err
-
-
-@pytest.mark.parametrize("new_sr", ["", NEW_SR.upper(), PLAIN])
-def test_a_new_sr_that_is_no_uuid_is_2(command, new_sr):
-    ran = command("map", "--sr", new_sr, SR)
-    assert ran.status == 2 and "is no UUID as SM writes it" in ran.err
-
-
-@pytest.mark.parametrize("argv", [("map", SR), ("map", "--sr", NEW_SR)])
-def test_both_are_needed(command, argv):
-    assert command(*argv).status == 2

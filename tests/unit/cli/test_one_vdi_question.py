@@ -6,7 +6,7 @@ import re
 import pytest
 
 from kit import golden
-from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, raw, vhd
+from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, raw, vhd
 from kit.live import STATES
 from kit.shell import SCSI_ID, content
 
@@ -106,13 +106,3 @@ def test_one_image_that_only_loses_its_neighbours_can_be_undone(tmp_path, comman
     assert command("resignature", path, "--vdis", "one", "--yes").status == 0
     assert command("undo", path, "--yes").status == 0
     assert len(command("show", path, "--json").json["vdis"]) == 2
-
-
-def test_where_no_vdi_goes_nothing_is_destroyed(tmp_path, command, type_in):
-    path = of(tmp_path / "clone.img", vhd("disk", bat_entries=SMALL_BAT), cbtlog("disk"))
-    type_in("y\n")
-
-    ran = command("resignature", path, "--vdis", "one")
-
-    assert ran.status == 0 and "Destroy" not in ran.err and "[no VDI]" in ran.err
-    assert f"Give {path} these new identities? [y/N] " in ran.err

@@ -13,8 +13,8 @@ import pytest
 from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
-from relvmoiscsi import cli, wording
-from relvmoiscsi.cli import pool_discard, pool_vms
+from relvmoiscsi import wording
+from relvmoiscsi.cli import pool_vms
 from relvmoiscsi.pool.vms import choice
 
 pytestmark = pytest.mark.states
@@ -118,33 +118,23 @@ def refused(office, pool_command):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["restore"], "Missing: SR, VM."),
         (["restore", "copy"], "Missing: VM."),
         (["restore", "copy", "web", "--undo", "web"], "Give a copy and a VM"),
         (["restore", "--home", "web", "--disk", "0"], "With --undo, --home or --keep"),
-        (["restore", "--keep", "web", "--disk", ""], "With --undo, --home or --keep"),
-        *[
-            (["restore", "copy", "web", "--disk", text], "give devices, for example 0,1. Without --disk, all disks are")
-            for text in ("", ",", "0,", " ")
-        ],
-        (["rescue", "copy"], "Missing: VDI, --vm."),
-        (["rescue", "copy", "--vm", "web"], "Missing: VDI."),
+        (["restore", "copy", "web", "--disk", "0,"], "give devices, for example 0,1. Without --disk, all disks are"),
         (["rescue", "copy", "data"], "Missing: --vm."),
         (["rescue", "copy", "--rw", "--done"], "Give a disk and a VM"),
         (["clone", "copy"], "No VM is selected"),
         (["clone", "copy", "--all", "--network", "x"], "give OLD=NEW"),
         (["clone", "copy", "--all", "--name", "{x}"], "may contain only the fields vm, date and sr in braces"),
-        (["clone", "copy", "--all", "--name", "{vm:d}"], "--name"),
         (["clone", "copy", "--all", "--name", "a\x01b"], "--name"),
         (["clone", "copy", "--all", "--jobs", "0"], "give 1 or more VMs in parallel"),
         (["attach"], "is selected"),
+        (["discard"], "is selected"),
         (["attach", "../x"], "is no SCSIid"),
         (["attach", "--all", "--jobs", "0"], "give 1 or more LUNs in parallel"),
-        (["attach", "--all", "--name", "{x}"], "may contain only the fields sr, date and scsi_id"),
         (["attach", "--all", "--map-out", "/nowhere/map"], "/nowhere/map: No such file or directory."),
-        (["attach", "--all", "--chap-user", "alice"], "need each other"),
         (["attach", "--all", "--hba", "--target", "x"], "remove --target and --chap-user"),
-        (["discard"], "is selected"),
     ],
 )
 def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_asked(office, pool_command, words, said):
@@ -157,7 +147,6 @@ def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_a
 @pytest.mark.parametrize(
     ("status", "words", "says"),
     [
-        (4, ["Production", "--all"], "was not introduced by"),
         (4, ["copy", "--all", "--isolated", "office"], "has physical interfaces"),
         (2, ["copy", "web", "--network", "other=lab"], "none of the VMs has a network card on the network 'other'"),
         (2, ["copy", "web", "--network", "office=lab", "--network", "office=other"], "already has another NEW"),
@@ -168,23 +157,10 @@ def test_what_cannot_be_cloned_so_is_refused(office, refused, status, words, say
     refused(status, says, "clone", *words, "--yes")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["copy", "--isolated", "lab", "web"],
-        ["--isolated", "lab", "copy", "web"],
-        ["copy", "web", "--isolated=lab"],
-        ["copy", "--isolated", "lab", "--", "web"],
-    ],
-)
+@pytest.mark.parametrize("words", [["--isolated", "lab", "copy", "web"], ["copy", "--isolated", "lab", "--", "web"]])
 def test_options_stand_anywhere_between_the_words(office, pool_command, words):
     ran = pool_command("clone", "--yes", *words)
     assert ran.status == 0 and len(made(office)) == 1 and "became lab" in ran.out
-
-
-@pytest.mark.parametrize("words", [["copy", "web", "--yes", "--isolated"], ["copy", "--isolated", "--yes", "web"]])
-def test_an_option_without_its_value_takes_no_other_word(refused, words):
-    refused(2, "--isolated: expected one argument", "clone", *words)
 
 
 # --- clone
@@ -341,27 +317,12 @@ def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives
     assert pool_command("discard", "copy", "--yes").status == 0
 
 
-@pytest.mark.parametrize("words", [["restore", "copy", "db"], ["clone", "copy", "db"]])
-def test_what_comes_while_somebody_is_asked_is_not_robbed(office, pool_command, monkeypatch, words):
-    real = pool_discard.ask
-
-    def ask(*more):
-        monkeypatch.setattr(pool_discard, "ask", real)
-        assert cli.main(["pool", *words, "--yes"]) == 0
-
-    monkeypatch.setattr(pool_discard, "ask", ask)
-    ran = pool_command("discard", "copy", "--with-vms", "--yes")
-    assert ran.status == 4 and "db" in ran.err and office.pool.db.refs("SR", name_label="copy")
-    vbds = office.pool.db.records("VBD", type="Disk").values()
-    assert all(vbd["VDI"] in office.pool.db.refs("VDI") for vbd in vbds)
-
-
 def test_what_is_gone_is_told_where_the_sr_stays(office, pool_command):
     pool_command("clone", "copy", "web", "--name", "gone", "--yes")
     office.pool.api.before = lambda method, _: method == "Async.PBD.unplug" and fail()
-    ran = pool_command("discard", "copy", "--with-vms", "--yes", "--json")
-    row = ran.json["srs"][0]
-    assert ran.status == 9 and (row["status"], row["vms"]) == ("failed", ["gone"]) and made(office) == []
+    ran = pool_command("discard", "copy", "--with-vms", "--yes")
+    assert ran.status == 9 and "  destroyed: the VMs gone" in ran.out and made(office) == []
+    assert re.search(r": failed: .*The VDI is not available", ran.out)
 
 
 # --- restore
@@ -389,38 +350,14 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     assert "is running" not in again.out, "it is halted"
 
 
-def test_the_dry_run_of_home_names_the_disks_that_are_moved_and_the_run_each_disk(halted, pool_command):
-    uuid = halted.pool.db.get("SR", halted.originals["Production"][1], "uuid")
-    before = halted.vdi("Production", "before")[0]
-    halted.pool.api.vms.vbd_create("", {"VM": halted.web, "VDI": before, "userdevice": "1", "mode": "RW"})
-    old = halted.disks_of(halted.web)
-    pool_command(*RESTORE)
-    new = {device: uuid for device, (_, uuid) in halted.disks_of(halted.web).items()}
-
-    def planned():
-        ran = pool_command("restore", "--home", "web", "--dry-run")
-        return [line for line in ran.out.splitlines() if "  disk" in line]
-
-    assert planned() == [f"  disk {device}: {new[device]} is moved to the SR {uuid}" for device in "01"]
-    moved = []
-
-    def stop(method, _params):
-        moved.append(method)
-        if moved.count("Async.VDI.pool_migrate") == 2:
-            fail()
-
-    halted.pool.api.before = stop
-    assert pool_command("restore", "--home", "web", "--yes").status != 0
-    halted.pool.api.before = None
-    halted.later()
-    assert planned() == [f"  disk 1: {new['1']} is moved to the SR {uuid}"]
+def test_home_the_plan_names_the_disks_that_are_moved_and_the_run_those_no_longer_needed(restored, pool_command):
+    ((_, moved),) = restored.disks_of(restored.web).values()
+    uuid = restored.pool.db.get("SR", restored.originals["Production"][1], "uuid")
+    ran = pool_command("restore", "--home", "web", "--dry-run")
+    assert ran.status == 0 and f"  disk 0: {moved} is moved to the SR {uuid}" in ran.out.splitlines()
     ran = pool_command("restore", "--home", "web", "--yes")
-    assert ran.status == 0 and "no longer needed: " + old["0"][1] in ran.out and "disk 1 is being moved" in ran.err
+    assert ran.status == 0 and "no longer needed: " in ran.out and "disk 0 is being moved" in ran.err
     assert pool_command("discard", "copy", "--yes").status == 0
-
-
-def test_a_disk_that_is_named_twice_is_one(halted, pool_command):
-    assert len(pool_command(*RESTORE[:3], "--disk", "0,0", "--dry-run", "--json").json["disks"]) == 1
 
 
 @pytest.mark.parametrize("is_home", [True, False])
@@ -462,13 +399,11 @@ def test_nobody_is_asked_to_restore_or_lend_what_is(restored, pool_command, type
     assert ": lent, helper" in pool_command(*lending, "--yes").out
 
 
-def test_of_several_that_are_taken_back_one_fails(office, pool_command, refused, command):
+def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     helper = office.helper()
     for name in ("root disk", "data"):
-        refused(0, "would be lent, helper", "rescue", "copy", name, "--vm", "helper", "--dry-run")
         ran = pool_command("rescue", "copy", name, "--vm", "helper", "--yes")
-        (said,) = re.findall("next: relvmoiscsi (pool rescue .* --done)", ran.out)
-        assert "would be taken back" in command(*said.split(), "--dry-run").out
+        assert re.search("next: relvmoiscsi pool rescue .* --done", ran.out)
     (held,) = office.pool.db.refs("VBD", VM=helper, userdevice="1")
     vms = office.pool.api.vms
 
@@ -482,8 +417,7 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command, refused,
     ran = pool_command("rescue", "copy", "--done", "--yes")
     assert ran.status == 9 and ran.out.count("taken back") == ran.out.count(": failed, helper") == 1
     assert "Unmount the disk in the guest of 'helper', then repeat the command." in ran.out
-    ran = pool_command("rescue", "copy", "--done", "--yes", "--json")
-    assert ran.status == 6 and ran.json["disks"][0]["status"] == "failed"
+    assert pool_command("rescue", "copy", "--done", "--yes").status == 6
 
 
 # --- Ctrl-C
@@ -510,16 +444,12 @@ def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command,
     assert ran.status == 0 and [vm["status"] for vm in ran.json["vms"]] == ["already there", "cloned"]
 
 
-BLOCKED = "relvmoiscsi has swapped some of the disks of this VM: for a test"
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "method", "what"),
     [
         (["restore", "--undo", "web"], "VBD.create", "undo"),
         (["restore", "--home", "web"], "Async.VDI.pool_migrate", "home"),
-        (["restore", "--keep", "web"], "VM.remove_from_blocked_operations", "keep"),
         (["rescue", "copy", "data", "--vm", "helper"], "VBD.create", "lend"),
         (["save-vms", "Production"], "Async.VDI.create", "save the records"),
     ],
@@ -528,8 +458,6 @@ def test_a_command_on_one_thing_that_is_interrupted_says_what_was_under_way(
     restored, pool_command, interrupts, words, method, what
 ):
     restored.helper("Halted")
-    if what == "keep":
-        restored.pool.db.set("VM", restored.web, "blocked_operations", {"start": BLOCKED})
     interrupts(restored.pool, (method, 1))
     (row,) = pool_command(*words, "--yes", "--json").json["so_far"]
     assert (row["state"], row["what"]) == ("under way", what)

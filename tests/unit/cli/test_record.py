@@ -49,13 +49,6 @@ def test_the_whole_map_and_the_version_are_in_the_log_and_in_the_file(lun_for, c
     assert names_in(tmp_path) == sorted([path.name, "map.json"]) and stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("argv", [["resignature", "--yes"], ["recover"], ["resignature", "--dry-run"], ["show"]])
-def test_what_did_nothing_is_not_in_the_log(finished, unwritten, smlines, argv):
-    del smlines[:]
-    unwritten(0, argv[0], finished, *argv[1:])
-    assert smlines == []
-
-
 @pytest.mark.parametrize("is_sm_here, ident", [(True, "SM"), (False, "relvmoiscsi")])
 def test_it_is_smlog_where_sm_is(image, command, root, monkeypatch, is_sm_here, ident):
     if is_sm_here:
@@ -93,12 +86,6 @@ def test_a_file_that_cannot_be_written_is_told_while_nothing_has_happened(
 
     assert ran.err.endswith(" Nothing was written.\n") and other.read_bytes() == b"of an original"
     assert names_in(tmp_path) == sorted([path.name, "link", "directory", "other.img"])
-
-
-def test_a_command_that_fails_leaves_the_file_as_it_was(image, unwritten, file, tmp_path):
-    file.touch()
-    unwritten(4, "undo", image, "--yes", "--map-out", file)
-    assert file.read_text() == "" and names_in(tmp_path) == [image.name, "map.json"]
 
 
 @pytest.mark.parametrize("words", [("resignature", "--yes"), ("resignature", "--again", "--dry-run"), ("recover",)])

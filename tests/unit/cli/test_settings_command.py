@@ -68,13 +68,3 @@ def test_where_another_line_does_not_read_nothing_is_changed(config, command):
     ran = command("settings", "--vdis", "one", "--json")
     assert (ran.status, ran.json["error"]["disk_state"]) == (4, "Nothing was written.")
     assert config.read_text() == "[driver]\nvdis = all\ncopy = lots\n"
-
-
-def test_other_words_are_a_usage_error(config, command):
-    assert command("settings", "--vdis", "two").status == 2 and not config.exists()
-
-
-def test_a_directory_in_its_place_is_told(config, command):
-    config.mkdir()
-    ran = command("settings", "--vdis", "one")
-    assert ran.status == 4 and "cannot be read: Is a directory." in ran.err

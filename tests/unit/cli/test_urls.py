@@ -13,7 +13,6 @@ from kit import shell
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
-from kit.iscsi.quirks import quirk
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
 from relvmoiscsi import procedure
@@ -190,13 +189,6 @@ def test_a_lun_that_this_machine_sees_as_a_disk_is_not_written_to(command, one_l
     refuses(command, one_lun, "as /dev/sdq already. Give the command that device instead")
 
 
-def test_a_disk_that_comes_meanwhile_is_told(command, one_lun, monkeypatch):
-    seen = iter([[], ["sdq"]])
-    monkeypatch.setattr(over_iscsi, "_seen_as", lambda _scsi_id: next(seen))
-    ran = command("resignature", one_lun.where, *ANYHOW)
-    assert ran.status == 0 and "found the LUN as /dev/sdq" in ran.err
-
-
 def test_two_commands_do_not_work_on_one_lun(command, one_lun):
     with lun_name(one_lun.lun(0).scsi_id, 0, guard.HOST):
         refuses(command, one_lun, "Another relvmoiscsi is at work on the LUN")
@@ -254,8 +246,8 @@ def test_chap_comes_from_a_file_that_its_owner_alone_may_read(command, clone, ch
 @pytest.mark.parametrize(
     "text, says",
     [
-        *[(text, "holds no CHAP user and no password") for text in ("", "# later\n", f"{USER}=\n")],
-        *[(text, "Line 1 of") for text in ("sesamesesame\n", "PASSWORD=sesamesesame\n", f"{SECRET}:sesamesesame\n")],
+        (f"{USER}=\n", "holds no CHAP user and no password"),
+        *[(text, "Line 1 of") for text in ("sesamesesame\n", "PASSWORD=sesamesesame\n")],
     ],
 )
 def test_a_chap_file_that_means_nothing_is_an_error_of_usage_and_not_repeated(command, chap_file, text, says):
@@ -286,15 +278,6 @@ def test_half_of_chap_is_an_error_of_usage(command, monkeypatch, values, words):
         monkeypatch.setenv(name, value)
     ran = command("show", NOBODY)
     assert ran.status == 2 and words in ran.err and "emas" not in ran.err
-
-
-def test_a_password_in_the_url_is_nowhere_in_what_is_said(command, smlines):
-    secret = "iscsi://alice%sesamesesame@127.0.0.1:1/iqn.a/0"
-    commands = [("show", "-vv"), ("check",), ("resignature", "--yes"), ("recover",), ("undo",)]
-    for argv in [(name, secret, *more) for name, *more in commands] + [("check", NOBODY, "--original", secret)]:
-        ran = command(*argv)
-        assert ran.status == 2 and "list of processes" in ran.err
-        assert "sesame" not in ran.out + ran.err + "".join(smlines)
 
 
 def test_no_secret_is_said_or_logged(command, clone, monkeypatch, smlines, caplog):
@@ -391,11 +374,6 @@ def test_luns_with_one_scsi_id_are_told_of_and_not_written_to(command, clone):
         assert not target.written()
 
 
-def test_a_lun_is_shown_though_the_session_that_looks_at_all_of_them_is_lost(command, clone):
-    with serving(clone, quirks=[quirk("resets", skip=2)]) as target:
-        assert command("show", url(target, 0)).status == 0
-
-
 def test_ctrl_c_waits_for_no_lun_that_is_being_read():
     heard, never, ended = threading.Event(), threading.Event(), []
 
@@ -437,9 +415,7 @@ def test_a_writer_wants_a_whole_url(command, name):
     [
         ("status_0202", "Allow the initiator name"),
         ("status_0206", "Allow one more session.*iscsiadm"),
-        ("status_0302", "End sessions"),
         ("reserved", "reserved by another host"),
-        ("data_protect", "is read-only"),
         ("alua_standby", "No portal of the target has a path"),
     ],
 )

@@ -46,24 +46,6 @@ def test_all_of_a_drawing_is_within_its_frame_and_no_text_on_another(path):
     ] == [], "texts overlap"  # fmt: skip
 
 
-@pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.name)
-def test_a_drawing_has_its_own_ground_in_light_and_dark_and_says_what_it_shows(path):
-    svg, source = tree(path.name), path.read_text(encoding="utf-8")
-    light, dark = source.split("prefers-color-scheme: dark", 1)
-
-    assert len(svg.find(SVG + "title").text) > 10
-    for rule in (".page {", "text {", ".box {", ".line {"):
-        assert light.count(rule) == dark.count(rule) == 1, rule
-    assert {element.get("fill") for element in svg.iter()} == {None}, "colours come from the two sets"
-
-
-def test_there_are_three_and_each_is_on_a_page():
-    pages = "".join(path.read_text(encoding="utf-8") for path in (TOP / "docs").glob("*.rst"))
-
-    assert [path.name for path in DRAWINGS] == ["clone.svg", "steps.svg", "who.svg"]
-    assert [path.name for path in DRAWINGS if f" {path.name}\n" not in pages] == []
-
-
 def test_the_steps_and_the_states_that_a_cut_leaves_are_those_of_the_protocol():
     drawn = [(box.get("data-step"), box.get("data-state")) for box in tree("steps.svg").iter(SVG + "rect")]
     marks = {JOURNAL: "none", MARK: "in progress", CONTENTS: "in progress", COMMIT: "switched", HEADERS: "switched"}

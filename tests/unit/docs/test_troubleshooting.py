@@ -6,11 +6,16 @@ import bisect
 import functools
 import itertools
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from relvmoiscsi.sr_driver import codes
+
+pytestmark = pytest.mark.skipif(
+    sys.version_info < (3, 8), reason="the syntax tree had other names; one Python is enough"
+)
 
 TOP = Path(__file__).resolve().parents[3]
 PAGE = (TOP / "docs/troubleshooting.rst").read_text(encoding="utf-8")
@@ -120,7 +125,8 @@ def test_each_sentence_and_each_structure_of_the_code_is_on_the_page(trees):
     sentences = tuple(sentence.rstrip(ANY) for sentence in LISTED)
     structures = tuple(re.sub(" (at )?" + ANY + "$", "", sentence) for sentence in LISTED)
 
-    assert sorted(text for text in raised(SENTENCES, *trees) if not text.startswith(sentences)) == []
+    made = raised(SENTENCES, *trees)
+    assert len(made) > 300 and sorted(text for text in made if not text.startswith(sentences)) == []
     assert sorted(what for what in raised(STRUCTURES, *trees) if not what.startswith(structures)) == []
 
 
@@ -131,13 +137,3 @@ def test_the_numbers_on_the_page_are_those_that_the_driver_answers_with(of_modul
     assert rows == [
         (str(number), key) for key, number in codes.NUMBERS.items() if key in used and number not in codes._SILENT
     ]
-
-
-def test_what_raises_is_found():
-    tree = ast.parse(
-        "def f(x):\n    problem = 'Not {}.'\n    raise Refused(problem.format(x))\n"
-        "def g(x):\n    raise NotFound(f'{x} is ' + 'gone.') from x\n"
-        "def h(x):\n    raise Refused(x)\n"
-    )
-
-    assert raised(SENTENCES, tree) == {"Not ….", "… is gone."}

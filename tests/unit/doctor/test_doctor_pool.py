@@ -182,16 +182,15 @@ def test_what_newer_hosts_say_and_a_host_that_is_not_known(world, pool):
     assert "multipathing" not in names
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_an_sr_that_a_call_has_left_is_named_with_the_command_that_removes_it(world, pool, number):
-    for n in range(number):
+def test_srs_that_calls_have_left_are_named_with_the_command_that_removes_each(world, pool):
+    for n in range(2):
         sr = pool.db.create("SR", type="relvmoiscsi", uuid=f"1c3f2ae0-{n}")
         pool.db.create("PBD", SR=sr, host=pool.master, device_config={})
     pool.db.create("SR", type="lvmoiscsi", uuid="5b0c")
     finding = said(world)["leftover-srs"]
     assert finding.status == "warning" and "5b0c" not in finding.advice
     assert "a Secret remains: `relvmoiscsi pool secrets --remove`" in finding.advice
-    assert all(f"`xe sr-forget uuid=1c3f2ae0-{n}`" in finding.advice for n in range(number))
+    assert all(f"`xe sr-forget uuid=1c3f2ae0-{n}`" in finding.advice for n in range(2))
 
 
 def test_the_record_is_what_cloudstack_finds(world, pool):
@@ -205,10 +204,8 @@ def test_the_record_is_what_cloudstack_finds(world, pool):
 @pytest.mark.parametrize("field, value, status", [
     ("name_label", "LVHD over iSCSI", "problem"),
     ("driver_filename", "/opt/xensource/sm/gone", "problem"),
-    ("driver_filename", "", "problem"),
     ("version", "0.9", "warning"),
     ("type", "ReLVMoISCSI", "ok"),
-    ("vendor", "another", "ok"),
 ])  # fmt: skip
 def test_a_record_that_says_something_else(world, pool, field, value, status):
     pool.db.set("SM", record(pool), field, value)
@@ -256,9 +253,7 @@ def unknown_here(world, pool):
     (lambda _, pool: answers(pool, to_json("0.0.9", [])), "problem", "xs2", OLD),
     (lambda _, pool: answers(pool, to_json(__version__, [ok("a", "A."), BROKEN])), "problem", "xs2", BROKEN.sentence),
     (lambda _, pool: pool.storage.offline.add(pool.hosts[XS2]), "unknown", "xs2", "offline"),
-    (lambda _, pool: answers(pool, "no JSON"), "unknown", "xs2", "cannot be read"),
     (lambda _, pool: answers(pool, "[" * 100000), "unknown", "xs2", "cannot be read"),
-    (prints("no XML"), "unknown", "xs2", "XENAPI_PLUGIN_FAILURE"),
     (prints("x" * 100000), "unknown", "xs2", "XENAPI_PLUGIN_FAILURE"),
     (unknown_here, "unknown", "", "INSTALLATION_UUID"),
 ])  # fmt: skip
@@ -269,22 +264,11 @@ def test_what_is_said_of_another_host(world, pool, given, status, host, words):
     assert len(finding.sentence) < 500
 
 
-def test_the_real_plugin_tells_what_it_finds_of_its_host(world, pool):
-    del pool.api.host_plugins.functions["relvmoiscsi"]
-    os.symlink(str(PLUGIN), world.at(f"/plugins/{pool.hosts[XS2]}/relvmoiscsi"))
-    found = hosts(world)
-    # This machine, which is no XenServer host.
-    assert {finding.host for finding in found} == {"xs2"}
-    assert any(finding.status == "problem" for finding in found)
-    assert not any(finding.name == "pool" for finding in found)
-
-
 # --- one VDI
 
 
 @pytest.mark.parametrize("here, there, names", [
     ("", KEEPS_ALL, None),
-    ("one", MAKES_ONE, None),
     ("one", "", None),  # it does not say
     ("one", None, None),  # it cannot be asked
     ("", MAKES_ONE, ("xs2", "xs1")),
@@ -309,20 +293,17 @@ def test_hosts_that_differ_are_a_warning_that_names_them(world, pool, here, ther
 # --- volumes of SRs that are not attached
 
 
-@pytest.mark.parametrize("is_attached", [False, True])
-def test_volumes_of_an_sr_that_is_not_attached_here_are_told_with_the_command(world, pool, is_attached):
+def test_volumes_of_an_sr_that_is_not_attached_here_are_told_with_the_command(world, pool):
     """The storage manager leaves them on a clone when it fails to plug the original."""
     original = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
     sr = pool.db.create("SR", original, name_label="Production", type="lvmoiscsi")
     for host in pool.hosts:
-        pool.db.create("PBD", SR=sr, host=host, currently_attached=is_attached or host != pool.master)
+        pool.db.create("PBD", SR=sr, host=host, currently_attached=host != pool.master)
     world.put("/sys/block/dm-4/dm/name", "VG_XenStorage--{}-MGT\n".format(original.replace("-", "--")))
     world.put("/sys/block/sdc/holders/dm-4/x", "")
     world.put("/sys/block/sda/holders/x", "")
-    found = examine_volumes(world.host(), read_pool(world.host()))
-    if is_attached:
-        assert found == []
-        return
-    finding = the_one(found)
+    finding = the_one(examine_volumes(world.host(), read_pool(world.host())))
     assert finding.status == "warning" and f"the SR {original} are active on the disk sdc" in finding.sentence
     assert f"`vgchange -an VG_XenStorage-{original}`" in finding.advice
+    pool.db.set("PBD", pool.db.refs("PBD", SR=sr, host=pool.master)[0], "currently_attached", True)
+    assert examine_volumes(world.host(), read_pool(world.host())) == []

@@ -8,16 +8,13 @@ import re
 import pytest
 
 from kit import golden
-from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, vhd
 from kit.chains.random_chain import random_chain
 from kit.cuts import entropy
 from kit.shell import TOP
 from relvmoiscsi import engine, report, wording
-from relvmoiscsi.device import Chunk
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused, Unfinished
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.report.lun import tree
 from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.protocol import steps
 
@@ -38,22 +35,9 @@ db9087e6-b5b6-4ba6-a9d5-5044b8e4edd8              4 MiB   4 MiB  raw   base copy
 
 Other volumes: e0672695-8b1c-43bf-b507-5bf218d8eb89.cbtlog, 6c936f08-3c14-41f7-8136-e4597b31e47e.cbtlog, MGT"""
 
-ONE = """\
-/dev/sdc: SR 16aa2e14-529b-493f-a2ad-42a9cb946cc2 "golden one"
-  state    clean
-  LUN      1 GiB, 268 MiB of 1008 MiB allocated in 2 volumes
-  LVM      VG TgnxUG-Widk-xDT5-kkCe-dYWX-ydeX-mDe5z1, PV UZlM1I-44dc-Ma0E-Qsdd-UhFd-H5EM-qg2J6c, generation 3
 
-VDI                                      size   on LUN  kind  label
-7ee28c74-464e-4cca-9e34-67690e352b90  256 MiB  264 MiB  vhd   root disk
-
-Other volumes: MGT"""
-
-SHOWN = {"tree": TREE, "one": ONE}  #: "chain" is in the documents
-
-
-def shown(name, branches, *more):
-    return report.inspection_text("/dev/sdc", engine.inspect(golden.load(name).disk), branches, *more)
+def shown(branches, *more):
+    return report.inspection_text("/dev/sdc", engine.inspect(golden.load("tree").disk), branches, *more)
 
 
 @pytest.fixture(scope="module")
@@ -62,47 +46,15 @@ def prepared():
     return engine.prepare(golden.load("one").disk, os.urandom)
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_golden_luns_are_drawn_like_this(name):
-    assert shown(name, report.UNICODE_BRANCHES) == SHOWN[name]
-    assert shown(name, report.ASCII_BRANCHES) == SHOWN[name].replace("├─ ", "|- ").replace("└─ ", "`- ")
+def test_a_golden_lun_is_drawn_like_this():
+    """The golden LUN "chain" is in the documents."""
+    assert shown(report.UNICODE_BRANCHES) == TREE
+    assert shown(report.ASCII_BRANCHES) == TREE.replace("├─ ", "|- ").replace("└─ ", "`- ")
 
 
-def test_a_chain_goes_on_beside_its_siblings():
-    vdis = [("a", None), ("b", "a"), ("c", "b"), ("d", "b"), ("e", "a"), ("f", None), ("g", "gone")]
-    nodes = tree([{"uuid": uuid, "parent": parent} for uuid, parent in vdis], report.ASCII_BRANCHES)
-    assert [node.prefix + node.vdi["uuid"] for node in nodes] == ["a", "|- b", "|  |- c", "|  `- d", "`- e", "f", "g"]
-
-
-def test_the_map_is_read_from_left_to_right(prepared):
-    new = prepared.plan.run.ids.uuids
-    sr, vdi = "16aa2e14-529b-493f-a2ad-42a9cb946cc2", "7ee28c74-464e-4cca-9e34-67690e352b90"
-    text = report.map_text(prepared.lun, prepared.plan.run.ids)
-    assert text == f"  SR   {sr}  becomes  {new[sr]}\n  VDI  {vdi}  becomes  {new[vdi]}  root disk"
-
-
-def test_the_plan_is_a_table_in_the_order_of_the_writes(prepared):
-    lines = report.plan_text(prepared.plan).splitlines()
-    assert [line.split(None, 2)[2] for line in lines] == [
-        "what",
-        "journal",
-        "second metadata area",
-        "label: in progress",
-        "MGT: UUID of the SR",
-        "MGT: UUID of VDI 7ee28c74-464e-4cca-9e34-67690e352b90",
-        "label: switched",
-        "metadata area header",
-        "label: final",
-    ]
-    assert [line.split()[:2] for line in lines if "label" in line] == [["512", "512"]] * 3
-    assert len({line.index(line.split()[2]) for line in lines}) == 1
-
-
-SIZES = [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1 KiB"), (1536, "1.5 KiB"), (8 << 20, "8 MiB"),
-         (3 << 29, "1.5 GiB"), (64 << 40, "64 TiB"), (3 << 60, "3072 PiB")]  # fmt: skip
-
-
-@pytest.mark.parametrize("size, text", SIZES)
+@pytest.mark.parametrize(
+    "size, text", [(1023, "1023 bytes"), (1024, "1 KiB"), (3 << 29, "1.5 GiB"), (3 << 60, "3072 PiB")]
+)
 def test_sizes_are_in_binary_units(size, text):
     assert wording.human_size(size) == text
 
@@ -112,10 +64,8 @@ def test_sizes_are_in_binary_units(size, text):
     [
         ("Größe 漢字 \U0001f600", "Größe 漢字 \U0001f600"),
         ("\x9b2J\x7f\x1b", "\\x9b2J\\x7f\\x1b"),
-        ("a\nb\tc\r", "a\\nb\\tc\\r"),
         ("\u202eevil\u200b", "\\u202eevil\\u200b"),
         ("\udc80", "\\udc80"),
-        ("", ""),
     ],
 )
 def test_control_characters_are_shown_and_not_sent(text, safe):
@@ -133,7 +83,7 @@ def test_whatever_stands_in_a_journal_or_a_problem_is_shown_and_not_sent(prepare
 
     outlook = engine.OneVdiOutlook(engine.CANNOT_BE_ONE, problem=Refused("\x1b[2J is no parent."))
     line = "  one VDI  cannot be made: \\x1b[2J is no parent.\n"
-    assert line in shown("one", report.ASCII_BRANCHES, outlook)
+    assert line in shown(report.ASCII_BRANCHES, outlook)
 
 
 # --- one VDI
@@ -170,47 +120,17 @@ def test_the_plan_of_one_vdi_has_every_write(plan_of_one):
     assert [row["length"] for row in copied] == [plan_of_one.unseen.copied_bytes]
 
 
-def test_the_text_of_a_plan_has_many_of_a_kind_in_one_line(plan_of_one):
-    chunks = tuple(Chunk(40960 * number, bytes(4096)) for number in range(5))
-    many = plan_of_one._replace(unseen=plan_of_one.unseen._replace(chunks=chunks, more=()))
-
-    lines = [line.split() for line in report.plan_text(many).splitlines()]
-
-    assert ["20480", "new", "image,", "5", "times"] in lines
-    assert [str(plan_of_one.unseen.copied_bytes), "guest", "data,", "copied"] in lines
-    assert lines[0] == ["offset", "bytes", "what"]
-
-
 COST = Cost(3, 4, 10, 8, 2, 2, 4 << 20, 3, 40)
 COSTS = [
     (COST, "One VDI from 3 images; 4 volumes go. 2 of 10 blocks are copied, 2 are completed: 4 MiB. "
            "The run needs 3 of 40 free extents."),
     (COST._replace(images=1, dropped=1), "One VDI, which is one image; 1 volume goes. No data to copy."),
-    (COST._replace(images=1, dropped=0), "One VDI, which is one image; nothing goes. No data to copy."),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("cost, text", COSTS)
 def test_what_one_vdi_costs_is_told_in_short_sentences(cost, text):
     assert report.cost_text(cost) == text
-
-
-def test_what_goes_is_said_volume_by_volume():
-    base = vhd("base", hidden=True, bat_entries=SMALL_BAT)
-    disk = vhd("disk", "base", label="the disk", bat_entries=SMALL_BAT)
-    then = vhd("then", "base", label="of then", snapshot_of="disk", bat_entries=SMALL_BAT)
-    built = build_sr([base, disk, then, cbtlog("disk")], area=AREA_DEFAULT)
-
-    found = report.dropped_facts(
-        engine.prepare(built.disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest())).lun
-    )
-
-    assert [(one["kind"], one["name_label"], one["hidden"], one["is_a_snapshot"]) for one in found] == [
-        ("vhd", "base copy", True, False),
-        ("vhd", "of then", False, True),
-        ("cbt log", "", False, False),
-    ]
-    assert [one["uuid"] for one in found] == [built.truth.uuids[key] for key in ("base", "then", "disk")]
 
 
 def test_what_one_vdi_costs_in_json_has_the_keys_of_its_page():

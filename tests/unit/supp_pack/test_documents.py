@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the package tells an administrator: the manual page and the commented configuration say what is the case."""
+"""What the package tells an administrator: the manual page and the commented configuration say what is the case.
 
-import argparse
+That the page has every command and option: tools/docs.sh, which makes the page from the parser.
+"""
+
 import ast
 import configparser
 import importlib
@@ -11,13 +13,10 @@ import pytest
 
 from kit.rpm_tools import TOP
 from relvmoiscsi import cli, errors
-from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.deadline import DEFAULT_SECONDS
 
 PAGE = (TOP / "supp-pack/relvmoiscsi.8").read_text(encoding="utf-8")
 CONF = (TOP / "supp-pack/relvmoiscsi.conf").read_text(encoding="utf-8")
-#: options of every command, which have a section of their own
-COMMON = ("help", "json", "verbose")
 
 
 def section(title):
@@ -34,29 +33,6 @@ def plain(troff):
     )
 
 
-def parsers(parser=None, names=()):
-    """Every command of the command line and of its commands that help lists: (words, its parser)."""
-    for action in (parser or make_parser())._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for listed in action._choices_actions:
-                words = (*names, listed.dest)
-                yield " ".join(words), action.choices[listed.dest]
-                yield from parsers(action.choices[listed.dest], words)
-
-
-@pytest.mark.parametrize("name, parser", list(parsers()), ids=[name for name, _ in parsers()])
-def test_the_manual_page_has_every_command_and_every_option_of_it(name, parser):
-    actions = [action for action in parser._actions if action.help]
-    dashed = re.escape(name.replace("-", "\\-"))
-    told = re.search(rf"^\.SS {dashed}\n(.*?)(?=^\.S[SH] )", PAGE, re.MULTILINE | re.DOTALL).group(1)
-    everywhere = plain(section("OPTIONS"))
-
-    for action in actions:
-        for option in action.option_strings:
-            assert re.search(rf"(^| ){option}( |,|$)", plain(told) + everywhere, re.MULTILINE)
-        assert "".join(action.help.split()).replace("`", "") in "".join(plain(told).split()) or action.dest in COMMON
-
-
 def test_the_manual_page_has_every_exit_status_and_every_udev_rule():
     families = [errors.RelvmoiscsiError] + errors.RelvmoiscsiError.__subclasses__()
     statuses = {family.exit_status for family in families} | {cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED, 0}
@@ -65,16 +41,6 @@ def test_the_manual_page_has_every_exit_status_and_every_udev_rule():
     assert [int(status) for status in told] == sorted(statuses)
     files = plain(section("FILES"))
     assert [path.name for path in (TOP / "udev").glob("*.rules") if path.name not in files] == []
-
-
-def test_the_manual_page_has_the_parts_of_one():
-    titles = re.findall(r"^\.SH (.*)$", PAGE, re.MULTILINE)
-
-    assert titles == [
-        "NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "WITH A URL", "THE MAP", "EXIT STATUS", "FILES",
-        "EXAMPLES", "SEE ALSO", "Copyright",
-    ]  # fmt: skip
-    assert re.search(r"^relvmoiscsi \\- .+$", section("NAME"), re.MULTILINE)
 
 
 def test_the_configuration_as_shipped_sets_nothing_and_is_an_example_once_its_marks_are_gone():

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tools.references import problems, problems_in, remarks
+from tools.references import problems_in
 
 
 @pytest.fixture
@@ -55,32 +55,3 @@ def test_what_exists_is_fine(text, repository):
 )
 def test_what_leads_nowhere_is_told(text, says, repository):
     assert told(text, repository) == [says]
-
-
-def test_a_page_names_files_of_ansibles_examples_that_are_there(repository):
-    (repository / "ansible/examples/fleet").mkdir(parents=True)
-    (repository / "ansible/examples/attach.yml").write_text("")
-    (repository / "ansible/examples/fleet/checks.yml").write_text("")
-    run = "ansible-playbook -i {} attach.yml -e checks=$PWD/{}/checks.yml roles/*/main.yml"
-    text = "See ansible/examples/fleet::\n\n    $ " + run + "\n"
-    page = repository / "docs/more.rst"
-
-    page.write_text(text.format("fleet/checks.yml", "fleet"))
-    assert list(problems(repository)) == []
-
-    page.write_text(text.format("inventory", "team"))
-    assert [str(problem) for problem in problems(repository)] == [
-        "docs/more.rst:3: there is no inventory in ansible/examples",
-        "docs/more.rst:3: there is no team/checks.yml in ansible/examples",
-    ]
-
-
-def test_of_a_test_only_comments_and_docstrings_are_looked_at():
-    source = '"""docs/a.rst"""\n\nx = [\n    "docs/b.rst",  # docs/c.rst\n]\n\n\n'
-    source += 'def f():\n    """docs/d.rst\n\n    docs/e.rst"""\n'
-
-    found = remarks(source)
-
-    assert found.split() == ['"""docs/a.rst"""', "#", "docs/c.rst", '"""docs/d.rst', 'docs/e.rst"""']
-    assert [len(line.rstrip()) <= len(kept) for line, kept in zip(found.split("\n"), source.split("\n"))] == [True] * 12
-    assert found.count("\n") == source.count("\n")
