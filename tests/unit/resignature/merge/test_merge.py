@@ -211,15 +211,6 @@ def test_until_the_commit_free_space_alone_is_written():
     assert engine.inspect(disk).state == "clean"
 
 
-def test_copies_can_be_asked_for_more_than_once():
-    unseen = planned(random_chain(34, bat_entries=4096, free=20, blocks=5, depth=3).disk).plan.unseen
-
-    first = [list(several) for several in unseen.copies]
-
-    assert any(first) and first == [list(several) for several in unseen.copies]
-    assert unseen.copied_bytes == sum(copy.length for several in first for copy in several)
-
-
 # --- the controls: a planned image that is wrong is noticed
 
 

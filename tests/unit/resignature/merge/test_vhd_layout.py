@@ -15,11 +15,11 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, extents_of
 from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, Footer
-from relvmoiscsi.formats.vhd_blocks import FULL, UNUSED, Batmap
+from relvmoiscsi.formats.vhd_blocks import UNUSED, Batmap
 from relvmoiscsi.resignature.merge import vhd_chain
 from relvmoiscsi.resignature.merge import vhd_layout as layout
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, place, segments_of
-from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, Member, find_owners, sectors_of
+from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, Member, find_owners
 
 SECTOR = 512
 BLOCK = 2 << 20
@@ -172,18 +172,3 @@ def test_without_blocks_for_its_holes_an_image_is_copied():
     made = verified(2, 9000, ("base", 1500), ("leaf", 300), disk=1500)
 
     assert len(made.copied) == made.lost_slots == 300
-
-
-def test_the_cost_does_not_depend_on_how_much_data_there_is():
-    small, large = (
-        laid_out(world, images(world, ("base", 1100 * scale), ("leaf", 700 * scale), disk=4096 * scale))[0]
-        for scale, world in ((1, World(3, 9000)), (4, World(3, 36000)))
-    )
-
-    assert (small.counts().data_bytes, len(small.fresh)) == (large.counts().data_bytes, len(large.fresh))
-
-
-def test_bits_of_full_blocks_are_not_read():
-    leaf = World(4, 2000).image("leaf", 100, range(50))
-
-    assert [sectors_of([leaf], owned).bits for owned in find_owners([leaf], False)] == [FULL] * 50

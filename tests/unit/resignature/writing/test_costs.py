@@ -15,7 +15,7 @@ import pytest
 from bench import luns
 from bench.counts import SIZES, cost_of
 from kit import builder
-from kit.builder import AREA_DEFAULT, MIB, build_sr, raw, vhd
+from kit.builder import AREA_DEFAULT, build_sr, vhd
 from kit.crash import FailingDisk
 from kit.cuts import SCSI_ID, cut_before, done, entropy, free_ring, image, recover, resignature, same_but_for, undo
 from kit.examples import WHOLE
@@ -63,21 +63,6 @@ def test_the_page_has_these_numbers():
     told = [(kind, tuple(map(int, row))) for kind, text in rows for row in re.findall(r"(\d+) / (\d+) / (\d+)", text)]
 
     assert told == [(kind, numbers) for (kind, _), numbers in COSTS.items()]
-
-
-@pytest.mark.parametrize("kind", luns.KINDS)
-def test_bytes_are_those_of_the_formats_and_the_journal(kind):
-    """A VDI: 320 bytes of LVM text, 1 KiB of MGT, at most 2.5 KiB of image headers, each read and written with a
-    journal of the old and the new; they are compared and read back."""
-    few, many = (cost(kind, count) for count in (10, 100))
-
-    assert (many.bytes_written - few.bytes_written) / 90 < 3 << 10
-    assert (many.bytes_read - few.bytes_read) / 90 < 14 << 10
-
-
-@pytest.mark.parametrize("count, waits", [(1, 18), (10, 19), (100, 36)] + WHOLE * [(1000, 183)])
-def test_with_32_operations_at_a_time_it_waits_so_often(count, waits):
-    assert cost_of(luns.chains(count), depth=32).waits == waits
 
 
 def test_what_more_there_is_on_a_lun_costs_so_much_more():
@@ -152,19 +137,6 @@ def test_only_label_ring_and_identity_fields_are_written(block_size):
         assert spans, f"{len(chunk.data)} bytes at {chunk.offset} hold nothing that may change"
         assert min(item.offset for item in spans) - chunk.offset < block_size
         assert chunk.end - max(item.end for item in spans) < block_size + 512
-
-
-def test_guest_data_is_not_read():
-    """But for what shares the first 64 KiB, or a block, with what is: headers, footers, locators, MGT."""
-    built = build_sr([vhd("disk", blocks=2), raw("data", extents=16)], area=AREA_DEFAULT)
-    watched = Watched(built.disk)
-
-    resignature(watched)
-
-    data = built.truth.device_ranges("data", 0, 16 * 4 * MIB)
-    read = watched.read_ranges
-    assert [part for part in read for item in data if part.offset < item.end and item.offset < part.end] == []
-    assert sum(part.length for part in read) < 256 << 10
 
 
 class WholeBlocks(FailingDisk):
