@@ -108,12 +108,6 @@ def test_a_parents_name_may_be_a_url_a_path_or_plain(text):
     assert read(FOOTER, header((64, "512s", text.encode("utf-16-be")))).parent == ParentName(SR, VHD, VDI)
 
 
-def test_a_raw_parent_has_a_name_of_its_own():
-    raw = header((64, "512s", PARENT.replace("-VHD--", "-LV--").encode("utf-16-be")), (40, "16s", b""))
-
-    assert read(FOOTER, raw).parent == ParentName(SR, RAW, VDI)
-
-
 def test_hidden_is_a_byte_of_the_footer_which_old_creators_did_not_count():
     assert read(HIDDEN).hidden
     for creator in (0x00000001, 0x00010001):

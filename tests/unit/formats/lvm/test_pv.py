@@ -6,12 +6,10 @@ its metadata areas, and the text in the ring behind each (docs/formats/lvm.rst).
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kit import build_lvm
-from kit.examples import examples
-from kit.sparse import SparseDisk
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.lvm import pv
@@ -213,13 +211,6 @@ def test_a_header_is_read_with_its_two_slots():
     assert (mda.has_text, mda.ignored) == (True, False)
 
 
-def test_neither_an_empty_slot_nor_an_ignored_area_has_a_text_that_counts():
-    empty = parse_mda(header_with(), AREA, AT)
-    ignored = parse_mda(header_with(build_lvm.raw_locn(512, TEXT, build_lvm.IGNORED)), AREA, AT)
-
-    assert [(mda.has_text, mda.ignored) for mda in (empty, ignored)] == [(False, False), (False, True)]
-
-
 @given(st.integers(4 * 8, 512 * 8 - 1))
 def test_every_flipped_bit_under_the_checksum_of_a_header_is_found(bit):
     with pytest.raises(BadChecksum, match="Metadata area header at byte 4096 of /dev/sdc"):
@@ -238,14 +229,6 @@ def test_every_flipped_bit_under_the_checksum_of_a_header_is_found(bit):
 def test_a_sealed_header_that_is_none_is_refused(offset, form, value, error, sentence):
     with pytest.raises(error, match=sentence):
         parse_mda(patched_header(offset, form, value), AREA, AT)
-
-
-@given(st.binary(min_size=88, max_size=88))
-def test_whatever_a_sealed_header_holds_it_is_read_or_refused(content):
-    data = content.ljust(508, b"\0")
-
-    with pytest.raises(FormatError):
-        parse_mda(struct.pack("<I", build_lvm.crc(data)) + data, AREA, AT)
 
 
 def test_a_new_header_empties_slot_1_and_keeps_what_nobody_knows():
@@ -281,19 +264,6 @@ OUTSIDE = [(0, 10), (511, 10), (8192, 10), (512, 0), (512, 7681), ((1 << 64) - 1
 def test_a_text_outside_the_ring_is_malformed(offset, size):
     with pytest.raises(Malformed, match=f"its text has {size} bytes at offset {offset} of an area of 8192"):
         text_ranges(SMALL, RawLocation.zero(offset=offset, size=size), AT)
-
-
-@given(st.integers(512, 8191), st.integers(1, 7680))
-@settings(max_examples=examples(50))
-def test_what_the_builder_puts_into_the_ring_is_read_back(offset, size):
-    disk, text = SparseDisk(1 << 20), bytes(at % 251 + 1 for at in range(size - 1)) + b"\0"
-    build_lvm.put_text(disk, Range(*SMALL), offset, text)
-    disk.poke(4096, build_lvm.mda_header(Range(*SMALL), [build_lvm.raw_locn(offset, text)]))
-
-    mda = parse_mda(disk.peek(4096, 512), SMALL, AT)
-
-    assert (pv.read_texts(disk, [mda]), disk.read_batches) == ([text], 1)
-    verify_text(text, mda.committed, AT)
 
 
 @given(st.integers(0, 8 * len(TEXT) - 1))

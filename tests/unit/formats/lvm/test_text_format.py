@@ -109,45 +109,22 @@ def test_scalars_are_read_as_lvm_does(text, value):
     assert (found.value_start, found.end) == (6, 6 + len(text))
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("", {}),
-        ("a = 1\0b = {{{", {"a": 1}),  # it ends with its first NUL
-        ("a{b=1}#x\n\t\r\v\fc = # comment = 7\n 2 d\n{\n}", {"a": {"b": 1}, "c": 2, "d": {}}),
-        ("a = []", {"a": []}),
-        ('a = ["a","b"]', {"a": ["a", "b"]}),
-        ('a = ["a" 1,,2,]', {"a": ["a", 1, 2]}),  # commas are optional
-    ],
-)
-def test_white_space_comments_and_commas_are_free(text, expected):
-    assert tree(parse(text, WHERE)) == expected
-
-
 BROKEN = {
     "a": "its end, expected `=` or a section",
     "a =": "its end, expected a value",
     "a = b": "'b', expected a value",
-    "a = }": "'}', expected a value",
     "a = [": "its end, expected a value",
-    "a = [b]": "'b', expected a value",
     "a = [[1]]": "'[', expected a value",
     "a {": "its end, expected a name",
-    "a }": "'}', expected `=` or a section",
     "}": "'}', expected a name",
-    "a = 1 }": "'}', expected a name",
     '"a" = 1': "'\"a\"', expected a name",
     'a = "b': "a string has no end",
-    "a = 'b": "a string has no end",
     'a = "b\\"': "a string has no end",
     "a = 1 a = 2": "'a', expected each name only once",
-    "a { } a { }": "'a', expected each name only once",
     "a = 1 a { }": "'a', expected each name only once",
     "a = 9223372036854775808": "'9223372036854775808', expected a value",
-    "a = 0x" + "f" * 9000: "'0xfff",
     "a = 1_000": "'1_000', expected a value",
     "a = 08": "'08', expected a value",
-    "a = nan": "'nan', expected a value",
     "a = \xb2": "'\xb2', expected a value",
     "a =\xa01": "a byte fits no token",
 }

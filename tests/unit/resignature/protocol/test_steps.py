@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The table of steps is what the code does, in its order; and what a LUN is between them."""
+"""The table of steps is what the code does, in its order. What a LUN is between them: writing/test_every_cut.py."""
 
 import logging
 import re
@@ -39,9 +39,6 @@ def in_log(steps):
     return [(step.number, len(STEPS), step.name) for step in steps]
 
 
-# --- what is executed
-
-
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_takes_the_steps_of_the_table_in_order_and_flushes_once_each(caplog, kind):
     crash = CrashDisk(base("one VDI", kind))
@@ -61,6 +58,3 @@ def test_recovery_goes_back_before_the_commit_and_takes_the_steps_that_are_left_
     assert logged(caplog, recover, disk.copy()) == in_log(left)
     if kind == "resignature" and left is WAY_BACK:
         assert logged(caplog, undo, disk) == in_log(left)
-
-
-# --- what a LUN is between the steps
