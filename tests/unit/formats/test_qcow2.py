@@ -90,8 +90,8 @@ def test_the_hidden_flag_is_in_sms_own_extension(flag, hidden, backing):
     assert read_qcow2(made(backing, flag), NAME, SIZE).hidden == hidden
 
 
-@pytest.mark.parametrize("fields", [((4, ">I", 2), (72, ">Q", 0)), ((72, ">Q", 0b11001),)], ids=["version 2", "bits"])
-def test_headers_of_72_bytes_and_features_that_move_no_path_are_accepted(fields):
+@pytest.mark.parametrize("fields", [((4, ">I", 2), (72, ">Q", 0)), ((100, ">I", 104),), ((72, ">Q", 0b11001),)])
+def test_headers_of_72_and_104_bytes_and_features_that_move_no_path_are_accepted(fields):
     assert read(*fields).backing == Range(0x210, 98)
 
 
@@ -106,7 +106,7 @@ def test_headers_of_72_bytes_and_features_that_move_no_path_are_accepted(fields)
         (4, ">I", 4, Unsupported, "its version is 4"),
         (32, ">I", 2, Unsupported, "byte 32 of QCOW2-.*: it is encrypted"),
         (20, ">I", 8, Malformed, "byte 20 of QCOW2-.*: its cluster size is out of range"),
-        (20, ">I", 0xFFFFFFFF, Malformed, "its cluster size is out of range"),
+        (20, ">I", 22, Malformed, "its cluster size is out of range"),
         (72, ">Q", 1 << 2, Unsupported, r"the incompatible features 0x4 \(an external data file\)"),
         (72, ">Q", 1 << 1, Malformed, "marked as corrupt"),
         (100, ">I", 96, Malformed, "its length is 96"),

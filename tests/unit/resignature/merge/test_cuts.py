@@ -27,8 +27,10 @@ from kit.cuts import SCSI_ID, entropy, read_mark
 from kit.examples import WHOLE, steps
 from kit.sparse import Recalled
 from relvmoiscsi import engine
+from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import OneVdiRequest
-from relvmoiscsi.errors import DeviceError
+from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.resignature.protocol.rebuilt import FULL_UNIT
 
 pytestmark = pytest.mark.states(few=1)
 
@@ -175,6 +177,22 @@ def test_what_tapdisk_wrote_before_the_run_was_finished_stays():
 
 
 # --- an operation fails
+
+
+class WithoutFilledBitmaps(ForwardingDevice):
+    """Loses what is written over the bitmaps of blocks that the run has filled."""
+
+    def write(self, chunks):
+        super().write([chunk for chunk in chunks if chunk.data != FULL_UNIT])
+
+
+def test_a_bitmap_that_the_device_loses_in_a_way_back_is_noticed_and_the_way_back_can_be_repeated():
+    disk = cut(chain_of(*BOTH)).after_group(2)
+
+    with pytest.raises(Refused, match="does not hold what was written"):
+        recovered(WithoutFilledBitmaps(disk))
+
+    assert recovered(disk) == "clean"
 
 
 @pytest.mark.parametrize("first", range(3) if WHOLE else [0])
