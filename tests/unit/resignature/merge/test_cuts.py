@@ -186,11 +186,17 @@ class WithoutFilledBitmaps(ForwardingDevice):
         super().write([chunk for chunk in chunks if chunk.data != FULL_UNIT])
 
 
-def test_a_bitmap_that_the_device_loses_in_a_way_back_is_noticed_and_the_way_back_can_be_repeated():
-    disk = cut(chain_of(*BOTH)).after_group(2)
+def test_a_bitmap_that_the_device_loses_is_noticed_in_a_run_and_in_its_way_back():
+    disk = chain_of(*BOTH).disk.copy()
+    device = WithoutFilledBitmaps(disk)
+    request = engine.ResignatureRequest(scsi_id=SCSI_ID, one=OneVdiRequest())
 
-    with pytest.raises(Refused, match="does not hold what was written"):
-        recovered(WithoutFilledBitmaps(disk))
+    for act in (
+        lambda: engine.resignature(device, engine.prepare(device, entropy(0), request)),
+        lambda: recovered(device),
+    ):
+        with pytest.raises(Refused, match="does not hold what was written"):
+            act()
 
     assert recovered(disk) == "clean"
 
