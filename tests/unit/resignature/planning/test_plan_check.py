@@ -9,6 +9,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.identity import dashed
+from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.resignature.planning.identity_check import differences
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.protocol.journal import encode
@@ -50,6 +51,19 @@ def test_a_plan_that_leaves_an_identity_or_changes_another_byte_is_refused():
     ):
         with pytest.raises(Refused, match=sentence):
             check_plan(ReadCache(disk), lun, wrong)
+
+
+def test_another_text_at_the_end_of_the_run_than_at_its_commit_is_refused():
+    disk, lun, plan = planned()
+    (move,) = plan.run.mdas
+    old, at = pv.MdaHeader.at(move.old_header), move.original.offset + (5 << 20)
+    text = plan.text.replace(plan.run.ids.new_sr.encode(), b"11111111-2222-4333-8444-555555555555")
+    header = pv.mda_header(move.original, pv.text_location(move.original, at, text), old)
+    wrong = spoiled(plan, mdas=(move._replace(final_header=bytes(header)),))
+    padded = text.ljust(-(-len(text) // 512) * 512, b"\0")
+
+    with pytest.raises(Refused, match="The volume group's name is VG_XenStorage-11111111-"):
+        check_plan(ReadCache(disk), lun, wrong._replace(areas=(*plan.areas, Chunk(at, padded))))
 
 
 def test_what_is_on_the_lun_in_the_end_is_compared_as_well():

@@ -125,9 +125,3 @@ def test_a_header_that_somebody_else_has_changed_gets_the_name_and_a_checksum_th
     assert structure.is_whole("VHD header", header)
     assert header[at : at + place.length] == data[: place.length]
     assert after.peek(*field.pieces[0]) == disk.peek(*field.pieces[0])
-
-
-# --- once LVM has gone on
-
-
-# --- chunks
