@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""UUIDs, LVM ids, and the map from old ones to new ones."""
+"""UUIDs and LVM ids, and those that are derived. Maps of them: resignature/planning/test_result.py."""
 
 import hashlib
 import uuid
@@ -88,6 +88,3 @@ def test_derived_ids_are_what_the_page_for_scripts_says_of_them(new_sr, old, old
 
     assert derived_uuid(str(new_sr), str(old)) == str(uuid.uuid5(new_sr, str(old)))
     assert derived_lvm_id(str(new_sr), old_id) == of_number(number)
-
-
-# --- maps

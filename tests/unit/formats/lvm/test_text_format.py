@@ -195,9 +195,6 @@ def test_no_text_upsets_the_parser(text):
     assert set(root.assignments).isdisjoint(root.sections)
 
 
-# --- what a section answers
-
-
 # --- any text, read and changed
 
 
