@@ -13,6 +13,7 @@ from kit.cuts import SCSI_ID, entropy, image
 from kit.examples import examples
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
+from relvmoiscsi.formats.checksum import vhd_checksum
 from relvmoiscsi.resignature.protocol import identities, structure
 from relvmoiscsi.resignature.protocol.identities import read_written
 
@@ -125,3 +126,25 @@ def test_a_header_that_somebody_else_has_changed_gets_the_name_and_a_checksum_th
     assert structure.is_whole("VHD header", header)
     assert header[at : at + place.length] == data[: place.length]
     assert after.peek(*field.pieces[0]) == disk.peek(*field.pieces[0])
+
+
+def test_damage_beside_a_field_is_a_change():
+    run, disk = run_on("everything")
+    assert identities.first_changed(run, read_written(disk, run)) is None
+    field = field_of(run, "VHD header")
+    disk = disk.copy()
+    disk.poke(field.around[0].offset + 500, b"damage")
+
+    assert identities.first_changed(run, read_written(disk, run)).what == field.what
+
+
+def test_a_footer_of_an_old_creator_is_whole_with_the_checksum_that_ignores_the_hidden_byte():
+    run, disk = run_on("everything")
+    footer = bytearray(disk.peek(field_of(run, "VHD header").around[0].offset - 512, 512))
+    footer[32:36], footer[85] = bytes([0, 1, 0, 1]), 0
+    footer[64:68] = vhd_checksum(bytes(footer), 64).to_bytes(4, "big")
+    footer[85] = 1
+
+    assert structure.is_whole("VHD footer", bytes(footer))
+    footer[32:36] = bytes([0, 1, 0, 3])
+    assert not structure.is_whole("VHD footer", bytes(footer))
