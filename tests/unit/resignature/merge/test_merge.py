@@ -201,16 +201,6 @@ def test_data_stays_where_it_is():
     assert cost.data_bytes == 4096 * cost.copied
 
 
-def test_until_the_commit_free_space_alone_is_written():
-    chain = random_qcow2(4)
-    disk = chain.disk.copy()
-
-    engine.copy_unseen(disk, planned(disk))
-
-    assert all(flatten(disk, name) == flat for name, flat in chain.flats.items())
-    assert engine.inspect(disk).state == "clean"
-
-
 # --- the controls: a planned image that is wrong is noticed
 
 

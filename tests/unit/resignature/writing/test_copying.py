@@ -106,16 +106,6 @@ def test_a_write_that_is_lost_and_what_somebody_else_writes_there_is_noticed_to_
         read_back_written(lossy, there)
 
 
-def test_before_each_batch_it_is_asked_whether_it_may_be_written(disk):
-    """With what tells that the array has not put the LUN back, once there is anything."""
-    seen = []
-
-    written(disk, BOTH, verify=lambda there: seen.append((there.head, len(disk.written))))
-
-    assert [head for head, _ in seen] == [(), *[BOTH.chunks] * 3]
-    assert [count for _, count in seen] == [0, 2, 18, 22]
-
-
 @pytest.mark.parametrize("allowed", range(4))
 def test_where_it_may_not_nothing_more_is_written(disk, allowed):
     asked = []
