@@ -167,6 +167,13 @@ def test_a_label_of_today_has_the_extension_of_lvm_2_02_143(ext_version):
     assert (today.pv_id, today.mdas, today.as_of_today(WHERE)) == (label.pv_id, label.mdas, today)
 
 
+@given(st.binary(min_size=64, max_size=64), st.sampled_from([0, 1, 2]))
+def test_bytes_behind_lvms_content_survive(tail, ext_version):
+    label = parse_label(label_sector(ext_version=ext_version, tail=tail), 1, WHERE)
+
+    assert label.sector_with("B" * 32, (Area(8192, 4096),))[-64:] == tail
+
+
 # --- headers of metadata areas
 
 AT = Place("/dev/sdc", 4096)

@@ -15,7 +15,7 @@ import pytest
 from bench import luns
 from bench.counts import SIZES, cost_of
 from kit import builder
-from kit.builder import AREA_DEFAULT
+from kit.builder import AREA_DEFAULT, MIB, build_sr, raw, vhd
 from kit.crash import FailingDisk
 from kit.cuts import SCSI_ID, cut_before, done, entropy, free_ring, image, recover, resignature, same_but_for, undo
 from kit.examples import WHOLE
@@ -121,6 +121,19 @@ def test_only_label_ring_and_identity_fields_are_written(block_size):
         assert spans, f"{len(chunk.data)} bytes at {chunk.offset} hold nothing that may change"
         assert min(item.offset for item in spans) - chunk.offset < block_size
         assert chunk.end - max(item.end for item in spans) < block_size + 512
+
+
+def test_guest_data_is_not_read():
+    """But for what shares the first 64 KiB, or a block, with what is: headers, footers, locators, MGT."""
+    built = build_sr([vhd("disk", blocks=2), raw("data", extents=16)], area=AREA_DEFAULT)
+    watched = Watched(built.disk)
+
+    resignature(watched)
+
+    data = built.truth.device_ranges("data", 0, 16 * 4 * MIB)
+    read = watched.read_ranges
+    assert [part for part in read for item in data if part.offset < item.end and item.offset < part.end] == []
+    assert sum(part.length for part in read) < 256 << 10
 
 
 class WholeBlocks(FailingDisk):
