@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from kit.cuts import SCSI_ID, entropy, image
 from kit.examples import examples
 from relvmoiscsi import engine
-from relvmoiscsi.device import Range
+from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.formats.checksum import vhd_checksum
 from relvmoiscsi.resignature.protocol import identities, structure
-from relvmoiscsi.resignature.protocol.identities import read_written
+from relvmoiscsi.resignature.protocol.identities import changed_chunks, read_written
 
 NAMES = ["everything", "blocks of 4096", "512e", "fragmented"]
 
@@ -148,3 +148,14 @@ def test_a_footer_of_an_old_creator_is_whole_with_the_checksum_that_ignores_the_
     assert structure.is_whole("VHD footer", bytes(footer))
     footer[32:36] = bytes([0, 1, 0, 3])
     assert not structure.is_whole("VHD footer", bytes(footer))
+
+
+def test_only_blocks_that_change_are_written_and_neighbours_together():
+    before = Chunk(4096, bytes(8 * 512))
+    after = bytearray(8 * 512)
+    after[0] = after[512] = after[3 * 512] = after[7 * 512 + 511] = 1
+
+    chunks = changed_chunks(before, bytes(after), 512)
+
+    assert [(chunk.offset, len(chunk.data)) for chunk in chunks] == [(4096, 1024), (5632, 512), (7680, 512)]
+    assert changed_chunks(before, before.data, 512) == []
