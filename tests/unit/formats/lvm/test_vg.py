@@ -207,6 +207,15 @@ def test_a_longer_generation_makes_room_and_bytes_that_are_no_ascii_survive():
     assert "seqno = 100\n" in text and text.count('"h\xc3\xb6st"') == 3
 
 
+@pytest.mark.parametrize("gone, first, behind", [(0, "\n\nMGT {", "\n\nLV-"), (1, "\n\nLV-", "\n}\n\n}\n# Gen")])
+def test_a_removed_volume_leaves_the_others_byte_for_byte(gone, first, behind):
+    whole, wanted = renamed(TEXT), read_vg(TEXT, WHERE).lvs[gone].id
+
+    text = renamed(TEXT, lambda lv: None if lv.id == wanted else lv)
+
+    assert text == whole[: whole.index(first)] + whole[whole.index(behind) :]
+
+
 SEGMENTS = (Segment(0, 2, 700), Segment(2, 1, 30), Segment(3, 40, 1000))
 
 
@@ -214,6 +223,17 @@ def with_segments(number, segments, text=TEXT):
     """The text renamed, where the LV of that number gets other segments."""
     wanted = read_vg(text, WHERE).lvs[number].id
     return renamed(text, lambda lv: lv._replace(segments=segments) if lv.id == wanted else lv)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("segments", [SEGMENTS, (Segment(0, 7, 200),)], ids=["three", "one"])
+def test_new_segments_take_the_place_of_the_old_ones(number, segments):
+    text = with_segments(number, segments)
+
+    before, after = read_vg(renamed(TEXT), WHERE), read_vg(text, WHERE)
+    assert after.lvs[number] == before.lvs[number]._replace(segments=segments)
+    assert after.lvs[1 - number] == before.lvs[1 - number]
+    assert text.count("segment2") == sum(len(lv.segments) > 1 for lv in after.lvs), "no rest of an old one"
 
 
 def test_what_stands_beside_the_segments_stays():
@@ -229,3 +249,19 @@ def test_new_segments_name_the_disk_as_the_text_does():
     text = with_segments(0, SEGMENTS[2:], TEXT.replace("pv0", "pv7"))
 
     assert '"pv7", 1000\n' in text and "pv0" not in text
+
+
+@pytest.mark.parametrize("words", [("READ",), ("READ", "VISIBLE"), ("READ", "WRITE", "VISIBLE")])
+def test_the_status_of_a_volume_is_written_as_lvm_writes_it(words):
+    text = renamed(TEXT, lambda lv: lv._replace(status=frozenset(words)))
+
+    assert {lv.status for lv in read_vg(text, WHERE).lvs} == {frozenset(words)}
+    assert "status = [{}]".format(", ".join(f'"{word}"' for word in words)) in text
+
+
+@pytest.mark.parametrize("tags", [(), ("hidden",), ("hidden", "journaler")])
+def test_the_tags_of_a_volume_come_go_and_change(tags):
+    after = read_vg(renamed(TEXT, lambda lv: lv._replace(tags=tags)), WHERE)
+
+    assert {lv.tags for lv in after.lvs} == {tags}
+    assert [lv.segments for lv in after.lvs] == [lv.segments for lv in read_vg(TEXT, WHERE).lvs]
