@@ -156,6 +156,20 @@ def test_mgt_that_names_another_sr_gets_the_uuid_of_this_one():
     assert outcome.sr_after.mgt.sr_uuid == outcome.ids.new_sr
 
 
+def test_tags_of_the_group_and_its_volumes_stay_even_with_an_old_uuid_in_them():
+    """A tag is the administrator's."""
+    uuid = build_sr([raw("data")]).truth.sr_uuid
+
+    def tagged(text):
+        text = text.replace("max_lv = 0", f'tags = ["sr-{uuid}"]\nmax_lv = 0', 1)
+        return text.replace("creation_time", f'tags = ["was-{uuid}"]\ncreation_time', 1)
+
+    outcome = resignatured(build_sr([raw("data")], edit_text=tagged).disk)
+
+    assert outcome.sr_after.vg.tags == ("sr-" + uuid,)
+    assert ("was-" + uuid,) in [lv.tags for lv in outcome.sr_after.vg.lvs]
+
+
 # --- chosen ids
 
 
