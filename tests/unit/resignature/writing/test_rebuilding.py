@@ -84,6 +84,12 @@ def test_it_comes_back_from_the_journal(rebuilt, monkeypatch):
     assert found.rebuilt == rebuilt
 
 
+def test_what_is_still_to_be_written_lies_in_its_hulls():
+    hulls = [(part.offset, part.end) for part in REBUILT.hulls()]
+
+    assert hulls == [(23 * MIB, 24 * MIB + 6 * UNIT), (32 * MIB, 36 * MIB + UNIT), (40 * MIB, 40 * MIB + UNIT)]
+
+
 # --- whose volume it is
 
 
