@@ -172,3 +172,11 @@ def test_without_blocks_for_its_holes_an_image_is_copied():
     made = verified(2, 9000, ("base", 1500), ("leaf", 300), disk=1500)
 
     assert len(made.copied) == made.lost_slots == 300
+
+
+def test_of_the_leaf_only_what_lies_behind_its_last_block_may_be_written_before_the_commit():
+    leaf = World(5, 2000).image("leaf", 100, range(50))
+    end = (leaf.geometry.first_slot_unit + 513 * 50) * 4096
+    behind = extents_of(leaf.lv.segments)[-(-end // EXTENT_BYTES) : -1]
+
+    assert behind and list(layout.unused_extents(leaf)) == list(behind)
