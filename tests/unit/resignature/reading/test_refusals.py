@@ -316,6 +316,11 @@ ROWS = {
     "seqno at its end": malformed(text("seqno = 17", "seqno = 4294967295"), "its seqno is 4294967295"),
     "negative seqno": malformed(text("seqno = 17", "seqno = -1"), "seqno is -1, expected an integer of at least 0"),
     "extents of no size": malformed(text("extent_size = 8192", "extent_size = 0"), "extent_size is 0"),
+    "no section of PVs": malformed(
+        edited(lambda text: text[: text.index("physical_volumes")] + text[text.index("logical_volumes") :]),
+        "it has no section physical_volumes",
+    ),
+    "no seqno": malformed(text("seqno = 17", "xseqno = 17"), "it has no seqno"),
     "number that is a list": malformed(text("seqno = 17", "seqno = [17]"), "seqno is a list, expected one value"),
     "number that is a text": malformed(text("seqno = 17", 'seqno = "17"'), "seqno is '17', expected an integer"),
     "text that is a number": malformed(text('format = "lvm2"', "format = 7"), "format is 7, expected a string"),
