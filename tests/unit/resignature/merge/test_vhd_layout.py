@@ -19,7 +19,7 @@ from relvmoiscsi.formats.vhd_blocks import UNUSED, Batmap
 from relvmoiscsi.resignature.merge import vhd_chain
 from relvmoiscsi.resignature.merge import vhd_layout as layout
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, place, segments_of
-from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, Member, find_owners
+from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, Member, find_owners, sectors_of
 
 SECTOR = 512
 BLOCK = 2 << 20
@@ -180,3 +180,15 @@ def test_of_the_leaf_only_what_lies_behind_its_last_block_may_be_written_before_
     behind = extents_of(leaf.lv.segments)[-(-end // EXTENT_BYTES) : -1]
 
     assert behind and list(layout.unused_extents(leaf)) == list(behind)
+
+
+def test_of_a_parent_that_is_smaller_than_its_child_nothing_behind_the_end_of_its_disk_is_read():
+    """Its last block is full, as the batmap says, and the child has grown."""
+    world = World(6, 4000)
+    leaf, parent = world.image("leaf", 10, []), world.image("parent", 10, [9])
+    members = [leaf, parent._replace(virtual_size=9 * BLOCK + 8 * SECTOR)]
+
+    (owned,) = find_owners(members, False)
+
+    assert owned.must_be_copied
+    assert sectors_of(members, owned).bits == blocks.first_sectors(8)
