@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""UUIDs, LVM ids, and the map from old ones to new ones."""
+"""UUIDs and LVM ids, and those that are derived. Maps of them: resignature/planning/test_result.py."""
 
 import hashlib
 import uuid
@@ -8,16 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relvmoiscsi.errors import FormatError, Place, UsageError
+from relvmoiscsi.errors import FormatError, Place
 from relvmoiscsi.formats.identity import (
-    IdMap,
-    check_one_to_one,
     dashed,
     derived_lvm_id,
     derived_uuid,
     is_uuid,
     lvm_id_from_bytes,
-    new_uuid,
     parse_lvm_id,
     replace_uuids,
     uuid_from_bytes,
@@ -47,13 +44,6 @@ NO_UUIDS = ["", ONE[:-1], ONE + "\n", " " + ONE, ONE.replace("-", ""), ONE.repla
 @pytest.mark.parametrize("text", NO_UUIDS)
 def test_anything_else_is_no_uuid(text):
     assert not is_uuid(text)
-
-
-@given(st.binary(min_size=16, max_size=16))
-def test_a_new_uuid_is_a_random_one_of_version_4(data):
-    made = uuid.UUID(new_uuid(lambda length: data[:length]))
-
-    assert (made.version, made.variant) == (4, uuid.RFC_4122)
 
 
 def test_uuids_inside_a_text_are_exchanged_and_nothing_else_is():
@@ -98,28 +88,3 @@ def test_derived_ids_are_what_the_page_for_scripts_says_of_them(new_sr, old, old
 
     assert derived_uuid(str(new_sr), str(old)) == str(uuid.uuid5(new_sr, str(old)))
     assert derived_lvm_id(str(new_sr), old_id) == of_number(number)
-
-
-# --- maps
-
-
-def test_a_reversed_map_gives_the_old_identities_back():
-    ids = IdMap(ONE, {ONE: NEW, TWO: "x"}, {"p": "q"})
-
-    assert (ids.new_sr, ids.reversed().sr) == (NEW, NEW)
-    assert ids.reversed() == IdMap(NEW, {NEW: ONE, "x": TWO}, {"q": "p"})
-    assert ids.reversed().reversed() == ids
-
-
-@pytest.mark.parametrize(
-    "ids, sentence",
-    [
-        ({ONE: ONE}, f"The new UUID {ONE} is already on the LUN"),
-        ({ONE: TWO, TWO: NEW}, f"The new UUID {TWO} is already on the LUN"),
-        ({ONE: NEW, TWO: NEW}, f"{ONE} and {TWO} would both become the UUID {NEW}."),
-    ],
-)
-def test_a_map_that_is_not_one_to_one_is_a_usage_error(ids, sentence):
-    check_one_to_one({ONE: NEW, TWO: "x"}, "UUID")
-    with pytest.raises(UsageError, match=sentence):
-        check_one_to_one(ids, "UUID")

@@ -103,11 +103,6 @@ def test_a_parents_name_is_read_and_renamed_with_single_and_with_doubled_dashes(
     assert len(renamed) == len(text)
 
 
-@pytest.mark.parametrize("kind", naming.DISK_KINDS)
-def test_a_parents_text_is_made_as_it_is_read(kind):
-    assert parse_parent_name(naming.parent_text(ParentName(SR, kind, VDI))) == ParentName(SR, kind, VDI)
-
-
 def test_a_parent_with_the_uuid_of_its_sr_is_renamed_once():
     text = DM_NAME.replace(VDI.replace("-", "--"), SR.replace("-", "--"))
 

@@ -108,12 +108,6 @@ def test_a_parents_name_may_be_a_url_a_path_or_plain(text):
     assert read(FOOTER, header((64, "512s", text.encode("utf-16-be")))).parent == ParentName(SR, VHD, VDI)
 
 
-def test_a_raw_parent_has_a_name_of_its_own():
-    raw = header((64, "512s", PARENT.replace("-VHD--", "-LV--").encode("utf-16-be")), (40, "16s", b""))
-
-    assert read(FOOTER, raw).parent == ParentName(SR, RAW, VDI)
-
-
 def test_hidden_is_a_byte_of_the_footer_which_old_creators_did_not_count():
     assert read(HIDDEN).hidden
     for creator in (0x00000001, 0x00010001):
@@ -199,7 +193,6 @@ def test_a_flipped_bit_of_a_footer_or_of_the_header_is_found(intact, more):
         ((0, "8s", b"conectiX"), BadMagic, "VHD footer copy at byte 0"),
         ((12, ">I", 0x00020000), Unsupported, "byte 12 of VHD-.*: its version is 0x00020000"),
         ((60, ">I", 2), Unsupported, "byte 60 of VHD-.*: its disk type is fixed"),
-        ((60, ">I", 9), Unsupported, "its disk type is 9"),
         ((16, ">Q", 1024), Unsupported, "byte 16 of VHD-.*: it puts the dynamic header at 1024"),
     ],
 )
@@ -222,20 +215,15 @@ ELSEWHERE = "runs into something else"
         ((0, "8s", b"cxsparsE"), BadMagic, "VHD header at byte 512"),
         ((24, ">I", 0), Unsupported, "its version is 0x00000000"),
         ((60, ">I", 1), Unsupported, "its reserved bytes are in use"),
-        ((1023, ">B", 1), Unsupported, "its reserved bytes are in use"),
         ((16, ">Q", 512), Malformed, "its block table ends at"),
-        ((16, ">Q", 1 << 63), Malformed, "its block table ends at 9223372036858970112"),
         ((28, ">I", 0xFFFFFFFF), Malformed, "its block table ends at 17179870716 of 8388608"),
         ((64, "512s", b""), Unsupported, "VHD parent name at byte 576 of VHD-.*: '' names no volume of an SR"),
         ((64, ">H", 0xD800), Malformed, "it is not UTF-16-BE"),
         ((576, ">I", 0x57693272), Unsupported, "VHD parent locator 0 at byte 1088 of VHD-"),
         ((584, ">I", 513), Malformed, "its text has 513 bytes, the room for the text has 512"),
-        ((580, ">I", 0), Malformed, "its text has 110 bytes, the room for the text has 0"),
         ((580, ">Q", 0x0000FFFF0000FFFF), Malformed, "its text has 65535 bytes"),
         ((592, ">Q", SIZE - 600), Malformed, "its text in bytes 8388008 to 8388118 " + ELSEWHERE),
         ((592, ">Q", 1535), Malformed, ELSEWHERE),
-        ((592, ">Q", 2048), Malformed, ELSEWHERE),
-        ((592, ">Q", (1 << 64) - 1), Malformed, ELSEWHERE),
         ((SECOND_LOCATOR_AT + 16, ">Q", 4327424), Malformed, "VHD parent locator 1 .* " + ELSEWHERE),
     ],
 )
@@ -275,11 +263,9 @@ NOWHERE = "VHD parent locator text at byte 4327424 of .* names no volume of an S
     "index, text, error, sentence",
     [
         (0, b"", Unsupported, NOWHERE),
-        (0, b"\0" * 110, Unsupported, NOWHERE),
         (0, b"file://" + TEXTS[0], Unsupported, NOWHERE),
         (0, b"\xff", Malformed, "it is not UTF-"),
         (1, b"\0\xd8", Malformed, "it is not UTF-"),
-        (2, b"x", Malformed, "it is not UTF-"),
     ],
 )
 def test_a_locator_that_names_no_volume_or_cannot_be_read_is_refused(index, text, error, sentence):

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kit import build_lvm, golden, lvmreader
+from kit import build_lvm
 from kit.build_lvm import LvText, VgText
-from kit.builder import everything, fragmented_locators
 from kit.examples import examples
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import FormatError, Place, Truncated
@@ -133,22 +132,6 @@ def test_a_range_looks_at_few_segments_wherever_it_lies(vg, extent):
     assert 0 < segments.looked_at < 30
 
 
-LUNS = [lambda: golden.load("tree"), everything, fragmented_locators]
-
-
-@pytest.mark.parametrize("make", LUNS, ids=["tree", "all", "pieces"])
-def test_what_real_lvm_wrote_is_read_as_an_independent_reader_does(make):
-    expected = lvmreader.read_vg(make().disk)
-
-    vg = read_vg(expected.mda.text[:-1].decode("latin-1"), WHERE)
-
-    assert [lv[:1] + lv[2:] for lv in vg.lvs] == [
-        (lv.name, frozenset(lv.status), lv.tags, tuple(Segment(s.start_extent, s.extent_count, s.first_pe)
-                                                     for s in lv.segments))
-        for lv in expected.lvs
-    ]  # fmt: skip
-
-
 # --- volumes in the form in which LVM writes them
 
 
@@ -181,25 +164,6 @@ def test_a_volume_is_read_and_renamed_in_the_form_of_each_release_of_lvm(text):
     assert len(before.lvs) == (2 if text == TEXT else 3)
     assert [lv[2:] for lv in after.lvs] == [lv[2:] for lv in before.lvs], "status, tags and segments"
     assert (after.seqno, after.name) == (6, "VG_XenStorage-" + NEW_SR)
-
-
-@pytest.mark.parametrize(
-    "old, new, sentence",
-    [
-        ("segment2 {", "segment1 {", "'segment1', expected each name only once"),
-        ("start_extent = 2", "start_extent = 1", "extent 2 is in no segment or in two"),
-        ("start_extent = 2", "start_extent = 3", "extent 2 is in no segment or in two"),
-        ('"pv0", 7', '"pv0", 101', "Logical volume LV-.*: it overlaps LV-.* at extent 101"),
-        ('"pv0", 7', '"pv0", 2557', "it uses extent 2557, the physical volume has 2557"),
-        ("extent_count = 4", "extent_count = 0", "extent_count is 0, expected an integer of at least 1"),
-        ('["pv0", 100]', '["pv0", 100, "pv0", 200]', "segment1 has the stripes"),
-        ('["pv0", 100]', "[]", "segment1 has the stripes"),
-        ('["READ", "VISIBLE"]', '["READ", "PVMOVE"]', "Logical volume LV-.*: its status is PVMOVE"),
-    ],
-)
-def test_what_contradicts_itself_or_is_unknown_is_refused(old, new, sentence):
-    with pytest.raises(FormatError, match=sentence):
-        read_vg(TEXT.replace(old, new), WHERE)
 
 
 @given(st.data())

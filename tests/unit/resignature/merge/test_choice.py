@@ -58,8 +58,6 @@ def chain(levels):
 CHOSEN = {
     "the live leaf, with its parents": (TREE, None, "disk middle root", {"older", "newer"}),
     "a VHD that stands alone": ((small("disk"),), None, "disk", set()),
-    "a raw disk that stands alone": ((raw("disk"),), None, "disk", set()),
-    "a QCOW2 that stands alone": ((qcow2("disk"),), None, "disk", set()),
     "a disk without a record": (
         (small("disk", in_mgt=False), small("snapshot", snapshot_of="disk")), None, "disk", {"snapshot"}
     ),
@@ -98,7 +96,6 @@ REFUSED = {
     "none": ((), None, "has no live VDI"),
     "a snapshot alone": ((small("snapshot", snapshot_of="gone"),), None, "has no live VDI"),
     "a base alone": ((HIDDEN,), None, "has no live VDI"),
-    "a hidden root that is named": (TREE, "root", "to keep"),
     "a hidden parent that is named": (TREE, "middle", "to keep"),
     "one that is not there": (TREE, MISSING, f"has no VDI {MISSING} to keep"),
     "a chain that SM would not make": (

@@ -27,8 +27,10 @@ from kit.cuts import SCSI_ID, entropy, read_mark
 from kit.examples import WHOLE, steps
 from kit.sparse import Recalled
 from relvmoiscsi import engine
+from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import OneVdiRequest
-from relvmoiscsi.errors import DeviceError
+from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.resignature.protocol.rebuilt import FULL_UNIT
 
 pytestmark = pytest.mark.states(few=1)
 
@@ -175,6 +177,28 @@ def test_what_tapdisk_wrote_before_the_run_was_finished_stays():
 
 
 # --- an operation fails
+
+
+class WithoutFilledBitmaps(ForwardingDevice):
+    """Loses what is written over the bitmaps of blocks that the run has filled."""
+
+    def write(self, chunks):
+        super().write([chunk for chunk in chunks if chunk.data != FULL_UNIT])
+
+
+def test_a_bitmap_that_the_device_loses_is_noticed_in_a_run_and_in_its_way_back():
+    disk = chain_of(*BOTH).disk.copy()
+    device = WithoutFilledBitmaps(disk)
+    request = engine.ResignatureRequest(scsi_id=SCSI_ID, one=OneVdiRequest())
+
+    for act in (
+        lambda: engine.resignature(device, engine.prepare(device, entropy(0), request)),
+        lambda: recovered(device),
+    ):
+        with pytest.raises(Refused, match="does not hold what was written"):
+            act()
+
+    assert recovered(disk) == "clean"
 
 
 @pytest.mark.parametrize("first", range(3) if WHOLE else [0])

@@ -7,11 +7,8 @@ import re
 import struct
 import tracemalloc
 from array import array
-from typing import NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench import chains
 from kit.build_volumes import MgtSpec, Record, mgt_content, uuids_by_key
@@ -22,7 +19,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice, align_up
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.formats import qcow2_clusters, vhd_blocks
+from relvmoiscsi.formats import qcow2_clusters
 from relvmoiscsi.resignature.merge import compact, qcow2_chain, qcow2_image, qcow2_layout, vhd_chain
 
 MIB = 1 << 20
@@ -181,39 +178,6 @@ def test_a_disk_of_2_tib_is_not_refused_for_that():
 
 
 # --- many small values in little memory
-
-
-class Pair(NamedTuple):
-    number: int
-    is_odd: bool
-
-
-def test_rows_come_back_in_their_order():
-    pairs = [Pair(number, bool(number % 2)) for number in (5, 2, 1 << 31)]
-
-    rows = compact.Rows(Pair, "IB", pairs)
-
-    assert list(rows) == list(rows) == pairs and len(rows) == 3
-    assert isinstance(next(iter(rows)), Pair)
-
-
-@given(st.dictionaries(st.integers(0, 9), st.lists(st.integers(0, (1 << 64) - 1))))
-def test_arrays_are_those_of_a_dict(meant):
-    arrays = compact.Arrays()
-    for number, numbers in meant.items():
-        arrays[number] = numbers
-
-    assert {number: list(arrays[number]) for number in arrays} == meant and len(arrays) == len(meant)
-    assert arrays.get(10) is None and 10 not in arrays
-
-
-@given(st.dictionaries(st.integers(0, 1 << 20), st.binary(min_size=512, max_size=512)))
-def test_bitmaps_are_what_was_put_in(meant):
-    found = vhd_chain.Bitmaps()
-    for block in sorted(meant):
-        found.append(block, meant[block])
-
-    assert {block: vhd_blocks.bitmap_bytes(found[block]) for block in meant} == meant
 
 
 def test_numbers_that_count_on_and_bitmaps_of_a_few_stretches_take_next_to_nothing():

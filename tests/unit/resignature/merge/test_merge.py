@@ -201,25 +201,6 @@ def test_data_stays_where_it_is():
     assert cost.data_bytes == 4096 * cost.copied
 
 
-def test_until_the_commit_free_space_alone_is_written():
-    chain = random_qcow2(4)
-    disk = chain.disk.copy()
-
-    engine.copy_unseen(disk, planned(disk))
-
-    assert all(flatten(disk, name) == flat for name, flat in chain.flats.items())
-    assert engine.inspect(disk).state == "clean"
-
-
-def test_copies_can_be_asked_for_more_than_once():
-    unseen = planned(random_chain(34, bat_entries=4096, free=20, blocks=5, depth=3).disk).plan.unseen
-
-    first = [list(several) for several in unseen.copies]
-
-    assert any(first) and first == [list(several) for several in unseen.copies]
-    assert unseen.copied_bytes == sum(copy.length for several in first for copy in several)
-
-
 # --- the controls: a planned image that is wrong is noticed
 
 

@@ -15,7 +15,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, extents_of
 from relvmoiscsi.formats.vhd import BatmapHeader, DynamicHeader, Footer
-from relvmoiscsi.formats.vhd_blocks import FULL, UNUSED, Batmap
+from relvmoiscsi.formats.vhd_blocks import UNUSED, Batmap
 from relvmoiscsi.resignature.merge import vhd_chain
 from relvmoiscsi.resignature.merge import vhd_layout as layout
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, place, segments_of
@@ -174,16 +174,21 @@ def test_without_blocks_for_its_holes_an_image_is_copied():
     assert len(made.copied) == made.lost_slots == 300
 
 
-def test_the_cost_does_not_depend_on_how_much_data_there_is():
-    small, large = (
-        laid_out(world, images(world, ("base", 1100 * scale), ("leaf", 700 * scale), disk=4096 * scale))[0]
-        for scale, world in ((1, World(3, 9000)), (4, World(3, 36000)))
-    )
+def test_of_the_leaf_only_what_lies_behind_its_last_block_may_be_written_before_the_commit():
+    leaf = World(5, 2000).image("leaf", 100, range(50))
+    end = (leaf.geometry.first_slot_unit + 513 * 50) * 4096
+    behind = extents_of(leaf.lv.segments)[-(-end // EXTENT_BYTES) : -1]
 
-    assert (small.counts().data_bytes, len(small.fresh)) == (large.counts().data_bytes, len(large.fresh))
+    assert behind and list(layout.unused_extents(leaf)) == list(behind)
 
 
-def test_bits_of_full_blocks_are_not_read():
-    leaf = World(4, 2000).image("leaf", 100, range(50))
+def test_of_a_parent_that_is_smaller_than_its_child_nothing_behind_the_end_of_its_disk_is_read():
+    """Its last block is full, as the batmap says, and the child has grown."""
+    world = World(6, 4000)
+    leaf, parent = world.image("leaf", 10, []), world.image("parent", 10, [9])
+    members = [leaf, parent._replace(virtual_size=9 * BLOCK + 8 * SECTOR)]
 
-    assert [sectors_of([leaf], owned).bits for owned in find_owners([leaf], False)] == [FULL] * 50
+    (owned,) = find_owners(members, False)
+
+    assert owned.must_be_copied
+    assert sectors_of(members, owned).bits == blocks.first_sectors(8)

@@ -4,12 +4,15 @@
 import pytest
 
 from kit import builder
+from kit.build_volumes import Record
+from kit.builder import build_sr, raw
 from kit.outcome import entropy_of
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.identity import dashed
-from relvmoiscsi.resignature.planning.identity_check import differences
+from relvmoiscsi.formats.lvm import pv
+from relvmoiscsi.resignature.planning.identity_check import differences, shared_identities
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.protocol.journal import encode
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen
@@ -52,6 +55,19 @@ def test_a_plan_that_leaves_an_identity_or_changes_another_byte_is_refused():
             check_plan(ReadCache(disk), lun, wrong)
 
 
+def test_another_text_at_the_end_of_the_run_than_at_its_commit_is_refused():
+    disk, lun, plan = planned()
+    (move,) = plan.run.mdas
+    old, at = pv.MdaHeader.at(move.old_header), move.original.offset + (5 << 20)
+    text = plan.text.replace(plan.run.ids.new_sr.encode(), b"11111111-2222-4333-8444-555555555555")
+    header = pv.mda_header(move.original, pv.text_location(move.original, at, text), old)
+    wrong = spoiled(plan, mdas=(move._replace(final_header=bytes(header)),))
+    padded = text.ljust(-(-len(text) // 512) * 512, b"\0")
+
+    with pytest.raises(Refused, match="The volume group's name is VG_XenStorage-11111111-"):
+        check_plan(ReadCache(disk), lun, wrong._replace(areas=(*plan.areas, Chunk(at, padded))))
+
+
 def test_what_is_on_the_lun_in_the_end_is_compared_as_well():
     """An old identity is found wherever it stands in the text; and a volume that is not there."""
     disk, lun, plan = planned()
@@ -66,6 +82,15 @@ def test_what_is_on_the_lun_in_the_end_is_compared_as_well():
 
     told = differences(lun, new._replace(name="/dev/clone", volumes=new.volumes[1:]), plan.run.ids)
     assert told[-1] == f"/dev/clone has {len(lun.volumes) - 1} volumes, expected {len(lun.volumes)}."
+
+
+def test_an_identity_that_a_record_of_mgt_alone_carries_is_on_both():
+    gone = Record("0a0b0c0d-0000-4000-8000-000000000001", "gone", deleted=True)
+    one, other = (engine.inspect(build_sr([raw("data")], seed=n, extra_records=(gone,)).disk).lun for n in (1, 2))
+
+    (sentence,) = shared_identities(one, other)
+
+    assert sentence.startswith(f"{gone.uuid} is on both: UUID in the MGT record at byte 3072 of ")
 
 
 @pytest.mark.parametrize(

@@ -354,22 +354,8 @@ def spoil_qcow2(draw, victim):
     victim.patch((draw(st.sampled_from(["qbase", "qdisk"])), 0), draw(QCOW2_FIELDS))
 
 
-MGT_WORDS = [
-    b"",
-    b"0",
-    b"1",
-    b"2047",
-    b"4194304",
-    b"9" * 30,
-    b"-1024",
-    b"<",
-    b">",
-    b"&am",
-    b"&lt;",
-    b"&#97;",
-    b"\xff\xfe",
-]
-MGT_WORDS += [b"<uuid>", b"</uuid>", b"<vdi>", b"</vdi>", b"\0", b" " * 40, b"OpaqueRef:NULL", b"XSSM:"]
+MGT_WORDS = [b"", b"0", b"1", b"2047", b"4194304", b"9" * 30, b"-1024", b"<", b">", b"&am", b"&lt;", b"&#97;"]
+MGT_WORDS += [b"\xff\xfe", b"<uuid>", b"</uuid>", b"<vdi>", b"</vdi>", b"\0", b" " * 40, b"OpaqueRef:NULL", b"XSSM:"]
 MGT_WORDS += [b"<initial_allocation>1</initial_allocation>", b"<deleted>1</deleted>", GONE.upper().encode(), b":"]
 
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A VDI that is to hold the database of a pool: seen, kept unless somebody asks, taken out in the same atomic step."""
 
-from contextlib import ExitStack
-
 import pytest
 
 from kit import reader
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import SCSI_ID, CrashDisk, Judge, cut_before, done, entropy, every_fault, recover, resignature, undo
+from kit.outcome import Silent
 from kit.sparse import join
 from relvmoiscsi import engine, procedure
 from relvmoiscsi.engine import AlreadyDone, OneVdiRequest
@@ -17,16 +16,6 @@ from relvmoiscsi.resignature.reading.sm_work import databases
 
 SWITCHED = 5  #: the flush behind which the commit is durable, and the run not finished
 POOL = "OpaqueRef:5b5c2d3e-7ff0-4a3c-8f5b-1f3b0a7c9d11"
-
-
-class Agrees(procedure.Voice):
-    agrees_to_settle = has_settled = copying = reading_back = lambda *_: None
-
-    def agrees_to(self, prepared):
-        return True
-
-    def locks(self, run):
-        return ExitStack()
 
 
 def asks(clear, **more):
@@ -123,8 +112,8 @@ def test_a_run_without_it_is_no_answer_to_who_asks_for_it(is_cut):
     disk = cut_before(built.disk, SWITCHED) if is_cut else done(built.disk).copy()
 
     with pytest.raises(Refused, match="without --clear-metadata-vdi") as caught:
-        procedure.resignature(disk, entropy(1), Agrees(), asks(True))
+        procedure.resignature(disk, entropy(1), Silent(), asks(True))
     assert caught.value.disk_state == ("The resignature that was cut was finished." if is_cut else NOTHING_WRITTEN)
-    assert isinstance(procedure.resignature(disk, entropy(1), Agrees(), asks(False)), AlreadyDone)
-    procedure.resignature(disk, entropy(1), Agrees(), asks(True, again=True))
-    assert isinstance(procedure.resignature(disk, entropy(1), Agrees(), asks(True)), AlreadyDone)
+    assert isinstance(procedure.resignature(disk, entropy(1), Silent(), asks(False)), AlreadyDone)
+    procedure.resignature(disk, entropy(1), Silent(), asks(True, again=True))
+    assert isinstance(procedure.resignature(disk, entropy(1), Silent(), asks(True)), AlreadyDone)

@@ -323,14 +323,3 @@ def test_a_cut_is_the_old_lun_with_its_work_or_the_new_one_without_or_finishes(n
 
     judge = Judge(original, finished, allowed=allowed, **more)
     assert every_fault(judge, crash, undo_every=11 if is_undo else CUT[name], **FEW) == []
-
-
-def test_the_ranges_that_may_change_are_few():
-    """The twin of the claim that nothing else changes: what it leaves out is neither a whole volume nor guest data."""
-    name = "leaf: after_hidden, child"
-
-    ranges = finished_ranges(image(name), case(name).expected)
-
-    assert sum(item.length for item in ranges) < 64
-    guests = state(name).built.truth.guest_ranges
-    assert not [item for item in ranges for data in guests if item.offset < data.end and data.offset < item.end]

@@ -215,12 +215,12 @@ def with_journal(data, disk, was, run):
     marked(disk, journal_digest=hashlib.sha256(data[:64]).digest(), journal_length=len(data))
 
 
-def packed(payload, **lies):
+def packed(payload):
     """A journal of this payload whose digests are right."""
     data = zlib.compress(payload)
     values = {"magic": journal.JOURNAL_MAGIC, "version": journal.VERSION, "payload_length": len(data)}
     values.update(raw_length=len(payload), payload_digest=hashlib.sha256(data).digest())
-    return (bytes(journal.JournalHeader.zero(**dict(values, **lies))) + data).ljust(8192, b"\0")
+    return (bytes(journal.JournalHeader.zero(**values)) + data).ljust(8192, b"\0")
 
 
 def facts(changed, disk, was, run):
@@ -311,22 +311,18 @@ REFUSED = [
     Row([MARKED], (no_journal,), EITHER, "take the clone again", EVERYTHING[:1], error=FormatError),
     Row([CONTENTS], (no_journal,), [again], "", error=Unfinished),
     *[Row([CONTENTS], (partial(mark_that_misses, fields),), EITHER, "take the clone again", error=FormatError)
-      for fields in ({"journal_length": 0}, {"journal_length": (1 << 32) - 1}, {"journal_offset": (1 << 64) - 1},
-                     {"journal_offset": 1 << 40}, {"journal_offset": 0}, {"journal_digest": b"x" * 32})],
+      for fields in ({"journal_length": 0}, {"journal_offset": 1 << 40}, {"journal_digest": b"x" * 32})],
     *[Row([CONTENTS], (partial(mark, fields),), [*EITHER, again], "", error=FormatError, state=engine.DAMAGED)
       for fields in ({"version": 2}, {"phase": 0}, {"phase": 4}, {"kind": 0}, {"kind": 3}, {"magic": b"somebody"})],
-    # a write over the label, over the metadata area, before the device, behind its end, at what is no number
+    # a write over the label, at what is no number; other places, and a payload that lies: protocol/test_journal.py
     *[Row([CONTENTS], (partial(facts, changed),), EITHER, "", error=FormatError)
-      for changed in (*({"write": at} for at in (512, 8192, -512, 1 << 62, "x")),
+      for changed in (*({"write": at} for at in (512, "x")),
                       {"mdas": [[[4096, 1 << 40], [8192, 65536]]]}, {"mdas": []}, {"new_pv_id": "short"},
                       {"uuids": {"a": "b"}}, {"uuids": None})],
     *[Row([CONTENTS], (partial(with_journal, packed(payload)),), EITHER, "", error=FormatError)
       for payload in (b"\x04" + bytes(7) + b"{{{{",
                       struct.pack("<Q", 200000) + b"[" * 100000 + b"]" * 100000,
                       b"")],
-    # a bomb that says how large it is, a payload that is longer than anything, another digest
-    *[Row([CONTENTS], (partial(with_journal, packed(bytes(4 << 20), **lie)),), EITHER, "", error=FormatError)
-      for lie in ({"raw_length": 1 << 30}, {"payload_length": (1 << 64) - 1}, {"payload_digest": b"x" * 32})],
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Expected, Unseen
 from relvmoiscsi.resignature.writing import copying, step
 from relvmoiscsi.resignature.writing.copying import read_back_written, write_unseen
@@ -71,16 +71,6 @@ def test_a_large_copy_is_made_in_pieces_that_fit_into_memory(disk):
     assert disk.most == step.BATCH_BYTES
 
 
-def test_many_small_copies_are_few_batches(disk):
-    small = tuple(Copy(16 * MIB + 1024 * number, 64 * MIB + 512 * number, 512) for number in range(3000))
-    batches = []
-
-    written(disk, Unseen(copies=(small,)), lambda done, total: batches.append(done))
-
-    assert [batch // 512 for batch in batches] == [1024, 2048, 3000]
-    assert all(disk.peek(copy.target, 512) == disk.peek(copy.source, 512) for copy in small)
-
-
 BOTH = Unseen(
     chunks=(Chunk(0, b"head".ljust(512)),),
     more=(Chunk(4096, b"bitmap".ljust(512)),),
@@ -116,16 +106,6 @@ def test_a_write_that_is_lost_and_what_somebody_else_writes_there_is_noticed_to_
         read_back_written(lossy, there)
 
 
-def test_before_each_batch_it_is_asked_whether_it_may_be_written(disk):
-    """With what tells that the array has not put the LUN back, once there is anything."""
-    seen = []
-
-    written(disk, BOTH, verify=lambda there: seen.append((there.head, len(disk.written))))
-
-    assert [head for head, _ in seen] == [(), *[BOTH.chunks] * 3]
-    assert [count for _, count in seen] == [0, 2, 18, 22]
-
-
 @pytest.mark.parametrize("allowed", range(4))
 def test_where_it_may_not_nothing_more_is_written(disk, allowed):
     asked = []
@@ -139,13 +119,3 @@ def test_where_it_may_not_nothing_more_is_written(disk, allowed):
         written(disk, BOTH, verify=verify)
 
     assert len(disk.written) == asked[-1]
-
-
-def test_a_read_that_fails_stops_it(disk, monkeypatch):
-    def fails(ranges):
-        raise DeviceError("disk", "read", 0, 512, "no luck", 5)
-
-    monkeypatch.setattr(disk, "read", fails)
-    with pytest.raises(DeviceError):
-        written(disk, Unseen(copies=((Copy(16 * MIB, 64 * MIB, 512),),)))
-    assert disk.written == []

@@ -24,13 +24,9 @@ from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import decode, encode
 from relvmoiscsi.resignature.protocol.rebuilt import (
     EMPTY_UNIT,
-    FULL_UNIT,
     UNIT,
     Rebuilt,
     TableUnit,
-    decode_units,
-    encode_rebuilt,
-    full_units,
     given_away,
     merged_table,
     not_given_yet,
@@ -86,17 +82,6 @@ def test_it_comes_back_from_the_journal(rebuilt, monkeypatch):
     found = decode(data, Place("/dev/sdc", 65536), hashlib.sha256(data[:64]).digest(), 1 << 30)
 
     assert found.rebuilt == rebuilt
-
-
-@given(st.lists(st.integers(0, 1 << 45)))
-def test_units_are_kept_as_differences(units):
-    assert decode_units(encode_rebuilt(REBUILT._replace(full=array("q", units)))["full"]) == array("q", units)
-
-
-def test_a_hundred_thousand_holes_in_a_row_take_little_room_in_the_journal():
-    many = tuple(range(32 * MIB, 32 * MIB + 100000 * 513 * UNIT, 513 * UNIT))
-
-    assert len(in_journal(REBUILT._replace(full=many))) < 16 << 10
 
 
 def test_what_is_still_to_be_written_lies_in_its_hulls():
@@ -192,12 +177,6 @@ def disk():
     made.name = "/dev/sdc"
     made.poke(TABLE.offset, OLD)
     return made
-
-
-def test_bitmaps_are_the_last_sector_of_their_unit_and_those_of_filled_blocks_become_all_ones():
-    assert bytes(3584) + b"\xff" * 512 == FULL_UNIT and bytes(4096) == EMPTY_UNIT
-    assert list(full_units(REBUILT)) == [Chunk(place, FULL_UNIT) for place in REBUILT.full]
-    assert list(full_units(None)) == []
 
 
 @pytest.mark.parametrize(
