@@ -226,6 +226,23 @@ def test_halted_vms_stay_without_disks_only_where_that_is_said(day):
     assert sr not in [each["uuid"] for each in day.lab.pool.db.records("SR").values()]
 
 
+def test_check_mode_promises_what_a_run_then_changes(stage):
+    """A copy whose run was cut before its VDIs had their notes; and a host that is down, with nothing left to do."""
+    db = stage.lab.pool.db
+    for words in ({}, {"state": "resignatured"}):
+        assert stage.now("lun", all=True, check=True, **words)["changed"]
+    sr = db.by_uuid("SR", sr_of(stage.now("lun", all=True)))
+    db.remove_from("VDI", db.refs("VDI", SR=sr)[0], "other_config", "relvmoiscsi:old")
+    assert stage.both(all=True)[0] == (False, True)
+    assert stage.both(all=True)[0] == (False, False)
+    stage.lab.pool.storage.pbd_unplug("", db.refs("PBD", SR=sr)[1])
+    stage.lab.pool.go_down(stage.lab.pool.hosts[1])
+    ended, *both = stage.both(all=True)
+    assert ended == (True, False)
+    for found in both:
+        assert "(down)" in found["msg"] and [row["status"] for row in found["luns"] if row["error"]] == ["partial"]
+
+
 def test_check_mode_knows_of_hosts_that_are_down(stage):
     """They fail the task, and the next run does the rest."""
     named, pool = {"scsi_ids": [stage.clone], "leave_others": True}, stage.lab.pool

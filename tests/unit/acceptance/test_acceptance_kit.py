@@ -565,6 +565,20 @@ def test_under_nohup_a_run_outlives_its_terminal(endings):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_ctrl_c_outside_of_a_run_is_130(monkeypatch, capsys):
+    def pressed(_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kit.pool_connection, "where", pressed)
+    assert kit.main(["--sr", "Scratch"], lambda *_: {}) == 130
+    assert "`make acceptance-clean`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pool", ["local", "https://pool.example"])
+def test_a_password_is_in_no_report(pool):
+    assert "the password" in kit._secrets(kit.Where(pool, "root", "the password"))
+
+
 # --- the page
 
 

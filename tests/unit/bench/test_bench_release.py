@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The numbers of a run of the bench, and how they stand beside those of the release before."""
+"""The numbers of a run of the bench: beside those of the release before, and on the page."""
 
+import pytest
+
+from bench import page as page_of_costs
 from bench import release
 from bench.devices import QueueDevice
 from bench.latency import LATENCIES
@@ -57,3 +60,12 @@ def test_a_batch_waits_as_often_as_the_queue_is_full():
     device.flush()
 
     assert (device.cost.reads, device.cost.writes, device.cost.waits) == (10, 4, 3 + 1 + 1 + 1)
+
+
+def test_the_page_has_the_tables_of_one_run():
+    page = "Text::\n\n  old\n  old\n\nMore, or none::\n\n  -\n\nThe end.\n"
+
+    found = page_of_costs.with_tables(page, {"Text": ["  a  1", "  note"], "More, or none": ["  b"], "Third": ["  c"]})
+    assert found == "Text::\n\n  a  1\n  note\n\nMore, or none::\n\n  b\n\nThe end.\n"
+    with pytest.raises(KeyError, match="More, or none"):
+        page_of_costs.with_tables(page, {"Text": ["  a  1"]})

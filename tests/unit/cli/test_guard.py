@@ -216,6 +216,11 @@ def test_both_are_held_at_each_write(lun, command, root, monkeypatch, name):
         pass
 
 
+def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
+    assert command("resignature", *YES, lun).status == 0
+    assert not os.path.exists(os.path.join(root, "var/lock"))
+
+
 def test_an_image_file_needs_no_locks(image, command, root):
     os.makedirs(os.path.join(root, "var/lock/sm"))
     with sm_locks.lvm_lock(Host(root)), sm_locks.lun_lock(SCSI_ID, Host(root)):

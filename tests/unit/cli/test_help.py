@@ -80,6 +80,14 @@ def every_parser(parser):
                 yield from every_parser(sub)
 
 
+@pytest.mark.parametrize(
+    "words", ["resignature /nowhere --not", "--vers", "direct list --jso", "pool discard x --with"]
+)
+def test_half_an_option_is_none(command, words):
+    ran = command(*words.split())
+    assert ran.status == 2 and f"unrecognized arguments: {words.split()[-1]}\n" in ran.err
+
+
 def test_no_parser_takes_half_an_option():
     parsers = list(every_parser(make_parser()))
 

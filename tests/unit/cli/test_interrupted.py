@@ -173,3 +173,14 @@ def test_who_presses_it_again_and_again_is_told_the_same(image, command, monkeyp
     ran = command("resignature", image, "--yes")
     assert (ran.status, ran.err) == (cli.EXIT_INTERRUPTED, SAYS + FREE_SPACE.format(image) + "\n")
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
+def test_who_has_a_handler_of_his_own_keeps_it(image, command, monkeypatch):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: heard.append(number))
+    try:
+        kill_at_a_write(monkeypatch, signal.SIGTERM)
+        assert command("resignature", image, "--yes").status == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert set(heard) == {signal.SIGTERM} and len(heard) > 1

@@ -35,6 +35,14 @@ def test_lines_have_the_width_of_columns_and_elsewhere_80(monkeypatch, variable,
     assert [width(stream) for stream in (io.StringIO(), None)] == [columns] * 2
 
 
+def test_errors_and_answers_are_wrapped_but_json_is_not(command, image, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+
+    failed = command("show", "/no/such/device/of/that/name/here/or/anywhere")
+    assert failed.err.count("\n") > 1
+    assert max(len(line) for line in command("show", image, "--json").out.splitlines()) > 60
+
+
 @pytest.mark.parametrize("name, value", [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_a_terminal_has_colours_unless_a_person_wants_none(monkeypatch, terminal, name, value):
     for each in ("NO_COLOR", "TERM"):
@@ -43,6 +51,21 @@ def test_a_terminal_has_colours_unless_a_person_wants_none(monkeypatch, terminal
     assert painted(io.StringIO(), "next:", BOLD) == "next:"
     monkeypatch.setenv(name, value)
     assert painted(terminal, "next:", BOLD) == "next:"
+
+
+def test_errors_are_red_and_headings_bold(monkeypatch, terminal):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", terminal)
+
+    output.say("It failed.", output.RED)
+    output.say("note: it goes on.")
+    output.print_text("next:\n  xe vm-start\nNAME  SIZE\nweb  1 GiB")
+    assert terminal.getvalue() == (
+        "\033[31mrelvmoiscsi: It failed.\033[0m\nrelvmoiscsi: note: it goes on.\n"
+        "\033[1mnext:\033[0m\n  xe vm-start\n\033[1mNAME  SIZE\033[0m\nweb  1 GiB\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,6 +127,20 @@ def test_it_stays_in_its_line(terminal, clock, bar, monkeypatch, columns, longes
     clock.now += 3600
     bar(102 * GIB + GIB // 2, 500 * GIB)
     assert len(last(terminal)) <= longest or "#" not in last(terminal)
+
+
+def test_it_is_not_drawn_more_often_than_anybody_can_see(terminal, clock, bar):
+    for done in range(1000):
+        bar(done, 1000)
+        clock.now += 0.01
+    assert terminal.getvalue().count("\r") < 60
+
+
+def test_the_line_ends_where_the_work_fails(terminal, bar):
+    with pytest.raises(ValueError), bar:
+        bar(1, 10)
+        raise ValueError
+    assert terminal.getvalue().endswith("\n")
 
 
 def test_a_terminal_that_goes_away_does_not_stop_the_work(terminal, clock, bar):

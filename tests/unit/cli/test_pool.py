@@ -12,7 +12,7 @@ from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
 from relvmoiscsi import wording
-from relvmoiscsi.cli import pool, pool_secrets
+from relvmoiscsi.cli import pool, pool_discard, pool_luns, pool_secrets
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import attach, jobs, lock, progress
 from relvmoiscsi.pool.calls import PoolFailure
@@ -264,6 +264,15 @@ def test_ctrl_c_at_any_time_a_kill_and_a_closed_terminal_leave_no_lock(
 
 
 @pytest.mark.processes
+def test_several_at_once_that_are_interrupted(lab, pool_command, interrupts):
+    """What comes of the others when the session has ended is not told: it is not known."""
+    clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
+    interrupts(lab.pool, ("Async.PBD.plug", 2))
+    found = states(pool_command("attach", *clones, "--yes", "--json"))
+    assert set(found) == set(clones) and "failed" not in {state for state, _ in found.values()}
+
+
+@pytest.mark.processes
 def test_discard_that_is_interrupted_says_how_far_each_copy_is(lab, pool_command, interrupts, monkeypatch):
     monkeypatch.setattr(jobs, "MOST", 1)
     for name in ("Production", "Testing"):
@@ -275,6 +284,21 @@ def test_discard_that_is_interrupted_says_how_far_each_copy_is(lab, pool_command
     found = {name.split('"')[1]: state for name, (state, _) in states(ran).items()}
     assert found == {"Production copy": "done", "Testing copy": UNDER_WAY}
     assert pool_command("discard", "--all", "--yes").status == 0 and len(lab.pool.db.refs("SR")) == len(before) - 2
+
+
+@pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])
+def test_at_the_question_nothing_was_changed(lab, copy, pool_command, monkeypatch, type_in, words):
+    lab.clone("Testing")
+    before = lab.summary()
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    for module in (pool_luns, pool_discard):
+        monkeypatch.setattr(module, "ask", stopped)
+    type_in("")
+    ran = pool_command(*words)
+    assert ran.status == 130 and ran.err.endswith("Interrupted. Nothing was changed.\n") and lab.summary() == before
 
 
 # --- the question

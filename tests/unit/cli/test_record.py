@@ -88,6 +88,12 @@ def test_a_file_that_cannot_be_written_is_told_while_nothing_has_happened(
     assert names_in(tmp_path) == sorted([path.name, "link", "directory", "other.img"])
 
 
+def test_a_command_that_fails_leaves_the_file_as_it_was(image, unwritten, file, tmp_path):
+    file.touch()
+    unwritten(4, "undo", image, "--yes", "--map-out", file)
+    assert file.read_text() == "" and names_in(tmp_path) == [image.name, "map.json"]
+
+
 @pytest.mark.parametrize("words", [("resignature", "--yes"), ("resignature", "--again", "--dry-run"), ("recover",)])
 def test_the_record_of_an_earlier_run_stays(finished, unwritten, file, words):
     file.write_text("of an earlier run")

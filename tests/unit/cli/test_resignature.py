@@ -348,6 +348,10 @@ def test_before_each_of_the_two_there_is_a_question(cut_copy, command, type_in, 
     assert command("show", cut_copy, "--json").json["state"] == state
 
 
+def test_a_dry_run_does_not_finish_a_cut_run(unfinished, unwritten):
+    assert unwritten(8, "resignature", unfinished, "--dry-run", "--json").json["state"] == "unfinished"
+
+
 def test_a_cut_undo_is_not_finished_by_a_resignature(finished, command, unwritten, monkeypatch):
     with monkeypatch.context() as patch:
         shell.cut(patch, 4)

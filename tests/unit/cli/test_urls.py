@@ -189,6 +189,13 @@ def test_a_lun_that_this_machine_sees_as_a_disk_is_not_written_to(command, one_l
     refuses(command, one_lun, "as /dev/sdq already. Give the command that device instead")
 
 
+def test_a_disk_that_comes_meanwhile_is_told(command, one_lun, monkeypatch):
+    seen = iter([[], ["sdq"]])
+    monkeypatch.setattr(over_iscsi, "_seen_as", lambda _scsi_id: next(seen))
+    ran = command("resignature", one_lun.where, *ANYHOW)
+    assert ran.status == 0 and "found the LUN as /dev/sdq" in ran.err
+
+
 def test_two_commands_do_not_work_on_one_lun(command, one_lun):
     with lun_name(one_lun.lun(0).scsi_id, 0, guard.HOST):
         refuses(command, one_lun, "Another relvmoiscsi is at work on the LUN")

@@ -156,6 +156,21 @@ def test_mgt_that_names_another_sr_gets_the_uuid_of_this_one():
     assert outcome.sr_after.mgt.sr_uuid == outcome.ids.new_sr
 
 
+def test_the_text_changes_in_its_identities_its_generation_its_note_and_hints_only():
+    """The note of LVM's last command names the new SR; hints that name the disk of the original are gone."""
+    truth = build_sr([raw("data")]).truth
+    note = "Write from lvcreate -n LV-{} VG_XenStorage-{}.".format(truth.uuids["data"], truth.sr_uuid)
+    hints = 'device_id_type = "sys_wwid"\ndevice_id = "naa.600140500000000000000001"\n'
+    device = 'device = "/dev/sdb"\n'
+    disk = build_sr([raw("data")], description=note, edit_text=lambda text: text.replace(device, device + hints)).disk
+
+    for outcome in (outcome_of("everything, by LVM 2.02"), resignatured(disk)):
+        old, new = (sr.vg.mda.text.decode("utf-8") for sr in (outcome.sr_before, outcome.sr_after))
+        seqno = outcome.sr_before.vg.seqno
+        expected = reader.renamed(old, names_of(outcome.ids)).replace(f"seqno = {seqno}", f"seqno = {seqno + 1}")
+        assert new == expected.replace(hints, "")
+
+
 def test_tags_of_the_group_and_its_volumes_stay_even_with_an_old_uuid_in_them():
     """A tag is the administrator's."""
     uuid = build_sr([raw("data")]).truth.sr_uuid

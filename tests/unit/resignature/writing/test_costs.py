@@ -59,10 +59,15 @@ def test_a_resignature_costs_exactly_so_many_operations(kind, count):
 
 def test_the_page_has_these_numbers():
     page = (Path(__file__).resolve().parents[4] / "docs/costs.rst").read_text(encoding="utf-8")
-    rows = re.findall(r"\* - (.+)\n((?:     - \d+ / \d+ / \d+\n)+)", page)
-    told = [(kind, tuple(map(int, row))) for kind, text in rows for row in re.findall(r"(\d+) / (\d+) / (\d+)", text)]
+    row = r"(?m)^  (\S.*?) +(\d+) +(\d+) +(\d+) +[\d.]+ .iB +(\d+) +\d+ +[\d.]+ .iB +6$"
+    told = {(kind, int(count)): tuple(map(int, numbers)) for kind, count, *numbers in re.findall(row, page)}
 
-    assert told == [(kind, numbers) for (kind, _), numbers in COSTS.items()]
+    assert {key: told.get(key) for key in COSTS} == COSTS
+
+
+@pytest.mark.parametrize("count, waits", [(1, 18), (10, 19), (100, 36)] + WHOLE * [(1000, 183)])
+def test_with_32_operations_at_a_time_it_waits_so_often(count, waits):
+    assert cost_of(luns.chains(count), depth=32).waits == waits
 
 
 def test_the_size_of_a_lun_costs_nothing():

@@ -211,3 +211,16 @@ def test_bitmaps_are_among_what_must_not_change(when):
         if tried == enough:
             return
     raise AssertionError("chance has changed: look for other seeds")
+
+
+@pytest.mark.parametrize("seed", seeds(range(10), 10))
+@pytest.mark.parametrize("make", [vhds, qcow2s])
+def test_nothing_is_written_twice_before_the_commit(make, seed):
+    """What is read back is what was written."""
+    chain, _ = make(seed, 60)
+    unseen = prepared(chain.disk).plan.unseen
+    parts = [(chunk.offset, chunk.end) for chunk in (*unseen.chunks, *unseen.more)]
+    parts += [(copy.target, copy.end) for several in unseen.copies for copy in several]
+
+    parts.sort()
+    assert all(end <= following for (_, end), (following, _) in zip(parts, parts[1:]))
