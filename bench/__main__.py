@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`make bench`: measures everything and prints it side by side, and beside the release before.
 
-It writes build/bench/results.json, build/bench/numbers.json and bench/cost.svg.
+It writes build/bench/results.json, build/bench/numbers.json and bench/cost.svg, and its tables into docs/costs.rst.
 """
 
 import json
@@ -11,7 +11,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List
 
-from bench import counts, cpu, latency, one_vdi, over_iscsi, pool, release, startup, timing, vm
+from bench import counts, cpu, latency, one_vdi, over_iscsi, page, pool, release, startup, timing, vm
+from bench.table import print_table
 
 RESULTS = "build/bench/results.json"
 PLOT = "bench/cost.svg"
@@ -34,7 +35,7 @@ def main() -> int:
     began = time.monotonic()
     results: Dict[str, Any] = {"machine": _machine(), "took": {}}
     unmet: List[str] = []
-    print("{machine}, {cores} cores, Linux {kernel}, Python {python}".format(**results["machine"]))
+    print_table("The machine", tuple(results["machine"]), [tuple(results["machine"].values())])
     with vm.measuring():
         _run(COUNTED, results, unmet)
         waited = time.monotonic()
@@ -55,9 +56,9 @@ def main() -> int:
         plot.draw(results, PLOT)
         print(f"{PLOT} written")
     print("seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in results["took"].items()))
+    print_table("Goals that this run missed", ("goal: found",), [[what] for what in unmet])
     print(f"{len(unmet)} expectations missed; {time.monotonic() - began:.0f} s")
-    for what in unmet:
-        print("  missed: " + what)
+    print(page.update())
     return 0
 
 

@@ -11,7 +11,7 @@ from bench.table import print_table, verdict
 from kit.builder import BuiltSr
 
 COUNTS = (1, 10, 100, 1000)
-LATENCIES = (0.0005, 0.002, 0.010)
+LATENCIES = (0.0005, 0.010)
 DEPTHS = (0, 32)  #: operations under way at once; 0: without a limit
 FLAT = 1.5  #: the most that 1000 VDIs may wait for without a limit, in multiples of what one waits for
 WAITS = 60  #: the most that 1000 VDIs may wait for with the usual limit

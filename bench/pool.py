@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple
 
 from bench.table import print_table, verdict
 
-LUNS = 40
+LUNS = 30
 TARGETS = 4  #: that the LUNs are behind: those of one are attached when all of them have their identities
 LATENCY = 0.005  #: seconds
 CREATE = 1.0  #: seconds of SR.create on a LUN

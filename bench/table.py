@@ -2,21 +2,24 @@
 """Numbers for people: tables, units, medians with their spread."""
 
 from statistics import median
-from typing import List, NamedTuple, Sequence
+from typing import Dict, List, NamedTuple, Sequence
+
+#: the lines of each table that this run has printed, by title
+PRINTED: Dict[str, List[str]] = {}
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *notes: str) -> None:
     """The first column is text, the others are numbers."""
     cells = [list(columns)] + [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
-    print(f"\n{title}\n")
+    lines = PRINTED[title] = []
     for number, row in enumerate(cells):
         padded = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
-        print("  " + "  ".join(padded).rstrip())
+        lines.append("  " + "  ".join(padded).rstrip())
         if number == 0:
-            print("  " + "  ".join("-" * width for width in widths))
-    for note in notes:
-        print("  " + note)
+            lines.append("  " + "  ".join("-" * width for width in widths))
+    lines.extend("  " + note for note in notes)
+    print(f"\n{title}\n", *lines, sep="\n")
 
 
 def size(count: float) -> str:
@@ -51,7 +54,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
 
 
 def verdict(what: str, is_met: bool, found: str, unmet: List[str]) -> None:
-    """Print one line about an expectation; add a missed expectation to `unmet`."""
+    """Print one line about an expectation; add a missed expectation, with what was found, to `unmet`."""
     print("  {}  {}: {}".format("met   " if is_met else "MISSED", what, found))
     if not is_met:
-        unmet.append(what)
+        unmet.append(f"{what}: {found}")

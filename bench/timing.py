@@ -21,7 +21,7 @@ from bench.table import Spread, print_table, ratios, size, verdict
 from kit.builder import BuiltSr
 from relvmoiscsi.host.disk.block_device import open_device
 
-ROUNDS = {1: 5, 6: 5, 50: 3, 500: 3}  #: LVs beside MGT: how often
+ROUNDS = {1: 4, 6: 4, 50: 3, 500: 3}  #: LVs beside MGT: how often
 RENAMED_AT_MOST = 50  #: one lvrename takes as long as a vgimportclone
 
 OURS_IN_PROCESS, OURS = "relvmoiscsi, in process", "relvmoiscsi, the command"
