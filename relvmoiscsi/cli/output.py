@@ -232,12 +232,10 @@ class Bar:
             return
         self._done, self._drawn = done, now
         text = f"{human_size(done)} of {human_size(total)}{time_left(done, total, now - self._begun)}"
-        room = (
-            width(self._stream) - len("  [] ") - len(text) - 1
-        )  # a terminal goes on a new line behind its last column
-        bar = min(BAR, room)
+        columns = width(self._stream) - 1  # behind its last column, a terminal goes on in the next line
+        bar = min(BAR, columns - len("  [] ") - len(text))
         filled = "#" * (bar * done // total)
-        text = f"  [{filled:{bar}}] {text}" if bar >= SHORTEST_BAR else f"  {text}"
+        text = (f"  [{filled:{bar}}] {text}" if bar >= SHORTEST_BAR else f"  {text}")[:columns]
         self._stream.write("\r" + text.ljust(self._length))
         self._length = len(text)
         if done >= total:
