@@ -267,6 +267,18 @@ BASE = NewRecord("33333333-4444-4555-8666-777777777777", "base copy", "user", "v
 ROOM = b"\xee" * 2048
 
 
+def test_a_slot_that_the_work_leaves_alone_changes_in_its_uuids_only():
+    """Somebody else may have written the rest of it."""
+    before, after = read(), read(in_record(b"<type>user", b"<type>none"))
+
+    found = changes_between(before, after, NEW[SR], NEW)
+
+    of_snapshot = [(change.offset, len(change.new)) for change in found if change.offset >= 3072]
+    assert [len(change.new) for change in found if 2048 <= change.offset < 3072] == [1024]
+    assert len(of_snapshot) == 2 and {length for _, length in of_snapshot} == {36}
+    assert applied(DATA, found) == renamed(after.data)
+
+
 def final(before, after):
     """The bytes of MGT once every change between the two is made."""
     found = changes_between(before, after, SR, {uuid: uuid for uuid in [*NEW, BASE.uuid]})
