@@ -2,6 +2,7 @@
 """The acceptance kit against the simulated pool: what it does, refuses, reports, and that it leaves nothing behind."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from acceptance import day, made
 from kit.lun_world import FABRIC, World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, only_reads
+from kit.streams import Terminal, Unwritable
 from relvmoiscsi import cli
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.connection import Where
@@ -117,13 +119,6 @@ def pool(empty_pool, whole):
 def type_in(monkeypatch):
     """Puts somebody at a terminal, who types a text and then no more."""
     return lambda text: monkeypatch.setattr(sys, "stdin", Terminal(text))
-
-
-class Terminal(io.StringIO):
-    """Somebody sits at stdin and types this."""
-
-    def isatty(self):
-        return True
 
 
 def statuses(report):
@@ -540,12 +535,8 @@ def test_ctrl_c_while_a_command_is_started_ends_it_and_so_does_a_second_one(monk
         os.kill(os.getpid(), number)
         return started[0]
 
-    class GoneTerminal(io.StringIO):
-        def write(self, _text):
-            raise OSError(5, "Input/output error")
-
     monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(sys, "stderr", GoneTerminal())
+    monkeypatch.setattr(sys, "stderr", Unwritable(errno.EIO))
     endings.listen()
     try:
         with pytest.raises(KeyboardInterrupt):

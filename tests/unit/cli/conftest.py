@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Image files, and the command in this process."""
 
-import io
 import os
 import shutil
 import signal
@@ -17,19 +16,13 @@ from kit import shell
 from kit.pool.simulator import Pool, sm_directory
 from kit.shell import SCSI_ID
 from kit.sparse import SparseDisk
+from kit.streams import Terminal
 from relvmoiscsi import cli
 from relvmoiscsi.cli import guard, on_lun, parser
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.this_host import Host
-
-
-class Terminal(io.StringIO):
-    """Somebody sits there; as stdin, types this."""
-
-    def isatty(self):
-        return True
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`relvmoiscsi pool`: what it prints, how it ends, whom it asks."""
 
-import io
+import errno
 import json
 import signal
 import sys
@@ -11,6 +11,7 @@ import pytest
 from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
+from kit.streams import Unwritable
 from relvmoiscsi import wording
 from relvmoiscsi.cli import pool, pool_discard, pool_luns, pool_secrets
 from relvmoiscsi.errors import NotFound
@@ -451,12 +452,7 @@ def test_without_the_library_a_terminal_has_lines_with_the_remaining_time(monkey
 def test_a_lost_terminal_stops_no_attach_and_a_failure_between_two_steps_is_told(lab, pool_command, monkeypatch):
     """The probe behind a resignature fails. Whoever ran the command over ssh is gone."""
 
-    class Gone(io.StringIO):
-        def write(self, text):
-            said.append(text)
-            raise OSError(32, "Broken pipe")
-
-    said, clones = [], [lab.clone(name) for name in ("Production", "Testing")]
+    stderr, clones = Unwritable(errno.EPIPE), [lab.clone(name) for name in ("Production", "Testing")]
     identified = attach.identified
 
     def probed(calls, pool, lun):
@@ -465,10 +461,10 @@ def test_a_lost_terminal_stops_no_attach_and_a_failure_between_two_steps_is_told
         return identified(calls, pool, lun)
 
     monkeypatch.setattr(attach, "identified", probed)
-    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(sys, "stderr", stderr)
     ran = pool_command("attach", *clones, "--yes", "--leave-others")
     assert ran.status == 9 and f"{clones[1]}: attached" in ran.out, ran.out
-    assert f"relvmoiscsi: {clones[0]} resignature failed\n" in said
+    assert f"relvmoiscsi: {clones[0]} resignature failed\n" in stderr.tried
 
 
 # --- secrets

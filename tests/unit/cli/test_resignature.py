@@ -6,7 +6,6 @@ test_documented.py.
 """
 
 import errno
-import io
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from kit.builder import build_sr, raw, vhd
 from kit.cuts import read_mark
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content, patched, tree
 from kit.sparse import SparseDisk
+from kit.streams import Unwritable
 from relvmoiscsi import cli, engine
 from relvmoiscsi.host.disk.block_device import ImageFile, open_device
 
@@ -136,14 +136,7 @@ def test_where_nobody_can_be_asked_yes_must_be_said(lun_for, unwritten, type_in,
     unwritten(2, name, path, says=says)
 
 
-class FullDisk(io.StringIO):
-    """stderr that goes to a disk without room."""
-
-    def write(self, _text):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.parametrize("stderr", [None, FullDisk()], ids=["closed", "full"])
+@pytest.mark.parametrize("stderr", [None, Unwritable()], ids=["closed", "full"])
 @pytest.mark.parametrize("name", shell.WRITERS)
 def test_a_question_that_nobody_sees_is_not_asked(lun_for, type_in, monkeypatch, stderr, name):
     path = lun_for(name)
@@ -462,5 +455,5 @@ def test_a_bug_is_70_with_its_traceback(finished, command, monkeypatch, argv, fu
     assert ran.status == 70 and not ran.out
     assert "Traceback (most recent call last)" in ran.err and "RuntimeError: cannot happen" in ran.err
     assert ran.err.endswith(f"`relvmoiscsi show {finished}` shows the state of {finished}.\n")
-    monkeypatch.setattr(sys, "stderr", FullDisk())
+    monkeypatch.setattr(sys, "stderr", Unwritable())
     assert cli.main([argv[0], str(finished), *argv[1:]]) == 70
