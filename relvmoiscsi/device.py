@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The interface of a device: batches of reads, batches of writes, flushes.
+"""The interface of a device: batches of reads, batches of writes, flushes, and the fence of the writes.
 
 The operations of a batch do not depend on each other. A device may execute the operations in any order or in parallel.
 So the time of a run is counted in batches, for any number of volumes. A write is durable only after `flush`.
@@ -10,14 +10,14 @@ touch, or nearly touch.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from typing import Iterable, Iterator, List, NamedTuple, Sequence
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import Place, Truncated
+from relvmoiscsi.errors import DeviceError, Overtaken, Place, Truncated
 
 __all__ = [
-    "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "ForwardingDevice", "Range",
-    "align_down", "align_up", "cut_out", "in_pieces", "pieces_of", "read_pieces", "runs_of", "spans_of", "torn_bytes",
-    "verify_readable", "verify_writable", "whole_blocks",
+    "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "Fence", "ForwardingDevice",
+    "Range", "align_down", "align_up", "cut_out", "in_pieces", "pieces_of", "read_pieces", "runs_of", "spans_of",
+    "torn_bytes", "verify_readable", "verify_writable", "whole_blocks",
 ]  # fmt: skip
 
 SECTOR = 512
@@ -47,6 +47,115 @@ class Chunk(NamedTuple):
         return self.offset + len(self.data)
 
 
+class Fence:
+    """What an open LUN must hold for a run to write to it. A run that was overtaken finds out, and writes no more.
+
+    A process, a virtual machine or a host may stand still between any two instructions:
+
+        t0  host A looks at the LUN, and stands still
+        t1  host B settles the run of A, or gives the LUN new identities, and has ended
+        t2  host A goes on, and sends the write for which it has looked
+
+    So each write has a condition and a lease, and a host that settles a run claims the run:
+
+        condition  the LUN holds what this run last wrote or found, in the places of `hold`
+        lease      a write leaves this host at most `lease_seconds` after the look that found the condition true. A
+                   transport compares the clock directly before it sends
+        claim      the settling host writes its `claim` into the mark, and waits OUTLAST_SECONDS. By then, each look of
+                   host A from before the claim is too old, and each later look finds the claim
+
+    A transport looks where that costs no time of its own: with the questions for the name of the LUN, or by one read
+    before a batch.
+    """
+
+    LEASE_SECONDS = 10.0  #: the longest lease
+    OUTLAST_SECONDS = 12.0  #: the longest lease, and time for the way of the last write to the LUN
+    SLOW_LOOKS = 30  #: looks in a row that took longer than the lease
+
+    def __init__(
+        self,
+        name: str,
+        clock: Callable[[], float] = lambda: 0.0,
+        lease_seconds: float = LEASE_SECONDS,
+        writer: bytes = bytes(4),
+        claim: int = 1,
+    ) -> None:
+        """`clock` returns seconds and never goes back.
+
+        `writer`, 4 bytes, goes into the marks of this run. A later run that has the same `writer`, and has the LUN
+        open, knows that this run can send nothing any more. Zeros: nobody knows. `claim` is a number that no other
+        open LUN has, from 1 to 2**32 - 1.
+        """
+        self.name, self.clock, self.lease_seconds = name, clock, lease_seconds
+        self.writer, self.claim = writer, claim
+        #: called with the seconds to wait, before the run waits for the last write of another host
+        self.on_wait: Callable[[float], None] = lambda seconds: None
+        self._versions: Dict[Range, List[bytes]] = {}  # by place: the bytes of the last flush, then each write since
+        self._looked: Optional[float] = None
+
+    def hold(self, chunks: Iterable[Chunk]) -> None:
+        """From now on, write only while the LUN holds these bytes, or the writes of this run over them."""
+        self._versions = {Range(chunk.offset, len(chunk.data)): [chunk.data] for chunk in chunks}
+        self._looked = None
+
+    def hold_also(self, chunks: Iterable[Chunk]) -> None:
+        """Add places to those of `hold`."""
+        self._versions.update((Range(chunk.offset, len(chunk.data)), [chunk.data]) for chunk in chunks)
+
+    @property
+    def places(self) -> List[Range]:
+        """The ranges that a look reads."""
+        return list(self._versions)
+
+    def writing(self, chunks: Iterable[Chunk]) -> None:
+        """These chunks go out now. Until a flush, the LUN may hold what they cover as it was before, or as written."""
+        for chunk in chunks:
+            for place, versions in self._versions.items():
+                start, end = max(chunk.offset, place.offset), min(chunk.end, place.end)
+                if start < end:
+                    part = Chunk(start, chunk.data[start - chunk.offset : end - chunk.offset])
+                    versions.append(_overlaid(versions[-1], place.offset, [part]))
+
+    def flushed(self) -> None:
+        """All chunks of `writing` are durable."""
+        self._versions = {place: versions[-1:] for place, versions in self._versions.items()}
+
+    def verify(self, found: Sequence[bytes], begun: float) -> None:
+        """`found` is what the LUN holds in `places`, read after the time `begun`. Raises Overtaken."""
+        for (place, versions), data in zip(self._versions.items(), found):
+            if data not in versions:
+                raise Overtaken(self.name, place.offset)
+        self._looked = begun
+
+    def look(self, read: Callable[[Sequence[Range]], List[bytes]]) -> None:
+        """Read the places, and compare. Raises Overtaken, and the errors of `read`."""
+        if self._versions:
+            begun = self.clock()
+            self.verify(read(self.places), begun)
+
+    def look_if_due(self, read: Callable[[Sequence[Range]], List[bytes]]) -> None:
+        """Look again when the lease is over. Call this directly before a write leaves.
+
+        Raises DeviceError for a LUN whose every answer takes longer than the lease.
+        """
+        for _ in range(self.SLOW_LOOKS):
+            if not self._versions or self.is_fresh:
+                return
+            self.look(read)
+        reason = f"each answer to a read takes longer than {self.lease_seconds:g} seconds"
+        raise DeviceError(self.name, "write", self.places[0].offset, self.places[0].length, reason)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the last look is young enough for a write."""
+        return self.clock() <= self.expires
+
+    @property
+    def expires(self) -> float:
+        """The time on the clock at which the lease of the last look ends; minus infinity without a look."""
+        return float("-inf") if self._looked is None else self._looked + self.lease_seconds
+
+
 class Device(ABC):
     """A block device, or an image file in place of a block device."""
 
@@ -54,6 +163,16 @@ class Device(ABC):
     size_bytes = 0
     block_size = SECTOR  #: logical block size in bytes, 512 or 4096; chunks start and end on its multiples
     physical_block_size = SECTOR  #: bytes that the device writes at once; a 512e disk has 4096, with blocks of 512
+    _fence: Optional[Fence] = None
+
+    @property
+    def fence(self) -> Fence:
+        """The condition of all writes. Only a device of its transport looks; the others hand it on, or have nobody
+        beside them.
+        """
+        if self._fence is None:
+            self._fence = Fence(self.name)
+        return self._fence
 
     @abstractmethod
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
@@ -66,12 +185,19 @@ class Device(ABC):
     def write(self, chunks: Sequence[Chunk]) -> None:
         """Write chunks that do not overlap, in any order.
 
-        Raises DeviceError when a write fails; then any chunk may be written, wholly or in part.
+        Raises DeviceError when a write fails; then any chunk may be written, wholly or in part. Raises Overtaken where
+        the LUN does not hold what `fence` says.
         """
 
     @abstractmethod
     def flush(self) -> None:
         """Return when all written data is durable. Raises DeviceError."""
+
+    def end_late_writes(self, of_another_host: bool = False) -> None:  # noqa: B027 - a device that has no reset
+        """Return when no write that an earlier run has sent can change the LUN any more. Raises the errors of `write`.
+
+        `of_another_host`: the earlier run may still be at work. So wait first until its lease has ended.
+        """
 
 
 #: LVM puts the label into one page of this size, and the metadata area into the next page. A larger physical block is
@@ -216,7 +342,7 @@ class ForwardingDevice(Device):
     def __init__(self, device: Device) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
         self.physical_block_size = device.physical_block_size
-        self._device = device
+        self._device, self._fence = device, device.fence
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         return self._device.read(ranges)
@@ -226,6 +352,9 @@ class ForwardingDevice(Device):
 
     def flush(self) -> None:
         self._device.flush()
+
+    def end_late_writes(self, of_another_host: bool = False) -> None:
+        self._device.end_late_writes(of_another_host)
 
 
 class CountingDevice(ForwardingDevice):

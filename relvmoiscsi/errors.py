@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Type
 
 __all__ = [
     "NOTHING_WRITTEN", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError", "Malformed",
-    "NotFound", "OnDefect", "Partial", "Place", "Refused", "RelvmoiscsiError", "Truncated", "Unfinished",
+    "NotFound", "OnDefect", "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError", "Truncated", "Unfinished",
     "Unsupported", "UsageError", "in_state", "raise_defect", "reading",
 ]  # fmt: skip
 
@@ -100,6 +100,17 @@ class Refused(RelvmoiscsiError):
 
     exit_status = 4
     sm_key = "SRInUse"
+
+
+class Overtaken(Refused):
+    """Another host has changed the LUN since this run looked at it."""
+
+    def __init__(self, device: str, offset: int) -> None:
+        super().__init__(
+            f"{device} changed at byte {offset} during this run: another host works on the LUN, or the array has "
+            "restored it. This run has stopped, and writes no more."
+        )
+        self.offset = offset
 
 
 class FormatError(RelvmoiscsiError):

@@ -174,6 +174,12 @@ def no_process_and_no_device(request):
 
 
 @pytest.fixture(autouse=True)
+def nobody_to_outlast(monkeypatch):
+    """A run that is settled in a test was begun by nobody who still writes, or by the test itself: no wait."""
+    monkeypatch.setattr("relvmoiscsi.device.Fence.OUTLAST_SECONDS", 0.0)
+
+
+@pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch):
     """Sentences of the command stand in one line; unit/cli/test_output.py has what is wrapped."""
     monkeypatch.setenv("COLUMNS", "1000")

@@ -161,6 +161,10 @@ class UrlDevice(ForwardingDevice):
         self._patience.renew()
         super().flush()
 
+    def end_late_writes(self, of_another_host: bool = False) -> None:
+        self._patience.renew()
+        super().end_late_writes(of_another_host)
+
 
 class _Login(NamedTuple):
     """The parameters of a session."""

@@ -7,6 +7,7 @@ does not read the socket.
 """
 
 import logging
+import math
 import select
 import socket
 import time
@@ -47,6 +48,7 @@ class Link:
         self._poll = select.poll()
         self._is_in = False
         self._lost: Optional[Lost] = None
+        self.send_until = math.inf  #: on the monotonic clock; after that time nothing of what is queued is sent
         self._last_byte = self._last_step = time.monotonic()
         self._steps = 0
         self._handle: Callable[[Pdu], None]
@@ -152,6 +154,8 @@ class Link:
             buffers = self.wire.outgoing()
             if not buffers:
                 return False
+            if time.monotonic() > self.send_until:
+                raise Lost(f"The writes to {self.portal} could not be sent in time.")
             try:
                 self.wire.sent(self._socket.sendmsg(buffers))
             except BlockingIOError:

@@ -5,16 +5,19 @@ When a connection is lost, its session is lost. The next session has the same IS
 On a new session, these steps come first:
 
     look     Check that the LUN is the same, with the same size. The same look follows each unit attention.
-    reset    Send LOGICAL UNIT RESET, once on a session that writes. The reset ends late writes of two kinds of
-             sessions: a session in another portal group, which the new session does not replace, and another host's.
+    fence    Before a write or a repeat, read the places of `Device.fence`. A run that was overtaken ends here: it
+             neither writes nor resets the LUN of another run.
+    reset    Send LOGICAL UNIT RESET, once on a session that writes. The reset ends the commands that the target has
+             received in other sessions: of this host in another portal group, and of other hosts.
     repeat   Repeat all writes since the last flush, batch by batch: a target without power loses acknowledged writes.
              The device keeps up to 64 MiB of writes for this, and flushes before it would keep more.
 
 Then come the rest of the interrupted batch: all its writes, or the reads without an answer.
 
 At any time, an array may map another LUN in the place of this LUN. Some targets send no unit attention for this. So the
-device reads SCSIid and serial number before each batch of writes, and at the end of each batch, also of reads. The
-first write of a batch goes alone. If the target answers that write with a unit attention, no other write was sent.
+device reads SCSIid and serial number before each batch of writes, and with each attempt, also of reads. An attempt has
+at most 4 MiB of writes. The first write of a batch goes alone. If the target answers that write with a unit attention,
+no other write was sent. The places of the fence are read together with the names.
 
 Between batches, this side does not read the socket. A target that sends a ping meanwhile may end the session, and the
 next batch needs a new session.
@@ -22,12 +25,14 @@ next batch needs a new session.
 
 import errno
 import logging
-from typing import List, NamedTuple, Optional, Sequence
+import math
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.device import (
     Chunk,
     Device,
+    Fence,
     Range,
     cut_out,
     pieces_of,
@@ -48,6 +53,7 @@ from relvmoiscsi.iscsi.target_sessions import TargetSessions
 log = logging.getLogger(__name__)
 
 KEPT_BYTES = 64 * 1024 * 1024
+ATTEMPT_BYTES = 4 * 1024 * 1024  #: of writes, between two looks at names and fence
 MAX_VIOLATIONS = 3  #: in a row. After other losses, new sessions are made until the deadline
 READ, WRITE, FLUSH = "read", "write", "flush"
 
@@ -77,13 +83,15 @@ class LunDevice(Device):
         name: str,
         writable: bool,
         copy_limit_bytes: Optional[int] = None,
+        fence: Optional[Fence] = None,
     ) -> None:
-        """`link` is a session on which the LUN reported `info`."""
+        """`link` is a session on which the LUN reported `info`. `fence` is for a device that writes."""
         self.info, self.name, self.writable = info, name, writable
         self.size_bytes, self.block_size = info.size_bytes, info.block_size
         self.physical_block_size = info.physical_block_size
         #: a copy should not be larger: the target demands digests, and the kernel has no CRC32C
         self.copy_limit_bytes = copy_limit_bytes
+        self._fence = fence
         self._sessions = sessions
         self._link: Optional[Link] = link
         self._is_known = True  # a look has succeeded, and no event has happened since
@@ -93,7 +101,7 @@ class LunDevice(Device):
         self._action = READ  # of the running batch
         self._batch: Sequence[Operation] = ()
         self._rest: List[Operation] = []
-        self._has_read_names = False  # in this batch
+        self._has_looked = False  # at names and fence, in this batch
         self._first_is_answered = False  # the first attempt of this batch
         self._losses = self._violations = self._attentions = 0
 
@@ -122,7 +130,7 @@ class LunDevice(Device):
                 place = Range(run[0].offset + piece.offset, piece.length)
                 command = Command(self.info.lun, scsi.write(*self._blocks(place)), data=data[piece.offset : piece.end])
                 operations.append(Operation(place.offset, place.length, command))
-        for batch in _batches(operations):
+        for batch in _batches(operations, KEPT_BYTES):
             if sum(map(_bytes_of, [*self._unflushed, batch])) > KEPT_BYTES:
                 self.flush()
             self._run(WRITE, batch)
@@ -132,11 +140,12 @@ class LunDevice(Device):
         self._run(FLUSH, [Operation(0, 0, Command(self.info.lun, scsi.synchronize_cache()))])
         self._unflushed = []
 
-    def end_late_writes(self) -> None:
-        """Reset the LUN, and return when no write of an earlier session can arrive. Raises the errors of `write`.
-
-        A caller that reads before it writes calls this first: a late write could change data after the read.
-        """
+    def end_late_writes(self, of_another_host: bool = False) -> None:
+        """Reset the LUN, unless this session has. `of_another_host`: after that host's lease, and in any case."""
+        if of_another_host:
+            self._drop(politely=True)  # the target may ask for an answer meanwhile
+            self.fence.on_wait(Fence.OUTLAST_SECONDS)
+            self._sessions.wait(Fence.OUTLAST_SECONDS)
         self._run(WRITE, [])
 
     def close(self) -> None:
@@ -151,7 +160,7 @@ class LunDevice(Device):
     def _run(self, action: str, batch: Sequence[Operation]) -> None:
         """Run a batch, over several sessions if sessions are lost."""
         self._action, self._batch, self._rest = action, batch, list(batch)
-        self._has_read_names = self._first_is_answered = False
+        self._has_looked = self._first_is_answered = False
         while True:
             try:
                 link = self._ready()
@@ -174,10 +183,8 @@ class LunDevice(Device):
             link, writes = self._connected(), self._action == WRITE or bool(self._to_repeat)
             if not self._is_known:
                 self._look(link)
-            elif writes and not self._has_read_names:  # first: a reset aborts the tasks of all hosts
-                self._has_read_names = True
-                asked = looking.asking_names(self.info.lun)
-                self._compare(link, looking.read(link, asked, f"the name of {self.name}"))
+            elif writes and not (self._has_looked and self.fence.is_fresh):
+                self._ask(link)  # first: a reset aborts the commands of all hosts, an overtaking host's among them
             elif writes and self._reset_on is not link:
                 self._reset(link)
             elif self._to_repeat:
@@ -198,24 +205,64 @@ class LunDevice(Device):
         return self._link
 
     def _attempt(self, link: Link, rest: List[Operation]) -> None:
-        """Run operations, or the first write alone. Remove completed operations from `rest`. Handle a failure."""
-        is_first_write = bool(rest[0].command.data) and not self._first_is_answered
-        now = rest[:1] if is_first_write else list(rest)
-        names = looking.asking_names(self.info.lun)
-        tasks = link.session.start([*(operation.command for operation in now), *names])
+        """Run operations, or the first write alone. Remove completed operations from `rest`. Handle a failure.
+
+        The caller has looked before a write. No write leaves after the lease of that look.
+        """
+        is_write = bool(rest[0].command.data)
+        now = _batches(rest, ATTEMPT_BYTES)[0] if is_write else list(rest)
+        if is_write and not self._first_is_answered:
+            now = rest[:1]
+        places = self._places() if is_write else []
+        names, begun = looking.asking_names(self.info.lun), self.fence.clock()
+        tasks = link.session.start([one.command for one in now] + names + [one.command for one in places])
         whole = list(zip(now, tasks))
+        if places:
+            link.send_until = self.fence.expires
         try:
             link.wait(lambda: link.session.is_idle, f"the {self._action} of {self.name}")
         except BaseException:
             self._drop(politely=False)  # otherwise late data would overwrite buffers that the caller reads
             raise
         finally:
+            link.send_until = math.inf
             rest[: len(now)] = [operation for operation, task in whole if not _is_done(task)]
         self._first_is_answered = True
-        self._compare(link, tasks[len(now) :])
-        failed = [pair for pair in whole if pair[1].is_done and not _is_done(pair[1])]
+        self._compare(link, tasks[len(now) : len(now) + len(names)], now if is_write else ())
+        self._take_answers(link, begun, places, tasks[len(now) + len(names) :], whole)
+
+    def _ask(self, link: Link) -> None:
+        """Look at names and fence before a write."""
+        places, names = self._places(), looking.asking_names(self.info.lun)
+        begun = self.fence.clock()
+        tasks = looking.read(link, names + [one.command for one in places], f"the name of {self.name}")
+        self._has_looked = True
+        self._compare(link, tasks[: len(names)])
+        self._take_answers(link, begun, places, tasks[len(names) :])
+
+    def _places(self) -> List[Operation]:
+        """Return the reads of the places of the fence."""
+        spans = spans_of(self.fence.places, self.block_size, self.size_bytes)
+        reads = [looking.asking(self.info.lun, scsi.read(*self._blocks(span)), span.length) for span in spans]
+        return [Operation(span.offset, span.length, command) for span, command in zip(spans, reads)]
+
+    def _take_answers(
+        self,
+        link: Link,
+        begun: float,
+        places: Sequence[Operation],
+        tasks: Sequence[Task],
+        whole: Sequence[Tuple[Operation, Task]] = (),
+    ) -> None:
+        """Verify the places by their `tasks`, and handle a failed read of a place, or a failed operation of `whole`."""
+        answers = [*whole, *zip(places, tasks)]
+        failed = [(operation, task) for operation, task in answers if task.is_done and not _is_done(task)]
         if failed:
+            self._has_looked = False
             self._heed(link, *max(failed, key=lambda pair: _verdict(pair[1]).value))
+        elif places or not self.fence.places:
+            starts, buffers = [one.offset for one in places], [one.command.into for one in places]
+            self.fence.verify([cut_out(place, starts, buffers) for place in self.fence.places], begun)
 
     def _heed(self, link: Link, operation: Operation, task: Task) -> None:
         """React to a failed command: pause, look again or change the portal; otherwise raise its error."""
@@ -253,7 +300,7 @@ class LunDevice(Device):
 
     def _start_over(self) -> None:
         """Forget the state of the LUN. Answered commands since the last flush may be lost, so repeat all."""
-        self._is_known = False
+        self._is_known = self._has_looked = False
         self._to_repeat = [list(batch) for batch in self._unflushed]
         if self._action != READ:
             self._rest = list(self._batch)
@@ -282,6 +329,7 @@ class LunDevice(Device):
 
     def _look(self, link: Link) -> None:
         """Check that the LUN is the same. Raises Refused for another LUN."""
+        begun = self.fence.clock()
         (one,) = looking.look(link, [self.info.lun])
         now, was = one.info, self.info
         if not one.is_disk or one.verdict == Verdict.UNMAPPED:
@@ -309,14 +357,29 @@ class LunDevice(Device):
                 f"in blocks of {now.block_size} now. Try again when nobody changes its size.",
                 "ISCSIDevice",
             )
-        self._is_known = self._has_read_names = True
+        self._is_known = True
+        if not self.fence.places:
+            self._has_looked = True
+            self.fence.verify([], begun)
 
-    def _compare(self, link: Link, tasks: Sequence[Task]) -> None:
-        """Check the names in the answers to `tasks`. Raises Refused for another LUN."""
+    def _compare(self, link: Link, tasks: Sequence[Task], written: Sequence[Operation] = ()) -> None:
+        """Check the names in the answers to `tasks`. Raises Refused for another LUN.
+
+        `written` are the writes that were sent together with the questions for the names.
+        """
         now, was = looking.name_of(self.info.lun, tasks).info, self.info
         if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
             self._is_known = False  # the look may find the LUN busy; then the caller looks again
-            self._look(link)
+            try:
+                self._look(link)
+            except Refused as refused:
+                if written:
+                    first, last = written[0], written[-1]
+                    refused.message += (
+                        f" Up to {_bytes_of(written)} bytes of this run, between byte {first.offset} and byte "
+                        f"{last.offset + last.length}, may have been written to the LUN that is there now."
+                    )
+                raise
 
     def _gone(self) -> Refused:
         problem = "{}: the target does not show the LUN {} any more. Check the mapping at the array."
@@ -352,11 +415,11 @@ def _bytes_of(batch: Sequence[Operation]) -> int:
     return sum(operation.length for operation in batch)
 
 
-def _batches(operations: Sequence[Operation]) -> List[List[Operation]]:
-    """Return the operations in order, in batches of at most KEPT_BYTES."""
+def _batches(operations: Sequence[Operation], most_bytes: int) -> List[List[Operation]]:
+    """Return the operations in order, in batches of at most `most_bytes`."""
     found: List[List[Operation]] = []
     for operation in operations:
-        if not found or _bytes_of(found[-1]) + operation.length > KEPT_BYTES:
+        if not found or _bytes_of(found[-1]) + operation.length > most_bytes:
             found.append([])
         found[-1].append(operation)
     return found

@@ -53,15 +53,13 @@ def open_lun(
     deadline: Deadline,
     credentials: Credentials = NO_CREDENTIALS,
     scsi_id: Optional[str] = None,
-    ends_late_writes: bool = False,
 ) -> Iterator[LunDevice]:
     """Open a LUN as a device for the block, by its SCSIid or its number (an int).
 
     A LUN given by number must have the SCSIid `scsi_id`, if given; otherwise the LUN is refused.
 
     A caller that opens the LUN for writing holds the lock of the LUN. The writing session ends every other writing
-    session of this host for the LUN, and resets the LUN before the first write. With `ends_late_writes` the reset comes
-    before the first read: the caller must know by then that no program uses the LUN.
+    session of this host for the LUN, and resets the LUN before the first write.
 
     Raises NotFound (DNSError, ISCSITarget, ISCSIDiscovery, ISCSIDevice), Refused (ISCSILogin, SRInUse), OutOfTime.
     """
@@ -86,12 +84,10 @@ def open_lun(
             raise no_path(f"the LUN {lun} behind {iqn}", one.info.problem)
         link, one = _on_a_session(sessions, lambda link: _usable(sessions, link, lun, expected, writable))
     info, name = one.info, f"iscsi://{portals[0]}/{iqn}/{one.info.number}"
-    device = LunDevice(sessions, link, info, name, writable, _copy_limit(link))
+    device = LunDevice(sessions, link, info, name, writable, _copy_limit(link), sessions.fence(name))
     try:
         if writable and one.is_read_only:
             raise read_only(name)
-        if ends_late_writes:
-            device.end_late_writes()
         log.info("opened %s (%s): %d bytes in blocks of %d", name, info.scsi_id, info.size_bytes, info.block_size)
         yield device
     finally:

@@ -16,6 +16,7 @@ import time
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import chap
 from relvmoiscsi.iscsi.connect import Unreachable, connect
@@ -123,6 +124,21 @@ class TargetSessions:
                 log.info("%s: %s", portal, failure)
             if self.deadline.has_passed:
                 raise self.deadline.over("a new session could be made. " + failure)
+
+    def fence(self, name: str) -> Fence:
+        """Return the fence of the LUN `name` behind these sessions.
+
+        The target ends each earlier session with the same initiator name and ISID. So what such a session has sent
+        cannot change the LUN any more: it has the same writer.
+        """
+        writer = hashlib.sha256(b"\0".join((b"iSCSI", self.initiator.name.encode("utf-8"), self.isid))).digest()[:4]
+        claim = 1 + int.from_bytes(os.urandom(4), "big") % (2**32 - 1)
+        return Fence(name, time.monotonic, writer=writer, claim=claim)
+
+    def wait(self, seconds: float) -> None:
+        """Wait. Raises OutOfTime where the deadline comes first."""
+        time.sleep(self.deadline.within(seconds))
+        self.deadline.check("another host had ended its writes")
 
     def next_portal(self) -> bool:
         """Let the next session use another portal of the target. Return False if all portals have been tried."""

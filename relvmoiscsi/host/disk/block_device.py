@@ -21,12 +21,14 @@ array with 4Kn LUNs was available for a test.
 import ctypes
 import errno
 import fcntl
+import hashlib
 import logging
 import mmap
 import os
 import stat
 import struct
 import threading
+import time
 from abc import abstractmethod
 from collections import deque
 from functools import partial
@@ -38,6 +40,7 @@ from relvmoiscsi.device import (
     SECTOR,
     Chunk,
     Device,
+    Fence,
     Range,
     align_down,
     align_up,
@@ -60,11 +63,15 @@ from relvmoiscsi.host.disk.exclusive import (
     stat_path,
     take_alone,
 )
+from relvmoiscsi.host.this_host import THIS_HOST
 
 log = logging.getLogger(__name__)
 
 BLOCK_SIZES = (512, 4096)
 WORKERS = 32  #: concurrent requests, the usual queue depth of an iSCSI session
+
+#: a look is one read, so it may be repeated often
+_LEASE_SECONDS = 2.0
 
 Operation = Callable[[], None]
 
@@ -89,6 +96,7 @@ class HostDevice(Device):
         self.writable = writable
         self._descriptor = descriptor
         self._workers = Workers()
+        self._fence = _fence(path)
 
     def __enter__(self: SelfDevice) -> SelfDevice:
         return self
@@ -120,6 +128,7 @@ class HostDevice(Device):
             for chunk in run:
                 start = chunk.offset - run[0].offset
                 buffer[start : start + len(chunk.data)] = chunk.data
+        self.fence.look(self._read_here)
         self._workers.run(_operations(self._drain, extents, buffers))
 
     def flush(self) -> None:
@@ -127,6 +136,12 @@ class HostDevice(Device):
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise self._failure("flush", 0, 0, error) from error
+
+    def end_late_writes(self, of_another_host: bool = False) -> None:
+        """Wait for the lease of another host. A process of this host has ended only after its last request."""
+        if of_another_host:
+            self.fence.on_wait(Fence.OUTLAST_SECONDS)
+            time.sleep(Fence.OUTLAST_SECONDS)
 
     def data_ranges(self) -> List[Range]:
         """Return the ranges of the device that may hold bytes other than zero, in ascending order."""
@@ -156,7 +171,20 @@ class HostDevice(Device):
         self._transfer("read", self._read_some, view, offset)
 
     def _drain(self, view: memoryview, offset: int) -> None:
-        self._transfer("write", self._write_some, view, offset)
+        self._transfer("write", self._write_fenced, view, offset)
+
+    def _write_fenced(self, view: memoryview, offset: int) -> int:
+        self.fence.look_if_due(self._read_here)
+        return self._write_some(view, offset)
+
+    def _read_here(self, ranges: Sequence[Range]) -> List[bytes]:
+        """Read small ranges in this thread: the other threads may be at work on a batch."""
+        spans = spans_of(ranges, self.block_size, self.size_bytes)
+        buffers = _buffers(spans, self.block_size)
+        for span, buffer in zip(spans, buffers):
+            self._fill(buffer, span.offset)
+        starts = [span.offset for span in spans]
+        return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
     def _transfer(self, action: str, some: Callable[[memoryview, int], int], view: memoryview, offset: int) -> None:
         """Transfer all of `view`; repeat after short transfers and signals. Raises DeviceError."""
@@ -176,6 +204,18 @@ class HostDevice(Device):
     def _failure(self, action: str, offset: int, length: int, error: OSError) -> DeviceError:
         reason = error.strerror or str(error)
         return DeviceError(self.name, action, offset, length, reason, error.errno)
+
+
+def _fence(path: str) -> Fence:
+    """Return the fence of a device of this host, which answers a look at once.
+
+    The kernel lets one process have the device open for writing. So while this kernel runs, an earlier run with the
+    same boot id has ended with its last request: it has the same writer.
+    """
+    boot = THIS_HOST.boot_id
+    writer = hashlib.sha256(b"disk\0" + boot.encode("ascii")).digest()[:4] if boot else bytes(4)
+    claim = 1 + int.from_bytes(os.urandom(4), "big") % (2**32 - 1)
+    return Fence(path, time.monotonic, _LEASE_SECONDS, writer, claim)
 
 
 class BlockDevice(HostDevice):

@@ -40,7 +40,8 @@ class CommitRecord(Record, size=96):
     run_id         = raw(16, 16)
     journal_offset = le64(32)     #: bytes from the start of the device
     scsi_id_digest = raw(40, 16)  #: digest of the LUN's SCSIid at the time of the run; zeros: the SCSIid was not known
-    reserved2      = le64(56)
+    writer         = raw(56, 4)   #: of the run: `Fence.writer`; zeros: nobody knows
+    claim          = le32(60)     #: of the host that settles the run: `Fence.claim`; 0: nobody settles it
     journal_digest = raw(64, 32)  #: SHA-256 of the JournalHeader, which has the digest of the payload
 
 
@@ -76,6 +77,11 @@ def read_commit_record(label: Label, where: Place) -> Optional[CommitRecord]:
     if record.version != RECORD_VERSION or record.phase not in PHASES or record.kind not in KINDS:
         raise Unsupported("Mark of a run", place, "it was made by another version of relvmoiscsi")
     return record
+
+
+def written_by(sector: bytes, writer: bytes, claim: int = 0) -> bytes:
+    """The label with this writer and this claim in its record."""
+    return with_commit_record(sector, CommitRecord.at(sector, COMMIT_RECORD_AT).replace(writer=writer, claim=claim))
 
 
 def with_commit_record(sector: bytes, record: Optional[CommitRecord]) -> bytes:

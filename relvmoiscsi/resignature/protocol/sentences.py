@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Messages about a LUN with a run that is not over. Each message says how to settle the run. Pure."""
 
-from relvmoiscsi.errors import NOTHING_WRITTEN, Unfinished
+from contextlib import contextmanager
+from typing import Iterator
+
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Refused, Unfinished, in_state
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, KINDS, CommitRecord
 
 #: after a refused undo
@@ -33,6 +36,18 @@ def overtaken(name: str) -> str:
         "Only free extents, and sectors that no image showed when it was read, were written. If another host has made "
         f"one VDI of {name} meanwhile, its image may hold up to 16 MiB of this run: then take the clone again."
     )
+
+
+@contextmanager
+def since_mark(name: str, kind: int, label_offset: int) -> Iterator[None]:
+    """Add the state of the device to errors from step 2 on. Another label: another run has settled this run."""
+    try:
+        with in_state(lambda: cut_sentence(name, kind), DeviceError, Refused):
+            yield
+    except Overtaken as error:
+        if error.offset == label_offset:
+            error.disk_state = f"Another run has settled this run. `relvmoiscsi show {name}` prints what the LUN holds."
+        raise
 
 
 def cut_sentence(name: str, kind: int) -> str:

@@ -9,24 +9,37 @@ LVM, SM or a VM may have written to the LUN since the cut. Their writes stay.
 """
 
 import logging
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, FormatError, Refused, Unfinished, in_state
+from relvmoiscsi.errors import (
+    NOTHING_WRITTEN,
+    FormatError,
+    Place,
+    Refused,
+    Unfinished,
+    in_state,
+)
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol import identities, steps
-from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, IN_PROGRESS, KINDS, SWITCHED
+from relvmoiscsi.resignature.protocol.commit_record import (
+    COMMIT_RECORD_AT,
+    IN_PROGRESS,
+    KINDS,
+    SWITCHED,
+    written_by,
+)
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Labels, Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
-from relvmoiscsi.resignature.protocol.sentences import cut_sentence, on_a_copy, unfinished
+from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_mark, unfinished
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.finalize import finalize
-from relvmoiscsi.resignature.writing.step import read_back, read_back_all, step
+from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +51,11 @@ def finish(device: Device, mark: Mark) -> None:
     """
     run = mark.journal.run
     still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
-    with in_state(still, FormatError), in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
+    with in_state(still, FormatError), since_mark(device.name, run.kind, mark.label.offset):
         _verify_fits(device, mark)
+        mark = _claimed(device, mark)
+        _verify_fits(device, mark)
+        device.fence.hold_also(_headers(device, [move.second for move in run.mdas if move.moves]))
         finalize(device, mark.label, mark.journal)
 
 
@@ -56,9 +72,13 @@ def take_back(device: Device, mark: Mark) -> None:
     Raises Refused for a LUN that contradicts the mark, DeviceError when an operation fails.
     """
     run = mark.journal.run
-    with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
+    with since_mark(device.name, run.kind, mark.label.offset):
         _verify_fits(device, mark)
-        careful = _headers_now(device, run) != [move.old_header for move in run.mdas]
+        mark = _claimed(device, mark)
+        _verify_fits(device, mark)
+        headers = _headers(device, [move.original for move in run.mdas])
+        device.fence.hold_also(headers)
+        careful = [chunk.data for chunk in headers] != [move.old_header for move in run.mdas]
         buffer = read_written(device, run)
         for field in identities.put_back(run, buffer, careful):
             place = field.pieces[0].offset
@@ -73,8 +93,29 @@ def take_back(device: Device, mark: Mark) -> None:
         read_back(device, label)
 
 
-def _headers_now(device: Device, run: Run) -> List[bytes]:
-    return device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
+def _claimed(device: Device, mark: Mark) -> Mark:
+    """Claim the run. After that, the client that began the run cannot write any more (`Fence`).
+
+    Where that client was of this host, over the same transport, it has ended: the caller has the lock of the LUN and
+    has opened the LUN. Otherwise, wait for its lease. Returns the mark as it was made, without writer and claim.
+    """
+    found, fence = mark.label.sector, device.fence
+    is_ours = any(fence.writer) and mark.commit_record.writer == fence.writer
+    fence.hold([Chunk(mark.label.offset, found)])
+    claimed = Chunk(mark.label.offset, written_by(found, fence.writer if is_ours else bytes(4), fence.claim))
+    write(device, [claimed])
+    flush(device)
+    if not is_ours:
+        log.info("%s: another host may have begun this run; waiting for its last write", device.name)
+        device.end_late_writes(of_another_host=True)
+    fence.look(device.read)
+    label = pv.parse_label(written_by(found, bytes(4)), mark.label.number, Place(device.name, mark.label.offset))
+    return mark._replace(label=label)
+
+
+def _headers(device: Device, areas: Sequence[Area]) -> List[Chunk]:
+    places = [Range(area.offset, SECTOR) for area in areas]
+    return [Chunk(place.offset, data) for place, data in zip(places, device.read(places))]
 
 
 def _second_headers(device: Device, run: Run) -> List[Chunk]:
@@ -108,8 +149,8 @@ def _verify_fits(device: Device, mark: Mark) -> None:
 def misfit(device: Device, mark: Mark) -> Optional[str]:
     """A message about metadata areas that contradict the mark; None when a cut run, or LVM since, left these areas."""
     run = mark.journal.run
-    headers = _headers_now(device, run)
-    for move, header in zip(run.mdas, headers):
+    headers = _headers(device, [move.original for move in run.mdas])
+    for move, (_offset, header) in zip(run.mdas, headers):
         if not move.moves:
             continue
         first = vg_in(device, move.original) if header != move.old_header else None

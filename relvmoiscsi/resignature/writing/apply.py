@@ -14,21 +14,23 @@ import logging
 from hashlib import sha256
 from typing import List, Optional
 
-from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, torn_bytes
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, torn_bytes
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Refused, in_state
 from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.journal import Journal
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.protocol.sentences import (
-    cut_sentence,
     nothing_written,
     only_free_space,
     only_unseen,
     overtaken,
+    since_mark,
 )
+from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
 from relvmoiscsi.resignature.writing.step import batches, range_of, read_back, read_back_all, step
@@ -42,9 +44,11 @@ def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None
     The first flush of `carry_out` makes the writes durable. Raises as `carry_out`.
     """
     with in_state(NOTHING_WRITTEN, DeviceError, Refused):
+        device.end_late_writes()
         _compare_with_plan(device, plan)
-    with in_state(only_unseen(device.name)):
-        written = copying.write_unseen(device, plan.unseen, lambda there: _verify_ours(device, plan, there), progress)
+    device.fence.hold(_deciding(plan))
+    with in_state(only_unseen(device.name)), in_state(overtaken(device.name), Overtaken):
+        written = copying.write_unseen(device, plan.unseen, progress)
     unseen = plan.unseen
     return plan._replace(unseen=Unseen(unseen.expected, unseen.unchanged), written=written)
 
@@ -65,7 +69,9 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     run, labels = plan.run, plan.labels()
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
     with in_state(untouched, DeviceError, Refused):
+        device.end_late_writes()
         around = _compare_with_plan(device, plan)
+    device.fence.hold(_deciding(plan))
     headers = _old_headers(plan.journal)
     written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
     with in_state(written, DeviceError, Refused):
@@ -74,20 +80,26 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         read_back(device, [*prepared, Chunk(labels.offset, labels.before), *headers])
         if run.rebuilt is not None:
             copying.read_back_written(device, plan.written, progress)
-            _verify_ours(device, plan, plan.written)
-    with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
-        step(device, steps.MARK, plan.chunks_of(steps.MARK), around)
+    device.fence.hold_also([*(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in prepared), *plan.written.head])
+    mark, commit = (_label_of(device, plan, taken) for taken in (steps.MARK, steps.COMMIT))
+    with since_mark(device.name, run.kind, labels.offset):
+        step(device, steps.MARK, mark, around)
         copying.read_back_written(device, plan.written)
         contents = content_chunks(run, max(device.block_size, run.block_bytes))
         step(device, steps.CONTENTS, contents, units=full_units(run.rebuilt))
-        read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
+        read_back(device, [*contents, *mark, *headers])
         read_back_all(device, full_units(run.rebuilt))
-        step(device, steps.COMMIT, plan.chunks_of(steps.COMMIT), around)
+        step(device, steps.COMMIT, commit, around)
         if run.rebuilt is not None and len(run.rebuilt.empty):
             step(device, steps.HOLES, (), units=all_empty_units(run.rebuilt))
         for taken in (steps.HEADERS, steps.FINAL):
             step(device, taken, plan.chunks_of(taken), around)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
+
+
+def _label_of(device: Device, plan: Plan, taken: Step) -> List[Chunk]:
+    """The label of a step before the end, with the writer of this run in its mark."""
+    return [Chunk(chunk.offset, written_by(chunk.data, device.fence.writer)) for chunk in plan.chunks_of(taken)]
 
 
 def content_chunks(run: Run, block_size: int) -> List[Chunk]:
@@ -121,15 +133,6 @@ def _block_of(device: Device, chunk: Chunk) -> Range:
     unit = torn_bytes(device)
     start = align_down(chunk.offset, unit)
     return Range(start, min(align_up(chunk.end, unit), device.size_bytes) - start)
-
-
-def _verify_ours(device: Device, plan: Plan, written: Written) -> None:
-    """Raises Refused when another host has changed label or metadata, or when an array has restored an older snapshot.
-
-    Reads a few sectors from the device, because the caller asks before each batch of writes.
-    """
-    with in_state(overtaken(device.name), Refused):
-        copying.verify_unchanged(device, [*_deciding(plan), *written.head], lambda offset: _changed(device, offset))
 
 
 def _deciding(plan: Plan) -> List[Chunk]:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Write, and read back, the parts of a new image and the copies of guest data that no program reads before the commit.
 
-A batch is 16 MiB or 1024 pieces, and is in memory as a whole. When another host changes the LUN, this run writes at
-most one more batch.
+A batch is 16 MiB or 1024 pieces, and is in memory as a whole.
 """
 
 import logging
@@ -26,24 +25,19 @@ PIECE_BYTES = 1 << 20
 _DIGEST_BYTES = sha256().digest_size
 
 
-def write_unseen(
-    device: Device, unseen: Unseen, verify: Callable[[Written], None], progress: Optional[Progress] = None
-) -> Written:
+def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = None) -> Written:
     """Write a new image. The caller must flush, and then call `read_back_written` with the result.
 
-    `verify` gets the writes so far before each batch, and raises when the run must not write any more. Raises
-    DeviceError, and the errors of `verify` and `progress`.
+    Raises DeviceError, Overtaken, and the errors of `progress`.
     """
-    digests, there = bytearray(), Written()
+    digests = bytearray()
 
     def put(chunks: Sequence[Chunk]) -> None:
-        verify(there)
         device.write(chunks)
         digests.extend(_digest(chunk.data for chunk in chunks))
 
     for part in _pieces_of(unseen):
         put(part)
-        there = Written(unseen)
     total, done = unseen.copied_bytes, 0
     if total:
         log.info("copying %d bytes on %s", total, device.name)

@@ -40,10 +40,23 @@ def step(
     count = len(chunks) + sum(1 for _unit in units)
     log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), taken.name, count, device.name)
     if chunks:
-        device.write(whole_blocks(device, chunks, around))
+        write(device, chunks, around)
     for part in batches(units, lambda chunk: len(chunk.data)):
         device.write(part)
+    flush(device)
+
+
+def write(device: Device, chunks: Sequence[Chunk], around: Sequence[Chunk] = ()) -> None:
+    """Write whole physical blocks, maybe over places of the fence."""
+    whole = whole_blocks(device, chunks, around)
+    device.fence.writing(whole)
+    device.write(whole)
+
+
+def flush(device: Device) -> None:
+    """Make all writes durable. From then on the fence wants them."""
     device.flush()
+    device.fence.flushed()
 
 
 def range_of(chunk: Chunk) -> Range:
@@ -58,14 +71,18 @@ def read_back_all(device: Device, chunks: Iterable[Chunk]) -> None:
 
 
 def read_back(device: Device, chunks: Sequence[Chunk]) -> None:
-    """Raises Refused when the device does not hold the chunks."""
+    """Raises Refused when the device does not hold the chunks, and Overtaken where the fence says why."""
     for chunk, data in zip(chunks, device.read([range_of(chunk) for chunk in chunks])):
         if data != chunk.data:
             raise not_held(device, chunk.offset)
 
 
 def not_held(device: Device, offset: int) -> Refused:
-    """The error for a read-back that differs from the writes at `offset`, or behind `offset`."""
+    """The error for a read-back that differs from the writes at `offset`, or behind `offset`.
+
+    Raises Overtaken where another run has changed the LUN.
+    """
+    device.fence.look(device.read)
     return Refused(
         f"{device.name} does not hold what was written at byte {offset}: something else writes to it, or it loses "
         "writes. Check the array, and whether a host has the LUN attached.",

@@ -133,6 +133,14 @@ class CallDevice(ForwardingDevice):
         with self._begun():
             super().flush()
 
+    def end_late_writes(self, of_another_host: bool = False) -> None:
+        if self._has_begun:
+            self._batch_deadline.renew()
+            super().end_late_writes(of_another_host)
+        else:
+            with terminated.waiting(), self._in_time():
+                super().end_late_writes(of_another_host)
+
     @contextmanager
     def _begun(self) -> Iterator[None]:
         """Check the deadline before the first write. Give each later batch its own limit."""

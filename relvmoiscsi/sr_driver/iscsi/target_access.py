@@ -74,7 +74,7 @@ class Access(NamedTuple):
 
             def open_by(initiator: Initiator) -> LunDevice:
                 where = (self.portals, self.config.target_iqn, initiator, named, writable, deadline, self.credentials)
-                return held.enter_context(open_lun(*where, scsi_id, ends_late_writes=writable))
+                return held.enter_context(open_lun(*where, scsi_id))
 
             yield self.in_turn(open_by)
 

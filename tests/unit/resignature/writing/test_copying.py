@@ -33,10 +33,6 @@ class Watched(SparseDisk):
         self.flushes += 1
 
 
-def written(disk, unseen, progress=None, verify=lambda there: None):
-    return write_unseen(disk, unseen, verify, progress)
-
-
 @pytest.fixture
 def disk():
     return Watched()
@@ -49,7 +45,7 @@ def test_pieces_are_written_and_copies_made_one_group_after_the_other(disk):
     then = (Copy(32 * MIB, 16 * MIB, 4096), Copy(128 * MIB, 64 * MIB, 2 * MIB - 512, zeros=512))
     expected = (Expected(Range(4096, 512), bytes(32)),)  # is not written
 
-    written(disk, Unseen(chunks=(Chunk(0, b"head".ljust(512)),), copies=(first, then), expected=expected))
+    write_unseen(disk, Unseen(chunks=(Chunk(0, b"head".ljust(512)),), copies=(first, then), expected=expected))
 
     assert disk.peek(0, 512) == b"head".ljust(512)
     assert disk.peek(16 * MIB, 8192) == DATA[:8192]
@@ -63,7 +59,7 @@ def test_pieces_are_written_and_copies_made_one_group_after_the_other(disk):
 def test_a_large_copy_is_made_in_pieces_that_fit_into_memory(disk):
     length = 40 * MIB + 4096
 
-    written(disk, Unseen(copies=((Copy(128 * MIB, 64 * MIB, length),),)))
+    write_unseen(disk, Unseen(copies=((Copy(128 * MIB, 64 * MIB, length),),)))
 
     assert disk.peek(128 * MIB, 4 * MIB) == DATA
     assert sum(size for _, size in disk.written) == length
@@ -81,17 +77,17 @@ BOTH = Unseen(
 def test_progress_goes_up_to_all_there_is_and_without_copies_nobody_is_told(disk):
     told = []
 
-    there = written(disk, BOTH, lambda done, total: told.append((done, total)))
+    there = write_unseen(disk, BOTH, lambda done, total: told.append((done, total)))
     read_back_written(disk, there, lambda done, total: told.append((done, total)))
 
     total = 20 * MIB + 512
     assert told == [(16 * MIB, total), (20 * MIB, total), (total, total)] * 2
-    written(disk, Unseen(chunks=(Chunk(0, bytes(512)),)), lambda done, total: 1 / 0)
+    write_unseen(disk, Unseen(chunks=(Chunk(0, bytes(512)),)), lambda done, total: 1 / 0)
 
 
 @pytest.mark.parametrize("place", [0, 4096, 16 * MIB, 19 * MIB, 36 * MIB, 128 * MIB])
 def test_a_write_that_is_lost_and_what_somebody_else_writes_there_is_noticed_to_the_byte(disk, place):
-    there = written(disk, BOTH)
+    there = write_unseen(disk, BOTH)
     read_back_written(disk, there)
     disk.poke(place + 511, b"\xab")
     with pytest.raises(Refused, match="does not hold what was written at byte"):
@@ -101,21 +97,6 @@ def test_a_write_that_is_lost_and_what_somebody_else_writes_there_is_noticed_to_
     lossy.poke(128 * MIB, b"\xee" * 512)
     lossy.poke(36 * MIB, b"\xee" * 512)
     lossy.loses = place if place != 36 * MIB else 35 * MIB  # its piece
-    there = written(lossy, BOTH)
+    there = write_unseen(lossy, BOTH)
     with pytest.raises(Refused, match="does not hold what was written at byte"):
         read_back_written(lossy, there)
-
-
-@pytest.mark.parametrize("allowed", range(4))
-def test_where_it_may_not_nothing_more_is_written(disk, allowed):
-    asked = []
-
-    def verify(there):
-        asked.append(len(disk.written))
-        if len(asked) > allowed:
-            raise Refused("no more")
-
-    with pytest.raises(Refused, match="no more"):
-        written(disk, BOTH, verify=verify)
-
-    assert len(disk.written) == asked[-1]

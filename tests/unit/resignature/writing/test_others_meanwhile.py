@@ -14,10 +14,11 @@ from kit.chains.qcow2 import flatten as flatten_qcow2
 from kit.chains.random_chain import random_chain
 from kit.chains.random_qcow2 import random_qcow2
 from kit.chains.tapdisk import Tapdisk
+from kit.clock import Clock
 from kit.cuts import SCSI_ID, entropy
 from kit.examples import WHOLE, of_each_kind, seeds
+from kit.fenced import FencedDisk
 from relvmoiscsi import engine
-from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.protocol import steps
@@ -47,28 +48,6 @@ def copied(disk, seed=0):
 
 def is_old(chain, disk, read):
     return engine.inspect(disk).state == OLD and all(read(disk, name) == flat for name, flat in chain.flats.items())
-
-
-class Watched(ForwardingDevice):
-    """Calls `then` at one of the moments of a run, by number from 1 on: before a read, or behind a write."""
-
-    def __init__(self, disk, moment=0, then=None):
-        super().__init__(disk)
-        self.moment, self.then, self.moments, self.writes = moment, then, [], []
-
-    def _pass(self, moment):
-        self.moments.append(moment)
-        if len(self.moments) == self.moment:
-            self.then()
-
-    def read(self, ranges):
-        self._pass("before a read")
-        return super().read(ranges)
-
-    def write(self, chunks):
-        self.writes.append(len(chunks))
-        super().write(chunks)
-        self._pass("behind a write")
 
 
 @pytest.mark.parametrize("seed", seeds(range(8), 8))
@@ -115,9 +94,8 @@ def filled_by_a_guest(disk):
 
 @pytest.mark.parametrize("seed", seeds((2, 34), 2))
 def test_whoever_is_overtaken_while_it_copies_stops_and_what_a_guest_wrote_since_stays(seed):
-    """At any moment but between the last look and the write that it was for, which docs/protocol.rst says."""
     chain, read = vhds(seed, 20, thick=True, odd=False)
-    counted = Watched(chain.disk.copy())
+    counted = FencedDisk(chain.disk.copy(), Clock())
     engine.copy_unseen(counted, prepared(chain.disk.copy(), 2))
     assert len(counted.moments) > 8
     for moment in of_each_kind(counted.moments, 8, "overtaken"):
@@ -132,7 +110,7 @@ def test_whoever_is_overtaken_while_it_copies_stops_and_what_a_guest_wrote_since
             found["name"], found["flat"] = filled_by_a_guest(disk)
 
         try:
-            engine.resignature(Watched(disk, moment, goes_on), second)
+            engine.resignature(FencedDisk(disk, Clock(), moment, goes_on), second)
         except Refused as error:
             assert "name" in found and "changed at byte" in str(error), moment
             assert flatten(disk, found["name"]) == found["flat"], moment
@@ -161,7 +139,7 @@ def test_one_that_writes_behind_the_read_back_of_another_is_noticed_behind_its_m
 
 
 @pytest.mark.parametrize("make", [vhds, qcow2s])
-def test_a_lun_that_the_array_has_put_back_is_not_committed_and_gets_no_further_batch(make):
+def test_a_lun_that_the_array_has_put_back_is_not_committed(make):
     for seed in seeds(range(4), 4):
         chain, read = make(seed, 40)
         left, refreshed = copied(chain.disk.copy()), chain.disk.copy()
@@ -169,17 +147,19 @@ def test_a_lun_that_the_array_has_put_back_is_not_committed_and_gets_no_further_
             engine.resignature(refreshed, left)
         assert is_old(chain, refreshed, read)
 
-    class Refreshed(Watched):
-        def _pass(self, moment):
-            if len(self.writes) == 1:
-                self._device = chain.disk.copy()
-            super()._pass(moment)
+    chain, read = make(34 if make is vhds else 4, 40)
+    moments = FencedDisk(chain.disk.copy(), Clock())
+    engine.copy_unseen(moments, prepared(chain.disk.copy()))
+    devices = []
 
-    chain, _ = make(34 if make is vhds else 4, 40)
-    device = Refreshed(chain.disk.copy())
-    with pytest.raises(Refused, match=r"changed at byte \d+ since it was read"):
-        engine.copy_unseen(device, prepared(chain.disk.copy()))
-    assert len(device.writes) == 1
+    def put_back():
+        devices[-1]._device = chain.disk.copy()
+
+    for moment in range(moments.moments.index("before a look") + 3, len(moments.moments) + 1):  # behind the first write
+        devices.append(FencedDisk(chain.disk.copy(), Clock(), moment, put_back))
+        with pytest.raises(Refused, match="changed at byte|does not hold what was written at byte"):
+            engine.resignature(devices[-1], prepared(chain.disk.copy()))
+        assert is_old(chain, devices[-1]._device, read)
 
 
 def written_to_a_partial_block(chain, disk):

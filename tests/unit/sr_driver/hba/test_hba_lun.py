@@ -9,6 +9,7 @@ import pytest
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
 from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
@@ -202,7 +203,7 @@ class Opened:
     size_bytes, block_size, physical_block_size = 1 << 20, 512, 512
 
     def __init__(self, node, said):
-        self.name, self._said = node, said
+        self.name, self.fence, self._said = node, Fence(node), said
 
     def __enter__(self):
         self._said.append("open " + self.name)
