@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 FINISHED = "{}: the {} was finished."
 
-#: between the two reads of a LUN about which no pool has answered
-LOOK_SECONDS = 1.0
+#: between the two reads of a LUN about which no pool has answered; longer than the lease of a block device (`Fence`)
+LOOK_SECONDS = 2.5
 #: the label, and the header of the first metadata area where LVM puts both: each change of the VG changes the header
 _LABEL_AND_HEADER = Range(0, 8192)
 
