@@ -11,34 +11,28 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import List, Sequence
+from typing import Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from relvmoiscsi import engine
-from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.device import Chunk, Device, ForwardingDevice
 from relvmoiscsi.host.disk.block_device import open_device
 
 
-class MortalDevice(Device):
+class MortalDevice(ForwardingDevice):
     """Passes everything on; the process does not survive the write after the last allowed one."""
 
     def __init__(self, device: Device, allowed_writes: int) -> None:
-        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
-        self._device, self._left = device, allowed_writes
-
-    def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        return self._device.read(ranges)
+        super().__init__(device)
+        self._left = allowed_writes
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             self._left -= 1
-            self._device.write([chunk])
-
-    def flush(self) -> None:
-        self._device.flush()
+            super().write([chunk])
 
 
 def main(path: str, allowed_writes: int) -> None:
