@@ -26,10 +26,11 @@ next batch needs a new session.
 import errno
 import logging
 import math
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.device import (
+    PIECE,
     Chunk,
     Device,
     Fence,
@@ -125,11 +126,12 @@ class LunDevice(Device):
             verify_writable(self, chunk, self.writable)
         operations = []
         for run in runs_of(chunks):
-            data = memoryview(b"".join([chunk.data for chunk in run]))
-            for piece in pieces_of(len(data)):
-                place = Range(run[0].offset + piece.offset, piece.length)
-                command = Command(self.info.lun, scsi.write(*self._blocks(place)), data=data[piece.offset : piece.end])
-                operations.append(Operation(place.offset, place.length, command))
+            for offset, data in _joined(run):
+                for piece in pieces_of(len(data)):
+                    place = Range(offset + piece.offset, piece.length)
+                    cdb = scsi.write(*self._blocks(place))
+                    command = Command(self.info.lun, cdb, data=data[piece.offset : piece.end])
+                    operations.append(Operation(place.offset, place.length, command))
         for batch in _batches(operations, KEPT_BYTES):
             if sum(map(_bytes_of, [*self._unflushed, batch])) > KEPT_BYTES:
                 self.flush()
@@ -423,6 +425,21 @@ def _batches(operations: Sequence[Operation], most_bytes: int) -> List[List[Oper
             found.append([])
         found[-1].append(operation)
     return found
+
+
+def _joined(run: Sequence[Chunk]) -> Iterator[Tuple[int, memoryview]]:
+    """Give adjoining chunks as (offset, data), joined as far as one request takes them. A large chunk is not copied."""
+    small: List[Chunk] = []
+    for chunk in run:
+        if small and chunk.end - small[0].offset > PIECE:
+            yield small[0].offset, memoryview(b"".join([part.data for part in small]))
+            small = []
+        if len(chunk.data) >= PIECE:
+            yield chunk.offset, memoryview(chunk.data)
+        else:
+            small.append(chunk)
+    if small:
+        yield small[0].offset, memoryview(b"".join([part.data for part in small]))
 
 
 def reserved(name: str) -> Refused:

@@ -91,7 +91,21 @@ class Wire:
     def send(self, header: Header, data: Bytes = b"") -> None:
         """Queue a PDU. The caller must not change `data` until the bytes are sent."""
         view = memoryview(data)
-        raw = _LAYOUT.pack(*header._replace(lengths=len(view)))
+        self._send(_LAYOUT.pack(*header._replace(lengths=len(view))), view)
+
+    def send_data(self, first: Header, data: memoryview, most_bytes: int) -> None:
+        """Queue all data of an R2T, in PDUs of at most `most_bytes`. `first` is the header of the first PDU.
+
+        A target may want PDUs of 8 KiB, 128 for one MiB. So their headers are packed without a Header each.
+        """
+        opcode, _flags, byte2, byte3, _lengths, lun, tag, word20, word24, word28, word32, _number, offset, last = first
+        for number, start in enumerate(range(0, len(data), most_bytes)):
+            part = data[start : start + most_bytes]
+            flags = FINAL if start + most_bytes >= len(data) else 0
+            words = (tag, word20, word24, word28, word32, number, offset + start, last)
+            self._send(_LAYOUT.pack(opcode, flags, byte2, byte3, len(part), lun, *words), part)
+
+    def _send(self, raw: bytes, view: memoryview) -> None:
         self._queue(raw + (self._checksum([raw]) if self.header_digest else b""))
         if view:
             padding = bytes(-len(view) % 4)

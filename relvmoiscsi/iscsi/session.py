@@ -242,19 +242,15 @@ class Session:
             raise Violation("The target asked for data of a write that are not there, or not in order.")
         self.steps += 1
         task.moved = offset + length
-        for number, start in enumerate(range(offset, task.moved, self.parameters.max_send_bytes)):
-            end = min(start + self.parameters.max_send_bytes, task.moved)
-            out = Header(
-                opcode=pdu.DATA_OUT,
-                flags=FINAL if end == task.moved else 0,
-                lun=header.lun,
-                task_tag=header.task_tag,
-                word20=header.word20,
-                word28=self._exp_stat_sn,
-                word36=number,
-                word40=start,
-            )
-            self.wire.send(out, task.command.data[start:end])
+        first = Header(
+            opcode=pdu.DATA_OUT,
+            lun=header.lun,
+            task_tag=header.task_tag,
+            word20=header.word20,
+            word28=self._exp_stat_sn,
+            word40=offset,
+        )
+        self.wire.send_data(first, task.command.data[offset : task.moved], self.parameters.max_send_bytes)
 
     def _on_nop(self, answer: Pdu) -> None:
         header = answer.header
