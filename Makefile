@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges cinder collection sanity vm e2e exhaustive bench acceptance acceptance-clean docs rpm pack clean
+.PHONY: help demo playground test check unit unit36 judges cinder collection sanity vm e2e exhaustive bench acceptance acceptance-clean docs rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -9,6 +9,10 @@ help:  ## this list
 
 demo:  ## a guided tour: resignature a clone, cut the power, recover
 	@bash tools/demo.sh
+
+playground:  ## a shell with a simulated pool for `relvmoiscsi pool`; TOUR=1: a night and the day after, by themselves
+	@tools/venv.sh current
+	@.venv/current/bin/python tools/playground.py $(if $(TOUR),--tour)
 
 test:  ## all tests: unit on a current Python and on 3.6, the judges, end to end in a VM
 	@bash tools/test.sh unit unit36 judges cinder collection vm

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`make playground`: a pool to try the commands on, and a tour that types them."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from kit.shell import TOP
+
+pytestmark = pytest.mark.processes
+
+
+def played(*options, typed=""):
+    return subprocess.run(
+        [sys.executable, str(TOP / "tools/playground.py"), *options],
+        input=typed,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        timeout=300,
+        env={**os.environ, "SHELL": "/bin/sh", "COLUMNS": "1000"},
+        check=False,
+    )
+
+
+def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was():
+    tour = played("--tour")
+
+    assert tour.returncode == 0, tour.stderr
+    commands = [line.split()[2:4] for line in tour.stdout.splitlines() if line.startswith("$ relvmoiscsi")]
+    assert {name for _pool, name in commands} == {"luns", "attach", "map", "clone", "discard", "restore", "rescue"}
+    for told in ("web: cloned", "web: restored", "web: undone", ": lent, helper", ": taken back, helper"):
+        assert told in tour.stdout
+    left = re.findall(r"^\d{4,}.*; not attached here$", tour.stdout.rpartition("$ ")[2], re.MULTILINE)
+    assert len(left) == 2, "both clones are LUNs of nobody"
+
+
+def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():
+    shell = played(typed="relvmoiscsi pool luns\nxe vm-start vm=helper\nexit 7\n")
+
+    assert shell.returncode == 7
+    assert 'clone of "Production"' in shell.stdout
+    assert "export XENSERVER_HOST=http://127.0.0.1:" in shell.stdout

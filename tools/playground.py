@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A simulated pool to try `relvmoiscsi pool` on: `make playground`, or `make playground TOUR=1`.
+
+The pool is that of the tests (tests/kit): a XenAPI over HTTP, and our own engine on the bytes of LUNs in memory. The
+playground opens a shell, in which `relvmoiscsi` and some commands of `xe` talk to that pool. When the shell ends, the
+pool and its LUNs are gone. The tour types the commands of a night by itself.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TOP), str(TOP / "tests")]
+
+from kit.lun_world import World  # noqa: E402
+from kit.pool_lab import Lab, lab_of_three, sr_disk  # noqa: E402
+
+_THERE = """\
+A simulated pool, in this process only. Nothing here touches a real host.
+
+  hosts   xs1 (pool master), xs2, xs3
+
+  SR      "Production", in use, on the LUN {original}
+
+  VMs     web and db run, with disks on "Production"; helper is halted
+
+  LUNs    {clone}: an array snapshot of "Production", mapped to all hosts
+
+          {foreign}: a LUN with an SR of another pool
+"""
+
+_HERE = """\
+In this shell `relvmoiscsi` finds the pool by these variables:
+
+{exports}
+
+Try it, and type `exit` at the end:
+
+  relvmoiscsi pool luns
+  relvmoiscsi pool attach {clone}
+  relvmoiscsi pool clone "Production {today}" web --isolated night
+  xe vm-start vm="web {today}"
+"""
+
+#: the night of docs/night.rst, and the day after; each line is typed as it stands
+TOUR = (
+    ("What is there? The line of the clone names its original.", "relvmoiscsi pool luns"),
+    ("What would be done? A dry run changes nothing.", "relvmoiscsi pool attach {clone} --dry-run"),
+    ("The clone gets new identities, and becomes an SR on all hosts.", "relvmoiscsi pool attach {clone} --yes"),
+    ("Which VDI is which?", 'relvmoiscsi pool map "Production {today}"'),
+    (
+        "A copy of the VM, on a network without a wire.",
+        'relvmoiscsi pool clone "Production {today}" web --isolated night --yes',
+    ),
+    ("It starts beside the original, which runs on.", 'xe vm-start vm="web {today}"'),
+    ("Two VMs must not have one disk: the copy of the VM goes.", 'xe vm-shutdown vm="web {today}" force=true'),
+    ("The copies go together: VM, network, SR.", 'relvmoiscsi pool discard "Production {today}" --with-vms --yes'),
+    ("The array takes a second snapshot, and maps it.", ""),
+    ("It is attached as well.", "relvmoiscsi pool attach {second} --yes"),
+    (
+        "The original VM returns to the state of the snapshot.",
+        'relvmoiscsi pool restore "Production {today}" web --shutdown --yes',
+    ),
+    ("And back: its own disks are still there.", "relvmoiscsi pool restore --undo web --yes"),
+    (
+        "One disk of the snapshot, read-only, for another VM.",
+        'relvmoiscsi pool rescue "Production {today}" data --vm helper --yes',
+    ),
+    ("The disk is given back.", 'relvmoiscsi pool rescue "Production {today}" --done --yes'),
+    ("The second copy goes, too.", 'relvmoiscsi pool discard "Production {today}" --yes'),
+    ("The pool is as it was. The LUNs of the two snapshots are still mapped.", "relvmoiscsi pool luns"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A simulated pool to try `relvmoiscsi pool` on.")
+    parser.add_argument("--tour", action="store_true", help="type the commands of a night, and end")
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="relvmoiscsi-playground-"))
+        lab = stack.enter_context(lab_of_three(World()))
+        words = _furnish(lab)
+        environment = {**os.environ, **lab.pool.environment}
+        environment["PATH"] = f"{_programs(directory)}:{os.environ['PATH']}"
+        print(_THERE.format(**words), flush=True)
+        if arguments.tour:
+            return _play(lab, words, environment)
+        exports = "\n".join(f"  export {name}={shlex.quote(text)}" for name, text in lab.pool.environment.items())
+        print(_HERE.format(exports=exports, **words), flush=True)
+        return subprocess.call([os.environ.get("SHELL") or "sh"], env=environment)
+
+
+def _furnish(lab: Lab) -> dict:
+    """Put into the pool what the playground says that there is. Return the words of its texts."""
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = lab.world.plugin
+    original = lab.original("Production")
+    clone = lab.clone("Production")
+    target = lab.world.lun(original)
+    foreign = lab.world.add(target.target, target.iqn, sr_disk("of another pool"))
+    office = lab.network("office")
+    root, data, before = (lab.vdi("Production", label)[0] for label in ("root disk", "data", "before"))
+    lab.vm("web", root, data, networks=[office], state="Running")
+    lab.vm("db", before, networks=[office], state="Running")
+    lab.vm("helper", networks=[office])
+    return {"original": original, "clone": clone, "foreign": foreign, "today": time.strftime("%Y-%m-%d")}
+
+
+def _programs(directory: str) -> str:
+    """Make the programs `relvmoiscsi` and `xe` of the playground; return their directory."""
+    for name, start in (("relvmoiscsi", "-m relvmoiscsi"), ("xe", "-m kit.xe")):
+        path = Path(directory, name)
+        python = f"PYTHONPATH={shlex.quote(f'{TOP}:{TOP}/tests')} exec {shlex.quote(sys.executable)}"
+        path.write_text(f'#!/bin/sh\n{python} {start} "$@"\n', encoding="utf-8")
+        path.chmod(0o755)
+    return directory
+
+
+def _play(lab: Lab, words: dict, environment: dict) -> int:
+    for number, (what, line) in enumerate(TOUR, 1):
+        print(f"\n== {number}. {what}\n", flush=True)
+        if not line:
+            words["second"] = lab.clone("Production")
+            print(f"It has the SCSIid {words['second']}.", flush=True)
+            continue
+        command = line.format(**words)
+        print(f"$ {command}", flush=True)
+        status = subprocess.call(["sh", "-c", command], env=environment, stdin=subprocess.DEVNULL)
+        if status:
+            print(f"This ended with the status {status}, expected 0.", file=sys.stderr)
+            return status
+    print("\n== Now yours: `make playground` opens a shell with this pool.", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
