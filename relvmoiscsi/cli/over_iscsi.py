@@ -136,6 +136,8 @@ def _in_file(path: str) -> Dict[str, str]:
 class Patience(Deadline):
     """A deadline that starts again with each batch: `seconds` without the end of a batch."""
 
+    of_what = "for this step"
+
     def renew(self) -> None:
         self._end = self._clock() + self.seconds
 

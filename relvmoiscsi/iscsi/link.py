@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Callable, Optional
 
-from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.iscsi.chap import Entropy
 from relvmoiscsi.iscsi.crc32c import fastest_crc32c
 from relvmoiscsi.iscsi.faults import Lost
@@ -79,7 +79,7 @@ class Link:
         self._raise_if_lost()
         while not is_done():
             if self.deadline.has_passed:
-                raise self.deadline.over(f"{what} was done")
+                raise self._over(f"{what} was done")
             self._turn(self._seconds_to_wait())
 
     def pause(self, seconds: float) -> None:
@@ -91,7 +91,7 @@ class Link:
             if now >= end:
                 return
             if self.deadline.has_passed:
-                raise self.deadline.over(f"{self.portal} was ready")
+                raise self._over("the LUN was ready")
             self._last_byte = self._last_step = now  # no answer is due during a pause
             self._turn(min(end - now, self.deadline.left))
 
@@ -109,6 +109,12 @@ class Link:
             log.debug("no logout from %s: %s", self.portal, problem)
         finally:
             self._socket.close()
+
+    def _over(self, what: str) -> OutOfTime:
+        """Return the error of a wait until the deadline, with the last answer that put off a command."""
+        delay = self.session.delay if self._is_in else ""
+        advice = "Look at the load and the state of the LUN at the array." if delay else "Look at the target."
+        return self.deadline.over(what, f"{delay} {advice}".strip())
 
     def _seconds_to_wait(self) -> float:
         """Return how long to wait for the next byte. Send a ping if one is due. Raises Lost for a silent target."""

@@ -75,17 +75,18 @@ def list_luns(link: Link) -> List[bytes]:
     """Return the LUNs that the target maps to this initiator, in the target's order. Raises Lost, OutOfTime."""
     size, tries = _LIST_BYTES, 0
     while tries < TRIES:
-        tries += 1
         (task,) = read(link, [asking(NO_LUN, scsi.report_luns(size), size)], "the list of LUNs")
         answer = answer_of(task)
-        if answer and scsi.luns_bytes(answer) > size:
-            size = scsi.luns_bytes(answer)
-        elif answer:
+        if answer and scsi.luns_bytes(answer) <= size:
             return scsi.luns_in(answer)
-        elif _verdict(task) in (Verdict.LATER, Verdict.LOOK_AGAIN):
-            link.pause(PAUSE_SECONDS if _verdict(task) == Verdict.LATER else 0.0)
-        else:
+        if answer:
+            size = scsi.luns_bytes(answer)
+        elif _verdict(task) == Verdict.LATER:
+            link.pause(PAUSE_SECONDS)  # raises OutOfTime at the deadline
+            continue
+        elif _verdict(task) != Verdict.LOOK_AGAIN:
             break
+        tries += 1
     raise Violation(f"The target does not list its LUNs: {scsi.reason(task.status, task.sense)}.")
 
 

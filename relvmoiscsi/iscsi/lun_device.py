@@ -236,13 +236,14 @@ class LunDevice(Device):
         if verdict == Verdict.RESERVED:
             return reserved(self.name)
         if verdict == Verdict.READ_ONLY:
-            return read_only(self.name)
+            return read_only(self.name, reason)
         if verdict == Verdict.UNMAPPED:
             return self._gone()
         if task.is_short and scsi.judge(task.status, task.sense) == Verdict.DONE:
-            reason = f"the target moved {task.moved} of {operation.length} bytes and calls that good"
+            return self._failure(task.mismatch, errno.EIO, operation)
         is_medium = task.status and scsi.parse_sense(task.sense).key == scsi.MEDIUM_ERROR
-        return self._failure(reason, errno.ENODATA if is_medium else errno.EIO, operation)
+        number = errno.ENODATA if is_medium else errno.EIO
+        return self._failure(scsi.explained(task.status, task.sense), number, operation)
 
     def _failure(self, reason: str, number: int, operation: Optional[Operation] = None) -> DeviceError:
         nothing = Operation(0, 0, Command(self.info.lun, b""))
@@ -370,10 +371,9 @@ def reserved(name: str) -> Refused:
     )
 
 
-def read_only(name: str) -> Refused:
-    return Refused(
-        f"{name} is read-only: the array maps the LUN read-only, or replicates to it. Make the LUN writable first."
-    )
+def read_only(name: str, reason: str = "") -> Refused:
+    told = f"{name} is read-only: the array maps the LUN read-only, or replicates to it. Make the LUN writable first."
+    return Refused(f"{told} The LUN answered with {reason}." if reason else told)
 
 
 def no_path(name: str, reason: str) -> Refused:

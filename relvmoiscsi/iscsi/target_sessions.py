@@ -122,7 +122,7 @@ class TargetSessions:
                     failure = problem.message
                 log.info("%s: %s", portal, failure)
             if self.deadline.has_passed:
-                raise self.deadline.over("a new session could be made. " + failure)
+                raise self.deadline.over("a new session could be made", failure)
 
     def next_portal(self) -> bool:
         """Let the next session use another portal of the target. Return False if all portals have been tried."""

@@ -90,6 +90,11 @@ def sense(_connection, task, key, asc, ascq=0):
     task.result = scsi.check(key, asc, ascq)
 
 
+def answered(_connection, task, result):
+    """This very Result."""
+    task.result = result
+
+
 def fail_response(_connection, task, code=0x01):
     """iSCSI's own response code: 01 is "target failure"."""
     task.result, task.response = scsi.good(), code

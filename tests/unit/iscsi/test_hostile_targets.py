@@ -10,11 +10,11 @@ import re
 import pytest
 
 from kit.examples import SEED, WHOLE
-from kit.iscsi import scsi
+from kit.iscsi import acts, scsi
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.proxy import Cut, CuttingProxy
-from kit.iscsi.quirks import FAMILIES, QUIRKS, TWO_PORTALS, USER, quirk
+from kit.iscsi.quirks import FAMILIES, QUIRKS, TWO_PORTALS, USER, Quirk, quirk
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
@@ -156,6 +156,63 @@ def test_a_target_that_wants_chap_of_an_initiator_without_says_so(no_offer):
             work(target, credentials=Credentials())
 
         assert caught.value.sm_key == "ISCSILogin"
+
+
+# --- a deadline says what the LUN last answered
+
+#: answers that put a command off, and what a person must read of each
+DELAYS = {
+    "busy": (scsi.Result(scsi.BUSY), "status 08 (busy)"),
+    "task set full": (scsi.Result(scsi.TASK_SET_FULL), "status 28 (too many commands at once)"),
+    "becoming ready": (scsi.check(2, 4, 1), "sense 2/04/01 (becoming ready)"),
+    "failover": (scsi.check(2, 4, 0x0A), "sense 2/04/0a (failover in progress)"),
+    "self-test": (scsi.check(2, 4, 9), "sense 2/04/09 (self-test in progress)"),
+    "space": (scsi.check(2, 4, 0x14), "sense 2/04/14 (space allocation in progress)"),
+}
+KINDS = {
+    "list of LUNs": (scsi.REPORT_LUNS,),
+    "names": (scsi.INQUIRY,),
+    "look": (0x00, scsi.SERVICE_ACTION_IN, scsi.READ_CAPACITY_10),
+    "read": scsi.READS,
+    "write": scsi.WRITES,
+    "flush": scsi.FLUSHES,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("delay", DELAYS)
+@pytest.mark.states("delay", few=2)
+def test_a_passed_deadline_says_what_the_lun_last_answered_and_nothing_of_earlier_calls(kind, delay):
+    answer, words = DELAYS[delay]
+    put_off = Quirk("put off for ever", "arrived", acts.answered, {"result": answer}, times=None, kinds=KINDS[kind])
+    with HostileTarget(quirks=[put_off._replace(name="put off")]) as target, pytest.raises(RelvmoiscsiError) as caught:
+        work(target, seconds=2)
+
+    told = str(caught.value)
+    assert caught.value.sm_key == "SRUnavailable", told
+    assert words in told, told
+    assert "earlier call" not in told and "Repeat the call" not in told
+
+
+@pytest.mark.parametrize("answer", [scsi.Result(scsi.BUSY), scsi.check(2, 4, 1)])
+def test_what_the_lun_answered_before_it_was_ready_is_not_told_of_a_silence_later(answer):
+    busy = Quirk("busy at first", "arrived", acts.answered, {"result": answer}, times=2, kinds=scsi.READS)
+    silent = quirk("one_never_answered", skip=3, times=None, kinds=scsi.READS)
+    quirks = [busy._replace(name="busy"), silent]
+    with HostileTarget(quirks=quirks) as target, pytest.raises(RelvmoiscsiError, match="Look at the target") as caught:
+        work(target, seconds=20)
+
+    assert "last answered" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", [1, 4, 7, 9, 0x0A, 0x14])
+@pytest.mark.parametrize("kind", ["look", "read", "write"])
+def test_what_is_in_progress_is_waited_for(kind, code):
+    quirks = [quirk("becoming_ready", ascq=code, times=3, kinds=KINDS[kind])]
+    with HostileTarget(quirks=quirks) as target:
+        work(target)
+
+        assert target.count("quirk", "becoming_ready") == 3
 
 
 # --- several portals
