@@ -43,6 +43,7 @@ class Link:
         self.portal = portal
         self.deadline = deadline
         self.wire = Wire(fastest_crc32c)
+        self.first_bytes = b""  #: of the other side's first answer
         self._socket = connection
         self._poll = select.poll()
         self._is_in = False
@@ -65,9 +66,11 @@ class Link:
         try:
             self.wait(lambda: self._is_in, f"the login at {self.portal}")
         except _ClosedByTarget as lost:
+            whom = "whose CHAP user they do not know" if wanted.credentials.user else "without CHAP"
             handshake.closed(
                 f"{self.portal} closed the connection in the middle of the login. Some targets do that to an initiator "
-                "whose name they do not know, or that comes without CHAP: check both at the target."
+                f"whose name they do not know, or {whom}: check both at the target. A port of another service may do "
+                "so as well: check the port."
             )
             raise AssertionError("an error thrown into the login always comes out") from lost
 
@@ -139,7 +142,9 @@ class Link:
             events = self._poll.poll(int(seconds * 1000 + 0.999))
             if not events or not events[0][1] & ~select.POLLOUT:
                 return
-            count = self._socket.recvmsg_into(self.wire.buffers())[0]
+            buffers = self.wire.buffers()
+            count = self._socket.recvmsg_into(buffers)[0]
+            self.first_bytes = self.first_bytes or bytes(buffers[0][:count])
             if not count:
                 raise _ClosedByTarget(f"{self.portal} has closed the connection.")
             self._take(count)

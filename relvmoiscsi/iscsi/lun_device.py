@@ -294,10 +294,9 @@ class LunDevice(Device):
             return
         is_named = now.scsi_id is not None or not now.problem
         if is_named and (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
-            what = now.scsi_id if now.scsi_id != was.scsi_id else f"a LUN with the serial number {now.serial!r}"
             raise Refused(
-                f"The LUN {was.scsi_id} is {what} now: the array has mapped another LUN in its place. Check the "
-                "mapping at the array.",
+                f"The LUN {looking.called(was, now)} is {looking.called(now, was)} now: the "
+                "array has mapped another LUN in its place. Check the mapping at the array.",
                 "ISCSIDevice",
             )
         if one.verdict != Verdict.DONE:
@@ -321,7 +320,7 @@ class LunDevice(Device):
 
     def _gone(self) -> Refused:
         problem = "{}: the target does not show the LUN {} any more. Check the mapping at the array."
-        return Refused(problem.format(self.name, self.info.scsi_id), "ISCSIDevice")
+        return Refused(problem.format(self.name, looking.called(self.info)), "ISCSIDevice")
 
     def _reset(self, link: Link) -> None:
         """Reset the LUN. Raises Refused if the target does not: late writes could overwrite this session's writes."""
