@@ -22,7 +22,7 @@ CLEANUP_SECONDS = 8.0
 BATCH_SECONDS = 120.0
 _LEAST_CLEANUP_SECONDS = 3.0
 
-#: The state of a LUN to which this call has not written; an earlier call may have written to the LUN.
+#: The state of a LUN to which a call was to write and has not written; an earlier call may have written to the LUN.
 NOT_BEGUN = "This call wrote nothing to the LUN. Repeat the call; it also finishes an interrupted earlier call."
 
 Clock = Callable[[], float]
@@ -37,9 +37,15 @@ class OutOfTime(Refused):
 class Deadline:
     """The time on a clock at which a call must end."""
 
-    def __init__(self, seconds: float, clock: Clock = time.monotonic) -> None:
-        """Start a budget of `seconds`; `clock` returns seconds and never goes back."""
+    of_what = "of this call"  #: what the seconds belong to, in messages
+
+    def __init__(self, seconds: float, clock: Clock = time.monotonic, state: str = "") -> None:
+        """Start a budget of `seconds`; `clock` returns seconds and never goes back.
+
+        `state` is the state of the LUN when the time is over: NOT_BEGUN for a call that is to write, "" for any other.
+        """
         self.seconds = seconds
+        self.state = state
         self._clock = clock
         self._end = clock() + seconds
 
@@ -61,15 +67,18 @@ class Deadline:
         if self.has_passed:
             raise self.over(what)
 
-    def over(self, what: str) -> OutOfTime:
-        """Return the error of a caller that gives up because the time is over."""
-        problem = "The {} seconds of this call were over before {}."
-        return OutOfTime(problem.format(self._in_words, what)).in_state(NOT_BEGUN)
+    def over(self, what: str, why: str = "") -> OutOfTime:
+        """Return the error of a caller that gives up because the time is over.
+
+        `why` are sentences about the last answer of the other side, and about what to look at.
+        """
+        problem = "The {} seconds {} were over before {}.{}"
+        return OutOfTime(problem.format(self._in_words, self.of_what, what, why and f" {why}")).in_state(self.state)
 
     @property
     def disk_state(self) -> str:
-        """NOT_BEGUN with a sentence that the time is over: another error may be a result of the short time."""
-        return f"The {self._in_words} seconds of this call are over. {NOT_BEGUN}"
+        """The state with a sentence that the time is over: another error may be a result of the short time."""
+        return f"The {self._in_words} seconds {self.of_what} are over. {self.state}".strip()
 
     @property
     def _in_words(self) -> str:
@@ -77,11 +86,12 @@ class Deadline:
 
     def part(self, seconds: float) -> "Deadline":
         """Return a budget of `seconds` from now, at most the remaining time."""
-        return Deadline(self.within(seconds), self._clock)
+        return Deadline(self.within(seconds), self._clock, self.state)
 
     def for_cleanup(self, seconds: float = CLEANUP_SECONDS) -> "Deadline":
         """Return a budget for the cleanup: `seconds` after the deadline, and at least a few seconds from now."""
-        return Deadline(max(_LEAST_CLEANUP_SECONDS, self._end + seconds - self._clock()), self._clock)
+        least = max(_LEAST_CLEANUP_SECONDS, self._end + seconds - self._clock())
+        return Deadline(least, self._clock, self.state)
 
 
 NO_DEADLINE = Deadline(math.inf)

@@ -25,10 +25,10 @@ from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, O
 
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import say, waiting
-from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, ForwardingDevice, Range
 from relvmoiscsi.doctor.host_root import inventory
-from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.locks import sm_locks
@@ -51,7 +51,8 @@ INITIATOR_FILE = "etc/iscsi/initiatorname.iscsi"
 #: Nobody can register this domain (RFC 2606). A naa. name would need no domain, but NetApp's arrays reject naa. names,
 #: and targetcli rejects locally assigned naa. names (naa.3).
 OWN_NAME = "iqn.2026-11.invalid.relvmoiscsi:{}"
-_INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,210}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
+MAX_NAME_BYTES = 223  #: RFC 7143 4.2.7.1
+_INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 #: keys of errors after which a second attempt to open the LUN would fail the same way
 _PERMANENT_KEYS = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "ISCSIDevice", "ISCSIPort")
@@ -73,8 +74,13 @@ def host_uuid(host: Optional[Host] = None) -> str:
 def initiator_name(given: Optional[str]) -> str:
     """Return the initiator name for the login. Raises UsageError for a malformed name."""
     if given is not None:
+        if len(given.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+            raise UsageError(f"{given!r} is not an initiator name: it has more than {MAX_NAME_BYTES} bytes.")
         if not _INITIATOR.match(given):
-            raise UsageError(f"{given!r} is not an initiator name: begin with iqn., eui. or naa.")
+            raise UsageError(
+                f"{given!r} is not an initiator name, expected iqn.YYYY-MM.DOMAIN, eui. with 16 hex digits, or naa. "
+                "with 16 or 32."
+            )
         return given
     for line in text_of(guard.HOST.at(INITIATOR_FILE)).splitlines():
         key, _, value = line.partition("=")
@@ -135,6 +141,8 @@ def _in_file(path: str) -> Dict[str, str]:
 
 class Patience(Deadline):
     """A deadline that starts again with each batch: `seconds` without the end of a batch."""
+
+    of_what = "for this step"
 
     def renew(self) -> None:
         self._end = self._clock() + self.seconds
@@ -218,8 +226,9 @@ def _at_target(login: _Login, seconds: float) -> Iterator[None]:
 
 
 def may_open(problem: RelvmoiscsiError) -> bool:
-    """Can the LUN be opened again after this error?"""
-    return problem.sm_key not in _PERMANENT_KEYS
+    """Can the LUN be opened again after this error? Not if the error has already taken all the time of a step."""
+    is_late = problem.sm_key == OutOfTime.sm_key and isinstance(problem, (OutOfTime, DeviceError))
+    return problem.sm_key not in _PERMANENT_KEYS and not is_late
 
 
 def own_scsi_id(arguments: argparse.Namespace, text: str) -> Optional[str]:

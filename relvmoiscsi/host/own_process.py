@@ -31,7 +31,7 @@ import signal
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
-from relvmoiscsi.deadline import BATCH_SECONDS, NOT_BEGUN, Deadline, OutOfTime
+from relvmoiscsi.deadline import BATCH_SECONDS, Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, Device, ForwardingDevice, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import inherited_lock_fds, terminated
@@ -179,7 +179,7 @@ def run_in_child(
                 if not begun:
                     raise deadline.over("the first write to the LUN")
             else:
-                return _result(line, begun)
+                return _result(line, begun, deadline.state)
     except terminated.Terminated:
         if child is not None:
             _kill(child.pid)
@@ -267,7 +267,7 @@ def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
         if line is None:  # the child was stopped in the middle of its answer
             _kill(child.pid)
             return deadline.over(what)
-        return _result(line, begun=False)
+        return _result(line, begun=False, state=deadline.state)
     except RelvmoiscsiError as error:
         return error
     finally:
@@ -374,7 +374,7 @@ def _milliseconds(deadline: Optional[Deadline]) -> Optional[float]:
     return None if math.isinf(left) else min(_LONGEST_POLL, left * 1000)
 
 
-def _result(line: bytes, begun: bool) -> str:
+def _result(line: bytes, begun: bool, state: str) -> str:
     answer = json.loads(line.decode("ascii")) if line else {}
     if "value" in answer:
         return str(answer["value"])
@@ -383,7 +383,7 @@ def _result(line: bytes, begun: bool) -> str:
     if "bug" in answer:
         raise RuntimeError(answer["bug"])
     problem = "The process that worked on the LUN was ended from outside."
-    raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else NOT_BEGUN)
+    raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else state or "Repeat the call.")
 
 
 def _kill(pid: int) -> None:

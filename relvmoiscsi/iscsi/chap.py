@@ -60,19 +60,37 @@ def authenticate(
     challenge = binary("CHAP_C", found.get("CHAP_C", ""))
     response = _response(algorithm, bytes([identifier]), credentials.secret, challenge)
     keys = [("CHAP_N", credentials.user), ("CHAP_R", "0x" + response.hex())]
-    if not credentials.incoming_user:
-        return (yield Request(SECURITY, True, keys))
-    if challenge == own_challenge:
-        raise Unproven(target)
-    keys += [("CHAP_I", str(own_identifier[0])), ("CHAP_C", "0x" + own_challenge.hex())]
-    answer = yield Request(SECURITY, True, keys)
+    is_mutual = bool(credentials.incoming_user)
+    if is_mutual and challenge == own_challenge:
+        raise Unproven(target, "it sent back the challenge of this side")
+    if is_mutual:
+        keys += [("CHAP_I", str(own_identifier[0])), ("CHAP_C", "0x" + own_challenge.hex())]
+    try:
+        answer = yield Request(SECURITY, True, keys)
+    except LoginRefused as refused:
+        if refused.status != AUTHENTICATION_FAILED:
+            raise
+        raise _not_accepted(target, is_mutual) from refused
+    if not is_mutual:
+        return answer
     expected = _response(algorithm, own_identifier, credentials.incoming_secret, own_challenge)
     found = _only_once(answer.keys)
-    proof = binary("CHAP_R", found["CHAP_R"]) if "CHAP_R" in found else b""
-    is_proven = hmac.compare_digest(proof, expected) and found.get("CHAP_N") == credentials.incoming_user
-    if not is_proven or "CHAP_C" in found:
-        raise Unproven(target)
+    if "CHAP_R" not in found:
+        raise Unproven(target, "it answered without a proof, as a target does that has no incoming CHAP user")
+    if found.get("CHAP_N") != credentials.incoming_user:
+        raise Unproven(target, "its CHAP user is not the incoming CHAP user")
+    if not hmac.compare_digest(binary("CHAP_R", found["CHAP_R"]), expected) or "CHAP_C" in found:
+        raise Unproven(target, "it does not know the secret of its incoming CHAP user")
     return answer
+
+
+def _not_accepted(target: str, is_mutual: bool) -> LoginRefused:
+    """Return the refusal of a login that gave the CHAP user and the response; with `is_mutual` also a challenge."""
+    reason, remedy = "the CHAP user or secret is wrong", "Check the CHAP user and secret on both sides."
+    if is_mutual:  # RFC 7143 11.13.5 has one status for both
+        reason += ", or the target has no incoming CHAP user"
+        remedy = "Check both CHAP users and secrets on both sides. Leave out the incoming user if the target has none."
+    return LoginRefused(target, AUTHENTICATION_FAILED, reason, remedy)
 
 
 def _response(algorithm: int, identifier: bytes, secret: str, challenge: bytes) -> bytes:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The errors that end a connection, and what a person can do about each login status."""
 
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 
@@ -16,13 +16,8 @@ NO_RESOURCES = 0x0302
 #: status class and detail of a login response: the cause, the remedy. Source: RFC 7143 11.13.5
 _MEANINGS: Dict[int, Tuple[str, str]] = {
     0x0200: ("it found a fault in the request", "Look at the log of the target."),
-    AUTHENTICATION_FAILED: (
-        "the CHAP user or secret is wrong, or the target wants CHAP",
-        "Check the CHAP user and secret on both sides.",
-    ),
+    AUTHENTICATION_FAILED: ("the authentication failed", "Check CHAP for this initiator at the target."),
     NOT_ALLOWED: ("it does not allow this initiator name", "Allow the initiator name at the array."),
-    NOT_FOUND: ("it has no target of this name", "Check the IQN, and whether the array shows it to this initiator."),
-    REMOVED: ("the target was removed", "Check the IQN at the array."),
     0x0205: ("it does not speak this version of iSCSI", "Update the software of the target."),
     TOO_MANY: (
         "it has as many sessions as it allows",
@@ -64,10 +59,12 @@ class LoginRefused(Refused):
 
     sm_key = "ISCSILogin"
 
-    def __init__(self, target: str, status: int, reason: str = "") -> None:
+    def __init__(self, target: str, status: int, reason: str = "", remedy: Optional[str] = None) -> None:
+        """`reason` and `remedy` are of a caller that knows more than the status says."""
         known, advice = _MEANINGS.get(status, ("it gives a reason that RFC 7143 does not know", ""))
+        advice = advice if remedy is None else remedy
         message = f"{target} refused the login (status {status:04x}): {reason or known}. {advice}".strip()
-        super().__init__(message, "ISCSIDiscovery" if status in (NOT_FOUND, REMOVED) else None)
+        super().__init__(message)
         self.status = status
 
     @property
@@ -76,11 +73,27 @@ class LoginRefused(Refused):
         return self.status >> 8 == 3
 
 
+class NoSuchTarget(NotFound):
+    """The portal has no target of this name for this initiator, however it says so."""
+
+    sm_key = "ISCSIDiscovery"
+
+
+def no_such_target(portal: str, status: int) -> NoSuchTarget:
+    """Return the error of a login with the status NOT_FOUND or REMOVED."""
+    reason = "the target was removed" if status == REMOVED else "it has no target of this name"
+    return NoSuchTarget(
+        f"{portal} refused the login (status {status:04x}): {reason}. Check the IQN, and whether the array shows the "
+        "target to this initiator."
+    )
+
+
 class NoCommonAlgorithm(LoginRefused):
     """The target knows none of the offered CHAP algorithms."""
 
     def __init__(self, target: str) -> None:
-        super().__init__(target, AUTHENTICATION_FAILED, "it knows none of the CHAP algorithms that were offered")
+        reason = "it knows none of the CHAP algorithms that were offered"
+        super().__init__(target, AUTHENTICATION_FAILED, reason, "Allow MD5, SHA1 or SHA-256 for CHAP at the target.")
 
 
 class Unproven(Refused):
@@ -88,10 +101,10 @@ class Unproven(Refused):
 
     sm_key = "ISCSILogin"
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, reason: str) -> None:
         super().__init__(
-            f"{target} could not prove itself: it does not know the secret of its incoming CHAP user. Check the "
-            "incoming CHAP user and secret on both sides, and that this is the target you mean."
+            f"{target} could not prove itself: {reason}. Check the incoming CHAP user and secret on both sides, and "
+            "that this is the target you mean."
         )
 
 

@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Callable, Optional
 
-from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.iscsi.chap import Entropy
 from relvmoiscsi.iscsi.crc32c import fastest_crc32c
 from relvmoiscsi.iscsi.faults import Lost
@@ -44,6 +44,7 @@ class Link:
         self.portal = portal
         self.deadline = deadline
         self.wire = Wire(fastest_crc32c)
+        self.first_bytes = b""  #: of the other side's first answer
         self._socket = connection
         self._poll = select.poll()
         self._is_in = False
@@ -67,9 +68,11 @@ class Link:
         try:
             self.wait(lambda: self._is_in, f"the login at {self.portal}")
         except _ClosedByTarget as lost:
+            whom = "whose CHAP user they do not know" if wanted.credentials.user else "without CHAP"
             handshake.closed(
                 f"{self.portal} closed the connection in the middle of the login. Some targets do that to an initiator "
-                "whose name they do not know, or that comes without CHAP: check both at the target."
+                f"whose name they do not know, or {whom}: check both at the target. A port of another service may do "
+                "so as well: check the port."
             )
             raise AssertionError("an error thrown into the login always comes out") from lost
 
@@ -81,7 +84,7 @@ class Link:
         self._raise_if_lost()
         while not is_done():
             if self.deadline.has_passed:
-                raise self.deadline.over(f"{what} was done")
+                raise self._over(f"{what} was done")
             self._turn(self._seconds_to_wait())
 
     def pause(self, seconds: float) -> None:
@@ -93,7 +96,7 @@ class Link:
             if now >= end:
                 return
             if self.deadline.has_passed:
-                raise self.deadline.over(f"{self.portal} was ready")
+                raise self._over("the LUN was ready")
             self._last_byte = self._last_step = now  # no answer is due during a pause
             self._turn(min(end - now, self.deadline.left))
 
@@ -111,6 +114,12 @@ class Link:
             log.debug("no logout from %s: %s", self.portal, problem)
         finally:
             self._socket.close()
+
+    def _over(self, what: str) -> OutOfTime:
+        """Return the error of a wait until the deadline, with the last answer that put off a command."""
+        delay = self.session.delay if self._is_in else ""
+        advice = "Look at the load and the state of the LUN at the array." if delay else "Look at the target."
+        return self.deadline.over(what, f"{delay} {advice}".strip())
 
     def _seconds_to_wait(self) -> float:
         """Return how long to wait for the next byte. Send a ping if one is due. Raises Lost for a silent target."""
@@ -135,7 +144,9 @@ class Link:
             events = self._poll.poll(int(seconds * 1000 + 0.999))
             if not events or not events[0][1] & ~select.POLLOUT:
                 return
-            count = self._socket.recvmsg_into(self.wire.buffers())[0]
+            buffers = self.wire.buffers()
+            count = self._socket.recvmsg_into(buffers)[0]
+            self.first_bytes = self.first_bytes or bytes(buffers[0][:count])
             if not count:
                 raise _ClosedByTarget(f"{self.portal} has closed the connection.")
             self._take(count)

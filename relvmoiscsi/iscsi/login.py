@@ -13,7 +13,17 @@ from typing import Dict, Generator, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.iscsi import pdu
 from relvmoiscsi.iscsi.chap import Entropy, authenticate
-from relvmoiscsi.iscsi.faults import AUTHENTICATION_FAILED, Closed, LoginRefused, Redirected, Unproven, Violation
+from relvmoiscsi.iscsi.faults import (
+    AUTHENTICATION_FAILED,
+    NOT_FOUND,
+    REMOVED,
+    Closed,
+    LoginRefused,
+    Redirected,
+    Unproven,
+    Violation,
+    no_such_target,
+)
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials
 from relvmoiscsi.iscsi.pdu import MAX_DATA_BYTES, Header, Pdu, Wire
 from relvmoiscsi.iscsi.text_keys import (
@@ -109,7 +119,14 @@ def _security(wanted: LoginRequest, entropy: Entropy, told: Dict[str, str]) -> G
     keys = [("InitiatorName", wanted.initiator), ("SessionType", "Normal" if wanted.target else "Discovery")]
     keys += [("TargetName", wanted.target)] if wanted.target else []
     keys += [("AuthMethod", methods)]
-    answer = yield Request(SECURITY, methods == "None", keys)
+    remedy = "Set up CHAP at the target." if credentials.user else "Give the CHAP user and secret of this initiator."
+    try:
+        answer = yield Request(SECURITY, methods == "None", keys)
+    except LoginRefused as refused:
+        if credentials.user or refused.status != AUTHENTICATION_FAILED:
+            raise
+        reason = "this login came without CHAP, and the target wants CHAP"
+        raise LoginRefused(wanted.where, refused.status, reason, remedy) from refused
     told.update(answer.keys)
     method = told.get("AuthMethod", "None")
     if method == "CHAP" and credentials.user:
@@ -117,11 +134,12 @@ def _security(wanted: LoginRequest, entropy: Entropy, told: Dict[str, str]) -> G
     elif method == "None" and not credentials.incoming_user:
         pass
     elif method == "None":
-        raise Unproven(wanted.where)
+        raise Unproven(wanted.where, "it skipped CHAP, so it does not know its incoming CHAP user")
     elif method in (*NO_ANSWER, "CHAP"):
-        raise LoginRefused(wanted.where, AUTHENTICATION_FAILED, f"it does not take AuthMethod={methods}")
+        raise LoginRefused(wanted.where, AUTHENTICATION_FAILED, f"it does not take AuthMethod={methods}", remedy)
     else:
-        raise LoginRefused(wanted.where, AUTHENTICATION_FAILED, f"it wants {method[:40]!r}; CHAP is supported")
+        reason = f"it wants {method[:40]!r}; CHAP is supported"
+        raise LoginRefused(wanted.where, AUTHENTICATION_FAILED, reason, "Set up CHAP at the target.")
     return answer
 
 
@@ -184,7 +202,9 @@ class Handshake:
         if status >> 8 == 1:
             raise self._redirected()
         if status:
-            self._exchange.throw(LoginRefused(self._wanted.where, status))
+            is_unknown = status in (NOT_FOUND, REMOVED)
+            where = self._wanted.where
+            self._exchange.throw(no_such_target(where, status) if is_unknown else LoginRefused(where, status))
         if header.flags & 0x40:  # the text continues in the next response
             if header.flags & pdu.FINAL or not answer.data:
                 raise Violation("The target sent a part of a text that is empty, or went on in the middle of it.")

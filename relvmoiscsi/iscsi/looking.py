@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """List the LUNs behind a target, and read what each LUN reports about itself; thousands of LUNs at the same time."""
 
-from typing import Callable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.iscsi import scsi
 from relvmoiscsi.iscsi.faults import Violation
@@ -46,6 +46,28 @@ class Look(NamedTuple):
     is_read_only: bool = False
 
 
+def called(info: LunInfo, beside: Optional[LunInfo] = None) -> str:
+    """Return what a message calls a LUN; with the serial number where the SCSIid is that of the LUN `beside`."""
+    name = info.scsi_id or f"{info.number} without a SCSIid"
+    if beside is not None and info.scsi_id == beside.scsi_id:
+        name += f" with the serial number {info.serial!r}" if info.serial else " without a serial number"
+    return name
+
+
+def distinct(looks: Sequence[Look]) -> List[Look]:
+    """Return the LUNs without the second address of a LUN. A target may list a LUN under two addressing methods.
+
+    Below 256, the peripheral and the flat method name the same LUN by the same number (SAM-5 4.7.7).
+    """
+    found: Dict[Any, Look] = {}
+    for one in looks:
+        info = one.info
+        is_known = one.is_disk and one.verdict == Verdict.DONE and info.scsi_id is not None and bool(info.serial)
+        key = (info.number, info.scsi_id, info.serial, info.vendor, info.model) if is_known else info.lun
+        found.setdefault(key, one)
+    return list(found.values())
+
+
 def read(link: Link, commands: Sequence[Command], what: str) -> List[Task]:
     """Run commands that may fail one by one, and return their tasks."""
     tasks = link.session.start(commands)
@@ -75,17 +97,18 @@ def list_luns(link: Link) -> List[bytes]:
     """Return the LUNs that the target maps to this initiator, in the target's order. Raises Lost, OutOfTime."""
     size, tries = _LIST_BYTES, 0
     while tries < TRIES:
-        tries += 1
         (task,) = read(link, [asking(NO_LUN, scsi.report_luns(size), size)], "the list of LUNs")
         answer = answer_of(task)
-        if answer and scsi.luns_bytes(answer) > size:
-            size = scsi.luns_bytes(answer)
-        elif answer:
+        if answer and scsi.luns_bytes(answer) <= size:
             return scsi.luns_in(answer)
-        elif _verdict(task) in (Verdict.LATER, Verdict.LOOK_AGAIN):
-            link.pause(PAUSE_SECONDS if _verdict(task) == Verdict.LATER else 0.0)
-        else:
+        if answer:
+            size = scsi.luns_bytes(answer)
+        elif _verdict(task) == Verdict.LATER:
+            link.pause(PAUSE_SECONDS)  # raises OutOfTime at the deadline
+            continue
+        elif _verdict(task) != Verdict.LOOK_AGAIN:
             break
+        tries += 1
     raise Violation(f"The target does not list its LUNs: {scsi.reason(task.status, task.sense)}.")
 
 

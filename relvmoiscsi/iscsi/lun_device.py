@@ -285,13 +285,14 @@ class LunDevice(Device):
         if verdict == Verdict.RESERVED:
             return reserved(self.name)
         if verdict == Verdict.READ_ONLY:
-            return read_only(self.name)
+            return read_only(self.name, reason)
         if verdict == Verdict.UNMAPPED:
             return self._gone()
         if task.is_short and scsi.judge(task.status, task.sense) == Verdict.DONE:
-            reason = f"the target moved {task.moved} of {operation.length} bytes and calls that good"
+            return self._failure(task.mismatch, errno.EIO, operation)
         is_medium = task.status and scsi.parse_sense(task.sense).key == scsi.MEDIUM_ERROR
-        return self._failure(reason, errno.ENODATA if is_medium else errno.EIO, operation)
+        number = errno.ENODATA if is_medium else errno.EIO
+        return self._failure(scsi.explained(task.status, task.sense), number, operation)
 
     def _failure(self, reason: str, number: int, operation: Optional[Operation] = None) -> DeviceError:
         nothing = Operation(0, 0, Command(self.info.lun, b""))
@@ -343,10 +344,9 @@ class LunDevice(Device):
             return
         is_named = now.scsi_id is not None or not now.problem
         if is_named and (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
-            what = now.scsi_id if now.scsi_id != was.scsi_id else f"a LUN with the serial number {now.serial!r}"
             raise Refused(
-                f"The LUN {was.scsi_id} is {what} now: the array has mapped another LUN in its place. Check the "
-                "mapping at the array.",
+                f"The LUN {looking.called(was, now)} is {looking.called(now, was)} now: the "
+                "array has mapped another LUN in its place. Check the mapping at the array.",
                 "ISCSIDevice",
             )
         if one.verdict != Verdict.DONE:
@@ -385,7 +385,7 @@ class LunDevice(Device):
 
     def _gone(self) -> Refused:
         problem = "{}: the target does not show the LUN {} any more. Check the mapping at the array."
-        return Refused(problem.format(self.name, self.info.scsi_id), "ISCSIDevice")
+        return Refused(problem.format(self.name, looking.called(self.info)), "ISCSIDevice")
 
     def _reset(self, link: Link) -> None:
         """Reset the LUN. Raises Refused if the target does not: late writes could overwrite this session's writes."""
@@ -450,10 +450,9 @@ def reserved(name: str) -> Refused:
     )
 
 
-def read_only(name: str) -> Refused:
-    return Refused(
-        f"{name} is read-only: the array maps the LUN read-only, or replicates to it. Make the LUN writable first."
-    )
+def read_only(name: str, reason: str = "") -> Refused:
+    told = f"{name} is read-only: the array maps the LUN read-only, or replicates to it. Make the LUN writable first."
+    return Refused(f"{told} The LUN answered with {reason}." if reason else told)
 
 
 def no_path(name: str, reason: str) -> Refused:

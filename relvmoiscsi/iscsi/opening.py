@@ -38,7 +38,8 @@ def list_luns(
     """Return the disks behind a target, read over a read-only session. Raises NotFound, Refused, OutOfTime."""
     link = TargetSessions(portals, iqn, initiator, credentials, deadline, isid_of_reader()).log_in()
     try:
-        return [one.info for one in looking.look(link, looking.list_luns(link)) if one.is_disk]
+        looks = looking.distinct(looking.look(link, looking.list_luns(link)))
+        return [one.info for one in looks if one.is_disk]
     finally:
         link.close(politely=True)
 
@@ -125,7 +126,7 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
     looks = looking.names(link, luns)
     if writable:
         looks = _verify_told(link, iqn, looks)
-    disks = [one for one in looks if one.is_disk]
+    disks = looking.distinct([one for one in looks if one.is_disk])
     found = [one for one in disks if lun == (one.info.scsi_id if isinstance(lun, str) else one.info.number)]
     if not found:
         raise _not_there(sessions, lun, looks, disks)
@@ -144,7 +145,8 @@ def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -
 
 def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optional[str], writable: bool) -> Look:
     """Return the LUN if it is usable, or needs another portal (Verdict.ELSEWHERE). Raises NotFound, Refused."""
-    named = _named(sessions, link, lun, writable).info
+    known = _named(sessions, link, lun, writable)
+    named = known.info
     name = f"the LUN {lun} behind {sessions.iqn}"
     (one,) = looking.look(link, [named.lun])
     while one.verdict == Verdict.LATER:  # `pause` raises OutOfTime at the deadline
@@ -157,11 +159,12 @@ def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optiona
     if one.verdict != Verdict.DONE or one.info.size_bytes == 0:
         problem = one.info.problem or "it has no size"
         raise Refused(f"{name} cannot be used: {problem}. Check the LUN at the array.", "ISCSIDevice")
-    expected = named.scsi_id if scsi_id is None else scsi_id
+    expected = named.scsi_id if known.verdict == Verdict.DONE else one.info.scsi_id
+    expected = expected if scsi_id is None else scsi_id
     if one.info.scsi_id != expected:
         raise Refused(
-            f"{name} has the SCSIid {one.info.scsi_id}, expected {expected}: it is another LUN now. Check the mapping "
-            "at the array.",
+            f"{name} is the LUN {looking.called(one.info)}, expected {expected or 'a LUN without a SCSIid'}: it is "
+            "another LUN now. Check the mapping at the array.",
             "ISCSIDevice",
         )
     return one

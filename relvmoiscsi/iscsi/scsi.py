@@ -2,7 +2,7 @@
 """SCSI commands, their answers, and the reaction to each status. Source: SPC-4, SBC-3."""
 
 from enum import Enum
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.iscsi.faults import Violation
 
@@ -11,13 +11,6 @@ RESERVATION_CONFLICT, TASK_SET_FULL, ACA_ACTIVE, TASK_ABORTED = 0x18, 0x28, 0x30
 
 NO_SENSE, RECOVERED, NOT_READY, MEDIUM_ERROR, HARDWARE_ERROR, ILLEGAL_REQUEST = range(6)
 UNIT_ATTENTION, DATA_PROTECT, ABORTED_COMMAND = 0x06, 0x07, 0x0B
-_KEYS = {
-    NOT_READY: "not ready",
-    MEDIUM_ERROR: "medium error",
-    HARDWARE_ERROR: "hardware error",
-    ILLEGAL_REQUEST: "illegal request",
-    DATA_PROTECT: "write protected",
-}
 _STATUSES = {
     BUSY: "busy",
     TASK_SET_FULL: "too many commands at once",
@@ -25,7 +18,7 @@ _STATUSES = {
     TASK_ABORTED: "ended by the target",
     RESERVATION_CONFLICT: "reserved by another host",
 }
-_NO_SPACE = (0x27, 0x07)  #: the pool of a thin LUN is full
+REPORT_LUNS = 0xA0
 _MAX_LUNS_BYTES = 16 + 8 * 65536
 
 
@@ -39,7 +32,7 @@ def inquiry(size: int, page: Optional[int] = None) -> bytes:
 
 
 def report_luns(size: int) -> bytes:
-    return bytes([0xA0, 0, 0, 0, 0, 0, *size.to_bytes(4, "big"), 0, 0])
+    return bytes([REPORT_LUNS, 0, 0, 0, 0, 0, *size.to_bytes(4, "big"), 0, 0])
 
 
 def read_capacity_16() -> bytes:
@@ -124,8 +117,7 @@ class Sense(NamedTuple):
     is_deferred: bool = False  #: the sense data belong to an earlier command
 
     def __str__(self) -> str:
-        name = _KEYS.get(self.key, "")
-        return f"sense {self.key:x}/{self.code:02x}/{self.qualifier:02x}" + (f" ({name})" if name else "")
+        return f"sense {self.key:x}/{self.code:02x}/{self.qualifier:02x} ({meaning_of(self).words})"
 
 
 def parse_sense(data: bytes) -> Sense:
@@ -153,6 +145,83 @@ class Verdict(Enum):
     FAILED = 8
 
 
+class Meaning(NamedTuple):
+    """What sense data mean: the reaction, the words for a person, and what a person can do at the array."""
+
+    verdict: Verdict
+    words: str
+    advice: str = ""
+
+
+_READ_ONLY = Meaning(Verdict.READ_ONLY, "write protected")
+_LOOK_AT_IT = "Look at the state of the LUN at the array."
+
+#: By key, code and qualifier; None stands for every value without a row of its own. "In progress" and "becoming" in
+#: T10's words end by themselves, so the command is repeated later, as Linux does.
+#: Source: SPC-4 4.5, annex F; SBC-3 4.7.3.6 (full pools); Linux drivers/scsi/scsi_lib.c, scsi_error.c (behaviour only)
+MEANINGS: Dict[Tuple[int, Optional[int], Optional[int]], Meaning] = {
+    (NO_SENSE, None, None): Meaning(Verdict.DONE, "no sense"),
+    (RECOVERED, None, None): Meaning(Verdict.DONE, "recovered error"),
+    (NOT_READY, None, None): Meaning(Verdict.FAILED, "not ready", _LOOK_AT_IT),
+    (NOT_READY, 0x04, 0x00): Meaning(Verdict.FAILED, "not ready, for a cause that is not reported", _LOOK_AT_IT),
+    (NOT_READY, 0x04, 0x01): Meaning(Verdict.LATER, "becoming ready"),
+    (NOT_READY, 0x04, 0x02): Meaning(Verdict.FAILED, "not ready: stopped", "Start the LUN at the array."),
+    (NOT_READY, 0x04, 0x03): Meaning(Verdict.FAILED, "not ready until somebody intervenes", _LOOK_AT_IT),
+    (NOT_READY, 0x04, 0x04): Meaning(Verdict.LATER, "format in progress"),
+    (NOT_READY, 0x04, 0x05): Meaning(Verdict.LATER, "rebuild in progress"),
+    (NOT_READY, 0x04, 0x06): Meaning(Verdict.LATER, "recalculation in progress"),
+    (NOT_READY, 0x04, 0x07): Meaning(Verdict.LATER, "operation in progress"),
+    (NOT_READY, 0x04, 0x08): Meaning(Verdict.LATER, "long write in progress"),
+    (NOT_READY, 0x04, 0x09): Meaning(Verdict.LATER, "self-test in progress"),
+    (NOT_READY, 0x04, 0x0A): Meaning(Verdict.LATER, "failover in progress"),
+    (NOT_READY, 0x04, 0x0B): Meaning(Verdict.ELSEWHERE, "this port is on standby"),
+    (NOT_READY, 0x04, 0x0C): Meaning(Verdict.ELSEWHERE, "this port is unavailable"),
+    (NOT_READY, 0x04, 0x0E): Meaning(Verdict.LATER, "security session in progress"),
+    (NOT_READY, 0x04, 0x11): Meaning(Verdict.LATER, "waiting for the permission to spin up"),
+    (NOT_READY, 0x04, 0x12): Meaning(Verdict.ELSEWHERE, "offline"),  # LIO says this of a port group
+    (NOT_READY, 0x04, 0x13): Meaning(Verdict.LATER, "security association in progress"),
+    (NOT_READY, 0x04, 0x14): Meaning(Verdict.LATER, "space allocation in progress"),
+    (NOT_READY, 0x04, 0x1A): Meaning(Verdict.LATER, "start or stop in progress"),
+    (NOT_READY, 0x04, 0x1B): Meaning(Verdict.LATER, "sanitization in progress"),
+    (NOT_READY, 0x04, 0x1C): Meaning(Verdict.LATER, "waiting for the permission to use more power"),
+    (NOT_READY, 0x04, 0x1D): Meaning(Verdict.LATER, "configuration in progress"),
+    (NOT_READY, 0x04, 0x24): Meaning(Verdict.LATER, "depopulation in progress"),
+    (NOT_READY, 0x04, 0x25): Meaning(Verdict.LATER, "restoration of depopulated elements in progress"),
+    (NOT_READY, 0x3A, None): Meaning(Verdict.FAILED, "not ready: no medium", _LOOK_AT_IT),
+    (NOT_READY, 0x3E, 0x00): Meaning(Verdict.LATER, "not yet configured by itself"),
+    (MEDIUM_ERROR, None, None): Meaning(Verdict.FAILED, "medium error"),
+    (HARDWARE_ERROR, None, None): Meaning(Verdict.FAILED, "hardware error"),
+    (ILLEGAL_REQUEST, None, None): Meaning(Verdict.FAILED, "illegal request"),
+    (ILLEGAL_REQUEST, 0x20, None): Meaning(Verdict.FAILED, "access denied", "Allow this initiator at the array."),
+    (ILLEGAL_REQUEST, 0x20, 0x00): Meaning(Verdict.UNSUPPORTED, "illegal request: unknown command"),
+    (ILLEGAL_REQUEST, 0x25, None): Meaning(Verdict.UNMAPPED, "illegal request: no such LUN"),
+    (UNIT_ATTENTION, None, None): Meaning(Verdict.LOOK_AGAIN, "unit attention"),
+    (UNIT_ATTENTION, 0x38, 0x07): Meaning(Verdict.LOOK_AGAIN, "unit attention: the array's pool is nearly full"),
+    (DATA_PROTECT, None, None): Meaning(Verdict.FAILED, "access to protected data", _LOOK_AT_IT),
+    (DATA_PROTECT, 0x00, 0x00): _READ_ONLY,
+    (DATA_PROTECT, 0x27, None): _READ_ONLY,
+    (DATA_PROTECT, 0x27, 0x07): Meaning(
+        Verdict.FAILED, "no space left for this thin LUN", "Free space in the array's pool, or add space to the pool."
+    ),
+    (DATA_PROTECT, 0x5A, 0x02): _READ_ONLY,
+    (0x08, None, None): Meaning(Verdict.FAILED, "blank check"),
+    (0x09, None, None): Meaning(Verdict.FAILED, "an error that only the vendor defines"),
+    (0x0A, None, None): Meaning(Verdict.FAILED, "copy aborted"),
+    (ABORTED_COMMAND, None, None): Meaning(Verdict.LOOK_AGAIN, "aborted command"),
+    (0x0C, None, None): Meaning(Verdict.FAILED, "an error that SPC-4 does not define"),
+    (0x0D, None, None): Meaning(Verdict.FAILED, "volume overflow"),
+    (0x0E, None, None): Meaning(Verdict.FAILED, "miscompare"),
+    (0x0F, None, None): Meaning(Verdict.FAILED, "completed"),
+}
+
+
+def meaning_of(sense: Sense) -> Meaning:
+    """Return the meaning of sense data of the command itself: the row that names most of key, code and qualifier."""
+    key, code, qualifier = sense.key, sense.code, sense.qualifier
+    rows = ((key, code, qualifier), (key, code, None), (key, None, None))
+    return next(MEANINGS[row] for row in rows if row in MEANINGS)
+
+
 def judge(status: int, sense: bytes) -> Verdict:
     """Return the verdict on a command by its status. The caller checks separately whether all data have come."""
     simple = {
@@ -168,20 +237,7 @@ def judge(status: int, sense: bytes) -> Verdict:
 
 
 def _judge_sense(sense: Sense) -> Verdict:
-    if sense.is_deferred:
-        return Verdict.FAILED
-    if sense.key in (NO_SENSE, RECOVERED):
-        return Verdict.DONE
-    if sense.key in (UNIT_ATTENTION, ABORTED_COMMAND):
-        return Verdict.LOOK_AGAIN
-    if sense.key == NOT_READY and sense.code == 0x04:
-        by_qualifier = {0x01: Verdict.LATER, 0x0A: Verdict.LATER, 0x0B: Verdict.ELSEWHERE, 0x0C: Verdict.ELSEWHERE}
-        return by_qualifier.get(sense.qualifier, Verdict.FAILED)
-    if sense.key == DATA_PROTECT and (sense.code, sense.qualifier) != _NO_SPACE:
-        return Verdict.READ_ONLY
-    if sense.key == ILLEGAL_REQUEST:
-        return {0x25: Verdict.UNMAPPED, 0x20: Verdict.UNSUPPORTED}.get(sense.code, Verdict.FAILED)
-    return Verdict.FAILED
+    return Verdict.FAILED if sense.is_deferred else meaning_of(sense).verdict
 
 
 def reason(status: int, sense: bytes) -> str:
@@ -190,3 +246,9 @@ def reason(status: int, sense: bytes) -> str:
         found = parse_sense(sense)
         return f"{found}, of an earlier command" if found.is_deferred else str(found)
     return f"status {status:02x} ({_STATUSES.get(status, 'unknown')})"
+
+
+def explained(status: int, sense: bytes) -> str:
+    """Return the cause of a failure, and what a person can do at the array; without the period at the end."""
+    advice = meaning_of(parse_sense(sense)).advice if status == CHECK_CONDITION else ""
+    return f"{reason(status, sense)}. {advice}".rstrip(". ")

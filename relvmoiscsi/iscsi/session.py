@@ -10,13 +10,15 @@ Error recovery level 0: every error ends the session. Source: RFC 7143 4.2, 11.
 """
 
 from collections import deque
-from typing import Deque, Dict, Iterable, List, NamedTuple, Optional
+from typing import Deque, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.iscsi import pdu
+from relvmoiscsi.iscsi import pdu, scsi
 from relvmoiscsi.iscsi.crc32c import Bytes
 from relvmoiscsi.iscsi.faults import Lost, Violation
 from relvmoiscsi.iscsi.login import FIRST_CMD_SN, Parameters
+from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, Header, Pdu, Wire
+from relvmoiscsi.iscsi.scsi import Verdict
 from relvmoiscsi.iscsi.text_keys import MAX_TEXT, Collector
 
 DEPTH = 32  #: commands in parallel, the usual queue depth of an iSCSI session
@@ -54,7 +56,20 @@ class Task:
         self.status = 0
         self.sense = b""
         self.moved = 0  #: bytes that came, or bytes requested and sent; without a residual
-        self.is_short = False  #: the number of moved bytes differs from the expected number
+        self.surplus: Optional[int] = None  #: bytes that the target had beyond the expected number; None: none
+
+    @property
+    def is_short(self) -> bool:
+        """Does the number of bytes that the target speaks of differ from the expected number?"""
+        return self.is_done and (self.moved != self.command.expected or self.surplus is not None)
+
+    @property
+    def mismatch(self) -> str:
+        """Return how a good answer and its residual contradict each other; for a task that `is_short`."""
+        expected = self.command.expected
+        if self.surplus is not None:
+            return f"the target has {self.surplus} bytes more than the {expected} of the command, and calls that good"
+        return f"the target moved {self.moved} of {expected} bytes and calls that good"
 
 
 class Session:
@@ -69,6 +84,7 @@ class Session:
         self.is_logged_out = False
         self.ping_is_out = False
         self._active: Dict[int, Task] = {}
+        self._delays: Dict[Tuple[bytes, int], str] = {}  # by LUN and operation code, in the order of the answers
         self._waiting: Deque[Task] = deque()
         self._cmd_sn = FIRST_CMD_SN
         self._max_cmd_sn = last.word32
@@ -229,10 +245,29 @@ class Session:
         task.is_done, task.status, task.sense = True, header.byte3, sense
         if header.flags & _UNDERFLOW:
             task.moved = min(task.moved, max(0, task.command.expected - header.word44))
-        task.is_short = task.moved != task.command.expected or bool(header.flags & _OVERFLOW)
+        if header.flags & _OVERFLOW:
+            task.surplus = header.word44
+        self._note_delay(task)
         self.steps += 1
         if task.status and not task.command.may_fail:
             self._waiting.clear()
+
+    def _note_delay(self, task: Task) -> None:
+        """Keep what a LUN has answered to a command that it puts off, until the LUN carries out such a command."""
+        if not (task.status or self._delays):
+            return
+        command = task.command
+        self._delays.pop((command.lun, command.cdb[0]), None)
+        if scsi.judge(task.status, task.sense) in (Verdict.LATER, Verdict.LOOK_AGAIN):
+            is_of_target = command.cdb[0] == scsi.REPORT_LUNS
+            which = "The target" if is_of_target else f"LUN {LunInfo(command.lun).number}"
+            said = f"{which} last answered with {scsi.reason(task.status, task.sense)}."
+            self._delays[command.lun, command.cdb[0]] = said
+
+    @property
+    def delay(self) -> str:
+        """Return the last answer with which the target put off a command that was not carried out since; "" if none."""
+        return list(self._delays.values())[-1] if self._delays else ""
 
     def _on_r2t(self, answer: Pdu) -> None:
         header, task = answer.header, self._task_of(answer.header)

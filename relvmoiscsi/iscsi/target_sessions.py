@@ -27,6 +27,7 @@ from relvmoiscsi.iscsi.faults import (
     LoginRefused,
     Lost,
     NoCommonAlgorithm,
+    NoSuchTarget,
     Redirected,
     Unproven,
     Violation,
@@ -34,8 +35,9 @@ from relvmoiscsi.iscsi.faults import (
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.login import LoginRequest
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, Target
+from relvmoiscsi.iscsi.pdu import LOGIN_RESPONSE, REJECT
 from relvmoiscsi.iscsi.text_keys import pack, unpack
-from relvmoiscsi.portal import Portal, parse_address
+from relvmoiscsi.portal import DEFAULT_PORT, Portal, parse_address
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ MAX_REDIRECTIONS = 6
 PORTAL_SECONDS = 8.0  #: limit for a silent portal, if there are several portals
 _TRIES, _TRY_SECONDS = 5, 1.0  #: at a target that is out of service for now
 _MAX_PAUSE_SECONDS = 1.0  #: between sessions that are lost in a row
+_FIRST_OF_A_TARGET = (bytes([LOGIN_RESPONSE]), bytes([REJECT]))  #: opcodes of an answer to a login
 _RANDOM_ISID = b"\x80"
 
 
@@ -94,8 +97,8 @@ class TargetSessions:
                 log.info("%s: %s", portal, failure)
                 failures.append(failure)
         self.deadline.check("the login")
-        refusals = [failure for failure in failures if isinstance(failure, Refused)]
-        raise (refusals or failures)[0]
+        answered = [failure for failure in failures if isinstance(failure, (Refused, NoSuchTarget))]
+        raise (answered or failures)[0]
 
     def log_in_again(self, attempt: int) -> Link:
         """Return a session in the place of a lost session. The ISID is the same, so the target ends the old session.
@@ -123,7 +126,7 @@ class TargetSessions:
                     failure = problem.message
                 log.info("%s: %s", portal, failure)
             if self.deadline.has_passed:
-                raise self.deadline.over("a new session could be made. " + failure)
+                raise self.deadline.over("a new session could be made", failure)
 
     def fence(self, name: str) -> Fence:
         """Return the fence of the LUN `name` behind these sessions.
@@ -189,10 +192,9 @@ class TargetSessions:
             log.info("which targets %s has is not known: %s", portal, problem)
             return
         if self.iqn not in offered and (offered or passes):
-            raise NotFound(
+            raise NoSuchTarget(
                 f"{portal} has no target {self.iqn} for this host. Check the IQN, and whether the array shows the "
-                f"target to this initiator. {refused.message}",
-                "ISCSIDiscovery",
+                f"target to this initiator. {refused.message}"
             ) from refused
 
     def _log_in(self, portal: Portal, deadline: Deadline) -> Link:
@@ -233,6 +235,11 @@ def _log_in_at(portal: Portal, wanted: LoginRequest, initiator: Initiator, isid:
         link.log_in(wanted._replace(where=str(portal)), isid, os.urandom)
     except Violation as problem:
         link.close(politely=False)
+        if link.first_bytes[:1] not in _FIRST_OF_A_TARGET:
+            raise Violation(
+                f"What listens at {portal} does not speak iSCSI: its answer begins with {link.first_bytes[:32]!r}. "
+                f"Check the port; the usual port of iSCSI is {DEFAULT_PORT}."
+            ) from problem
         raise Violation(f"{portal} does not log in as RFC 7143 wants it. {problem.message}") from problem
     except BaseException:
         link.close(politely=False)

@@ -6,7 +6,7 @@ import sys
 from typing import Sequence, TextIO, Tuple
 
 from relvmoiscsi import __version__
-from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.sm_log import SmLogHandler, xml_safe
 from relvmoiscsi.sr_driver import protocol
@@ -39,7 +39,7 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
         with terminated.heeded():
             response, stderr = _answer(argv, smlog, transport)
     except terminated.Terminated:
-        response, stderr = _refusal(_terminated_error(), smlog)
+        response, stderr = _refusal(_terminated_error(NOTHING_WRITTEN), smlog)
     except RelvmoiscsiError as error:
         response, stderr = _refusal(error, smlog)
     except Exception as error:  # a bug: the operator gets the exception, SMlog has the traceback
@@ -51,11 +51,9 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
     return 0
 
 
-def _terminated_error() -> RelvmoiscsiError:
-    from relvmoiscsi.deadline import NOT_BEGUN  # noqa: PLC0415 - only a terminated call needs the import
-
+def _terminated_error(state: str) -> RelvmoiscsiError:
     problem = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."
-    return Refused(problem, "SRUnavailable").in_state(NOT_BEGUN)
+    return Refused(problem, "SRUnavailable").in_state(state)
 
 
 def _refusal(error: RelvmoiscsiError, smlog: SmLogHandler) -> Tuple[str, str]:
@@ -89,20 +87,24 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler, transport: Transport) -> T
 
 def _worked_on(call: protocol.Call, config: CallRequest, smlog: SmLogHandler, transport: Transport) -> Tuple[str, str]:
     """Return the answer to a call with a valid device-config. A call that is refused earlier imports none of this."""
-    from relvmoiscsi.deadline import Deadline  # noqa: PLC0415
+    from relvmoiscsi.deadline import NOT_BEGUN, Deadline  # noqa: PLC0415
     from relvmoiscsi.host.settings import deadline_seconds  # noqa: PLC0415
     from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
 
-    deadline = Deadline(deadline_seconds())
-    xapi = Xapi(call.session_ref, subtask_of=call.subtask_of, deadline=deadline)
-    if call.command == "sr_probe":
-        from relvmoiscsi.sr_driver.probe import sr_probe  # noqa: PLC0415
+    state = "" if call.command == "sr_probe" else NOT_BEGUN
+    try:
+        deadline = Deadline(deadline_seconds(), state=state)
+        xapi = Xapi(call.session_ref, subtask_of=call.subtask_of, deadline=deadline)
+        if call.command == "sr_probe":
+            from relvmoiscsi.sr_driver.probe import sr_probe  # noqa: PLC0415
 
-        return protocol.string_response(sr_probe(call, config, xapi, smlog, deadline, transport)), ""
-    from relvmoiscsi.sr_driver.create import sr_create  # noqa: PLC0415
+            return protocol.string_response(sr_probe(call, config, xapi, smlog, deadline, transport)), ""
+        from relvmoiscsi.sr_driver.create import sr_create  # noqa: PLC0415
 
-    with in_state(lambda: deadline.disk_state if deadline.has_passed else ""):  # an error's own state has precedence
-        sr_uuid = sr_create(call, config, xapi, smlog, deadline, transport)
+        with in_state(lambda: deadline.disk_state if deadline.has_passed else ""):  # an error's own state goes first
+            sr_uuid = sr_create(call, config, xapi, smlog, deadline, transport)
+    except terminated.Terminated as end:
+        raise _terminated_error(state or NOTHING_WRITTEN) from end
     log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
     done = success(transport)
     return protocol.fault_response(done.code, done.text), done.stderr

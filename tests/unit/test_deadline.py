@@ -6,7 +6,7 @@ import math
 import pytest
 
 from kit.clock import Clock
-from relvmoiscsi.deadline import CLEANUP_SECONDS, NO_DEADLINE, Deadline, OutOfTime
+from relvmoiscsi.deadline import CLEANUP_SECONDS, NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.sr_driver.codes import NUMBERS
 
 
@@ -43,7 +43,8 @@ def test_a_part_ends_with_the_whole(deadline, clock):
     assert later.left == 5
 
 
-def test_after_it_nothing_is_begun_and_the_message_says_what_to_do(deadline, clock):
+def test_after_it_nothing_is_begun_and_the_message_of_a_call_that_writes_says_what_to_do(clock):
+    deadline = Deadline(50, clock, NOT_BEGUN)
     deadline.check("the login")
     clock.now += 50
 
@@ -55,6 +56,17 @@ def test_after_it_nothing_is_begun_and_the_message_says_what_to_do(deadline, clo
         "call; it also finishes an interrupted earlier call."
     )
     assert caught.value.sm_key in NUMBERS
+
+
+def test_a_call_that_only_reads_says_nothing_of_earlier_calls_and_its_parts_know_that(deadline, clock):
+    parts = [deadline.part(8), deadline.for_cleanup(), deadline]
+    clock.now += 100
+
+    for part in parts:
+        assert part.over("the login", "It was busy.").disk_state == part.state == ""
+        assert "before the login. It was busy." in str(part.over("the login", "It was busy."))
+    writing = Deadline(50, clock, NOT_BEGUN)
+    assert {part.over("the login").disk_state for part in (writing.part(8), writing.for_cleanup())} == {NOT_BEGUN}
 
 
 def test_what_is_taken_back_has_some_seconds_after_it_and_never_none(deadline, clock):

@@ -202,7 +202,7 @@ def _described(process: str, path: str, host: Host) -> str:
             _ofd_locked(os.path.join(escape(host.proc), process), lambda name: os.path.dirname(name) == top).values()
         )
     named = host.named_process(process)
-    return named + (f", which is at work on the LUN {', '.join(map(os.path.basename, luns))}," if luns else "")
+    return named + (f" (at work on the LUN {', '.join(map(os.path.basename, luns))})" if luns else "")
 
 
 def _ofd_locked(processes: str, is_wanted: Callable[[str], bool]) -> Dict[str, str]:

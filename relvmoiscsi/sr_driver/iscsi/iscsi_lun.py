@@ -88,22 +88,16 @@ class IscsiLun(Lun):
 class BatchDeadline(Deadline):
     """The deadline of the call, until `renew` starts a limit of BATCH_SECONDS for one batch."""
 
-    _is_of_a_batch = False
-
     def __init__(self, call: Deadline) -> None:
-        super().__init__(call.left, call._clock)
+        super().__init__(call.left, call._clock, call.state)
         self.seconds = call.seconds
 
     def renew(self) -> None:
-        self._end, self.seconds, self._is_of_a_batch = self._clock() + BATCH_SECONDS, BATCH_SECONDS, True
+        self._end, self.seconds = self._clock() + BATCH_SECONDS, BATCH_SECONDS
+        self.of_what, self.state = "for this step", ""  # the LUN was written to; the engine knows the state
 
     def extend(self, seconds: float) -> None:
         self._end += seconds
-
-    def over(self, what: str) -> OutOfTime:
-        if not self._is_of_a_batch:
-            return super().over(what)
-        return OutOfTime(f"The target did not answer for {self.seconds:g} seconds, before {what}.")
 
 
 class CallDevice(ForwardingDevice):
@@ -162,4 +156,4 @@ class CallDevice(ForwardingDevice):
         except DeviceError as error:
             if error.sm_key != OutOfTime.sm_key:
                 raise
-            raise self._deadline.over("the LUN had been read") from error
+            raise OutOfTime(error.message).in_state(self._deadline.state) from error

@@ -16,7 +16,7 @@ does nothing else at this point.
 
 from . import scsi
 from .connection import FIN, RST
-from .full_feature import UNDERFLOW
+from .full_feature import OVERFLOW, UNDERFLOW
 from .wire import NO_LUN, Pdu
 
 # -- connections ----------------------------------------------------------------------------------------------------
@@ -90,6 +90,11 @@ def sense(_connection, task, key, asc, ascq=0):
     task.result = scsi.check(key, asc, ascq)
 
 
+def answered(_connection, task, result):
+    """This very Result."""
+    task.result = result
+
+
 def fail_response(_connection, task, code=0x01):
     """iSCSI's own response code: 01 is "target failure"."""
     task.result, task.response = scsi.good(), code
@@ -99,6 +104,11 @@ def fewer_data(_connection, task, missing=512):
     """GOOD, and data missing at the end, said as a residual."""
     task.result = task.result._replace(data=task.result.data[: max(0, len(task.result.data) - missing)])
     task.residual = (UNDERFLOW, min(missing, task.wanted))
+
+
+def more_data(_connection, task, surplus=512):
+    """GOOD, all data, and a residual that says that there was more."""
+    task.residual = (OVERFLOW, surplus)
 
 
 def ping(connection, _subject, lun=NO_LUN, data=b""):

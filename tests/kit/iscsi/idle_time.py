@@ -127,7 +127,7 @@ class _Poll:
 def patched_in(monkeypatch):
     """The clock of what an initiator in this process does."""
     clock = Clock()
-    monkeypatch.setattr(Deadline.__init__, "__defaults__", (clock.monotonic,))
+    monkeypatch.setattr(Deadline.__init__, "__defaults__", (clock.monotonic, ""))
     monkeypatch.setattr(link, "time", clock)
     monkeypatch.setattr(target_sessions, "time", clock)
     poll = SimpleNamespace(poll=lambda: _Poll(clock), POLLIN=select.POLLIN, POLLOUT=select.POLLOUT)

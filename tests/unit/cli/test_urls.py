@@ -18,6 +18,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import procedure
 from relvmoiscsi.cli import guard, on_lun, output, over_iscsi, resignature
 from relvmoiscsi.cli.over_iscsi import SECRET, TARGET_SECRET, TARGET_USER, USER, UrlDevice
+from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.this_host import Host
 
@@ -304,6 +305,27 @@ def test_no_secret_is_said_or_logged(command, clone, monkeypatch, smlines, caplo
 def test_what_is_no_initiator_name_is_an_error_of_usage(command, name):
     ran = command("show", "iscsi://127.0.0.1:1", "--initiator-name", name)
     assert ran.status == 2 and "is not an initiator name" in ran.err
+
+
+@pytest.mark.parametrize("length, is_taken", [(13, True), (222, True), (223, True), (224, False), (300, False)])
+def test_an_initiator_name_has_at_most_223_bytes_and_a_longer_one_is_told_as_that(length, is_taken):
+    name = "iqn.2026-11.".ljust(length, "a")
+    if is_taken:
+        assert over_iscsi.initiator_name(name) == name
+    else:
+        with pytest.raises(UsageError, match="it has more than 223 bytes"):
+            over_iscsi.initiator_name(name)
+
+
+def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch):
+    monkeypatch.setattr(over_iscsi, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(over_iscsi.opened_url.__wrapped__, "__defaults__", (None, 0.2))
+    with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
+        ran = command("show", url(target, 0), "--json")
+
+        assert target.count("session") == 1
+    assert ran.json["state"] is None and "status 08 (busy)" in ran.json["error"]["message"]
+    assert "earlier call" not in ran.err and "Repeat the call" not in ran.err
 
 
 def test_the_initiator_is_named_by_the_option_the_host_or_the_machine(machine, monkeypatch):

@@ -81,7 +81,7 @@ REFUSED = Refused("It is in use.", "InvalidDev").in_state("Nothing was written."
 )
 def test_how_work_fails_and_what_state_the_lun_is_in_comes_to_the_call(work, error, message):
     with pytest.raises(error, match=message) as caught:
-        run_in_child(work, NO_DEADLINE, "it was done")
+        run_in_child(work, Deadline(600, state=NOT_BEGUN), "it was done")
     if "in use" in message:
         assert (caught.value.sm_key, caught.value.disk_state) == ("InvalidDev", "Nothing was written.")
 
@@ -100,7 +100,7 @@ def test_no_write_begins_after_the_deadline(tmp_path):
 
     # The clock is looked at when the deadline is made, for each byte of the question, and for the answer.
     with pytest.raises(OutOfTime, match="over before the first write") as caught:
-        run_in_child(work, Deadline(50, Clock(0, 0, 0, 51)), "the LUN was read")
+        run_in_child(work, Deadline(50, Clock(0, 0, 0, 51), NOT_BEGUN), "the LUN was read")
 
     assert caught.value.disk_state == NOT_BEGUN
     assert not written.exists()

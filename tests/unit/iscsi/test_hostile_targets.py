@@ -10,11 +10,12 @@ import re
 import pytest
 
 from kit.examples import SEED, WHOLE
-from kit.iscsi import scsi
+from kit.iscsi import acts, scsi
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
+from kit.iscsi.options import Chap
 from kit.iscsi.proxy import Cut, CuttingProxy
-from kit.iscsi.quirks import FAMILIES, QUIRKS, TWO_PORTALS, USER, quirk
+from kit.iscsi.quirks import FAMILIES, QUIRKS, TWO_PORTALS, USER, Quirk, quirk
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
@@ -101,7 +102,7 @@ REFUSED = {
     "redirect_to_nonsense": ("ISCSILogin", "no address of a target"),
     "redirect_to_closed": ("ISCSITarget", "Nothing listens"),
     "status_0200": ("ISCSILogin", "log of the target"),
-    "status_0201": ("ISCSILogin", "Check the CHAP user and secret"),
+    "status_0201": ("ISCSILogin", "came without CHAP.*Give the CHAP user and secret"),
     "status_0202": ("ISCSILogin", "Allow the initiator name"),
     "status_0203": ("ISCSIDiscovery", "Check the IQN"),
     "status_0204": ("ISCSIDiscovery", "was removed"),
@@ -156,6 +157,63 @@ def test_a_target_that_wants_chap_of_an_initiator_without_says_so(no_offer):
             work(target, credentials=Credentials())
 
         assert caught.value.sm_key == "ISCSILogin"
+
+
+# --- a deadline says what the LUN last answered
+
+#: answers that put a command off, and what a person must read of each
+DELAYS = {
+    "busy": (scsi.Result(scsi.BUSY), "status 08 (busy)"),
+    "task set full": (scsi.Result(scsi.TASK_SET_FULL), "status 28 (too many commands at once)"),
+    "becoming ready": (scsi.check(2, 4, 1), "sense 2/04/01 (becoming ready)"),
+    "failover": (scsi.check(2, 4, 0x0A), "sense 2/04/0a (failover in progress)"),
+    "self-test": (scsi.check(2, 4, 9), "sense 2/04/09 (self-test in progress)"),
+    "space": (scsi.check(2, 4, 0x14), "sense 2/04/14 (space allocation in progress)"),
+}
+KINDS = {
+    "list of LUNs": (scsi.REPORT_LUNS,),
+    "names": (scsi.INQUIRY,),
+    "look": (0x00, scsi.SERVICE_ACTION_IN, scsi.READ_CAPACITY_10),
+    "read": scsi.READS,
+    "write": scsi.WRITES,
+    "flush": scsi.FLUSHES,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("delay", DELAYS)
+@pytest.mark.states("delay", few=2)
+def test_a_passed_deadline_says_what_the_lun_last_answered_and_nothing_of_earlier_calls(kind, delay):
+    answer, words = DELAYS[delay]
+    put_off = Quirk("put off for ever", "arrived", acts.answered, {"result": answer}, times=None, kinds=KINDS[kind])
+    with HostileTarget(quirks=[put_off._replace(name="put off")]) as target, pytest.raises(RelvmoiscsiError) as caught:
+        work(target, seconds=2)
+
+    told = str(caught.value)
+    assert caught.value.sm_key == "SRUnavailable", told
+    assert words in told, told
+    assert "earlier call" not in told and "Repeat the call" not in told
+
+
+@pytest.mark.parametrize("answer", [scsi.Result(scsi.BUSY), scsi.check(2, 4, 1)])
+def test_what_the_lun_answered_before_it_was_ready_is_not_told_of_a_silence_later(answer):
+    busy = Quirk("busy at first", "arrived", acts.answered, {"result": answer}, times=2, kinds=scsi.READS)
+    silent = quirk("one_never_answered", skip=3, times=None, kinds=scsi.READS)
+    quirks = [busy._replace(name="busy"), silent]
+    with HostileTarget(quirks=quirks) as target, pytest.raises(RelvmoiscsiError, match="Look at the target") as caught:
+        work(target, seconds=20)
+
+    assert "last answered" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", [1, 4, 7, 9, 0x0A, 0x14])
+@pytest.mark.parametrize("kind", ["look", "read", "write"])
+def test_what_is_in_progress_is_waited_for(kind, code):
+    quirks = [quirk("becoming_ready", ascq=code, times=3, kinds=KINDS[kind])]
+    with HostileTarget(quirks=quirks) as target:
+        work(target)
+
+        assert target.count("quirk", "becoming_ready") == 3
 
 
 # --- several portals
@@ -364,3 +422,93 @@ def test_a_connection_that_is_cut_anywhere_ends_with_the_right_bytes(way):
             work(target, portals=[Portal("127.0.0.1", proxy.port)])
 
             proxy.wait_for_cut()
+
+
+# --- sentences that are true
+
+
+WRONG_USER, WRONG_INCOMING = Credentials("user", "wrong secret 123"), Credentials(*USER, "target", "wrong secret 123")
+
+
+@pytest.mark.parametrize(
+    "options, given, words",
+    [
+        ({"chap": USER}, Credentials(), "came without CHAP, and the target wants CHAP"),
+        ({"chap": USER}, WRONG_USER, "the CHAP user or secret is wrong. Check"),
+        ({"chap": USER}, Credentials("user", "wrong secret 123", "target", "x" * 16), "or the target has no incoming"),
+        ({"chap": USER, "mutual": Chap("target", "secret of target")}, WRONG_INCOMING,
+         "does not know the secret of its"),
+        ({"chap": USER, "mutual": Chap("other", "secret of target"), "cheats": "name"},
+         Credentials(*USER, "target", "secret of target"), "its CHAP user is not the incoming CHAP user"),
+        ({"chap": USER, "mutual": USER, "cheats": "none"}, Credentials(*USER, "target", "secret of target"),
+         "answered without a proof, as a target does that has no incoming CHAP user"),
+    ],
+)  # fmt: skip
+def test_a_refused_login_blames_only_what_the_login_had(options, given, words):
+    with HostileTarget(**options) as target, pytest.raises(Refused, match=words) as caught:
+        work(target, credentials=given)
+
+    assert ("secret is wrong" in str(caught.value)) <= bool(given.user)
+
+
+@pytest.mark.parametrize("status", ["0203", "0301"])
+def test_a_wrong_iqn_is_one_mistake_whatever_status_a_target_has_for_it(status):
+    quirks = [quirk(f"status_{status}", times=1)]
+    with HostileTarget(quirks=quirks, unlisted=True, other_targets=("iqn.2026-01.test:other",)) as target:
+        caught = assert_refused(NotFound, "Check the IQN", opened, target)
+
+    assert (caught.sm_key, caught.exit_status) == ("ISCSIDiscovery", 3)
+
+
+def test_a_lun_whose_page_83_fails_once_is_not_taken_for_another_lun():
+    """The first question for page 0x83 fails; the second is answered."""
+    failing = quirk("hardware_error", skip=1, times=1, kinds=(scsi.INQUIRY,))
+    with HostileTarget(quirks=[failing]) as target, opened(target) as device:
+        assert device.info.scsi_id == target.luns[0].scsi_id
+        assert_it_fired(target, "hardware_error")
+
+
+def test_a_lun_whose_page_83_always_fails_is_told_with_its_sense():
+    failing = quirk("hardware_error", kinds=(scsi.INQUIRY,))
+    with HostileTarget(quirks=[failing]) as target:
+        problem = assert_refused(Refused, r"does not tell what it is: sense 4/44/00 \(hardware error\)", opened, target)
+        assert "another LUN" not in str(problem) and "None" not in str(problem)
+
+
+@pytest.mark.parametrize("number", [1, 5, 255])
+def test_a_lun_in_two_addressings_is_one_lun(number):
+    flat = bytes([0x40, number]) + bytes(6)
+    one = Lun(number)
+    luns = [one, Lun(number, disk=one.disk, address=flat)]
+    with HostileTarget(luns, ignore=("isid kept",)) as target:
+        for name, more in ((number, {}), (luns[0].scsi_id, {}), (number, {"scsi_id": luns[0].scsi_id})):
+            for writable in (False, True):
+                with opened(target, name, writable, **more) as device:
+                    assert device.info.number == number
+        assert len(list_luns(portals_of(target), target.iqn, ME, Deadline(50))) == 1
+
+
+def test_more_data_than_a_command_asks_for_is_told_as_that():
+    surplus = Quirk("more", "result", acts.more_data, {}, times=None, kinds=scsi.READS)
+    with HostileTarget(quirks=[surplus._replace(name="more")]) as target, pytest.raises(RelvmoiscsiError) as caught:
+        work(target)
+
+    assert "the target has 512 bytes more than the 4096 of the command, and calls that good" in str(caught.value)
+
+
+BANNERS = [
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    b"SSH-2.0-OpenSSH_9.6 and a comment that makes it as long as a header\r\n",
+    b"220 mail.example.test ESMTP, at your service for as long as it takes\r\n",
+    b"\x15\x03\x01\x00\x02\x02\x46".ljust(48, b"\0"),
+    b"RFB 003.008\n".ljust(48),
+]
+
+
+@pytest.mark.parametrize("banner", BANNERS, ids=lambda banner: repr(banner[:4]))
+def test_a_port_of_another_service_is_told_with_what_it_said(banner):
+    other = quirk("speaks_http", times=None, data=banner)
+    with HostileTarget(quirks=[other]) as target:
+        problem = assert_refused(NotFound, "does not speak iSCSI: its answer begins with", opened, target)
+
+    assert repr(banner[:32]) in str(problem) and "RFC 7143" not in str(problem)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Commands, capacities, sense data; what is done about each status."""
 
+import random
+
 import pytest
 
+from kit.examples import SEED, WHOLE
 from kit.iscsi import scsi as target
 from relvmoiscsi.iscsi import scsi
 from relvmoiscsi.iscsi.faults import Violation
@@ -30,7 +33,7 @@ def test_blocks_are_where_they_are_however_far(block, blocks):
         *((status, b"", Verdict.FAILED) for status in (0x3E, 0x02)),
         (0x02, fixed(1, 0x17), Verdict.DONE),
         *((0x02, fixed(*sense), Verdict.LOOK_AGAIN) for sense in ((6, 0x29), (6, 0x3F, 0x0E), (0xB, 0x47))),
-        *((0x02, fixed(2, 4, code), Verdict.LATER) for code in (1, 0x0A)),
+        *((0x02, fixed(2, 4, code), Verdict.LATER) for code in (1, 4, 7, 9, 0x0A, 0x14)),
         *((0x02, fixed(2, 4, code), Verdict.ELSEWHERE) for code in (0x0B, 0x0C)),
         (0x02, fixed(7, 0x27), Verdict.READ_ONLY),
         (0x02, fixed(5, 0x25), Verdict.UNMAPPED),
@@ -41,6 +44,66 @@ def test_blocks_are_where_they_are_however_far(block, blocks):
 )
 def test_each_status_has_its_verdict(status, sense, verdict):
     assert scsi.judge(status, sense) == verdict
+
+
+#: SPC-4, annex F, "LOGICAL UNIT NOT READY" and "NOT ACCESSIBLE" (code 04): qualifiers whose texts say that it passes
+PASSES = {
+    "is in process of becoming ready": (0x01,),
+    "in progress": (0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0E, 0x13, 0x14, 0x1A, 0x1B, 0x1D, 0x24, 0x25),
+    "transition": (0x0A,),
+    "required, and another device gives it": (0x11,),
+    "not yet granted": (0x1C,),
+}
+OF_THE_PORT = (0x0B, 0x0C, 0x12)
+IN_THE_TABLE = [
+    (key, code, qualifier)
+    for key, code, qualifier in scsi.MEANINGS
+    for code in ([code] if code is not None else [0x00, 0x5E, 0xFE])
+    for qualifier in ([qualifier] if qualifier is not None else [0x00, 0x5E, 0xFE])
+]
+DICE = random.Random(SEED)
+ANY = [tuple(DICE.randrange(most) for most in (16, 256, 256)) for _ in range(20000 if WHOLE else 2000)]
+
+
+def expected(key, code, qualifier):
+    """By the words of the standards, not by the table: DONE, to be waited for, elsewhere, read-only or an error."""
+    if key in (0, 1):
+        return Verdict.DONE
+    if key in (6, 0xB):
+        return Verdict.LOOK_AGAIN
+    if key == 2 and code == 4 and qualifier in sum(PASSES.values(), ()) or (key, code, qualifier) == (2, 0x3E, 0):
+        return Verdict.LATER
+    if key == 2 and code == 4 and qualifier in OF_THE_PORT:
+        return Verdict.ELSEWHERE
+    if key == 7 and (code == 0x27 and qualifier != 7 or (code, qualifier) in ((0, 0), (0x5A, 2))):
+        return Verdict.READ_ONLY
+    if key == 5 and code == 0x25:
+        return Verdict.UNMAPPED
+    return Verdict.UNSUPPORTED if (key, code, qualifier) == (5, 0x20, 0) else Verdict.FAILED
+
+
+@pytest.mark.parametrize("first", [0x70, 0x72])
+def test_each_sense_has_the_verdict_of_the_standards_and_is_named_with_its_numbers(first):
+    not_ready = [(2, 4, qualifier) for qualifier in range(256)]
+    for sense in [*IN_THE_TABLE, *not_ready, *[(7, 0x27, qualifier) for qualifier in range(256)], *ANY]:
+        data = fixed(*sense) if first == 0x70 else bytes([first, *sense, 0, 0, 0, 0])
+        told = scsi.reason(2, data)
+
+        assert scsi.judge(2, data) == expected(*sense), told
+        assert told.startswith("sense {:x}/{:02x}/{:02x} (".format(*sense)) and len(told) > len("sense 0/00/00 ()")
+        assert ("write protected" in told) == (expected(*sense) == Verdict.READ_ONLY), told
+        assert ("in progress" in told) <= (expected(*sense) == Verdict.LATER), told
+        assert scsi.explained(2, data).startswith(told) and not scsi.explained(2, data).endswith(".")
+        is_late = first + 1
+        assert scsi.judge(2, bytes([is_late]) + data[1:]) == Verdict.FAILED
+
+
+def test_a_full_thin_pool_is_named_as_that_with_what_to_do():
+    told = scsi.explained(2, fixed(7, 0x27, 7))
+
+    assert told == (
+        "sense 7/27/07 (no space left for this thin LUN). Free space in the array's pool, or add space to the pool"
+    )
 
 
 @pytest.mark.parametrize(

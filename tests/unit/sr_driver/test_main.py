@@ -74,7 +74,7 @@ def test_no_error_reads_as_success(creating, error):
 
 
 def test_a_call_that_is_terminated_is_a_failure_that_says_what_the_lun_is(creating, monkeypatch, smlog):
-    def terminated(_seconds):
+    def terminated(_seconds, state):
         os.kill(os.getpid(), signal.SIGTERM)
         pause(0)
 

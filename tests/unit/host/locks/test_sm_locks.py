@@ -101,7 +101,7 @@ with lun_lock("36001405aa", host), lvm_lock(host):
     sys.stdin.readline()
 """
 
-AT_WORK = ", which is at work on the LUN 36001405aa,"
+AT_WORK = r" \(at work on the LUN 36001405aa\)"
 
 
 @pytest.mark.processes

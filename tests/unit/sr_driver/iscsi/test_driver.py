@@ -405,7 +405,7 @@ def test_no_write_begins_after_the_deadline(driver, clone, clock):
         found = driver.create(target)
 
     assert (found.result.code, clone.writes) == (47, 0)
-    assert found.result.text.startswith("The 50 seconds of this call were over before ")
+    assert "The 50 seconds of this call were over before " in found.result.text
     assert NOT_BEGUN in found.result.text
 
 
@@ -443,7 +443,7 @@ def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(drive
         again = driver.create(target)
 
     assert failed.result.code == 47 and "Call SR.create again" not in failed.result.text
-    assert "did not answer for 120 seconds" in failed.result.text
+    assert "The 120 seconds for this step were over before a new session could be made" in failed.result.text
     assert again.result == SUCCESS
     assert engine.inspect(clone.disk).state == "resignatured"
 
