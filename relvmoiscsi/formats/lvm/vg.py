@@ -274,7 +274,8 @@ def _verify_ids(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
     owners: Dict[str, str] = {vg.id: "the volume group"}
     for lv in vg.lvs:
         if lv.id in owners:
-            on_defect(Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}"))
+            problem = Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}")
+            on_defect(problem.with_way_out(WayOut(("lvremove", f"{vg.name}/{lv.name}"))))
         owners[lv.id] = lv.name
 
 

@@ -12,9 +12,11 @@ import pytest
 
 from kit import builder
 from kit.judges import dice
+from kit.reader import read_vg
 from kit.refusals import ROWS, spoiled_sr, ways_out_in
 from relvmoiscsi import engine
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import RelvmoiscsiError, WayOut
+from relvmoiscsi.resignature.reading.way_out import lvm_command
 
 
 def told_command(message):
@@ -106,6 +108,19 @@ def test_what_lvm_itself_has_made_is_mended(name, lvm, loops):
     status, said = by_hand(told_command(refusal(clone)), lvm)
 
     assert (status, refusal(clone), original.disk()) == (0, "", before), said
+
+
+def test_a_volume_without_a_vhd_can_be_removed_by_hand_as_well(lvm, loops):
+    """The options of any message serve for `lvremove` of another volume."""
+    disk = ROWS["no VHD yet"].make().disk
+    original, clone = loops(disk), loops(disk)
+    name = next(lv.name for lv in read_vg(disk).lvs if lv.name.startswith("VHD-"))
+    way_out = WayOut(("lvremove", f"{read_vg(disk).name}/{name}"))
+    assert "error 46" in refusal(clone)
+
+    status, said = by_hand(lvm_command(clone.path, way_out), lvm)
+
+    assert (status, refusal(clone), original.disk()) == (0, "", disk), said
 
 
 def test_twin_without_the_options_lvm_takes_the_wrong_disk_or_refuses(lvm, loops):
