@@ -11,11 +11,20 @@ exclusively, and must hold LVM's locks. `vg_names` returns the VG names to lock.
 """
 
 import logging
-from typing import NamedTuple, Optional, Tuple, Union
+from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi import __version__
 from relvmoiscsi.device import CountingDevice, Device
-from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, NotFound, Place, Refused, Unfinished, in_state
+from relvmoiscsi.errors import (
+    NOTHING_WRITTEN,
+    FormatError,
+    NotFound,
+    Place,
+    Refused,
+    RelvmoiscsiError,
+    Unfinished,
+    in_state,
+)
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.pv import Label
@@ -32,6 +41,7 @@ from relvmoiscsi.resignature.inspection import (
     UNFINISHED,
     Inspection,
     OneVdiOutlook,
+    defects_of,
     inspect,
     one_vdi,
     state_of,
@@ -59,11 +69,13 @@ from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Unseen
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
+from relvmoiscsi.resignature.reading.left_behind import settle
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume, verify_lun
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.sm_work import databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
+from relvmoiscsi.resignature.reading.way_out import telling_way_out
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
@@ -81,7 +93,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "Lun", "Unreadable", "Volume", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_vdis",
     "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
-    "read_undoable", "refuse_databases", "vg_names",
+    "read_undoable", "refuse_databases", "refuse_left_behind", "vg_names",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -96,6 +108,7 @@ class ResignatureRequest(NamedTuple):
     sr_uuid: Optional[str] = None  #: of the new SR; None for a random UUID
     one: Optional[OneVdiRequest] = None  #: reduce the LUN to one VDI
     clear_databases: bool = False  #: clear the flag in MGT that marks a VDI as a pool database
+    without: Tuple[str, ...] = ()  #: UUIDs of VDIs to leave behind, with the VDIs that were made of them
 
 
 class Result(NamedTuple):
@@ -129,6 +142,7 @@ class Prepared(NamedTuple):
     reads: int
     read_batches: int
     cost: Optional[Cost] = None  #: of reducing the LUN to one VDI
+    defects: Tuple[RelvmoiscsiError, ...] = ()  #: of the LUN with the volumes that the request drops
     writes: int = 0  #: writes that `copy_unseen` has made
     bytes_written: int = 0
 
@@ -147,7 +161,7 @@ def prepare(
     FormatError for a LUN that cannot be resignatured, UsageError for an invalid choice.
     """
     counting, one = CountingDevice(device), request.one
-    with in_state(NOTHING_WRITTEN):
+    with in_state(NOTHING_WRITTEN), telling_way_out(device.name):
         cache = ReadCache(counting)
         label = survey.read_label(cache)
         record = read_commit_record(label, Place(device.name, label.offset))
@@ -159,11 +173,18 @@ def prepare(
             with said_who_asks(one):
                 refuse_other_vdis(cache, found, done.run, one)
             refuse_databases(device.name, found, request.clear_databases)
+            refuse_left_behind(device.name, found, done.run, request.without)
             return done
-        lun = survey.read_lun(cache, label)
+        lun = survey.read_contents(cache, label)
+        names_vdis = request.without or one is not None and one.vdi is not None
+        run = earlier_run.run_or_none(cache, record, label) if names_vdis else None
+        defects = defects_of(lun) if one is not None or request.without else ()
+        lun = settle(lun, [named_now(uuid, lun, run) for uuid in request.without])
         lun = without_databases(lun) if request.clear_databases else lun
-        if one is not None and one.vdi is not None:
-            one = one._replace(vdi=named_now(one.vdi, lun, earlier_run.run_or_none(cache, record, label)))
+        if one is None:
+            verify_lun(lun.settled())
+        elif one.vdi is not None:
+            one = one._replace(vdi=named_now(one.vdi, lun, run))
         with said_who_asks(one):
             way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
         lun = way.lun if way is not None else lun
@@ -172,13 +193,14 @@ def prepare(
         image = way.image(cache, ids) if way is not None else None
         rebuilt = image.rebuilt if image is not None else None
         kept = way.leaf.name.uuid if way is not None else None
+        unverified = lun.work.left_behind if lun.work is not None and defects else ()
         made = run_plan.plan_resignature(
-            lun, cache.read, block_bytes, ids, entropy(16), request.scsi_id, __version__, rebuilt, kept
+            lun, cache.read, block_bytes, ids, entropy(16), request.scsi_id, __version__, rebuilt, kept, unverified
         )
         made = made._replace(unseen=image.unseen if image is not None else Unseen())
         check_plan(cache, lun, made)
     cost = way.cost if way is not None else None
-    return Prepared(state_of(record), made, lun, counting.reads, counting.read_batches, cost)
+    return Prepared(state_of(record), made, lun, counting.reads, counting.read_batches, cost, defects)
 
 
 def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[OneVdiRequest]) -> None:
@@ -193,6 +215,14 @@ def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> No
     if clear_databases and lun is not None and databases(lun):
         problem = f"{name} was resignatured before, without --clear-metadata-vdi."
         raise Refused(problem + " Use --again to resignature the LUN once more.")
+
+
+def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], without: Sequence[str]) -> None:
+    """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` as in `named_now`."""
+    for uuid in without:
+        if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
+            problem = f"{name} was resignatured before, with VDI {uuid}, which was to be left behind."
+            raise Refused(problem + " Use --again to resignature the LUN once more.")
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:
@@ -321,7 +351,7 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
     counting, run = CountingDevice(device), mark.journal.run
     if goes_back(mark):
         cut_run.take_back(counting, mark)
-        found = _inspect_after(device, f"The {KINDS[run.kind]} was taken back.")
+        found = _inspect_after(device, f"The {KINDS[run.kind]} was taken back.", run.kind != UNDO and run.unverified)
         return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(mark.commit_record.scsi_id_digest) and digest != mark.commit_record.scsi_id_digest:
@@ -331,7 +361,7 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
             f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id}). {way_out}"
         ).in_state(NOTHING_WRITTEN)
     cut_run.finish(counting, mark)
-    found = _inspect_after(device, f"The {KINDS[run.kind]} was finished.")
+    found = _inspect_after(device, f"The {KINDS[run.kind]} was finished.", run.kind == UNDO and run.unverified)
     return _result(counting, found.state, found.lun, run)
 
 
@@ -340,10 +370,15 @@ def goes_back(mark: Mark) -> bool:
     return mark.commit_record.phase == IN_PROGRESS
 
 
-def _inspect_after(device: Device, done: str) -> Inspection:
-    """Inspect a device after its run was settled; `done` is the state for an error of this inspection."""
+def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[str]]) -> Inspection:
+    """Inspect a device after its run was settled; `done` is the state for an error of this inspection.
+
+    `unverified` are LVs that the settled LUN has again: then the LUN may be damaged, as it was before the run.
+    """
     with in_state(done):
         found = inspect(device)
+        if unverified and found.readable is not None:
+            return found._replace(lun=found.readable)
         if found.lun is None:
             raise found.problem or Unfinished(f"{device.name} is still unfinished.")
     return found
@@ -395,4 +430,7 @@ def _reverse(device: Device, mark: Mark, entropy: Entropy, before: str = "") -> 
         made, old = prepare_undo(device, mark, entropy)
     counting = CountingDevice(device)
     apply.carry_out(counting, made, before)
-    return _result(counting, CLEAN, old, made.run)
+    if not made.run.unverified:
+        return _result(counting, CLEAN, old, made.run)
+    found = _inspect_after(device, f"The {KINDS[UNDO]} was finished.", made.run.unverified)
+    return _result(counting, found.state, found.lun, made.run)

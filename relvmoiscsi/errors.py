@@ -9,17 +9,18 @@ Any other exception is a bug: its traceback is printed and the command exits wit
 """
 
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 __all__ = [
-    "NOTHING_WRITTEN", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError", "Malformed",
-    "NotFound", "OnDefect", "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError", "Truncated", "Unfinished",
-    "Unsupported", "UsageError", "in_state", "raise_defect", "reading",
+    "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError",
+    "Malformed", "NotFound", "OnDefect", "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError", "Truncated",
+    "Unfinished", "Unsupported", "UsageError", "WayOut", "in_state", "raise_defect", "reading",
 ]  # fmt: skip
 
 NOTHING_WRITTEN = "Nothing was written."
 
 SelfError = TypeVar("SelfError", bound="RelvmoiscsiError")
+SelfFormatError = TypeVar("SelfFormatError", bound="FormatError")
 
 
 class Place(NamedTuple):
@@ -113,11 +114,33 @@ class Overtaken(Refused):
         self.offset = offset
 
 
+class WayOut(NamedTuple):
+    """A command that works on the clone, against an error about its content; without a field, no command helps.
+
+    `resignature.reading.way_out` makes the sentence.
+    """
+
+    lvm: Tuple[str, ...] = ()  #: command and arguments of LVM, without the options that hide the original from LVM
+    config: str = ""  #: more of LVM's configuration for this command
+    vdi: str = ""  #: UUID of a VDI to leave behind
+    sentence: str = ""  #: in place of a command
+
+
+NO_WAY_OUT = WayOut()
+
+
 class FormatError(RelvmoiscsiError):
     """Bytes on the disk that do not form the expected structure."""
 
     exit_status = 5
     sm_key = "LVMRead"
+    way_out = NO_WAY_OUT
+
+    def with_way_out(self: SelfFormatError, way_out: WayOut) -> SelfFormatError:
+        """Add a way out, unless the error has a way out; return the error."""
+        if self.way_out == NO_WAY_OUT:
+            self.way_out = way_out
+        return self
 
 
 class BadMagic(FormatError):

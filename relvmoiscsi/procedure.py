@@ -164,6 +164,7 @@ def _settle(
         return "The resignature that was cut was finished"
     with in_state("The resignature that was cut was finished."):
         engine.refuse_databases(device.name, result.lun, request.clear_databases)
+        engine.refuse_left_behind(device.name, result.lun, run, request.without)
     return Outcome(result, was_cut=True)
 
 

@@ -56,6 +56,13 @@ def add_resignature(make: Maker) -> None:
     parser.add_argument(
         "--vdi", metavar="UUID", help="with --vdis one: the VDI to keep, if the LUN has several live VDIs"
     )
+    parser.add_argument(
+        "--without",
+        metavar="UUID",
+        action="append",
+        default=[],
+        help="leave this VDI of the clone behind, and VDIs made of it; repeatable; for a VDI that cannot be read",
+    )
     parser.add_argument("--clear-metadata-vdi", action="store_true", help="clear the pool-metadata flag on all VDIs")
     parser.add_argument("--again", action="store_true", help="resignature the LUN even if it was resignatured before")
 
@@ -64,12 +71,13 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     path = arguments.device
     with in_state(NOTHING_WRITTEN):
         chosen, one = _chosen(arguments), _one(arguments)
+        without = tuple(mapfile.checked_uuid(uuid.lower()) for uuid in arguments.without)
     finished = None if arguments.again or arguments.dry_run else _finished_before(arguments, chosen, one)
     if finished is not None:
         return finished
     with opened(arguments, writable=not arguments.dry_run) as target, Bar() as bar:
         request = ResignatureRequest(
-            target.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi
+            target.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi, without
         )
         done = procedure.resignature(target.named, os.urandom, _Terminal(arguments, target, chosen, bar), request)
         if isinstance(done, AlreadyDone):
@@ -105,6 +113,7 @@ def _already_done(
     """
     with in_state(NOTHING_WRITTEN):
         engine.refuse_databases(arguments.device, lun, arguments.clear_metadata_vdi)
+        engine.refuse_left_behind(arguments.device, lun, done.run, [uuid.lower() for uuid in arguments.without])
     path, new_ids = arguments.device, done.run.ids if done.run else None
     known = new_ids or IdMap("", {"": done.sr_uuid}, {})
     _refuse_contradictions(arguments, chosen, known, "Use --again to resignature the LUN once more.")
@@ -125,9 +134,11 @@ def _planned(target: Target, prepared: Prepared) -> Answer:
     lines = [f"{path}: dry run. These writes are planned; nothing was written.", *found.lines()]
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
-        facts["dropped"] = report.dropped_facts(lun)
-        loss = report.one_vdi_loss(lun, run.rebuilt is not None)
-        lines += [report.cost_text(prepared.cost), *loss.lines]
+        lines.append(report.cost_text(prepared.cost))
+    loss = report.loss_of(prepared)
+    if loss is not None:
+        facts["dropped"] = report.dropped_facts(lun, prepared.defects)
+        lines += loss.lines
     lines += [report.map_text(lun, run.ids), "", report.plan_text(prepared.plan)]
     return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
@@ -184,18 +195,18 @@ class _Terminal(procedure.Voice):
 
     def _say_plan(self, prepared: Prepared) -> str:
         """Print the plan; return the question about the loss of data, "" without a loss."""
-        asks, loss = not self._arguments.yes, ""
+        asks, loss = not self._arguments.yes, report.loss_of(prepared)
         if asks:
             tell(report.map_text(prepared.lun, prepared.plan.run.ids))
         for sentence in notes(prepared.lun):
             say("note: " + printable(sentence))
         if prepared.cost is not None:
             say(report.cost_text(prepared.cost))
-            lost = report.one_vdi_loss(prepared.lun, prepared.plan.run.rebuilt is not None)
-            loss = lost.question
-            if asks:
-                tell("\n".join(lost.lines))
-        return loss
+        if loss is None:
+            return ""
+        if asks:
+            tell("\n".join(loss.lines))
+        return loss.question
 
     def locks(self, run: Run) -> ContextManager[Any]:
         return self._target.locks(run)

@@ -26,7 +26,7 @@ import re
 from collections import Counter
 from html import unescape
 from sys import intern
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Container, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.errors import Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
@@ -348,11 +348,11 @@ def with_records(mgt: Mgt, wanted: Sequence[NewRecord], volume_size: int, volume
     return read_mgt(bytes(data), volume, mgt.spare[len(data) - mgt.length :]), left_over
 
 
-def without_record(mgt: Mgt, uuid: str, volume: str) -> Mgt:
-    """MGT with the live records of a VDI marked as deleted, as SM marks records."""
+def without_records(mgt: Mgt, uuids: Container[str], volume: str) -> Mgt:
+    """MGT with the live records of these VDIs marked as deleted, as SM marks records."""
     data = bytearray(mgt.data)
     for record in mgt.records:
-        if record.uuid == uuid and not record.deleted:
+        if record.uuid in uuids and not record.deleted:
             data[record.deleted_at : record.deleted_at + 1] = b"1"
     return read_mgt(bytes(data), volume, mgt.spare)
 

@@ -3,11 +3,14 @@
 
 lun        content of a LUN, for `show` and `check`.
 ids        map of a run, old ids to new ids; result of a run.
-one_vdi    cost and loss of a reduction to one VDI.
+cost       cost of a reduction to one VDI.
+loss       volumes that a run drops.
 plan       a plan, write by write.
 """
 
+from relvmoiscsi.report.cost import cost_facts, cost_text
 from relvmoiscsi.report.ids import map_facts, map_text, result_facts, whole_map_lines
+from relvmoiscsi.report.loss import dropped_facts, loss_of
 from relvmoiscsi.report.lun import (
     ASCII_BRANCHES,
     UNICODE_BRANCHES,
@@ -21,7 +24,6 @@ from relvmoiscsi.report.lun import (
     one_vdi_facts,
     saved_vms_facts,
 )
-from relvmoiscsi.report.one_vdi import cost_facts, cost_text, dropped_facts, one_vdi_loss
 from relvmoiscsi.report.plan import plan_facts, plan_text
 
 __all__ = [
@@ -29,6 +31,6 @@ __all__ = [
     "comparison_facts", "defect_facts", "defects_text", "inspection_facts", "inspection_text", "note_lines",
     "one_vdi_facts", "saved_vms_facts",
     "map_facts", "map_text", "result_facts", "whole_map_lines",
-    "cost_facts", "cost_text", "dropped_facts", "one_vdi_loss",
+    "cost_facts", "cost_text", "dropped_facts", "loss_of",
     "plan_facts", "plan_text",
 ]  # fmt: skip

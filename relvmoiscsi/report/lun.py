@@ -8,7 +8,7 @@ from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
-from relvmoiscsi.report.one_vdi import IRREVERSIBLE, cost_facts, cost_words
+from relvmoiscsi.report.cost import IRREVERSIBLE, cost_facts, cost_words
 from relvmoiscsi.wording import human_size, printable, table, with_options
 
 
@@ -71,10 +71,15 @@ def _lv_of(what: Optional[str]) -> Optional[str]:
     return what[len(prefix) :] if what is not None and what.startswith(prefix) else None
 
 
+def problems_by_lv(lun: Lun, defects: Sequence[RelvmoiscsiError]) -> Dict[Optional[str], str]:
+    """Return the message of the first defect of each volume."""
+    told = [defect_facts(defect, lun) for defect in reversed(defects)]
+    return {row["lv"]: row["message"] for row in told}
+
+
 def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, Any]:
     """Return the facts of the SR, its VDIs and its volumes. `defects` are the defects of a damaged LUN."""
-    told = [defect_facts(defect, lun) for defect in reversed(defects)]
-    problems = {row["lv"]: row["message"] for row in told}  # the first defect of each volume
+    problems = problems_by_lv(lun, defects)
     return {
         "size_bytes": lun.size_bytes,
         "sr": {

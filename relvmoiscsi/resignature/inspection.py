@@ -4,7 +4,16 @@
 from typing import List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Place, Refused, RelvmoiscsiError, Unfinished
+from relvmoiscsi.errors import (
+    DeviceError,
+    FormatError,
+    NotFound,
+    Place,
+    Refused,
+    RelvmoiscsiError,
+    Unfinished,
+    reading,
+)
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.choice import OneVdiRequest, has_one_row
 from relvmoiscsi.resignature.planning import collapse
@@ -13,8 +22,10 @@ from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun_contents import Lun
+from relvmoiscsi.resignature.reading.left_behind import settle
+from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.reading.way_out import tell_way_out
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 
 EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
@@ -47,6 +58,14 @@ def inspect(device: Device) -> Inspection:
 
     The result has each defect of a damaged LUN. `prepare` raises the first defect.
     """
+    found = _inspected(device)
+    for error in (found.problem, *found.defects):
+        if isinstance(error, FormatError):
+            tell_way_out(error, device.name)
+    return found
+
+
+def _inspected(device: Device) -> Inspection:
     cache = ReadCache(device)
     try:
         label = survey.read_label(cache)
@@ -81,13 +100,8 @@ def _inspect_at_rest(device: Device, label: Label, record: Optional[CommitRecord
     """The state of a LUN without an unfinished run."""
     defects: List[RelvmoiscsiError] = []
     lun = None
-
-    def keep(defect: FormatError) -> None:
-        if defect not in defects:  # reading and comparing parts may report the same error object twice
-            defects.append(defect)
-
     try:
-        lun = survey.read_lun(device, label, on_defect=keep)
+        lun = survey.read_lun(device, label, on_defect=defects.append)
     except Refused as problem:
         if not defects:
             return Inspection(FOREIGN, commit_record=record, problem=problem)
@@ -102,6 +116,15 @@ def _inspect_at_rest(device: Device, label: Label, record: Optional[CommitRecord
         readable = lun._replace(work=None) if lun is not None else None  # a damaged LUN is only shown
         return Inspection(DAMAGED, None, record, None, defects[0], tuple(defects), readable)
     return Inspection(state_of(record), lun, record, run)
+
+
+def defects_of(lun: Lun) -> Tuple[RelvmoiscsiError, ...]:
+    """The defects of a LUN as `survey.read_contents` has read it, also of volumes that a request drops. Pure."""
+    found: List[RelvmoiscsiError] = []
+    with reading(found.append):
+        lun = settle(lun)
+    verify_lun(lun.settled(), found.append)
+    return tuple(found)
 
 
 def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:

@@ -21,6 +21,7 @@ from kit.builder import AREA_DEFAULT, SMALL_BAT, vhd
 from kit.crash import CrashDisk, FailingDisk
 from kit.outcome import entropy_of as entropy
 from kit.sparse import Recalled
+from kit.spoiled import Spoiled
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import DeviceError, Place, Refused, RelvmoiscsiError
@@ -49,6 +50,13 @@ def _512e(disk):
     return disk
 
 
+def a_broken_vdi(**options):
+    """The same beside a VDI whose image cannot be read, and a VDI that was made of it."""
+    volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT)]
+    volumes += [vhd("broken", bat_entries=SMALL_BAT), vhd("child", "broken", bat_entries=SMALL_BAT)]
+    return Spoiled(builder.build_sr(volumes, **options)).poke(("broken", 0), bytes(4096))
+
+
 IMAGES = {
     "one VDI": lambda: builder.one_vhd(area=AREA_DEFAULT).disk,
     "a chain": lambda: two_volumes(area=AREA_DEFAULT),
@@ -65,6 +73,14 @@ IMAGES = {
     "label in sector 3": lambda: two_volumes(area=AREA_DEFAULT, label_sector=3),
     "golden tree": lambda: golden.load("tree").disk,
 }
+#: LUNs that are damaged, and are resignatured without a VDI
+BROKEN = a_broken_vdi(area=AREA_DEFAULT)
+WITHOUT = {"without": (BROKEN.truth.uuids["broken"],)}
+
+
+def mgt_ranges(spoiled):
+    """Where MGT lies on the device: the records of VDIs that are left behind change there."""
+    return spoiled.truth.device_ranges("MGT", 0, spoiled.truth.volume("MGT").size)
 
 
 @functools.lru_cache(maxsize=None)
@@ -243,6 +259,7 @@ class Judge:
     def __init__(self, original, resignatured, target=None, states=("clean", "resignatured"), allowed=None, start=None):
         self.original, self.resignatured = original, resignatured
         self.target, self.start = target or resignatured, start or original
+        self.states = states
         self.vg_view = Recalled(lambda disk, _: lvmreader.vg_view(disk))
         self.inspected = Recalled(lambda disk, _: engine.inspect(disk)[:4])
         self.views = [lvmreader.vg_view(original), lvmreader.vg_view(resignatured)]
@@ -333,7 +350,7 @@ class Judge:
         try:
             undo(disk)
         except Refused:
-            if self.state(before) == "clean" and disk == before:
+            if self.state(before) == self.states[0] != "resignatured" and disk == before:
                 return []
             raise
         return self._unlike(cut, "undo", disk, self.original)

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
-from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, raise_defect, reading
+from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
 from relvmoiscsi.formats.identity import dashed, parse_lvm_id, replace_uuids
 from relvmoiscsi.formats.lvm.text_format import Edit, Section, edited, parse
 
@@ -25,6 +25,8 @@ MAX_SEQNO = (1 << 32) - 1
 
 #: keys that tie a VG to a cluster or a host; SM never sets them
 _OWNERSHIP = ("system_id", "lock_type", "lock_args")
+
+_NO_WAYS_OUT: Mapping[str, WayOut] = {}
 
 #: hints that name the original's disk (LVM 2.03.12 and later); LVM writes them anew
 _DEVICE_HINTS = ("device_id_type", "device_id")
@@ -133,7 +135,7 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
     lvs = []
     for section in _lv_sections(vg):
         with reading(on_defect):
-            lvs.append(_lv(section, pv.name))
+            lvs.append(_lv(section, pv.name, vg.name))
     found = VolumeGroup(
         text=text,
         name=vg.name,
@@ -172,11 +174,25 @@ def _refuse_unknown(vg: Section) -> None:
     for name in sorted(set(vg.sections) - _KNOWN_VG_SECTIONS):
         raise Unsupported(what, vg.sections[name].where, f"it has a section {name}")
     for key in _OWNERSHIP:
-        if key in vg.assignments and any(value != "" for value in vg.assignments[key].values):
-            raise Unsupported(what, vg.where, f"it belongs to another host or to a cluster: it has a {key}")
+        for value in vg.assignments[key].values if key in vg.assignments else ():
+            if value != "" and (key, value) != ("lock_type", "none"):
+                problem = f"it belongs to another host or to a cluster: it has a {key}"
+                raise Unsupported(what, vg.where, problem).with_way_out(_disowned(vg.name, key, value))
     if "format" in vg.assignments and vg.string("format") != "lvm2":
         raise Unsupported(what, vg.where, "its format is {}".format(vg.string("format")))
-    _refuse_unknown_status(what, vg.where, _status(what, vg), _VG_STATUS)
+    ways_out = {
+        "EXPORTED": WayOut(("vgimport", vg.name)),
+        "CLUSTERED": _disowned(vg.name, "lock_type", ""),
+    }
+    _refuse_unknown_status(what, vg.where, _status(what, vg), _VG_STATUS, ways_out)
+
+
+def _disowned(vg_name: str, key: str, value: object) -> WayOut:
+    """The way out for a VG that belongs to another host, or to a cluster."""
+    if key == "system_id":
+        config = f'global {{ system_id_source="lvmlocal" }} local {{ system_id="{value}" }}'
+        return WayOut(("vgchange", "--systemid", "", vg_name), config)
+    return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force", vg_name))
 
 
 def _status(what: str, section: Section) -> FrozenSet[str]:
@@ -185,9 +201,11 @@ def _status(what: str, section: Section) -> FrozenSet[str]:
     return frozenset(section.strings("status"))
 
 
-def _refuse_unknown_status(what: str, where: Place, status: FrozenSet[str], known: Set[str]) -> None:
+def _refuse_unknown_status(
+    what: str, where: Place, status: FrozenSet[str], known: Set[str], ways_out: Mapping[str, WayOut] = _NO_WAYS_OUT
+) -> None:
     for word in sorted(status - known):
-        raise Unsupported(what, where, f"its status is {word}")
+        raise Unsupported(what, where, f"its status is {word}").with_way_out(ways_out.get(word, WayOut()))
 
 
 def _only_pv(vg: Section) -> Section:
@@ -198,7 +216,8 @@ def _only_pv(vg: Section) -> Section:
     what = f"Physical volume {pvs[0].name} of volume group {vg.name}"
     _refuse_unknown_status(what, pvs[0].where, _status(what, pvs[0]), _PV_STATUS)
     if "MISSING" in pvs[0].strings("flags"):
-        raise Unsupported(what, pvs[0].where, "it is marked MISSING")
+        restored = WayOut(("vgextend", "--restoremissing", vg.name, vg.where.container))
+        raise Unsupported(what, pvs[0].where, "it is marked MISSING").with_way_out(restored)
     return pvs[0]
 
 
@@ -208,13 +227,14 @@ def _lv_sections(vg: Section) -> List[Section]:
     return list(found.sections.values()) if found else []
 
 
-def _lv(section: Section, pv_name: str) -> LogicalVolume:
+def _lv(section: Section, pv_name: str, vg_name: str) -> LogicalVolume:
     what, where = f"Logical volume {section.name}", section.where
     if "creation_time" in section.assignments and "creation_host" not in section.assignments:
         raise Malformed(what, where, "it has a creation_time and no creation_host")
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
     status = _status(what, section)
-    segments = sorted(_segment(what, child, pv_name) for child in section.sections.values())
+    removed = WayOut(("lvremove", f"{vg_name}/{section.name}"))
+    segments = sorted(_segment(what, child, pv_name, removed) for child in section.sections.values())
     if section.integer("segment_count") != len(segments) or not segments:
         raise Malformed(what, where, f"it has {len(segments)} segments, and its segment_count is another number")
     expected = 0
@@ -226,9 +246,9 @@ def _lv(section: Section, pv_name: str) -> LogicalVolume:
     return LogicalVolume(section.name, lv_id, status, tuple(section.strings("tags")), tuple(segments))
 
 
-def _segment(what: str, section: Section, pv_name: str) -> Segment:
+def _segment(what: str, section: Section, pv_name: str, removed: WayOut) -> Segment:
     if section.string("type") != "striped" or section.integer("stripe_count") != 1:
-        raise Unsupported(what, section.where, f"{section.name} is not linear")
+        raise Unsupported(what, section.where, f"{section.name} is not linear").with_way_out(removed)
     stripes = section.assignments.get("stripes")
     values = stripes.values if stripes else ()
     if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
@@ -254,7 +274,8 @@ def _verify_ids(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
     owners: Dict[str, str] = {vg.id: "the volume group"}
     for lv in vg.lvs:
         if lv.id in owners:
-            on_defect(Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}"))
+            problem = Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}")
+            on_defect(problem.with_way_out(WayOut(("lvremove", f"{vg.name}/{lv.name}"))))
         owners[lv.id] = lv.name
 
 

@@ -11,8 +11,8 @@ from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 
 MAX_LEVELS = 30  #: SM allows no longer chain
-_AGAIN = "Take the clone again."
-_COALESCE = "Let the original coalesce, then clone again."
+_ALL = "Ask for all VDIs (`vdis=all`)"
+_COALESCE = _ALL + ", and let the clone's own SR coalesce."
 _SHOWN = 4  #: a message lists at most so many VDIs
 
 
@@ -114,7 +114,7 @@ def _members(lun: Lun, leaf: Volume) -> Tuple[Volume, ...]:
         parent = members[-1].parent
         found = disks.get(parent.uuid)
         if found is None or found.name.kind != parent.kind:
-            raise Refused(f"{members[-1].name.text} has lost its parent, the {parent.kind} {parent.uuid}. {_AGAIN}")
+            raise Refused(f"{members[-1].name.text} has lost its parent, the {parent.kind} {parent.uuid}. {_ALL}.")
         members.append(found)
         if len(members) > MAX_LEVELS:
             raise Refused(f"The chain of {leaf.name.text} is longer than {MAX_LEVELS} images. {_COALESCE}")
@@ -125,7 +125,8 @@ def _refuse_what_cannot_be(lun: Lun, members: Tuple[Volume, ...]) -> None:
     names = {str(member.name.uuid) for member in members}
     for volume in lun.volumes:
         if volume.name.kind == naming.JOURNAL and volume.name.journal == "zero" and volume.name.uuid in names:
-            raise Refused(f"{volume.name.text}: a part of that VDI is still to be zeroed; let the original SR do it.")
+            problem = f"{volume.name.text}: a part of that VDI is still to be zeroed."
+            raise Refused(problem + f" {_ALL}: the clone's own SR does it.")
     if len(members) == 1:
         return
     for member, parent in zip(members, members[1:]):
@@ -134,7 +135,7 @@ def _refuse_what_cannot_be(lun: Lun, members: Tuple[Volume, ...]) -> None:
                 f"{parent.name.text} is a raw parent: what is above it cannot be made one image without it. {_COALESCE}"
             )
         if parent.virtual_size > member.virtual_size:
-            raise Refused(f"{parent.name.text} is a larger disk than its child {member.name.text}. Check the original.")
+            raise Refused(f"{parent.name.text} is a larger disk than its child {member.name.text}. {_ALL}.")
 
 
 # --- an earlier run

@@ -23,7 +23,7 @@ from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
 EXTENT_BYTES = 4 << 20  #: as SM makes them
 PAGE_BYTES = 4096  #: the largest logical block size of a device
-_ENLARGE = "Enlarge the PV of the original (`pvresize`), or delete snapshots there, then clone again."
+_ENLARGE = "Ask for all VDIs (`vdis=all`): the clone's own SR can then lose snapshots, or be enlarged."
 NEW = -1  #: in a list of extents that stay: another extent comes to this place
 
 

@@ -4,7 +4,7 @@
 from typing import FrozenSet, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import FormatError, Refused, WayOut
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
@@ -12,7 +12,9 @@ from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_only
 from relvmoiscsi.resignature.merge import qcow2_image, vhd_image
 from relvmoiscsi.resignature.merge.choice import Chain, OneVdiRequest, choose_chain
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Counts, Image, MergeStrategy, segments_of
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work, verify_lun
+
+_KEEP_ALL = "With all its VDIs (`vdis=all`) the clone can be resignatured."
 
 
 class Cost(NamedTuple):
@@ -49,18 +51,22 @@ def make_one(device: Device, lun: Lun, request: OneVdiRequest, lot: int = 0) -> 
     """How the LUN gets one VDI. `lot` is the seed of `strategy.room_on`.
 
     Raises Refused or UsageError when this is impossible, or costs more than the request allows. Raises FormatError for
-    an image that cannot be read.
+    an image that cannot be read. Volumes that go need not be readable.
     """
-    settled = lun.settled()
-    chain = choose_chain(settled, request)
+    chain = choose_chain(lun.settled(), request)
+    verify_lun(lun.settled().without(chain.dropped))
     if len(chain.members) == 1:
         made = OneVdi(lun, _cost(lun, chain, Counts(0, 0, 0, 0, 0)), chain.leaf)
-        return made._replace(lun=_with_work(lun, settled, chain, chain.leaf, frozenset()))
+        return made._replace(lun=_with_work(lun, chain, chain.leaf, frozenset()))
     if lun.vg.extent_size != EXTENT_BYTES:
-        raise Refused(f"The extents of {device.name} are not of 4 MiB, as the storage manager makes them.")
-    made = _best(device, lun, chain, request, lot)
+        problem = f"The extents of {device.name} are not of 4 MiB, as the storage manager makes them."
+        raise Refused(problem + " " + _KEEP_ALL)
+    try:
+        made = _best(device, lun, chain, request, lot)
+    except FormatError as error:
+        raise error.with_way_out(WayOut(sentence=_KEEP_ALL)) from None
     leaf = _new_leaf(made)
-    return made._replace(lun=_with_work(lun, settled, chain, leaf, frozenset([leaf.lv.id])))
+    return made._replace(lun=_with_work(lun, chain, leaf, frozenset([leaf.lv.id])))
 
 
 def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: int) -> OneVdi:
@@ -109,16 +115,13 @@ def _new_leaf(made: OneVdi) -> Volume:
     )
 
 
-def _with_work(lun: Lun, settled: Lun, chain: Chain, leaf: Volume, rebuilt: FrozenSet[str]) -> Lun:
-    gone = {volume.lv.id for volume in (*chain.dropped, *chain.members)}
-    volumes = [
-        leaf if volume.lv.id == leaf.lv.id else volume
-        for volume in settled.volumes
-        if volume.lv.id == leaf.lv.id or volume.lv.id not in gone
-    ]
-    after = settled._replace(volumes=tuple(volumes), mgt=_mgt(settled.mgt, leaf), work=None)
-    sentences = [*(lun.work.sentences if lun.work else ()), *_sentences(chain)]
-    return lun._replace(work=Work(after, sentences, rebuilt))
+def _with_work(lun: Lun, chain: Chain, leaf: Volume, rebuilt: FrozenSet[str]) -> Lun:
+    rest = lun.settled().without([*chain.dropped, *chain.members[1:]])
+    volumes = tuple(leaf if volume.lv.id == leaf.lv.id else volume for volume in rest.volumes)
+    after = rest._replace(volumes=volumes, mgt=_mgt(rest.mgt, leaf), work=None)
+    work = lun.work or Work(rest, ())
+    left_behind = [*work.left_behind, *(volume.lv.id for volume in chain.dropped)]
+    return lun._replace(work=Work(after, [*work.sentences, *_sentences(chain)], rebuilt, left_behind))
 
 
 def _mgt(mgt: Optional[Mgt], leaf: Volume) -> Optional[Mgt]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Read the result of a plan in memory, before the first write: the result must be the LUN that was planned."""
 
-from typing import Iterable, Iterator, Optional, Sequence
+from typing import Iterable, Iterator, Sequence
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, whole_blocks
 from relvmoiscsi.errors import Place, Refused
@@ -13,7 +13,8 @@ from relvmoiscsi.resignature.protocol.journal import decode
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun_contents import Lun
+from relvmoiscsi.resignature.reading.left_behind import settle
+from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 
@@ -24,7 +25,8 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     result = _written(cache, made, (steps.COMMIT,))
     committed = survey.read_lun(result, survey.read_label(result), like=lun.volumes)
     identity_check.verify_result(lun, committed, made.run.ids)
-    final = _lun_after(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES), committed)
+    result = _written(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES))
+    final = survey.read_lun(result, survey.read_label(result), committed)
     if not _says_the_same(final, committed):
         identity_check.verify_result(lun, final, made.run.ids)
 
@@ -53,15 +55,17 @@ def _says_the_same(one: Lun, other: Lun) -> bool:
     return one.label.pv_id == other.label.pv_id and one._replace(label=other.label, mdas=other.mdas) == other
 
 
-def check_undo(cache: ReadCache, made: Plan) -> Lun:
-    """Read, in memory, the LUN after an undo. Raises Refused or FormatError."""
+def check_undo(cache: ReadCache, made: Plan, unverified: Sequence[str]) -> Lun:
+    """Read, in memory, the LUN after an undo. Raises Refused or FormatError.
+
+    The LVs with the ids `unverified` did not verify before the undone run, and need not verify now.
+    """
     _check_journal(made, cache)
-    return _lun_after(cache, made, (steps.FINAL, steps.HEADERS))
-
-
-def _lun_after(cache: ReadCache, made: Plan, last: Sequence[Step], twin: Optional[Lun] = None) -> Lun:
-    result = _written(cache, made, last)
-    return survey.read_lun(result, survey.read_label(result), twin)
+    result = _written(cache, made, (steps.FINAL, steps.HEADERS))
+    found = survey.read_contents(result, survey.read_label(result))
+    rest = settle(found.without([volume for volume in found.volumes if volume.lv.id in unverified]))
+    verify_lun(rest.settled())
+    return found._replace(work=rest.work)
 
 
 def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:

@@ -111,11 +111,12 @@ def plan_resignature(
     tool: str,
     rebuilt: Optional[Rebuilt] = None,
     one: Optional[str] = None,
+    unverified: Tuple[str, ...] = (),
 ) -> Plan:
     """The plan that gives the LUN the new ids. Raises Refused when the ring has no room for journal and second area.
 
     `block_bytes` comes from `block_bytes_of`. Only for a run to one VDI: `one` is the old UUID of the VDI that stays.
-    `rebuilt` has the late writes to the new image.
+    `rebuilt` has the late writes to the new image. `unverified` as in `Run`.
     """
     text = _new_text(lun, ids)
     changes = list(volume_changes(lun, ids))
@@ -136,6 +137,7 @@ def plan_resignature(
         block_bytes=block_bytes,
         rebuilt=rebuilt,
         one=one,
+        unverified=unverified,
     )
     return placed(run, lun.name, lun.mdas, text, finals=None, keep=())
 
@@ -176,7 +178,8 @@ def placed(
     free = sum(part.length for mda in mdas if mda.has_text for part in _free(mda, keep))
     raise Refused(
         "{}: there is no room for the journal: it needs {} bytes and a second metadata area of {} bytes, and {} bytes "
-        "of the metadata area are free.".format(name, journal_bytes or "some", len(text) + 512, free),
+        "of the metadata area are free. No command enlarges the area. Fewer VDIs need less room: --without leaves VDIs "
+        "behind, --vdis one keeps one.".format(name, journal_bytes or "some", len(text) + 512, free),
         sm_key="SRNoSpace",
     )
 

@@ -13,7 +13,7 @@ import hashlib
 from typing import Optional
 
 from relvmoiscsi.device import SECTOR
-from relvmoiscsi.errors import Place, Unsupported
+from relvmoiscsi.errors import Place, Unsupported, WayOut
 from relvmoiscsi.formats.lvm.pv import Label, sealed_label
 from relvmoiscsi.formats.ondisk import Record, le32, le64, raw, u8
 
@@ -48,6 +48,7 @@ class CommitRecord(Record, size=96):
 # fmt: on
 
 COMMIT_RECORD_AT = SECTOR - CommitRecord.SIZE
+_BY_THAT_VERSION = WayOut(sentence="Finish or undo the run with that version.")
 
 
 def is_of_another_lun(record: Optional[CommitRecord], scsi_id: str) -> bool:
@@ -65,17 +66,19 @@ def read_commit_record(label: Label, where: Place) -> Optional[CommitRecord]:
 
     Raises Unsupported when the place of the record holds unknown bytes, or a record of a later version of relvmoiscsi.
     """
+    anew = WayOut(("pvchange", "--uuid", where.container))  # LVM writes a label without unknown bytes
     if label.used_end > COMMIT_RECORD_AT:
-        raise Unsupported("LVM label", where, "its lists leave no room for the mark of a run")
+        raise Unsupported("LVM label", where, "its lists leave no room for the mark of a run").with_way_out(anew)
     data = label.sector[COMMIT_RECORD_AT:]
     if not any(data):
         return None
     record = CommitRecord.at(data)
     place = where.plus(COMMIT_RECORD_AT)
     if record.magic != RECORD_MAGIC:
-        raise Unsupported("LVM label", place, "its last bytes are in use by something else")
+        raise Unsupported("LVM label", place, "its last bytes are in use by something else").with_way_out(anew)
     if record.version != RECORD_VERSION or record.phase not in PHASES or record.kind not in KINDS:
-        raise Unsupported("Mark of a run", place, "it was made by another version of relvmoiscsi")
+        problem = "it was made by another version of relvmoiscsi"
+        raise Unsupported("Mark of a run", place, problem).with_way_out(_BY_THAT_VERSION)
     return record
 
 

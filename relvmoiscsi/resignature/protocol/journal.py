@@ -120,6 +120,8 @@ def encode(run: Run, level: int = FAST) -> bytes:
     }
     if run.one is not None:
         facts["one"] = run.one
+    if run.unverified:
+        facts["unverified"] = run.unverified
     if run.rebuilt is not None:
         facts["rebuilt"] = encode_rebuilt(run.rebuilt)
     blobs = [run.old_label, run.final_label]
@@ -203,6 +205,7 @@ def _run(payload: BytesIO) -> Run:
         block_bytes=facts["block_bytes"],
         rebuilt=_rebuilt(facts["rebuilt"], payload) if "rebuilt" in facts else None,
         one=facts.get("one"),
+        unverified=tuple(facts.get("unverified", ())),
     )
 
 

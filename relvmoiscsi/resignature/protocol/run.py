@@ -75,6 +75,7 @@ class Run(NamedTuple):
     block_bytes: int = SECTOR  #: block size of `writes`
     rebuilt: Optional[Rebuilt] = None  #: for a run that merges images
     one: Optional[str] = None  #: the old UUID of the only VDI that stays; None when all VDIs stay
+    unverified: Tuple[str, ...] = ()  #: ids, in the SR before the resignature, of LVs left behind that do not verify
 
 
 def verify_run(run: Run, device_size: int, where: Place) -> None:
@@ -86,7 +87,7 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     for uuid in [run.ids.sr, *run.ids.uuids, *run.ids.uuids.values()]:
         if not is_uuid(uuid):
             raise Malformed("Journal", where, f"{uuid!r} is no UUID")
-    for lvm_id in [run.new_pv_id, *run.ids.lvm_ids, *run.ids.lvm_ids.values()]:
+    for lvm_id in [run.new_pv_id, *run.ids.lvm_ids, *run.ids.lvm_ids.values(), *run.unverified]:
         parse_lvm_id(lvm_id, "Id in the journal", where)
     label = parse_label(run.old_label, run.label_number, where)
     if label.mdas != tuple(move.original for move in run.mdas):

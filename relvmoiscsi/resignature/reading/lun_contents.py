@@ -11,10 +11,20 @@ Lun
 A defect that SM, LVM and tapdisk tolerate is a note (`resignature.reading.lun_notes`), not an error.
 """
 
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from relvmoiscsi.device import SECTOR
-from relvmoiscsi.errors import FormatError, Malformed, OnDefect, Place, Unsupported, raise_defect, reading
+from relvmoiscsi.errors import (
+    NO_WAY_OUT,
+    BadMagic,
+    FormatError,
+    Malformed,
+    OnDefect,
+    Place,
+    Unsupported,
+    WayOut,
+    raise_defect,
+)
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import find_uuids
@@ -104,6 +114,11 @@ class Lun(NamedTuple):
         """The volumes that hold VDIs, by VDI UUID."""
         return {str(volume.name.uuid): volume for volume in self.volumes if volume.is_disk}
 
+    def without(self, volumes: "Iterable[Volume]") -> "Lun":
+        """The LUN without these volumes. Their records in MGT stay."""
+        gone = {volume.lv.id for volume in volumes}
+        return self._replace(volumes=tuple(volume for volume in self.volumes if volume.lv.id not in gone))
+
     def records(self) -> Dict[str, VdiRecord]:
         """The live MGT records, by VDI UUID."""
         return self.mgt.live() if self.mgt else {}
@@ -111,17 +126,39 @@ class Lun(NamedTuple):
     def volume(self, name: str) -> Volume:
         return next(volume for volume in self.volumes if volume.name.text == name)
 
+    def without_lv(self, lv_name: str) -> WayOut:
+        """The way out that removes a volume with LVM."""
+        return WayOut(("lvremove", f"{self.vg.name}/{lv_name}"))
+
+    @property
+    def text_place(self) -> Place:
+        """The first byte of the committed metadata text."""
+        mda = next(mda for mda in self.mdas if mda.has_text)
+        return Place(self.name, mda.area.offset + mda.committed.offset)
+
 
 class Work:
-    """The result of SM's unfinished work, as SM's recovery would finish or undo the work.
+    """The result of SM's unfinished work, as SM's recovery would finish or undo the work; and what the caller drops.
 
     `lun` is the LUN after the work, under the old identities. Its volumes keep their LV ids. A volume may have another
     name, status, tag or hidden flag, or may be gone. `sentences` are messages about the work. The volumes with the LV
-    ids `rebuilt` get a new image (`resignature.merge`) and other extents.
+    ids `rebuilt` get a new image (`resignature.merge`) and other extents. `left_behind` are the ids of the LVs that the
+    caller drops: these volumes need not be readable.
     """
 
-    def __init__(self, lun: Lun, sentences: Sequence[str], rebuilt: FrozenSet[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        lun: Lun,
+        sentences: Sequence[str],
+        rebuilt: FrozenSet[str] = frozenset(),
+        left_behind: Sequence[str] = (),
+    ) -> None:
         self.lun, self.sentences, self.rebuilt = lun, tuple(sentences), rebuilt
+        self.left_behind = tuple(left_behind)
+
+    def replaced(self, lun: Lun, sentences: Iterable[str]) -> "Work":
+        """The work with another result, and more sentences."""
+        return Work(lun, [*self.sentences, *sentences], self.rebuilt, self.left_behind)
 
 
 class VolumeChange(NamedTuple):
@@ -131,56 +168,80 @@ class VolumeChange(NamedTuple):
     change: Change
 
 
-def refuse_unknown_volumes(
-    lvs: Sequence[LogicalVolume],
-    names: Sequence[LvName],
-    sr_uuid: str,
-    where: Place,
-    on_defect: OnDefect = raise_defect,
-) -> None:
+def _refuse_unknown_volumes(lun: Lun, on_defect: OnDefect) -> None:
     """Raises Unsupported for a volume that SM would use, and that relvmoiscsi does not know."""
-    known = {sr_uuid, *(str(name.uuid) for name in names if name.kind in naming.DISK_KINDS)}
-    for lv, name in zip(lvs, names):
-        problem = _unknown(lv, name, sr_uuid, known)
+    names = [volume.name for volume in lun.volumes]
+    known = {lun.sr_uuid, *(str(name.uuid) for name in names if name.kind in naming.DISK_KINDS)}
+    for volume in lun.volumes:
+        problem, way_out = _unknown(lun, volume, known)
         if problem:
-            on_defect(Unsupported(f"Logical volume {name.text}", where, problem))
+            found = Unsupported(f"Logical volume {volume.name.text}", lun.text_place, problem)
+            on_defect(found.with_way_out(way_out))
 
 
-def _unknown(lv: LogicalVolume, name: LvName, sr_uuid: str, known: Set[str]) -> str:
+def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
+    name, tags = volume.name, volume.lv.tags
     if name.kind == naming.JOURNAL:
         if name.journal == naming.RESIZE:
-            return (
-                "a VHD was being resized; its journal would put the old identity back. Let the original SR finish it "
-                "(`xe sr-scan`), then clone again"
-            )
-        if name.journal in naming.FINISHED_JOURNALS and naming.JOURNAL_TAG not in lv.tags:
-            return "it has the name of a journal and not its tag; the storage manager would not see it"
-    if name.kind == naming.TRIM and name.uuid != sr_uuid:
-        return f"it belongs to another SR, {name.uuid}"
+            problem = "a VHD was being resized; its journal would put the old identity back"
+            return problem, WayOut(vdi=str(name.uuid))
+        if name.journal in naming.FINISHED_JOURNALS and naming.JOURNAL_TAG not in tags:
+            problem = "it has the name of a journal and not its tag; the storage manager would not see it"
+            return problem, lun.without_lv(name.text)
+    if name.kind == naming.TRIM and name.uuid != lun.sr_uuid:
+        return f"it belongs to another SR, {name.uuid}", lun.without_lv(name.text)
     if name.kind == naming.OTHER:
         for tag in (naming.JOURNAL_TAG, naming.CBT_TAG, naming.RESIZE_TAG):
-            if tag in lv.tags:
-                return f"the storage manager has tagged it {tag}, and its name is none that is known"
+            if tag in tags:
+                problem = f"the storage manager has tagged it {tag}, and its name is none that is known"
+                return problem, WayOut(("lvchange", "--deltag", tag, f"{lun.vg.name}/{name.text}"))
         for uuid in sorted(known.intersection(find_uuids(name.text))):
-            return f"its name carries the UUID {uuid}, and is none that is known"
-    return ""
+            return f"its name carries the UUID {uuid}, and is none that is known", lun.without_lv(name.text)
+    return "", NO_WAY_OUT
 
 
 def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
-    """Raises FormatError when parts of the LUN on which a new identity depends contradict each other."""
+    """Raises FormatError when a volume cannot be read, or when parts with identities contradict each other."""
+    _refuse_unknown_volumes(lun, on_defect)
     for volume in lun.volumes:
         if isinstance(volume.content, Unreadable):
-            on_defect(volume.content.problem)
+            on_defect(_unreadable(lun, volume, volume.content.problem).with_way_out(_without(lun, volume)))
         if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
             where = Place(volume.name.text, volume.size - SECTOR)
-            on_defect(Malformed("VHD footer", where, "it is the footer of another VHD, and no journal explains this"))
+            problem = Malformed("VHD footer", where, "it is the footer of another VHD, and no journal explains this")
+            on_defect(problem.with_way_out(_without(lun, volume)))
     _verify_unique_disks(lun, on_defect)
     disks = lun.disks()
     for volume in lun.volumes:
         if volume.parent is not None:
-            with reading(on_defect):
+            try:
                 _verify_parent(lun.sr_uuid, disks, volume, volume.parent)
+            except FormatError as problem:
+                on_defect(problem.with_way_out(_without(lun, volume)))
     _verify_no_loops(lun, on_defect)
+
+
+def _without(lun: Lun, volume: Volume) -> WayOut:
+    """The way out for a volume whose content is damaged."""
+    if volume.name.kind in naming.DISK_KINDS:
+        return WayOut(vdi=str(volume.name.uuid))
+    return lun.without_lv(volume.name.text)
+
+
+def _unreadable(lun: Lun, volume: Volume, problem: FormatError) -> FormatError:
+    """The error for a volume that cannot be read.
+
+    SM's VDI.create makes the volume, then the image, then the record in MGT, with no journal. An array snapshot may
+    come between, and a killed call leaves the volume. Source: SM drivers/LVHDSR.py, create, _loadvdis.
+    """
+    is_unrecorded = lun.mgt is not None and volume.name.uuid not in lun.records()
+    if is_unrecorded and volume.is_disk and isinstance(problem, BadMagic) and problem.where.offset == 0:
+        text = (
+            f"it holds no {volume.name.kind.upper()}, and MGT has no record of its VDI. The storage manager had not "
+            "finished creating the VDI; each scan of an SR with such a volume fails (error 46)"
+        )
+        return Malformed("Disk image", problem.where, text)
+    return problem
 
 
 def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[str, Volume]) -> Optional[ParentName]:
@@ -208,7 +269,8 @@ def _verify_unique_disks(lun: Lun, on_defect: OnDefect) -> None:
             uuid = str(volume.name.uuid)
             if uuid in seen:
                 where = Place(volume.name.text, 0)
-                on_defect(Malformed("Logical volume", where, f"{seen[uuid]} holds the same VDI"))
+                problem = Malformed("Logical volume", where, f"{seen[uuid]} holds the same VDI")
+                on_defect(problem.with_way_out(lun.without_lv(volume.name.text)))
             seen[uuid] = volume.name.text
 
 
@@ -233,7 +295,8 @@ def _verify_no_loops(lun: Lun, on_defect: OnDefect) -> None:
         uuid = start
         while uuid in disks and uuid not in finished:
             if uuid in path:
-                on_defect(Malformed("Parent", Place(disks[uuid].name.text, 0), "the chain of parents comes back to it"))
+                problem = Malformed("Parent", Place(disks[uuid].name.text, 0), "the chain of parents comes back to it")
+                on_defect(problem.with_way_out(WayOut(vdi=uuid)))
                 break
             path.append(uuid)
             parent = disks[uuid].parent

@@ -12,12 +12,22 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 def notes(lun: Lun) -> List[str]:
     """A sentence for each defect or leftover that the resignature carries over to the new SR."""
     found = list(lun.work.sentences) if lun.work else []
+    found += _left_behind_notes(lun)
     found += _lvm_notes(lun)
     after = lun.settled()
     disks = after.disks()
     for volume in after.volumes:
         found += _volume_notes(volume, disks)
     return found + _mgt_notes(after)
+
+
+def _left_behind_notes(lun: Lun) -> List[str]:
+    gone = lun.work.left_behind if lun.work else ()
+    return [
+        f"{volume.name.text} goes, and cannot be read. {volume.content.problem.message}"
+        for volume in lun.volumes
+        if volume.lv.id in gone and isinstance(volume.content, Unreadable)
+    ]
 
 
 def _lvm_notes(lun: Lun) -> List[str]:

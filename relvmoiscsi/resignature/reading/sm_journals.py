@@ -36,7 +36,7 @@ Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), dri
 import re
 from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from relvmoiscsi.errors import Place, Unsupported
+from relvmoiscsi.errors import Place, Unsupported, WayOut
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
 from relvmoiscsi.formats.mgt import NewRecord
@@ -83,23 +83,14 @@ def parse_clone(text: JournalText) -> Optional[CloneJournal]:
     return CloneJournal(match.group("base"), match.group("clone"))
 
 
-class UnderWay(NamedTuple):
-    """The VDIs of unfinished snapshots."""
-
-    half_made: Set[str]  #: VDIs whose volumes may not hold a disk image yet
-    to_look_into: Set[str]  #: `half_made` and the base copies: VDIs whose block tables must be read
-
-
-def under_way(texts: Iterable[Tuple[LvName, JournalText]]) -> UnderWay:
-    """The VDIs in the journals of snapshots. The survey asks before the content of the volumes is read."""
-    half_made: Set[str] = set()
-    bases: Set[str] = set()
+def under_way(texts: Iterable[Tuple[LvName, JournalText]]) -> Set[str]:
+    """The VDIs of unfinished snapshots, whose block tables must be read. The survey asks before it reads a volume."""
+    found: Set[str] = set()
     for name, text in texts:
-        found = parse_clone(text) if name.journal == naming.CLONE else None
-        if found is not None:
-            half_made.update(filter(None, (name.uuid, found.clone)))
-            bases.add(found.base)
-    return UnderWay(half_made, half_made | bases)
+        snapshot = parse_clone(text) if name.journal == naming.CLONE else None
+        if snapshot is not None:
+            found.update(filter(None, (name.uuid, snapshot.clone, snapshot.base)))
+    return found
 
 
 def old_uuids(lun: Lun) -> List[str]:
@@ -127,13 +118,16 @@ def unfinished_work(lun: Lun) -> Optional[Work]:
     return bench.result()
 
 
-def _refuse(journal: Volume, problem: str) -> Unsupported:
-    """The error for work that cannot be settled.
+def _refuse(bench: Bench, journal: Volume, problem: str) -> Unsupported:
+    """The error for a journal whose work has not begun, or is about VDIs that are gone: the journal alone may go."""
+    found = Unsupported(f"Logical volume {journal.name.text}", Place(journal.name.text, 0), problem)
+    return found.with_way_out(bench.lun.without_lv(journal.name.text))
 
-    The message must not advise a scan of the original SR: SM's recovery might drop the writes of a VM.
-    """
-    text = f"{problem}. Clone again once the storage manager is done with it"
-    return Unsupported(f"Logical volume {journal.name.text}", Place(journal.name.text, 0), text)
+
+def _refuse_data(volume: Volume, problem: str) -> Unsupported:
+    """The error for work that has begun: without the journal, a scan of SM could drop data of a VM. So the VDI goes."""
+    found = Unsupported(f"Logical volume {volume.name.text}", Place(volume.name.text, 0), problem)
+    return found.with_way_out(WayOut(vdi=str(volume.name.uuid)))
 
 
 # --- inflate
@@ -141,7 +135,7 @@ def _refuse(journal: Volume, problem: str) -> Unsupported:
 
 def _inflate(bench: Bench, journal: Volume) -> None:
     if not journal.name.value.isdigit():
-        raise _refuse(journal, f"the size in its name is {journal.name.value!r}")
+        raise _refuse(bench, journal, f"the size in its name is {journal.name.value!r}")
     uuid = str(journal.name.uuid)
     volume = bench.disk(uuid)
     if volume is None:
@@ -163,7 +157,7 @@ def _clone(bench: Bench, journal: Volume) -> None:
     base, leaf = bench.disk(text.base), bench.disk(uuid)
     if base is None:
         if leaf is None:
-            raise _refuse(journal, f"neither VDI {uuid} nor its base copy {text.base} is there")
+            raise _refuse(bench, journal, f"neither VDI {uuid} nor its base copy {text.base} is there")
         bench.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
         return
     clone = bench.disk(text.clone) if text.clone else None
@@ -171,7 +165,7 @@ def _clone(bench: Bench, journal: Volume) -> None:
     if text.base in bench.lun.records() or others:
         # SM adds the base to MGT after it drops the journal: the snapshot has ended, or the text is of an older journal
         if leaf is None:
-            raise _refuse(journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
+            raise _refuse(bench, journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
         bench.say(f"A snapshot of VDI {uuid} was about to begin, or has ended: the journal is dropped.")
         return
     present = [volume for volume in (leaf, clone) if volume is not None]
@@ -186,7 +180,7 @@ def _clone(bench: Bench, journal: Volume) -> None:
         _complete(bench, journal, base, clone)  # the VM has written to the leaf since: no leaf may go
     else:
         problem = f"a snapshot of VDI {uuid} was under way, and its volumes hold both data and damage"
-        raise _refuse(journal, problem)
+        raise _refuse_data(journal, problem)
 
 
 def _clone_without_text(bench: Bench, journal: Volume) -> None:
@@ -198,7 +192,7 @@ def _clone_without_text(bench: Bench, journal: Volume) -> None:
     leaf, known = bench.disk(uuid), bench.lun.records()
     strangers = [other for other, volume in bench.lun.disks().items() if not volume.hidden and other not in known]
     if leaf is None or isinstance(leaf.content, Unreadable) or strangers:
-        raise _refuse(journal, f"a snapshot of VDI {uuid} was under way, and its journal does not read")
+        raise _refuse(bench, journal, f"a snapshot of VDI {uuid} was under way, and its journal does not read")
     bench.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
 
 
@@ -244,7 +238,7 @@ def _may_go(bench: Bench, leaf: Volume, base: Volume) -> bool:
         return False
     if parent is not None and base.empty and leaf.is_made_of(parent) and parent.lv.id in _ancestry(bench, base):
         problem = f"{leaf.name.text} holds blocks, which may be of a deleted disk or of a VM that ran on"
-        raise _refuse(leaf, problem)
+        raise _refuse_data(leaf, problem)
     return True
 
 
@@ -291,7 +285,7 @@ def _leaf(bench: Bench, journal: Volume) -> None:
     parent = bench.disk(parent_uuid)
     if parent is None and old is None:
         if leaf is None:
-            raise _refuse(journal, f"neither VDI {uuid} nor its parent {parent_uuid} is there")
+            raise _refuse(bench, journal, f"neither VDI {uuid} nor its parent {parent_uuid} is there")
         bench.freed_records.append(parent_uuid)
         bench.say(f"VDI {uuid} was being coalesced into its parent: that is done, only the journal goes.")
         return
@@ -303,11 +297,11 @@ def _leaf(bench: Bench, journal: Volume) -> None:
         return
     if parent is None:
         if leaf is None:
-            raise _refuse(journal, f"the parent {parent_uuid} of VDI {uuid} is gone")
+            raise _refuse(bench, journal, f"the parent {parent_uuid} of VDI {uuid} is gone")
         parent, leaf = bench.rename(leaf, parent_uuid), None
     if leaf is None:
         if old is None:
-            raise _refuse(journal, f"VDI {uuid} is gone, its parent {parent_uuid} is there")
+            raise _refuse(bench, journal, f"VDI {uuid} is gone, its parent {parent_uuid} is there")
         leaf = bench.rename(old, uuid)
     bench.set_hidden(leaf, False)
     bench.set_read_only(bench.set_hidden(parent, True), True)
@@ -322,7 +316,7 @@ def _parent_uuid(journal: Volume, leaf: Optional[Volume], old: Optional[Volume])
     if leaf is not None and old is None and leaf.parent is not None:
         return leaf.parent.uuid
     problem = f"VDI {journal.name.uuid} was being coalesced into its parent, and the journal does not read"
-    raise _refuse(journal, problem)
+    raise _refuse_data(journal, problem)
 
 
 def _has_been_open(bench: Bench, leaf: Volume) -> bool:

@@ -4,7 +4,7 @@
 from typing import Dict, List, Optional
 
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_records, without_pools, without_record
+from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_records, without_pools, without_records
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
@@ -22,7 +22,9 @@ class Bench:
         self.journals = [
             volume
             for volume in lun.volumes
-            if volume.name.kind == naming.JOURNAL and volume.name.journal in naming.FINISHED_JOURNALS
+            if volume.name.kind == naming.JOURNAL
+            and volume.name.journal in naming.FINISHED_JOURNALS
+            and naming.JOURNAL_TAG in volume.lv.tags
         ]
 
     def say(self, sentence: str) -> None:
@@ -83,8 +85,7 @@ class Bench:
         mgt, holder = self.lun.mgt, next((v for v in self.lun.volumes if v.name.kind == naming.MGT), None)
         if mgt is None or holder is None:
             return mgt
-        for uuid in self.freed_records:
-            mgt = without_record(mgt, uuid, naming.MGT)
+        mgt = without_records(mgt, self.freed_records, naming.MGT)
         known = mgt.live()
         wanted = [record for record in self.new_records if record.uuid not in known]
         if wanted:
@@ -117,5 +118,4 @@ def without_databases(lun: Lun) -> Lun:
         return lun
     after = settled._replace(mgt=without_pools(settled.mgt, naming.MGT), work=None)
     sentences = [f"VDI {uuid} is not to hold the database of the pool {pool} any more." for uuid, pool in found.items()]
-    known = lun.work.sentences if lun.work else ()
-    return lun._replace(work=Work(after, [*known, *sentences], lun.work.rebuilt if lun.work else frozenset()))
+    return lun._replace(work=(lun.work or Work(settled, ())).replaced(after, sentences))

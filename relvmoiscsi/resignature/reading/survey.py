@@ -19,6 +19,7 @@ from relvmoiscsi.errors import (
     Refused,
     Truncated,
     Unsupported,
+    WayOut,
     raise_defect,
     reading,
 )
@@ -27,8 +28,8 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.formats.naming import LvName
-from relvmoiscsi.resignature.reading import sm_journals
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, refuse_unknown_volumes, verify_lun
+from relvmoiscsi.resignature.reading.left_behind import settle
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
 
 FIRST_READ_BYTES = 64 << 10
@@ -42,25 +43,31 @@ def read_label(device: Device) -> Label:
     Raises NotFound for an empty device, Refused for a device without an LVM label, FormatError for a bad label.
     """
     if device.size_bytes == 0:
-        raise NotFound(f"{device.name} is empty: it has 0 bytes.")
+        raise NotFound(f"{device.name} is empty: it has 0 bytes. The copy has not begun, or it failed: take it again.")
     if device.size_bytes < MIN_DEVICE_BYTES:
         problem = f"{device.name} has {device.size_bytes} bytes: it is too small for a LUN with an SR."
         raise Refused(problem + " If it is a copy of one, take the copy again.", "VolNotFound")
     start = device.read([Range(0, FIRST_READ_BYTES)])[0]
     if not any(start):
-        raise NotFound(f"{device.name} is empty: its first {len(start)} bytes are zero.")
+        problem = f"{device.name} is empty: its first {len(start)} bytes are zero."
+        raise NotFound(problem + " It is another LUN, or the array has not filled the clone yet.")
     _refuse_lvm1(start, device.name)
     label = pv.find_label(start, Place(device.name, 0))
     if label is None:
-        raise Refused(f"{device.name} is no LVM physical volume: {_what_else(start)}.", "VolNotFound")
+        problem = f"{device.name} is no LVM physical volume: {_what_else(start)}."
+        raise Refused(problem + " Give the clone of an SR.", "VolNotFound")
     if label.number != 0 and _partition_count(start):
-        raise Refused(f"{device.name} has a partition table beside its LVM label.")
+        raise Refused(
+            f"{device.name} has a partition table beside its LVM label. `wipefs --all --types dos {device.name}` "
+            "removes it from the clone, and leaves the label."
+        )
     return label
 
 
 def _refuse_lvm1(start: bytes, name: str) -> None:
     if start[:2] == b"HM":
-        raise Refused(f"{name} begins like an LVM1 physical volume, which LVM releases read differently.")
+        problem = f"{name} begins like an LVM1 physical volume, which LVM releases read differently."
+        raise Refused(problem + " No command mends that on the clone.")
 
 
 def _partition_count(start: bytes) -> int:
@@ -95,6 +102,26 @@ def read_lun(
 
     `Lun.work` has SM's unfinished work. The parts of the LUN after this work must agree with each other.
 
+    The arguments as for `read_contents`.
+    """
+    lun = read_contents(device, label, twin, like, on_defect)
+    if twin is not None and lun.vg is twin.vg:
+        return lun
+    with reading(on_defect):
+        lun = settle(lun)
+    verify_lun(lun.settled(), on_defect)
+    return lun
+
+
+def read_contents(
+    device: Device,
+    label: Label,
+    twin: Optional[Lun] = None,
+    like: Sequence[Volume] = (),
+    on_defect: OnDefect = raise_defect,
+) -> Lun:
+    """The content of the LUN, without `Lun.work`. Volumes that cannot be read are Unreadable. Raises as `read_lun`.
+
     `twin` was read from a device that differs at most in label and metadata areas: when the texts are equal, VG and
     volumes of `twin` are not read again. `like` as for `read_all_volumes`.
 
@@ -102,7 +129,7 @@ def read_lun(
     result, never plan with it. An error means that nothing more can be read.
     """
     mdas = read_mdas(device, label, on_defect)
-    text, where, stale = _committed_text(device, mdas, on_defect)
+    text, where, stale = _committed_text(device, mdas, _offering_other_area(device, label.mdas, on_defect))
     if twin is not None and twin.vg.text == text:
         _verify_sizes(device, label, mdas, twin.vg)
         return twin._replace(label=label, mdas=tuple(mdas))
@@ -110,29 +137,25 @@ def read_lun(
     sr_uuid = _sr_uuid(device, vg.name)
     with reading(on_defect):
         _verify_sizes(device, label, mdas, vg)
-    names = [_lv_name(lv.name, where, on_defect) for lv in vg.lvs]
-    refuse_unknown_volumes(vg.lvs, names, sr_uuid, where, on_defect)
-    volumes, mgt = read_all_volumes(device, vg, names, like, on_defect)
-    lun = Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt, stale)
-    with reading(on_defect):
-        lun = lun._replace(work=sm_journals.unfinished_work(lun))
-    verify_lun(lun.settled(), on_defect)
-    return lun
+    names = [_lv_name(lv.name, vg, where, on_defect) for lv in vg.lvs]
+    volumes, mgt = read_all_volumes(device, vg, names, like)
+    return Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt, stale)
 
 
-def _lv_name(text: str, where: Place, on_defect: OnDefect) -> LvName:
+def _lv_name(text: str, vg: VolumeGroup, where: Place, on_defect: OnDefect) -> LvName:
     """The parts of a volume's name. When `on_defect` returns, a wrong name counts as a name that SM does not give."""
     try:
         return naming.parse_lv_name(text, where)
     except FormatError as problem:
-        on_defect(problem)
+        on_defect(problem.with_way_out(WayOut(("lvremove", f"{vg.name}/{text}"))))
         return LvName(text, naming.OTHER)
 
 
 def _sr_uuid(device: Device, vg_name: str) -> str:
     found = naming.sr_of_vg(vg_name)
     if found is None:
-        raise Refused(f"{device.name} holds the volume group {vg_name}, which is no SR's.", "VolNotFound")
+        problem = f"{device.name} holds the volume group {vg_name}, which is no SR's."
+        raise Refused(problem + f" LVM's own `vgimportclone {device.name}` gives it new ids.", "VolNotFound")
     return found
 
 
@@ -165,9 +188,20 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
     headers = device.read([Range(area.offset, pv.MDA_HEADER_SIZE) for area in areas])
     found = []
     for header, area in zip(headers, areas):
-        with reading(on_defect):
+        with reading(_offering_other_area(device, areas, on_defect)):
             found.append(pv.parse_mda(header, area, Place(device.name, area.offset)))
     return found
+
+
+def _offering_other_area(device: Device, areas: Sequence[Area], on_defect: OnDefect) -> OnDefect:
+    """`on_defect` for a defect of one metadata area: LVM can write the area anew from another area that reads."""
+
+    def offering(problem: FormatError) -> None:
+        vgs = filter(None, (vg_in(device, area) for area in areas)) if len(areas) > 1 else iter(())
+        way_out = next((WayOut(("vgck", "--updatemetadata", vg.name)) for vg in vgs), WayOut())
+        on_defect(problem.with_way_out(way_out))
+
+    return offering
 
 
 def vg_in(device: Device, area: Area) -> Optional[VolumeGroup]:
@@ -191,7 +225,8 @@ def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = r
     """
     used = [mda for mda in mdas if mda.has_text]
     if mdas and not used:
-        raise Refused(f"{device.name} is a physical volume without a volume group.", "VolNotFound")
+        problem = f"{device.name} is a physical volume without a volume group."
+        raise Refused(problem + " It holds no SR: give the clone of an SR.", "VolNotFound")
     for mda in mdas:
         if not mda.has_text and not mda.ignored:
             where = Place(device.name, mda.area.offset)
@@ -239,7 +274,8 @@ def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeG
         raise Malformed("LVM label", where, f"the extents begin at byte {vg.pe_start}, over the label")
     if vg.pe_start % device.block_size or vg.extent_size % device.block_size:
         problem = f"its extents are not made of blocks of {device.block_size} bytes"
-        raise Unsupported("Physical volume", Place(device.name, vg.pe_start), problem)
+        smaller = WayOut(sentence="Have the array present the clone with blocks of 512 bytes.")
+        raise Unsupported("Physical volume", Place(device.name, vg.pe_start), problem).with_way_out(smaller)
     for mda in mdas:
         if mda.area.offset < vg.data_end and vg.pe_start < mda.area.end:
             raise Malformed("LVM label", where, "a metadata area lies inside the extents")

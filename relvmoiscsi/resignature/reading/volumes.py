@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.device import SECTOR, Device, read_pieces
-from relvmoiscsi.errors import FormatError, OnDefect, Place, Truncated, raise_defect
+from relvmoiscsi.errors import FormatError, Place, Truncated
 from relvmoiscsi.formats import cbt, naming, qcow2, saved_vms, vhd
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.mgt import RECORD_BYTES, SR_END, Mgt, read_length, read_mgt
@@ -59,42 +59,34 @@ def read_volumes(device: Device, vg: VolumeGroup, wanted: Sequence[VolumeRange])
 
 
 def read_all_volumes(
-    device: Device,
-    vg: VolumeGroup,
-    names: Sequence[LvName],
-    like: Sequence[Volume] = (),
-    on_defect: OnDefect = raise_defect,
+    device: Device, vg: VolumeGroup, names: Sequence[LvName], like: Sequence[Volume] = ()
 ) -> Tuple[Tuple[Volume, ...], Optional[Mgt]]:
     """The volumes, in the order of the metadata text, and SM's records. Always two batches of reads.
 
     `names` are the parts of the volumes' names, in the same order. `like` are volumes that were read before: bytes
     equal to those of a volume at the same place are not verified again.
 
-    Raises FormatError. A volume that SM has not filled yet, according to a journal, is Unreadable without an error.
-    When `on_defect` returns, each volume that cannot be read is Unreadable, also MGT.
+    A volume whose content cannot be read is Unreadable, also MGT: a run may leave the volume behind.
     """
     known = _Known(like)
     lost = [_lost(device, vg, lv) for lv in vg.lvs]
     heads = [[] if gone else _heads(vg, lv, name, len(names)) for lv, name, gone in zip(vg.lvs, names, lost)]
     first = iter(read_volumes(device, vg, [item for wanted in heads for item in wanted]))
     parts = [[next(first) for _ in wanted] for wanted in heads]
-    excused, looked_into = sm_journals.under_way(
+    looked_into = sm_journals.under_way(
         (name, sm_journals.journal_text(found[0]))
         for name, found in zip(names, parts)
         if name.kind == naming.JOURNAL and found
     )
-    opened: List[Opened] = []
-    for lv, name, head, gone in zip(vg.lvs, names, parts, lost):
-        if gone is not None:
-            on_defect(gone)
-        is_excused = name.uuid in excused
-        opened.append(Unreadable(gone) if gone else _open(vg, lv, name, head, is_excused, known, on_defect))
+    opened = [
+        Unreadable(gone) if gone else _open(vg, lv, name, head, known)
+        for lv, name, head, gone in zip(vg.lvs, names, parts, lost)
+    ]
     tails: List[List[VolumeRange]] = []
     for index, lv in enumerate(vg.lvs):
         try:
             tails.append(_tails(vg, lv, opened[index]))
         except FormatError as problem:
-            on_defect(problem)
             opened[index] = Unreadable(problem)
             tails.append([])
     tables = [
@@ -115,10 +107,9 @@ def read_all_volumes(
             else:
                 volumes.append(Volume(lv, name, size, content, _parent(content, found, name.text), found, empty=empty))
         except FormatError as problem:
-            on_defect(problem)
             volumes.append(Volume(lv, name, size, Unreadable(problem), None, ()))
     disks = {str(volume.name.uuid): volume for volume in volumes if volume.is_disk}
-    return tuple(_agreed(volume, disks, volume.name.uuid in excused, on_defect) for volume in volumes), mgt
+    return tuple(_agreed(volume, disks) for volume in volumes), mgt
 
 
 def _lost(device: Device, vg: VolumeGroup, lv: LogicalVolume) -> Optional[FormatError]:
@@ -129,16 +120,14 @@ def _lost(device: Device, vg: VolumeGroup, lv: LogicalVolume) -> Optional[Format
     return Truncated(f"Logical volume {lv.name}", Place(device.name, 0), needed, device.size_bytes)
 
 
-def _agreed(volume: Volume, disks: Mapping[str, Volume], excused: bool, on_defect: OnDefect) -> Volume:
-    """The volume with the parent of `agreed_parent`. Raises FormatError as `_open`."""
+def _agreed(volume: Volume, disks: Mapping[str, Volume]) -> Volume:
+    """The volume with the parent of `agreed_parent`; Unreadable when no named parent fits."""
     if not isinstance(volume.content, vhd.Vhd):
         return volume
     try:
         located = vhd.located_parents(volume.content, volume.texts, volume.name.text)
         parent = agreed_parent(volume, located, disks)
     except FormatError as problem:
-        if not excused:
-            on_defect(problem)
         return volume._replace(content=Unreadable(problem), parent=None, texts=(), empty=None)
     return volume._replace(parent=parent, disputed=any(one != volume.parent for one in located))
 
@@ -166,19 +155,8 @@ def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) 
     return []
 
 
-def _open(
-    vg: VolumeGroup,
-    lv: LogicalVolume,
-    name: LvName,
-    parts: Sequence[bytes],
-    excused: bool,
-    known: "_Known",
-    on_defect: OnDefect,
-) -> Opened:
-    """The content of a volume; for MGT, the bytes in use that were read.
-
-    Raises FormatError. With `excused` a volume that cannot be read is Unreadable: SM makes a volume before SM fills it.
-    """
+def _open(vg: VolumeGroup, lv: LogicalVolume, name: LvName, parts: Sequence[bytes], known: "_Known") -> Opened:
+    """The content of a volume; for MGT, the bytes in use that were read."""
     size = vg.size_of(lv)
     if name.kind == naming.CBT_LOG:
         return cbt.read_cbt_log(parts[0], name.text)
@@ -193,8 +171,6 @@ def _open(
         if name.kind == naming.QCOW2:
             return qcow2.read_qcow2(parts[0], name.text, size)
     except FormatError as problem:
-        if not excused:
-            on_defect(problem)
         return Unreadable(problem)
     return None
 

@@ -34,7 +34,7 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
     writes = _contents_undone(cache, run)
     text, live = old_text(cache, run)
     made = plan_undo(mark.journal, mark.label, mdas, text, live, writes, entropy(16), __version__)
-    return made, check_undo(cache, made)
+    return made, check_undo(cache, made, run.unverified)
 
 
 def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
@@ -98,6 +98,7 @@ def plan_undo(
         writes=writes,
         fields=before.fields,
         block_bytes=before.block_bytes,
+        unverified=before.unverified,
     )
     keep = [*live, Range(done.offset, len(done.data))]
     finals = [move.old_header for move in before.mdas]

@@ -19,7 +19,7 @@ from relvmoiscsi.formats.mgt import (
     read_mgt,
     with_only,
     with_records,
-    without_record,
+    without_records,
 )
 
 SIZE = 4 << 20
@@ -311,7 +311,7 @@ def test_a_record_takes_the_first_free_slot():
 def test_a_freed_record_is_marked_as_sm_marks_it():
     mgt = read()
 
-    after = without_record(mgt, DISK, "MGT")
+    after = without_records(mgt, [DISK], "MGT")
 
     assert DISK not in after.live() and SNAPSHOT in after.live()
     assert [at for at in range(4096) if after.data[at] != DATA[at]] == [DATA.index(b"<deleted>0") + 9]

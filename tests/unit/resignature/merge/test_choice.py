@@ -99,7 +99,8 @@ REFUSED = {
     "a hidden parent that is named": (TREE, "middle", "to keep"),
     "one that is not there": (TREE, MISSING, f"has no VDI {MISSING} to keep"),
     "a chain that SM would not make": (
-        chain(choice.MAX_LEVELS + 1), None, " is longer than 30 images. Let the original coalesce, then clone again."
+        chain(choice.MAX_LEVELS + 1), None, " is longer than 30 images. "
+        "Ask for all VDIs (`vdis=all`), and let the clone's own SR coalesce."
     ),
     "a raw parent": ((raw("base", hidden=True), small("disk", "base")), None, "{base} is a raw parent"),
     "a larger parent": (

@@ -15,8 +15,10 @@ import pytest
 
 from kit import lvmreader, reader
 from kit.cuts import (
+    BROKEN,
     IMAGES,
     SCSI_ID,
+    WITHOUT,
     Judge,
     cut_before,
     done,
@@ -24,6 +26,7 @@ from kit.cuts import (
     every_fault,
     image,
     lvm_commit,
+    mgt_ranges,
     recorded,
     recover,
     resignature,
@@ -90,6 +93,22 @@ def of_a_later_clone(name, seed):
     return Cut(first, Judge(first, done(first, **more), states=("resignatured", "resignatured")), more=more)
 
 
+def without_a_broken_vdi(_name):
+    original = BROKEN.disk.copy()
+    allowed = [*BROKEN.truth.allowed, *mgt_ranges(BROKEN)]
+    judge = Judge(original, done(original, **WITHOUT), states=("damaged", "resignatured"), allowed=allowed)
+    return Cut(original, judge, more=WITHOUT)
+
+
+def an_undo_that_brings_a_broken_vdi_back(_name):
+    original = BROKEN.disk.copy()
+    resignatured = done(original, **WITHOUT)
+    undone = done(resignatured, run=undo)
+    allowed = [*BROKEN.truth.allowed, *mgt_ranges(BROKEN)]
+    states = ("damaged", "resignatured")
+    return Cut(resignatured, Judge(original, resignatured, undone, states, allowed, start=resignatured), undo)
+
+
 def after_an_undo(name):
     """The ring holds the journals of both earlier runs; a cut leads to the ids of the third."""
     original = done(done(image(name), seed=1), run=undo)
@@ -122,6 +141,8 @@ CUTS = [
     ),
     *((partial(of_a_later_clone, seed=seed), "a chain", THOROUGH, 0) for seed in (1, 2)),
     (after_an_undo, "a chain", THOROUGH, 3),
+    (without_a_broken_vdi, "a broken VDI", THOROUGH, 3),
+    (an_undo_that_brings_a_broken_vdi_back, "a broken VDI", SAMPLED, 3),
     *(
         (partial(a_recovery_that_keeps_what_lvm_wrote, wraps=wraps), name, THOROUGH, 0)
         for name in part(RECOVERED, 3)
@@ -168,6 +189,7 @@ SECOND_LEVEL = {
     "two areas": (a_resignature, 25, FEW),
     "fragmented": (a_resignature, 19, FEW),
     "everything": (a_resignature, 99, FEW),
+    "a broken VDI": (without_a_broken_vdi, 9, FEW),
     "undo: one VDI": (an_undo, 2, MANY),
     "undo: blocks of 4096": (an_undo, 23, MANY),
 }
@@ -203,6 +225,7 @@ NEEDED = {
     6: "durable",  # success is reported while the label could still fall back to "switched"
 }
 TWINS = [
+    *((without_a_broken_vdi, "a broken VDI", flush) for flush in NEEDED.items()),
     *((a_resignature, name, flush) for name in ("one VDI", "blocks of 4096") for flush in NEEDED.items()),
     *((an_undo, "one VDI", flush) for flush in NEEDED.items()),
     # the first flush is the claim's: recovery/test_overtaken.py
@@ -222,6 +245,6 @@ def test_twin_without_a_flush_a_run_that_is_cut_breaks(of, name, flush):
 
     crash = made.recorded(dropped_flush=number)
 
-    assert crash.flushes == (6 if of in (a_resignature, an_undo) else 3)
+    assert crash.flushes == (6 if of in (a_resignature, an_undo, without_a_broken_vdi) else 3)
     faults = each_fault(made.judge, crash, undo_every=0, limit=2048)
     assert broken in (fault.claim for fault in faults)

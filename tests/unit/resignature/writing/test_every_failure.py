@@ -12,7 +12,9 @@ import pytest
 from kit import reader
 from kit.crash import FailingDisk
 from kit.cuts import (
+    BROKEN,
     SCSI_ID,
+    WITHOUT,
     cut_before,
     done,
     entropy,
@@ -151,6 +153,19 @@ def an_undo(original):
     return Outcome(original, resignatured, done(resignatured, run=undo), kind="undo")
 
 
+def a_run_without(original):
+    return Outcome(original, original, done(original, **WITHOUT))
+
+
+def way_back_without(original):
+    return Outcome(original, cut_before(original, 4, **WITHOUT), done(original, **WITHOUT))
+
+
+def undo_of_a_run_without(original):
+    resignatured = done(original, **WITHOUT)
+    return Outcome(original, resignatured, done(resignatured, run=undo), kind="undo")
+
+
 def way_back(flush, blocks, original):
     return Outcome(original, cut_before(original, flush, blocks=blocks), done(original))
 
@@ -167,6 +182,7 @@ def part(names, every):
     return some(names, every, lambda _name: "")
 
 
+BROKEN_VDI = "a broken VDI"
 TWO = part(["two areas", "blocks of 4096"], 2)
 BEGUN = {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
 #: the run, on which images, how an operation fails, and what all is said of the LUN then
@@ -179,6 +195,9 @@ FAILURES = [
     (undo, an_undo, TWO, ONCE[1:] + FOR_GOOD[1:], BEGUN),
     (undo, undo_after_the_commit, part(["one VDI", "blocks of 4096"], 2), AFTERWARDS,
      {NOTHING_WRITTEN, UNFINISHED, FINISHED, FINISHED_ONLY, FINISHED_AND_FREE_SPACE}),
+    (partial(resignature, **WITHOUT), a_run_without, [BROKEN_VDI], ONCE + FOR_GOOD[1:], BEGUN),
+    (recover, way_back_without, [BROKEN_VDI], AFTERWARDS, {NOTHING_WRITTEN, UNFINISHED, TAKEN_BACK}),
+    (undo, undo_of_a_run_without, [BROKEN_VDI], ONCE[1:], BEGUN | {FINISHED}),
 ]  # fmt: skip
 
 
@@ -192,7 +211,8 @@ def named(value):
     "act, of, name, modes, said", [(*row[:2], name, *row[3:]) for row in FAILURES for name in row[2]], ids=named
 )
 def test_a_run_that_fails_says_truly_what_it_left_and_can_be_repeated(act, of, name, modes, said):
-    assert check(of(image(name)), act, modes) == said
+    original = BROKEN.disk.copy() if name == BROKEN_VDI else image(name)
+    assert check(of(original), act, modes) == said
 
 
 class Forgetful(FailingDisk):

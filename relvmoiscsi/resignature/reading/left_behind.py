@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Leave VDIs of a LUN behind that a caller names, and settle SM's unfinished work on the rest. Pure.
+
+A person may want the rest of an SR with one volume that cannot be read. A VDI that is left behind goes with its
+changed-block log, its journals, and the VDIs that were made of it. The run drops their volumes from LVM's text, and
+marks their records in MGT as deleted. Nothing is ever left behind without a caller who names it.
+"""
+
+from typing import Dict, List, Optional, Sequence, Set
+
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.mgt import without_records
+from relvmoiscsi.resignature.reading import sm_journals
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
+
+_OF_A_VDI = (*naming.DISK_KINDS, naming.CBT_LOG, naming.JOURNAL)
+
+
+def settle(found: Lun, uuids: Sequence[str] = ()) -> Lun:
+    """The LUN as found, with `Lun.work`: SM's unfinished work, and the loss of the VDIs `uuids`; None without either.
+
+    The VDIs go before SM's work is settled: a journal of such a VDI goes with the VDI, also when it cannot be read.
+    Raises UsageError for a UUID without a volume, Unsupported for work that cannot be settled.
+    """
+    lost = _with_children(found, uuids)
+    gone = [volume for volume in found.volumes if _is_of(volume, lost)]
+    if not gone:
+        return found._replace(work=sm_journals.unfinished_work(found))
+    mgt = without_records(found.mgt, lost, naming.MGT) if found.mgt is not None else None
+    rest = found.without(gone)._replace(mgt=mgt)
+    work = sm_journals.unfinished_work(rest) or Work(rest, ())
+    sentences = [*work.sentences, *_sentences(lost, uuids, gone)]
+    return found._replace(work=Work(work.lun, sentences, left_behind=[volume.lv.id for volume in gone]))
+
+
+def _is_of(volume: Volume, uuids: Set[str]) -> bool:
+    return volume.name.kind in _OF_A_VDI and volume.name.uuid in uuids
+
+
+def _with_children(lun: Lun, uuids: Sequence[str]) -> Set[str]:
+    """The UUIDs `uuids`, and those of the VDIs that were made of them."""
+    known = {volume.name.uuid for volume in lun.volumes if volume.name.kind in _OF_A_VDI}
+    children: Dict[str, List[Optional[str]]] = {}
+    for volume in lun.volumes:
+        if volume.parent is not None:
+            children.setdefault(volume.parent.uuid, []).append(volume.name.uuid)
+    lost, todo = set(), list(uuids)
+    while todo:
+        uuid = todo.pop()
+        if uuid not in known:
+            problem = f"{lun.name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
+            raise UsageError(problem + f" `relvmoiscsi show {lun.name}` lists the VDIs.")
+        if uuid not in lost:
+            lost.add(uuid)
+            todo += filter(None, children.get(uuid, ()))
+    return lost
+
+
+def _sentences(lost: Set[str], uuids: Sequence[str], gone: Sequence[Volume]) -> List[str]:
+    found = [f"VDI {uuid} is left behind, as it was asked for." for uuid in sorted(set(uuids))]
+    found += [f"VDI {uuid} was made of a VDI that is left behind, and goes too." for uuid in sorted(lost - set(uuids))]
+    return [*found, "These volumes go: {}.".format(", ".join(volume.name.text for volume in gone))]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The commands in messages about a clone, run by real LVM: they mend the clone, and leave its original alone.
+
+Original and clone are loop devices, so LVM sees both at once, with equal ids.
+"""
+
+import os
+import shlex
+import subprocess
+
+import pytest
+
+from kit import builder
+from kit.judges import dice
+from kit.reader import read_vg
+from kit.refusals import ROWS, spoiled_sr, ways_out_in
+from relvmoiscsi import engine
+from relvmoiscsi.errors import RelvmoiscsiError, WayOut
+from relvmoiscsi.resignature.reading.way_out import lvm_command
+
+
+def told_command(message):
+    """The command of LVM, or of util-linux, in a message; None without one."""
+    found = [way_out for way_out in ways_out_in(message) if way_out.startswith(("lv", "vg", "pv", "wipefs"))]
+    return found[0] if found else None
+
+
+def refusal(loop):
+    """The message about a LUN; "" when the LUN can be resignatured."""
+    with loop.open() as device:
+        return refusal_of(device)
+
+
+def refusal_of(device):
+    try:
+        engine.prepare(device, dice("ids"))
+    except RelvmoiscsiError as problem:
+        return str(problem)
+    return ""
+
+
+JUDGED = [name for name in ROWS if told_command(refusal_of(ROWS[name].make().disk))]
+
+
+def by_hand(command, lvm, answers=b"y\ny\n"):
+    """Run a command as the message gives it. LVM has its usual configuration, but for the directory of its locks."""
+    words = shlex.split(command)
+    where = f' global {{ locking_dir="{lvm.lock_directory}" }}'
+    words = [word + where if before == "--config" else word for before, word in zip(["", *words], words)]
+    done = subprocess.run(
+        words,
+        input=answers,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def lvm_made():
+    """What no row has: volumes and groups as LVM writes them, and SM does not."""
+
+    def lv_of_errors(lvm, loop, vg):
+        lvm.over(loop.path)("lvcreate", "-an", "-Wn", "-l", "1", "--type", "error", "-n", "failing", vg)
+
+    def exported(lvm, loop, vg):
+        lvm.over(loop.path)("vgexport", vg)
+
+    return {"an LV of errors": lv_of_errors, "exported by LVM": exported}
+
+
+#: texts that LVM itself does not read; `lvm_made` has a volume of another type as LVM writes it
+NOT_LVMS = ("LV of another type", "striped LV")
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_command_of_another_program_mends_the_clone_beside_its_original(name, lvm, loops):
+    disk = ROWS[name].make().disk
+    original, clone = loops(disk), loops(disk)
+    message = refusal(clone)
+    command = told_command(message)
+    assert command.count("--config") == (command.split()[0] not in ("wipefs", "vgimportclone"))
+
+    status, said = by_hand(command, lvm)
+
+    if name in NOT_LVMS:
+        assert status != 0 and clone.disk() == disk, said
+        return
+    assert status == 0, said
+    again = refusal(clone)
+    if name == "VG of another system":
+        assert "which is no SR's" in again and "vg0" in again and clone.disk() != disk
+    elif again:  # the first command has brought another defect to light
+        assert by_hand(told_command(again), lvm)[0] == 0
+        assert refusal(clone) == "" and again != message
+    assert original.disk() == disk
+
+
+@pytest.mark.parametrize("name", lvm_made())
+def test_what_lvm_itself_has_made_is_mended(name, lvm, loops):
+    built = spoiled_sr(builder.raw("data"))
+    clone = loops(built.disk)
+    lvm_made()[name](lvm, clone, built.truth.vg_name)
+    original = loops(clone.disk())
+    before = original.disk()
+
+    status, said = by_hand(told_command(refusal(clone)), lvm)
+
+    assert (status, refusal(clone), original.disk()) == (0, "", before), said
+
+
+def test_a_volume_without_a_vhd_can_be_removed_by_hand_as_well(lvm, loops):
+    """The options of any message serve for `lvremove` of another volume."""
+    disk = ROWS["no VHD yet"].make().disk
+    original, clone = loops(disk), loops(disk)
+    name = next(lv.name for lv in read_vg(disk).lvs if lv.name.startswith("VHD-"))
+    way_out = WayOut(("lvremove", f"{read_vg(disk).name}/{name}"))
+    assert "error 46" in refusal(clone)
+
+    status, said = by_hand(lvm_command(clone.path, way_out), lvm)
+
+    assert (status, refusal(clone), original.disk()) == (0, "", disk), said
+
+
+def test_twin_without_the_options_lvm_takes_the_wrong_disk_or_refuses(lvm, loops):
+    """The options are what protects the original: the bare command removes the volume from the first disk it sees."""
+    disk = ROWS["trim volume of another SR"].make().disk
+    first, second = loops(disk), loops(disk)
+    command = shlex.split(told_command(refusal(second)))
+
+    bare = lvm.over(first.path, second.path).attempt(command[0], "-y", command[-1])
+
+    assert second.disk() == disk and (bare.status != 0 or first.disk() != disk), bare
+
+
+def test_lvm_keeps_no_backup_of_the_clone(lvm, loops):
+    """It would have the name of the backup of the original."""
+    disk = ROWS["trim volume of another SR"].make().disk
+    clone = loops(disk)
+    folders = ("/etc/lvm/backup", "/etc/lvm/archive")
+    before = [sorted(os.listdir(folder)) if os.path.isdir(folder) else None for folder in folders]
+
+    status, said = by_hand(told_command(refusal(clone)), lvm)
+
+    assert status == 0, said
+    assert [sorted(os.listdir(folder)) if os.path.isdir(folder) else None for folder in folders] == before
