@@ -26,7 +26,7 @@ def old_uuids(lun: Lun) -> List[str]:
     """
     found = [lun.sr_uuid]
     for volume in lun.volumes:
-        found.append(volume.name.uuid or "")
+        found += volume.name.uuids
         found.append(volume.parent.uuid if volume.parent else "")
         if isinstance(volume.content, CbtLog):
             found += [volume.content.parent or "", volume.content.child or ""]

@@ -17,7 +17,7 @@ from relvmoiscsi.device import SECTOR
 from relvmoiscsi.errors import FormatError, Malformed, OnDefect, Place, Unsupported, raise_defect, reading
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
-from relvmoiscsi.formats.identity import find_uuids
+from relvmoiscsi.formats.identity import sightings
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.mgt import Mgt, VdiRecord
@@ -161,7 +161,7 @@ def _unknown(lv: LogicalVolume, name: LvName, sr_uuid: str, known: Set[str]) -> 
         for tag in (naming.JOURNAL_TAG, naming.CBT_TAG, naming.RESIZE_TAG):
             if tag in lv.tags:
                 return f"the storage manager has tagged it {tag}, and its name is none that is known"
-        for uuid in sorted(known.intersection(find_uuids(name.text))):
+        for _at, uuid in sightings(name.text, known):
             return f"its name carries the UUID {uuid}, and is none that is known"
     return ""
 
