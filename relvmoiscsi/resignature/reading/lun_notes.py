@@ -24,6 +24,11 @@ def _lvm_notes(lun: Lun) -> List[str]:
     found = []
     if any(any(bytes(mda.precommitted)) for mda in lun.mdas):
         found.append("LVM was about to change the volume group; what it had committed counts.")
+    if lun.vg.dev_size > lun.size_bytes:
+        found.append(
+            f"LVM was told of a disk of {lun.vg.dev_size} bytes, and this disk has {lun.size_bytes}: all extents are "
+            "on it. `pvresize` corrects the number."
+        )
     if lun.stale_mdas:
         found.append(f"The metadata areas differ; the one with the higher seqno, {lun.vg.seqno}, counts.")
     return found
@@ -37,7 +42,7 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
         effect = naming.HARMLESS_JOURNALS[volume.name.journal]
         return [f"Journal {name} is carried over: {effect}."]
     if volume.name.kind == naming.OTHER:
-        return [f"{name} is not the storage manager's; it is carried over as it is."]
+        return [f"{name} is not the storage manager's; its content is carried over as it is."]
     if volume.name.kind == naming.CBT_LOG and not (isinstance(volume.content, CbtLog) and volume.content.initialised):
         return [f"The CBT log {name} was not yet initialised; its content stays as it is."]
     if volume.name.is_old:

@@ -17,7 +17,7 @@ from kit import build_lvm, builder
 from kit.build_volumes import MIB, noise
 from kit.builder import AREA_10M, AREA_DEFAULT, SMALL_BAT, Volume, build_sr, cbtlog, jvhd, named, qcow2, raw
 from kit.examples import seeds
-from kit.outcome import entropy_of
+from kit.outcome import entropy_of, resignatured
 from kit.sparse import SparseDisk
 from kit.spoiled import LABEL, Spoiled
 from relvmoiscsi import engine, report
@@ -329,7 +329,6 @@ ROWS = {
     "extents over the label": malformed(text("pe_start = 2048", "pe_start = 0"), "the extents begin at byte 0"),
     "assignment among LVs": malformed(text("logical_volumes {", "logical_volumes {\nx = 1"), "x is in logical_volumes"),
     "text that is none": malformed(text("{", "["), "expected"),
-    "PV larger than the device": truncated(text("dev_size = ", "dev_size = 9"), "Physical volume at byte 0"),
     "extents beyond the device": truncated(text("pe_count = ", "pe_count = 9"), "Physical volume at byte 0"),
     "no max_lv": malformed(text("max_lv = 0\n", "xmax_lv = 0\n"), "it has no max_lv"),
     "no host": malformed(text("creation_host", "xcreation_host"), "it has a creation_time and no creation_host"),
@@ -380,7 +379,9 @@ ROWS = {
     "cut behind the label": foreign(cut(8192), "has 8192 bytes: it is too small for a LUN with an SR"),
     "cut in the metadata area": malformed(cut(8 << 20, area=AREA_10M), "is not on the device"),
     "cut in the data": truncated(cut(8 << 20), "Physical volume at byte 0 of built LUN 0", "only 8388608 are there"),
-    "without the last sector": truncated(cut(-512), "Physical volume at byte 0 of built LUN 0: it needs"),
+    "without the last sector of the extents": truncated(
+        cut(-512 - MIB // 2), "Physical volume at byte 0 of built LUN 0: it needs"
+    ),
 }
 
 
@@ -408,6 +409,21 @@ def test_it_is_refused_in_words_that_name_the_thing_and_nothing_is_written(name)
         assert (found.problem, found.problem.message) == (found.defects[0], caught.value.message)
     assert (disk.writes, disk.flushes) == (0, 0)
     assert disk == before
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda lun: lun.cut(-MIB // 2), lambda lun: lun.poke(LABEL + 64, "<Q", 1 << 50).sealed_label()]
+)
+def test_a_size_of_the_device_that_only_lvm_remembers_refuses_nothing(spoil):
+    disk = spoil(one_raw()).disk
+
+    found = engine.inspect(disk)
+    after = resignatured(disk).after
+
+    assert found.state == engine.CLEAN
+    told = [note for note in engine.notes(found.lun) if "all extents are on it" in note]
+    assert len(told) == (disk.size_bytes < found.lun.vg.dev_size)
+    assert engine.inspect(after).state == engine.RESIGNATURED
 
 
 HOSTILE = [name for name in ROWS if "gigabyte" in name or "terabyte" in name or "petabyte" in name or "beyond" in name]
