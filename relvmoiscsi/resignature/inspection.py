@@ -4,7 +4,16 @@
 from typing import List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Place, Refused, RelvmoiscsiError, Unfinished
+from relvmoiscsi.errors import (
+    DeviceError,
+    FormatError,
+    Malformed,
+    NotFound,
+    Place,
+    Refused,
+    RelvmoiscsiError,
+    Unfinished,
+)
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.choice import OneVdiRequest, has_one_row
 from relvmoiscsi.resignature.planning import collapse
@@ -13,6 +22,7 @@ from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.contradictions import contradictions
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
@@ -32,6 +42,7 @@ class Inspection(NamedTuple):
     problem: Optional[RelvmoiscsiError] = None
     defects: Tuple[RelvmoiscsiError, ...] = ()  #: all defects of a damaged LUN, `problem` first
     readable: Optional[Lun] = None  #: the readable part of a damaged LUN, for `show`; never plan with this
+    contradictions: Tuple[Malformed, ...] = ()  #: of parts of `lun` that read well; a resignature carries them over
 
 
 class OneVdiOutlook(NamedTuple):
@@ -101,7 +112,7 @@ def _inspect_at_rest(device: Device, label: Label, record: Optional[CommitRecord
     if defects:
         readable = lun._replace(work=None) if lun is not None else None  # a damaged LUN is only shown
         return Inspection(DAMAGED, None, record, None, defects[0], tuple(defects), readable)
-    return Inspection(state_of(record), lun, record, run)
+    return Inspection(state_of(record), lun, record, run, contradictions=contradictions(lun) if lun else ())
 
 
 def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
