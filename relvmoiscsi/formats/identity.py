@@ -11,7 +11,7 @@ change what `derived_uuid` and `derived_lvm_id` return.
 
 import hashlib
 import re
-from typing import Callable, Container, Dict, List, Mapping, NamedTuple
+from typing import Callable, Container, Dict, Iterable, List, Mapping, NamedTuple
 
 from relvmoiscsi.errors import Malformed, Place, UsageError
 
@@ -151,11 +151,16 @@ class IdMap(NamedTuple):
         )
 
 
-def check_one_to_one(ids: Mapping[str, str], what: str) -> None:
-    """Raises UsageError when two old ids have the same new id, or when a new id is also an old id."""
+def check_one_to_one(ids: Mapping[str, str], what: str, names: Iterable[str] = ()) -> None:
+    """Raises UsageError when two old ids have the same new id, or when a new id is also an old id.
+
+    A new id in one of `names` is an error too: then two volumes might get one name.
+    """
+    wanted = set(ids.values())
+    taken = {identity for name in names for _at, identity in sightings(name, wanted)}
     seen: Dict[str, str] = {}
     for old, new in sorted(ids.items()):
-        if new in ids:
+        if new in ids or new in taken:
             raise UsageError(f"The new {what} {new} is already on the LUN; choose another one.")
         if new in seen:
             raise UsageError(f"{seen[new]} and {old} would both become the {what} {new}.")
