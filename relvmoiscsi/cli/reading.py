@@ -12,7 +12,6 @@ from relvmoiscsi.cli.listing import listed
 from relvmoiscsi.cli.opening import device_word, is_same, opened_to_read, ranges_with_data, scsi_id_of, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
-from relvmoiscsi.engine import Inspection
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi.url import is_url
@@ -88,22 +87,22 @@ def _check(arguments: argparse.Namespace) -> Answer:
         found = engine.inspect(device)
         facts = report.inspection_facts(arguments.device, found)
         if found.defects:
-            return _damaged(arguments, found, found.defects[0], facts)
+            return _told(arguments, found.defects[0], facts, report.defects_text(arguments.device, found))
         if found.problem is not None:
             raise found.problem
         if arguments.original:
             return _compare(arguments, device, facts)
+    if found.contradictions:
+        return _told(arguments, found.contradictions[0], facts, report.contradictions_text(arguments.device, found))
     text = f"{arguments.device}: every structure checks; state {found.state}."
     return Answer(facts, "\n".join([text] + ["note: " + sentence for sentence in facts["notes"]]))
 
 
-def _damaged(
-    arguments: argparse.Namespace, found: Inspection, first: RelvmoiscsiError, facts: Dict[str, Any]
-) -> Answer:
-    """Return the defects as the result. With --json, stderr also gets the first defect, as for other commands."""
+def _told(arguments: argparse.Namespace, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
+    """Return all defects as the result. With --json, stderr also gets the first defect, as for other commands."""
     if arguments.json:
         say(printable(str(first)))
-    return Answer({**facts, **error_facts(first)}, report.defects_text(arguments.device, found), first.exit_status)
+    return Answer({**facts, **error_facts(first)}, text, first.exit_status)
 
 
 def _compare(arguments: argparse.Namespace, clone: "Opened", facts: Dict[str, Any]) -> Answer:

@@ -11,7 +11,7 @@ change what `derived_uuid` and `derived_lvm_id` return.
 
 import hashlib
 import re
-from typing import Callable, Dict, List, Mapping, NamedTuple
+from typing import Callable, Container, Dict, Iterable, List, Mapping, NamedTuple
 
 from relvmoiscsi.errors import Malformed, Place, UsageError
 
@@ -20,25 +20,42 @@ Entropy = Callable[[int], bytes]
 
 UUID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _UUID = re.compile(UUID_PATTERN + r"\Z")
-_FIND_UUID = re.compile("(?<![0-9a-f])" + UUID_PATTERN + "(?![0-9a-f])")
 
 _LVM_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LVM_ID = re.compile(r"[0-9a-zA-Z!#]{32}\Z")
 _LVM_GROUPS = tuple(map(slice, (0, 6, 10, 14, 18, 22, 26), (6, 10, 14, 18, 22, 26, 32)))
+
+#: the middle of a UUID and of a dashed LVM id; the characters of the identity before and behind the start of the middle
+_MIDDLE = re.compile("-(?=(?:[0-9A-Za-z!#]{4}-){3})")
+_AROUND = ((8, 28), (6, 32))  # 8-4-4-4-12, 6-4-4-4-4-4-6
 
 
 def is_uuid(text: str) -> bool:
     return _UUID.match(text) is not None
 
 
-def find_uuids(text: str) -> List[str]:
-    """The UUIDs in a text, in their order."""
-    return _FIND_UUID.findall(text)
+class Sighting(NamedTuple):
+    """An identity in a text."""
+
+    at: int
+    identity: str
 
 
-def replace_uuids(text: str, uuids: Mapping[str, str]) -> str:
-    """`text` with each UUID that is a key of `uuids` replaced by the new UUID; the length of the text stays."""
-    return _FIND_UUID.sub(lambda match: uuids.get(match.group(), match.group()), text)
+def sightings(text: str, ids: Container[str]) -> List[Sighting]:
+    """Each place of a text with a UUID or a dashed LVM id of `ids`, whatever the letters around the place."""
+    spans = (
+        (match.start() - before, match.start() + behind)
+        for match in _MIDDLE.finditer(text)
+        for before, behind in _AROUND
+    )
+    return [Sighting(start, text[start:end]) for start, end in spans if start >= 0 and text[start:end] in ids]
+
+
+def with_new_ids(text: str, ids: Mapping[str, str]) -> str:
+    """`text` with each UUID and dashed LVM id of `ids` replaced by the new identity; the length of the text stays."""
+    for at, old in sightings(text, ids):
+        text = text[:at] + ids[old] + text[at + len(old) :]
+    return text
 
 
 def new_uuid(entropy: Entropy) -> str:
@@ -121,6 +138,10 @@ class IdMap(NamedTuple):
     def new_sr(self) -> str:
         return self.uuids[self.sr]
 
+    def names(self) -> Dict[str, str]:
+        """Old to new as texts have identities: UUIDs, and LVM ids with their dashes."""
+        return {**self.uuids, **{dashed(old): dashed(new) for old, new in self.lvm_ids.items()}}
+
     def reversed(self) -> "IdMap":
         """The map that gives the old identities back."""
         return IdMap(
@@ -130,11 +151,16 @@ class IdMap(NamedTuple):
         )
 
 
-def check_one_to_one(ids: Mapping[str, str], what: str) -> None:
-    """Raises UsageError when two old ids have the same new id, or when a new id is also an old id."""
+def check_one_to_one(ids: Mapping[str, str], what: str, names: Iterable[str] = ()) -> None:
+    """Raises UsageError when two old ids have the same new id, or when a new id is also an old id.
+
+    A new id in one of `names` is an error too: then two volumes might get one name.
+    """
+    wanted = set(ids.values())
+    taken = {identity for name in names for _at, identity in sightings(name, wanted)}
     seen: Dict[str, str] = {}
     for old, new in sorted(ids.items()):
-        if new in ids:
+        if new in ids or new in taken:
             raise UsageError(f"The new {what} {new} is already on the LUN; choose another one.")
         if new in seen:
             raise UsageError(f"{seen[new]} and {old} would both become the {what} {new}.")

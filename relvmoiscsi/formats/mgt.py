@@ -65,6 +65,7 @@ class VdiRecord(NamedTuple):
     vdi_type: str  #: "vhd", "aio" (raw), "qcow2"
     type: str  #: xapi's: "user", "system", "metadata", ...
     is_a_snapshot: bool
+    managed: bool  #: False for a base copy
     snapshot_of: str  #: a VDI UUID, or "" (none, or a reference into the original pool's database)
     uuid_at: int  #: bytes from the start of the volume
     snapshot_of_at: int  #: bytes from the start of the volume; only with a `snapshot_of`
@@ -208,6 +209,7 @@ def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
         vdi_type=intern(_text(tags, b"vdi_type")),
         type=intern(_text(tags, b"type")),
         is_a_snapshot=_text(tags, b"is_a_snapshot") == "1",
+        managed=_text(tags, b"managed") != "0",
         snapshot_of=_snapshot_of(tags, where),
         uuid_at=_at(data, b"uuid", tags, offset),
         snapshot_of_at=_at(data, b"snapshot_of", tags, offset),

@@ -9,17 +9,19 @@
     <type>_<VDI uuid>_<value>            SM journal; jvhd_<VDI uuid>: vhd-util's resize journal
     <SR uuid>_trim_lv                    all free space of the SR, while SM trims the free space
 
-SM gives no other name. A volume with another name belongs to CloudStack (heartbeat) or to the administrator.
+SM gives no other name. A volume with another name belongs to CloudStack (heartbeat) or to the administrator. An
+administrator may put a name of SM into such a name (`old_VHD-<VDI uuid>`): its UUID is an identity of the LUN, also
+after SM has deleted the VDI. Any other UUID in such a name may be of a host, and changes only when the LUN has it too.
 
 Sources: SM drivers/lvhdutil.py, journaler.py, cleanup.py, trim_util.py, constants.py.
 """
 
 import re
 from functools import lru_cache
-from typing import Mapping, NamedTuple, Optional
+from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Place, Unsupported
-from relvmoiscsi.formats.identity import UUID_PATTERN
+from relvmoiscsi.formats.identity import UUID_PATTERN, with_new_ids
 
 VG_PREFIX = "VG_XenStorage-"
 MGT = "MGT"
@@ -60,6 +62,8 @@ _DISK = re.compile("(VHD-|LV-|QCOW2-)(OLD_)?(" + UUID_PATTERN + r")\Z")
 _CBT = re.compile("(" + UUID_PATTERN + r")\.cbtlog\Z")
 _JOURNAL = re.compile("([a-z]+)_(" + UUID_PATTERN + r")(?:_(.*))?\Z")
 _TRIM = re.compile("(" + UUID_PATTERN + r")_trim_lv\Z")
+#: UUIDs of SRs and VDIs in the name of a volume that is not SM's
+_SPELLED = re.compile(rf"(?:VG_XenStorage-|(?:VHD|LV|QCOW2)-(?:OLD_)?)({UUID_PATTERN})|({UUID_PATTERN})\.cbtlog")
 
 _DM_UUID = UUID_PATTERN.replace("-[", "--[")
 _DM_PARENT = re.compile(
@@ -80,9 +84,16 @@ class LvName(NamedTuple):
     journal: str = ""  #: the type of an SM journal
     value: str = ""  #: the part of an SM journal's name behind the VDI UUID
 
-    def renamed(self, uuids: Mapping[str, str]) -> str:
-        """The name under new UUIDs; the old and the new name have the same length."""
-        return self.text if self.uuid is None else self.text.replace(self.uuid, uuids[self.uuid])
+    @property
+    def uuids(self) -> Tuple[str, ...]:
+        """The UUIDs of SRs and VDIs in the name, as far as the name itself shows them."""
+        if self.uuid is not None:
+            return (self.uuid,)
+        return tuple(before or behind for before, behind in _SPELLED.findall(self.text))
+
+    def renamed(self, ids: Mapping[str, str]) -> str:
+        """The name under new identities, `IdMap.names`; the old and the new name have the same length."""
+        return with_new_ids(self.text, ids)
 
 
 def sr_of_vg(vg_name: str) -> Optional[str]:

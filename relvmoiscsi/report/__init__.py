@@ -16,6 +16,7 @@ from relvmoiscsi.report.lun import (
     UNICODE_BRANCHES,
     Branches,
     comparison_facts,
+    contradictions_text,
     defect_facts,
     defects_text,
     inspection_facts,
@@ -28,8 +29,8 @@ from relvmoiscsi.report.plan import plan_facts, plan_text
 
 __all__ = [
     "ASCII_BRANCHES", "UNICODE_BRANCHES", "Branches",
-    "comparison_facts", "defect_facts", "defects_text", "inspection_facts", "inspection_text", "note_lines",
-    "one_vdi_facts", "saved_vms_facts",
+    "comparison_facts", "contradictions_text", "defect_facts", "defects_text", "inspection_facts", "inspection_text",
+    "note_lines", "one_vdi_facts", "saved_vms_facts",
     "map_facts", "map_text", "result_facts", "whole_map_lines",
     "cost_facts", "cost_text", "dropped_facts", "loss_of",
     "plan_facts", "plan_text",

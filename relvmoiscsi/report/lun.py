@@ -40,6 +40,7 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
         }
     if found.lun is not None:
         facts.update(lun_facts(found.lun))
+        facts["contradictions"] = [defect_facts(one, found.lun) for one in found.contradictions]
     elif found.readable is not None:
         facts.update(lun_facts(found.readable, found.defects))
     return facts
@@ -284,6 +285,14 @@ def defects_text(name: str, found: Inspection) -> str:
     lines = [f"{name}: {found.state}, {number}:"]
     lines += ["  " + printable(str(defect)) for defect in found.defects]
     return "\n".join(lines + note_lines(notes(found.readable) if found.readable is not None else []))
+
+
+def contradictions_text(name: str, found: Inspection) -> str:
+    """Return the text of `check` for a LUN of which each structure reads, and two do not fit each other."""
+    lines = [f"{name}: state {found.state}. Each structure reads, but MGT and the volumes contradict each other:"]
+    lines += ["  " + printable(str(one)) for one in found.contradictions]
+    lines += ["A run that was stopped and then overtaken by another run leaves this. In that case take the copy again."]
+    return "\n".join(lines + note_lines(notes(found.lun) if found.lun is not None else []))
 
 
 def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, Any]:

@@ -7,6 +7,7 @@ from relvmoiscsi.device import Device
 from relvmoiscsi.errors import (
     DeviceError,
     FormatError,
+    Malformed,
     NotFound,
     Place,
     Refused,
@@ -22,6 +23,7 @@ from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.contradictions import contradictions
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -43,6 +45,7 @@ class Inspection(NamedTuple):
     problem: Optional[RelvmoiscsiError] = None
     defects: Tuple[RelvmoiscsiError, ...] = ()  #: all defects of a damaged LUN, `problem` first
     readable: Optional[Lun] = None  #: the readable part of a damaged LUN, for `show`; never plan with this
+    contradictions: Tuple[Malformed, ...] = ()  #: of parts of `lun` that read well; a resignature carries them over
 
 
 class OneVdiOutlook(NamedTuple):
@@ -115,7 +118,7 @@ def _inspect_at_rest(device: Device, label: Label, record: Optional[CommitRecord
     if defects:
         readable = lun._replace(work=None) if lun is not None else None  # a damaged LUN is only shown
         return Inspection(DAMAGED, None, record, None, defects[0], tuple(defects), readable)
-    return Inspection(state_of(record), lun, record, run)
+    return Inspection(state_of(record), lun, record, run, contradictions=contradictions(lun) if lun else ())
 
 
 def defects_of(lun: Lun) -> Tuple[RelvmoiscsiError, ...]:

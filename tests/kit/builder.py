@@ -9,6 +9,7 @@ Volumes are called by keys; UUIDs and LVM ids follow from key and seed. The buil
 code with the engine, so it can judge the engine. Real LVM, qemu-img and libvhdi judge the builder (tests/judged/luns).
 """
 
+import re
 import uuid
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -57,11 +58,12 @@ class Volume(NamedTuple):
     kind: str  #: vhd, raw, qcow2, cbtlog, journal, jvhd, named
     parent: str = ""  #: key of a volume, or a UUID that is nowhere
     child: str = ""
-    name: str = ""  #: of journals and named volumes; keys in braces stand for UUIDs, {sr} for the SR's
+    #: of journals and named volumes; keys in braces stand for UUIDs, {sr} for the SR's; {lvm id of ...}: a key, pv, vg
+    name: str = ""
     value: str = ""  #: what a journal's block holds; braces as in `name`
     extents: int = 0  #: 0: as many as needed
     segments: Tuple[Tuple[int, int], ...] = ()  #: (extent_count, first_pe); empty: allocated linearly
-    tags: Tuple[str, ...] = ()
+    tags: Tuple[str, ...] = ()  #: braces as in `name`
     writable: bool = True
     hidden: bool = False
     old: bool = False  #: OLD_ in the name, no MGT record
@@ -320,7 +322,7 @@ class _Build:
         size, areas, pe_count = _geometry(options, pe_start, used)
         disk = SparseDisk(size, options.block_size, f"built LUN {options.seed}")
         volumes = tuple(self._truth_of(each, segments[each.key], contents[each.key]) for each in self.volumes)
-        ids = lvm_id(self.seed + " vg"), lvm_id(self.seed + " pv")
+        ids = self._lvm_id("vg"), self._lvm_id("pv")
         truth = Truth(self.uuids["sr"], self.vg_name, *ids, options.seqno, options.label_sector, areas, 0, 0, pe_start,
                       options.extent_size, pe_count, volumes, self.records,
                       tuple((key, self.uuids[key]) for key in options.also))  # fmt: skip
@@ -403,18 +405,24 @@ class _Build:
     def _filled(self, text: str) -> str:
         for key, value in self.uuids.items():
             text = text.replace("{" + key + "}", value)
+        for key in re.findall(r"{lvm id of ([^}]*)}", text):
+            text = text.replace("{lvm id of " + key + "}", self._lvm_id(key))
         return text
+
+    def _lvm_id(self, key: str) -> str:
+        return lvm_id(f"{self.seed} {key}" if key in ("vg", "pv") else f"{self.seed} lv {key}")
 
     def _uuid(self, reference: str) -> str:
         return self.uuids.get(reference, reference)
 
     def _truth_of(self, volume: Volume, segments: "_Segments", content: Content) -> VolumeTruth:
         is_disk = volume.kind in ("vhd", "raw", "qcow2")
-        as_described = {name: getattr(volume, name) for name in ("key", "kind", "parent", "tags", "writable", "writes")}
+        as_described = {name: getattr(volume, name) for name in ("key", "kind", "parent", "writable", "writes")}
         return VolumeTruth(
             **as_described,
             name=self._lv_name(volume),
-            lv_id=lvm_id(f"{self.seed} lv {volume.key}"),
+            tags=tuple(map(self._filled, volume.tags)),
+            lv_id=self._lvm_id(volume.key),
             uuid=self.uuids[volume.named_as or volume.key] if is_disk else "",
             segments=segments,
             size=content.size,

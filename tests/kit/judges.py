@@ -327,6 +327,12 @@ class Loop:
         run("losetup", "--detach", self.path)
         os.unlink(self.file)
 
+    def shrink(self, lost_bytes):
+        """Make the device smaller."""
+        if lost_bytes:
+            os.truncate(self.file, os.path.getsize(self.file) - lost_bytes)
+            run("losetup", "--set-capacity", self.path)
+
     def disk(self):
         """What is on it now, in memory."""
         return SparseDisk.from_file(self.file, self.block_size)

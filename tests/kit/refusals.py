@@ -326,7 +326,6 @@ ROWS = {
     "extents over the label": malformed(text("pe_start = 2048", "pe_start = 0"), "the extents begin at byte 0"),
     "assignment among LVs": malformed(text("logical_volumes {", "logical_volumes {\nx = 1"), "x is in logical_volumes"),
     "text that is none": malformed(text("{", "["), "expected"),
-    "PV larger than the device": truncated(text("dev_size = ", "dev_size = 9"), "Physical volume at byte 0"),
     "extents beyond the device": truncated(text("pe_count = ", "pe_count = 9"), "Physical volume at byte 0"),
     "no max_lv": malformed(text("max_lv = 0\n", "xmax_lv = 0\n"), "it has no max_lv"),
     "no host": malformed(text("creation_host", "xcreation_host"), "it has a creation_time and no creation_host"),
@@ -379,7 +378,9 @@ ROWS = {
     "cut behind the label": foreign(cut(8192), "has 8192 bytes: it is too small for a LUN with an SR"),
     "cut in the metadata area": malformed(cut(8 << 20, area=AREA_10M), "is not on the device"),
     "cut in the data": truncated(cut(8 << 20), "Physical volume at byte 0 of built LUN 0", "only 8388608 are there"),
-    "without the last sector": truncated(cut(-512), "Physical volume at byte 0 of built LUN 0: it needs"),
+    "without the last sector of the extents": truncated(
+        cut(-512 - MIB // 2), "Physical volume at byte 0 of built LUN 0: it needs"
+    ),
 }
 
 

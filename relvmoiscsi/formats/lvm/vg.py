@@ -9,8 +9,8 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optiona
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
-from relvmoiscsi.formats.identity import dashed, parse_lvm_id, replace_uuids
-from relvmoiscsi.formats.lvm.text_format import Edit, Section, edited, parse
+from relvmoiscsi.formats.identity import IdMap, dashed, parse_lvm_id, sightings
+from relvmoiscsi.formats.lvm.text_format import Assignment, Edit, Section, edited, parse
 
 #: section names and status words of the text that hold no identity
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
@@ -282,43 +282,51 @@ def _verify_ids(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
 # --- the text under new identities
 
 
-def renamed_text(
-    vg: VolumeGroup,
-    vg_name: str,
-    lvs: Mapping[str, Optional[LogicalVolume]],
-    ids: Mapping[str, str],
-    uuids: Mapping[str, str],
-) -> str:
+def renamed_text(vg: VolumeGroup, vg_name: str, lvs: Mapping[str, Optional[LogicalVolume]], ids: IdMap) -> str:
     """The text under new identities, with the seqno raised by one. All other bytes stay.
 
-    `lvs` maps the name of each LV to the LV's new name, status, tags and segments; None removes the LV. `ids` maps each
-    PV, VG and LV id (32 characters). LVM stores its last command in `description`: UUIDs there change by `uuids`. The
-    keys that name the original's disk (_DEVICE_HINTS) go.
+    `lvs` maps the name of each LV to the LV's new name, status, tags and segments; None removes the LV. `ids` has each
+    PV, VG and LV id. The keys that name the original's disk (_DEVICE_HINTS) go. LVM stores its last command, and the
+    path of the disk, which udev may have named by the PV id: an identity changes wherever it stands, but in a tag.
     """
     root = parse(vg.text, _IN_TEXT)
     (section,) = root.sections.values()
     pv = _only_pv(section)
     edits = [
         Edit(section.name_start, section.name_end, vg_name),
-        _of_value(section, "id", _quoted(ids[vg.id])),
+        _of_value(section, "id", _quoted(ids.lvm_ids[vg.id])),
         _of_value(section, "seqno", str(vg.seqno + 1)),
-        _of_value(pv, "id", _quoted(ids[vg.pv_id])),
+        _of_value(pv, "id", _quoted(ids.lvm_ids[vg.pv_id])),
     ]
     for hint in (pv.assignments[key] for key in _DEVICE_HINTS if key in pv.assignments):
         edits.append(Edit(hint.start, hint.end + (vg.text[hint.end : hint.end + 1] == "\n"), ""))
     for lv, own in zip(vg.lvs, _lv_sections(section)):
-        edits.extend(_lv_edits(vg, lv, own, lvs[lv.name], ids))
-    note = root.assignments.get("description")
-    if note is not None:
-        edits.append(Edit(note.start, note.end, replace_uuids(vg.text[note.start : note.end], uuids)))
-    return edited(vg.text, edits)
+        edits.extend(_lv_edits(vg, lv, own, lvs[lv.name], ids.lvm_ids))
+    kept = [*edits, *(Edit(tags.start, tags.end, "") for tags in _tags(section))]
+    return edited(vg.text, [*edits, *_new_ids_elsewhere(vg.text, kept, ids)])
 
 
 def text_without_tags(vg: VolumeGroup) -> str:
     """The text without the tags of the VG, the PV and the LVs: a tag may hold an old UUID on purpose."""
     (section,) = parse(vg.text, _IN_TEXT).sections.values()
-    tags = [one.assignments.get("tags") for one in (section, _only_pv(section), *_lv_sections(section))]
-    return edited(vg.text, [Edit(found.start, found.end, "") for found in tags if found is not None])
+    return edited(vg.text, [Edit(tags.start, tags.end, "") for tags in _tags(section)])
+
+
+def _tags(vg: Section) -> List[Assignment]:
+    found = [section.assignments.get("tags") for section in (vg, _only_pv(vg), *_lv_sections(vg))]
+    return [tags for tags in found if tags is not None]
+
+
+def _new_ids_elsewhere(text: str, kept: Sequence[Edit], ids: IdMap) -> List[Edit]:
+    """The edits for identities outside the parts `kept` of the text, which may lie in each other."""
+    names = ids.names()
+    found, behind, parts = [], 0, sorted(kept, reverse=True)
+    for at, old in sightings(text, names):
+        while parts and parts[-1].start < at + len(old):
+            behind = max(behind, parts.pop().end)
+        if at >= behind:
+            found.append(Edit(at, at + len(old), names[old]))
+    return found
 
 
 def _of_value(section: Section, key: str, value: str) -> Edit:

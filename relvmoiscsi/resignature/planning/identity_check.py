@@ -4,23 +4,19 @@
 The callers are the plan (its result in memory, before the first write), `check --original` (two LUNs), and the tests.
 """
 
-import re
 from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import mgt as mgt_records
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
-from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid
+from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, text_without_tags
-from relvmoiscsi.formats.mgt import VdiRecord
+from relvmoiscsi.formats.mgt import Unread, VdiRecord
 from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
-#: the middle of a UUID and of a dashed LVM id; the characters of the identity before and behind the start of the middle
-_MIDDLE = re.compile("-(?=(?:[0-9A-Za-z!#]{4}-){3})")
-_AROUND = ((8, 28), (6, 32))  # 8-4-4-4-12, 6-4-4-4-4-4-6
 _NO_HEADER = DynamicHeader.zero()
 
 
@@ -47,7 +43,7 @@ def identities(lun: Lun) -> Dict[str, str]:
 
 
 def _uuids_in(volume: Volume) -> Iterable[str]:
-    found = [volume.name.uuid, volume.parent.uuid if volume.parent else None]
+    found = [*volume.name.uuids, volume.parent.uuid if volume.parent else None]
     if isinstance(volume.content, CbtLog):
         found += [volume.content.parent, volume.content.child]
     return [uuid for uuid in found if uuid]
@@ -76,7 +72,7 @@ def foreign_identities(lun: Lun) -> List[str]:
         if uuid not in disks:
             found.append(f"MGT has a record of VDI {uuid}, which has no volume.")
     known = set(disks).union(record.uuid for record in (lun.mgt.records if lun.mgt else []))
-    known.update(str(volume.name.uuid) for volume in lun.volumes)
+    known.update(uuid for volume in lun.volumes for uuid in volume.name.uuids)
     for slot in lun.mgt.unread if lun.mgt else ():
         found.append(f"The MGT record at byte {slot.offset} does not read.")
     for volume in lun.volumes:
@@ -140,11 +136,18 @@ def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
         uuids.setdefault(record.uuid, other.uuid)
         if record.snapshot_of and other.snapshot_of:
             uuids.setdefault(record.snapshot_of, other.snapshot_of)
+    for slot, other_slot in _unread_pairs(original, clone):
+        for link, other_link in zip(slot.links, other_slot.links):
+            uuids.setdefault(link.uuid, other_link.uuid)
     return IdMap(original.sr_uuid, uuids, lvm_ids)
 
 
 def _record_pairs(before: Lun, after: Lun) -> List[Tuple[VdiRecord, VdiRecord]]:
     return list(zip(before.mgt.records, after.mgt.records)) if before.mgt and after.mgt else []
+
+
+def _unread_pairs(before: Lun, after: Lun) -> List[Tuple[Unread, Unread]]:
+    return list(zip(before.mgt.unread, after.mgt.unread)) if before.mgt and after.mgt else []
 
 
 def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> List[str]:
@@ -157,8 +160,9 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
     found += _left_over(before, after, ids)
     if len(before.volumes) != len(after.volumes):
         return found + [f"{after.name} has {len(after.volumes)} volumes, expected {len(before.volumes)}."]
+    names = ids.names()
     for volume, other in zip(before.volumes, after.volumes):
-        found += _volume_differences(volume, other, ids)
+        found += _volume_differences(volume, other, volume.name.renamed(names), ids)
     return found + _mgt_differences(before, after, ids)
 
 
@@ -179,18 +183,13 @@ def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
 
 def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
     """A sentence for each old identity in the new text, without its tags: an administrator's tag may hold a UUID."""
-    old = set(ids.uuids).union(dashed(lvm_id) for lvm_id in ids.lvm_ids)
-    left = _ids_in(after.vg.text, old) and _ids_in(text_without_tags(after.vg), old)
-    return [f"The old identity {one} is still in the metadata text." for one in sorted(left)]
+    old = ids.names()
+    left = sightings(after.vg.text, old) and sightings(text_without_tags(after.vg), old)
+    found = sorted({sighting.identity for sighting in left})
+    return [f"The old identity {identity} is still in the metadata text." for identity in found]
 
 
-def _ids_in(text: str, ids: Set[str]) -> Set[str]:
-    places = [match.start() for match in _MIDDLE.finditer(text)]
-    return ids.intersection(text[max(0, at - before) : at + behind] for at in places for before, behind in _AROUND)
-
-
-def _volume_differences(volume: Volume, other: Volume, ids: IdMap) -> List[str]:
-    name = volume.name.renamed(ids.uuids)
+def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) -> List[str]:
     expected = LogicalVolume(
         name=name,
         id=ids.lvm_ids[volume.lv.id],
@@ -245,7 +244,7 @@ def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
         found += _expect(where, (other.uuid, other.snapshot_of), _ids_of(record, ids.uuids))
         for name in mgt_records.other_tags(before.mgt, record, after.mgt, other):
             found.append(f"{where} has another {name}.")
-    for slot, twin in zip(before.mgt.unread, after.mgt.unread):
+    for slot, twin in _unread_pairs(before, after):
         links = tuple(link._replace(uuid=ids.uuids[link.uuid]) for link in slot.links)
         found += _expect(f"The MGT record at byte {slot.offset}", twin.links, links)
     return found + _expect("Unreadable MGT records", len(after.mgt.unread), len(before.mgt.unread))

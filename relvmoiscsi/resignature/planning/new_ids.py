@@ -26,7 +26,7 @@ def old_uuids(lun: Lun) -> List[str]:
     """
     found = [lun.sr_uuid]
     for volume in lun.volumes:
-        found.append(volume.name.uuid or "")
+        found += volume.name.uuids
         found.append(volume.parent.uuid if volume.parent else "")
         if isinstance(volume.content, CbtLog):
             found += [volume.content.parent or "", volume.content.child or ""]
@@ -64,7 +64,7 @@ def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uu
             raise UsageError(f"{lvm_id!r} is no LVM id: 32 letters and digits, without dashes.")
     uuids = _chosen(old_uuids(lun), wanted_uuids, lambda old: derived_uuid(new_sr, old), "UUID")
     lvm_ids = _chosen(old_lvm_ids(lun), wanted_lvm_ids, lambda old: derived_lvm_id(new_sr, old), "LVM id")
-    check_one_to_one(uuids, "UUID")
+    check_one_to_one(uuids, "UUID", [volume.name.text for volume in lun.volumes])
     check_one_to_one(lvm_ids, "LVM id")
     return IdMap(lun.sr_uuid, uuids, lvm_ids)
 

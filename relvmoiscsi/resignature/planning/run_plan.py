@@ -143,13 +143,13 @@ def plan_resignature(
 
 
 def _new_text(lun: Lun, ids: IdMap) -> bytes:
-    after = {volume.lv.id: volume for volume in lun.settled().volumes}
+    after, names = {volume.lv.id: volume for volume in lun.settled().volumes}, ids.names()
     lvs: Dict[str, Optional[LogicalVolume]] = {}
     for lv in lun.vg.lvs:
         volume = after.get(lv.id)
-        lvs[lv.name] = volume.lv._replace(name=volume.name.renamed(ids.uuids)) if volume else None
+        lvs[lv.name] = volume.lv._replace(name=volume.name.renamed(names)) if volume else None
     vg_name = naming.VG_PREFIX + ids.new_sr
-    return renamed_text(lun.vg, vg_name, lvs, ids.lvm_ids, ids.uuids).encode("latin-1") + b"\0"
+    return renamed_text(lun.vg, vg_name, lvs, ids).encode("latin-1") + b"\0"
 
 
 # --- room in the ring

@@ -27,7 +27,7 @@ from relvmoiscsi.errors import (
 )
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
-from relvmoiscsi.formats.identity import find_uuids
+from relvmoiscsi.formats.identity import sightings
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.mgt import Mgt, VdiRecord
@@ -195,7 +195,7 @@ def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
             if tag in tags:
                 problem = f"the storage manager has tagged it {tag}, and its name is none that is known"
                 return problem, WayOut(("lvchange", "--deltag", tag, f"{lun.vg.name}/{name.text}"))
-        for uuid in sorted(known.intersection(find_uuids(name.text))):
+        for _at, uuid in sightings(name.text, known):
             return f"its name carries the UUID {uuid}, and is none that is known", lun.without_lv(name.text)
     return "", NO_WAY_OUT
 

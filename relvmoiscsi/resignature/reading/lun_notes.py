@@ -6,6 +6,7 @@ from typing import List, Mapping
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.vhd import Vhd
+from relvmoiscsi.resignature.reading.contradictions import without_record, without_volume
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 
 
@@ -34,6 +35,11 @@ def _lvm_notes(lun: Lun) -> List[str]:
     found = []
     if any(any(bytes(mda.precommitted)) for mda in lun.mdas):
         found.append("LVM was about to change the volume group; what it had committed counts.")
+    if lun.vg.dev_size > lun.size_bytes:
+        found.append(
+            f"LVM was told of a disk of {lun.vg.dev_size} bytes, and this disk has {lun.size_bytes}: all extents are "
+            "on it. `pvresize` corrects the number."
+        )
     if lun.stale_mdas:
         found.append(f"The metadata areas differ; the one with the higher seqno, {lun.vg.seqno}, counts.")
     return found
@@ -47,7 +53,7 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
         effect = naming.HARMLESS_JOURNALS[volume.name.journal]
         return [f"Journal {name} is carried over: {effect}."]
     if volume.name.kind == naming.OTHER:
-        return [f"{name} is not the storage manager's; it is carried over as it is."]
+        return [f"{name} is not the storage manager's; its content is carried over as it is."]
     if volume.name.kind == naming.CBT_LOG and not (isinstance(volume.content, CbtLog) and volume.content.initialised):
         return [f"The CBT log {name} was not yet initialised; its content stays as it is."]
     if volume.name.is_old:
@@ -91,6 +97,10 @@ def _mgt_notes(lun: Lun) -> List[str]:
     if lun.mgt is None:
         return ["The SR has no MGT volume: its VDIs have no labels."]
     found, disks = [], lun.disks()
+    for volume in without_record(lun):
+        found.append(f"MGT has no record of VDI {volume.name.uuid}: it has no label.")
+    for record in without_volume(lun):
+        found.append(f"MGT has a record of VDI {record.uuid}, which has no volume: SM will drop it.")
     if lun.mgt.sr_uuid != lun.sr_uuid:
         found.append(f"MGT names the SR {lun.mgt.sr_uuid}, the volume group {lun.sr_uuid}.")
     for offset in lun.mgt.damaged:
@@ -100,9 +110,7 @@ def _mgt_notes(lun: Lun) -> List[str]:
     for uuid in lun.mgt.duplicates():
         found.append(f"MGT has several records of VDI {uuid}; the last one counts.")
     for uuid, record in lun.records().items():
-        if uuid not in disks and record.vdi_type in naming.MGT_TYPES.values():
-            found.append(f"MGT has a record of VDI {uuid}, which has no volume: SM will drop it.")
-        elif uuid in disks and record.vdi_type != naming.MGT_TYPES[disks[uuid].name.kind]:
+        if uuid in disks and record.vdi_type != naming.MGT_TYPES[disks[uuid].name.kind]:
             kind = disks[uuid].name.kind
             found.append(f"MGT calls VDI {uuid} {record.vdi_type!r}, its volume is {kind}.")
         if record.metadata_of_pool and uuid in disks:

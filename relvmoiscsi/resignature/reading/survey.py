@@ -264,12 +264,16 @@ def _texts(device: Device, mdas: Sequence[Mda], on_defect: OnDefect) -> List[Tup
 
 
 def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeGroup) -> None:
+    """Raises FormatError when the extents are not on the device, or lie over LVM's own structures.
+
+    The sizes of the device in label and text do not count, for LVM and here: `pvresize` changes the size in the text
+    alone. Source: LVM2 lib/metadata/metadata.c, check_pv_dev_sizes, which warns.
+    """
     where = Place(device.name, label.offset)
     if vg.pv_id != label.pv_id:
         raise Malformed("LVM label", where, "its PV id is not the one in the metadata text")
-    needed = max(label.device_size, vg.dev_size, vg.data_end)
-    if needed > device.size_bytes:
-        raise Truncated("Physical volume", Place(device.name, 0), needed, device.size_bytes)
+    if vg.data_end > device.size_bytes:
+        raise Truncated("Physical volume", Place(device.name, 0), vg.data_end, device.size_bytes)
     if vg.pe_start < pv.LABEL_SECTORS * SECTOR:
         raise Malformed("LVM label", where, f"the extents begin at byte {vg.pe_start}, over the label")
     if vg.pe_start % device.block_size or vg.extent_size % device.block_size:

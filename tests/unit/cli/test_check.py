@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from kit.build_volumes import Record
 from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
 from kit.shell import SR, flipped, patched, tree
 from relvmoiscsi import engine
@@ -69,6 +70,20 @@ def test_what_check_only_warns_of_is_told(tmp_path, command):
 
     assert ran.status == 0 and "Journal zero_" in facts["notes"][0]
     assert ["note: " + sentence for sentence in facts["notes"]] == ran.out.splitlines()[1:]
+
+
+def test_parts_that_contradict_each_other_are_5_each_is_told_and_the_lun_is_no_less_clean(tmp_path, unwritten):
+    lost = Record("0a0b0c0d-0000-4000-8000-000000000001", "data", vdi_type="aio")
+    built = build_sr([raw("data", in_mgt=False)], area=AREA_DEFAULT, extra_records=(lost,))
+    built.disk.to_file(str(tmp_path / "lun"))
+
+    ran, facts = unwritten(5, "check", tmp_path / "lun"), unwritten(5, "check", tmp_path / "lun", "--json")
+
+    first, *lines = ran.out.splitlines()
+    assert first.endswith("state clean. Each structure reads, but MGT and the volumes contradict each other:")
+    assert [line[2:] for line in lines[:2]] == [row["message"] for row in facts.json["contradictions"]]
+    assert [row["vdi"] for row in facts.json["contradictions"]] == [None, built.truth.uuids["data"]]
+    assert lost.uuid in lines[0] and facts.json["error"]["message"] in facts.err
 
 
 # --- two

@@ -16,9 +16,10 @@ from relvmoiscsi.formats.identity import (
     is_uuid,
     lvm_id_from_bytes,
     parse_lvm_id,
-    replace_uuids,
+    sightings,
     uuid_from_bytes,
     uuid_to_bytes,
+    with_new_ids,
 )
 
 WHERE = Place("/dev/sdc", 512)
@@ -46,10 +47,14 @@ def test_anything_else_is_no_uuid(text):
     assert not is_uuid(text)
 
 
-def test_uuids_inside_a_text_are_exchanged_and_nothing_else_is():
-    text = f"lvcreate -n VHD-{ONE} VG_XenStorage-{ONE} {TWO} f{ONE} {ONE}a"
+def test_identities_inside_a_text_are_exchanged_and_nothing_else_is():
+    old, new = dashed(LVM_ID), dashed("a" * 32)
+    text = "lvcreate -n VHD-{0} VG_XenStorage-{0} {2} f{0}a {0}{0} {1} x{1}{1}-{0} {3}"
 
-    assert replace_uuids(text, {ONE: NEW}) == f"lvcreate -n VHD-{NEW} VG_XenStorage-{NEW} {TWO} f{ONE} {ONE}a"
+    found = with_new_ids(text.format(ONE, old, TWO, ONE.upper()), {ONE: NEW, old: new})
+
+    assert found == text.format(NEW, new, TWO, ONE.upper())
+    assert sightings(found, {ONE, old}) == []
 
 
 # --- LVM ids

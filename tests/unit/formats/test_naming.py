@@ -77,10 +77,26 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("text", FOREIGN)
-def test_a_name_that_sm_does_not_look_at_is_somebody_elses(text):
+def test_a_name_that_sm_does_not_look_at_is_somebody_elses_and_changes_only_with_a_uuid_of_the_lun(text):
     name = parse_lv_name(text, WHERE)
 
-    assert (name, name.renamed(NEW)) == (LvName(text, naming.OTHER), text)
+    assert name == LvName(text, naming.OTHER)
+    assert name.renamed({SR: NEW_SR}) == text
+    assert name.renamed(NEW) == text.replace(VDI, NEW_VDI)
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        *((f"old_{prefix}{VDI}", (VDI,)) for prefix in ("VHD-", "LV-", "QCOW2-", "VHD-OLD_")),
+        ("bak." + VDI + ".cbtlog", (VDI,)),
+        (f"VG_XenStorage-{SR}_VHD-{VDI}", (SR, VDI)),
+        *((text, ()) for text in ("hb-" + VDI, "backup_" + VDI, "old_VHD-" + VDI.upper(), "old_VHD-" + VDI[1:])),
+        *((name.text, (name.uuid,)) for name in NAMES[1:]),
+    ],
+)
+def test_a_name_shows_a_uuid_of_a_vdi_by_the_way_in_which_sm_writes_names(text, shown):
+    assert parse_lv_name(text, WHERE).uuids == shown
 
 
 # --- parents

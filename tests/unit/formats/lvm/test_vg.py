@@ -15,6 +15,7 @@ from kit.build_lvm import LvText, VgText
 from kit.examples import examples
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import FormatError, Place, Truncated
+from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import Segment, read_vg, renamed_text
 
 WHERE = Place("/dev/sdc", 4608)
@@ -187,7 +188,7 @@ def renamed(text, change=lambda lv: lv):
     vg = read_vg(text, WHERE)
     ids = {old: chr(ord("a") + n) * 32 for n, old in enumerate([vg.pv_id, vg.id] + [lv.id for lv in vg.lvs])}
     lvs = {lv.name: change(lv._replace(name=lv.name.replace(VDI, NEW_VDI))) for lv in vg.lvs}
-    return renamed_text(vg, "VG_XenStorage-" + NEW_SR, lvs, ids, {SR: NEW_SR, VDI: NEW_VDI})
+    return renamed_text(vg, "VG_XenStorage-" + NEW_SR, lvs, IdMap(SR, {SR: NEW_SR, VDI: NEW_VDI}, ids))
 
 
 def test_identities_generation_note_and_hints_change_and_nothing_else():
@@ -199,6 +200,26 @@ def test_identities_generation_note_and_hints_change_and_nothing_else():
         expected = re.sub(f'"{old}[^"]*"', f'"{dashed}"', expected)
 
     assert renamed(TEXT) == expected
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ('device = "/dev/sdb"', 'device = "/dev/disk/by-id/lvm-pv-uuid-dTe5Oc-yT95-CMTP-UPrR-Qgmm-7EcL-0FVDK7"'),
+        ('description = "', 'description = "lvchange -S lv_uuid=2CfqVV-MeOh-bdML-KjFK-birL-PWc4-M5nko2 '),
+        ('description = "', f'description = "lvchange --addtag f{VDI}a '),
+        ("unknown_to_all = 7", f'unknown_to_all = "{SR}"'),
+        ("unknown_to_all = 7", f"unknown_to_all = 7 # {SR}"),
+    ],
+    ids=["path of the disk", "LVM id in the note", "UUID among other digits", "unknown key", "comment"],
+)
+def test_an_identity_changes_wherever_else_it_stands(old, new):
+    text = renamed(TEXT.replace(old, new))
+
+    assert TEXT.count(old) >= 1 and len(text) == len(renamed(TEXT)) + len(new) - len(old)
+    for identity in (SR, "dTe5Oc-yT95", "2CfqVV-MeOh"):
+        assert identity not in text
+    assert text.count(VDI) == 1  # in a tag, where it stays
 
 
 def test_a_longer_generation_makes_room_and_bytes_that_are_no_ascii_survive():

@@ -14,11 +14,12 @@ import tracemalloc
 import pytest
 
 from kit import builder
+from kit.build_volumes import MIB
 from kit.builder import AREA_DEFAULT, cbtlog, qcow2, raw
 from kit.cuts import free_ring, mgt_ranges
 from kit.examples import seeds
-from kit.outcome import entropy_of
-from kit.refusals import AREA, ROWS, loop_of_two, spoiled_sr, vhd, ways_out_in
+from kit.outcome import entropy_of, resignatured
+from kit.refusals import AREA, ROWS, loop_of_two, one_raw, spoiled_sr, vhd, ways_out_in
 from kit.sparse import SparseDisk
 from kit.spoiled import LABEL, Spoiled
 from relvmoiscsi import engine, report
@@ -132,6 +133,21 @@ def test_where_a_message_tells_to_leave_a_vdi_behind_that_is_enough_and_undo_bri
         assert engine.undo(disk, entropy_of("undo")).state == engine.DAMAGED, name
         assert disk.same_except(before, free_ring(before)), name
     assert tried >= 15
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda lun: lun.cut(-MIB // 2), lambda lun: lun.poke(LABEL + 64, "<Q", 1 << 50).sealed_label()]
+)
+def test_a_size_of_the_device_that_only_lvm_remembers_refuses_nothing(spoil):
+    disk = spoil(one_raw()).disk
+
+    found = engine.inspect(disk)
+    after = resignatured(disk).after
+
+    assert found.state == engine.CLEAN
+    told = [note for note in engine.notes(found.lun) if "all extents are on it" in note]
+    assert len(told) == (disk.size_bytes < found.lun.vg.dev_size)
+    assert engine.inspect(after).state == engine.RESIGNATURED
 
 
 HOSTILE = [name for name in ROWS if "gigabyte" in name or "terabyte" in name or "petabyte" in name or "beyond" in name]

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Parts of an SR that speak of different SRs or VDIs, each of which reads well: what an overtaken run leaves. Pure.
+
+A run that was stopped, and that another run has overtaken, may write late (docs/protocol.rst). Then MGT has UUIDs of
+the one run, and the names of the volumes are of the other run.
+
+SM itself makes a record without a volume, or a volume without a record, when SM is interrupted: `VDI.create` adds the
+record last, `VDI.delete` and a forgotten VDI lose the record first, the garbage collector removes the volume first. SM
+never makes both of a VDI that was there before. A record that was overwritten late leaves both: a record of one kind
+without a volume, and a volume of that kind without a record.
+
+Sources: SM drivers/LVHDSR.py (create, delete, forget_vdi), drivers/cleanup.py (LVHDVDI.delete, forgetVDI),
+drivers/srmetadata.py (spaceAvailableForVdis).
+"""
+
+from typing import Dict, List, Tuple
+
+from relvmoiscsi.errors import Malformed, Place
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.mgt import Mgt, VdiRecord
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
+
+#: SM adds a record with this label and deletes it again, to find out whether MGT has room
+_TRIAL_LABEL = "dummy vdi for space check"
+
+
+def contradictions(lun: Lun) -> Tuple[Malformed, ...]:
+    """A sentence with its place for each part that contradicts another part."""
+    after = lun.settled()
+    if after.mgt is None:
+        return ()
+    return (*_of_sr(after, after.mgt), *_of_vdis(after))
+
+
+def _of_sr(lun: Lun, mgt: Mgt) -> List[Malformed]:
+    if mgt.sr_uuid == lun.sr_uuid:
+        return []
+    where = Place(naming.MGT, mgt.sr_uuid_at)
+    return [Malformed("MGT", where, f"it names the SR {mgt.sr_uuid}, and the volume group is of the SR {lun.sr_uuid}")]
+
+
+def without_volume(lun: Lun) -> List[VdiRecord]:
+    """The live records of VDIs that have no volume."""
+    disks = lun.disks()
+    records = lun.records().items()
+    return [record for uuid, record in records if uuid not in disks and record.vdi_type in naming.MGT_TYPES.values()]
+
+
+def without_record(lun: Lun) -> List[Volume]:
+    """The volumes of VDIs that have no record. Empty when a record does not read: it may be of such a VDI."""
+    if lun.mgt is None or lun.mgt.unread:
+        return []
+    records = lun.records()
+    return [volume for uuid, volume in lun.disks().items() if uuid not in records]
+
+
+def _of_vdis(lun: Lun) -> List[Malformed]:
+    """The records without a volume and the volumes without a record, of the kinds of which both are there."""
+    records: Dict[Tuple[str, bool], List[VdiRecord]] = {}
+    for record in without_volume(lun):
+        if record.name_label != _TRIAL_LABEL:
+            records.setdefault((record.vdi_type, record.managed), []).append(record)
+    volumes: Dict[Tuple[str, bool], List[Volume]] = {}
+    for volume in without_record(lun):
+        if not isinstance(volume.content, Unreadable):
+            volumes.setdefault((naming.MGT_TYPES[volume.name.kind], not volume.hidden), []).append(volume)
+    found = []
+    for kind in sorted(set(records) & set(volumes)):
+        for record in records[kind]:
+            where = Place(naming.MGT, record.offset)
+            found.append(Malformed("MGT record", where, f"its VDI {record.uuid} has no volume"))
+        for volume in volumes[kind]:
+            where = Place(volume.name.text, 0)
+            found.append(Malformed("VDI", where, f"MGT has no record of VDI {volume.name.uuid}"))
+    return found
