@@ -15,7 +15,7 @@ Each caller passes a `Voice`: the Voice prints, asks, locks, and may refuse. The
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from typing import Any, ContextManager, Iterator, NamedTuple, Union
+from typing import Any, ContextManager, Iterator, NamedTuple, Tuple, Union
 
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
@@ -25,7 +25,8 @@ from relvmoiscsi.formats.identity import Entropy
 from relvmoiscsi.wording import human_size
 
 __all__ = [
-    "BEFORE_COMMIT", "OF_A_COPY", "OTHER_VDIS", "Outcome", "Voice", "check_copy", "resignature",
+    "BEFORE_COMMIT", "OF_A_COPY", "OTHER_VDIS", "Outcome", "Voice", "check_copy", "replaced_srs",
+    "resignature",
 ]  # fmt: skip
 
 #: why a run is rolled back
@@ -138,6 +139,17 @@ def _state_since(settled: str, state: str, always: bool) -> str:
     if state == NOTHING_WRITTEN:
         return f"{settled}; nothing else was written."
     return f"{settled}. {state}" if always else state
+
+
+def replaced_srs(mark: Mark, take_back: str) -> Tuple[str, ...]:
+    """Return the UUIDs of the SRs that the LUN holds before a rollback and the new run behind it, and not afterwards.
+
+    Finishing a run replaces nothing: the LUN holds the new SR since the commit. Nor does a rollback of an undo.
+    """
+    ids = mark.journal.run.ids
+    if not take_back or mark.commit_record.kind == UNDO:
+        return ()
+    return (ids.sr,) if engine.goes_back(mark) else (ids.sr, ids.new_sr)
 
 
 def _settle(

@@ -16,7 +16,7 @@ from relvmoiscsi.host.config_file import NOT_CHANGED, only_one, read_config, rep
 from relvmoiscsi.host.disk import multipath, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.host.xapi.lun_users import read_pool
+from relvmoiscsi.lun.pool_records import read_pool
 from relvmoiscsi.wording import human_size, printable, table
 
 if TYPE_CHECKING:

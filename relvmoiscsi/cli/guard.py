@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Checks and locks before a command writes to a LUN: ask xapi who uses the LUN, and lock out other writers.
+"""Checks and locks before a command writes to a LUN: ask who uses the LUN (lun/users.py), and lock out other writers.
 
 The checks and locks, in this order:
 
@@ -11,37 +11,24 @@ The checks and locks, in this order:
 
 import argparse
 import logging
-import os
 import stat
 from contextlib import ExitStack
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-)
+from typing import Callable, ContextManager, Iterable, Optional, Sequence
 
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.doctor.host_root import inventory
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.host.disk.exclusive import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
-from relvmoiscsi.host.xapi.lun_users import Pool, read_pool, verify_unused
-from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.iscsi.url import is_url
+from relvmoiscsi.lun import users
+from relvmoiscsi.lun.users import PoolAnswer, Question, ScsiIds
 from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import printable
 
@@ -50,23 +37,6 @@ log = logging.getLogger(__name__)
 HOST = THIS_HOST
 XAPI_SECONDS = 10.0  #: time limit for one answer
 LOCK_SECONDS = 45.0  #: time limit for a lock; the SR driver needs less time
-
-
-class ScsiIds(NamedTuple):
-    """The SCSIids by which the pool may know a LUN."""
-
-    given: Optional[str]  #: from --scsi-id
-    own: Optional[str]  #: from the device
-
-    @property
-    def names(self) -> List[str]:
-        """Return the known SCSIids, without duplicates."""
-        return list(dict.fromkeys(filter(None, self)))
-
-    @property
-    def recorded(self) -> Optional[str]:
-        """Return the SCSIid for the records of a run."""
-        return self.given or self.own
 
 
 def scsi_ids(path: str, given: Optional[str]) -> ScsiIds:
@@ -101,70 +71,12 @@ def own_scsi_id(path: str) -> Optional[str]:
 # --- the pool
 
 
-class PoolAnswer(NamedTuple):
-    """The answer of this host's pool to the question who uses a LUN."""
+def ask_pool(path: str, ids: ScsiIds, replaced: Sequence[str] = (), new_sr: str = "") -> PoolAnswer:
+    """Ask the pool of this host about a LUN, and about the UUID that the SR of the LUN will have.
 
-    sentence: str
-    uuid: Optional[str] = None  #: of the pool that has answered; None without an answer
-    name_label: Optional[str] = None
-    objection: Optional[Refused] = None  #: why the pool forbids a write to the LUN
-    is_overridden: bool = False  #: whether --not-in-use overrides the objection
-
-    def facts(self) -> Dict[str, Any]:
-        """Return the value of `pool` for --json."""
-        return {
-            "asked": self.uuid is not None,
-            "uuid": self.uuid,
-            "name_label": self.name_label,
-            "overridden": self.is_overridden,
-            "sentence": self.sentence,
-        }
-
-
-NOBODY_NEEDED = PoolAnswer("No pool was asked whether the LUN is in use: there is nothing to write.")
-_IMAGE_FILE = PoolAnswer("This is an image file: no pool was asked whether it is in use.")
-_NO_XAPI = PoolAnswer("No xapi on this machine: no pool was asked whether this LUN is in use.")
-_NO_SCSI_ID = PoolAnswer("The LUN has no SCSIid: no pool was asked whether this LUN is in use.")
-
-
-def ask_pool(path: str, ids: ScsiIds, new_sr: str = "") -> PoolAnswer:
-    """Ask the pool of this host about a LUN, and about the UUID that the SR of the LUN will have."""
-    socket = HOST.xapi_socket
-    if not ids.names and not is_lun(path):
-        return _IMAGE_FILE
-    if not os.path.exists(socket):
-        return _NO_XAPI if is_lun(path) else _IMAGE_FILE
-    if not ids.names:
-        return _NO_SCSI_ID
-
-    try:
-        with local_session(socket, XAPI_SECONDS) as session_ref:
-            xapi = Xapi(session_ref, socket, timeout=XAPI_SECONDS)
-            return _answer_of(list(xapi.records("pool").values()), ids, read_pool(xapi), new_sr)
-    except XapiFailure as failure:
-        problem = Refused(
-            "xapi cannot say whether this pool uses the LUN {}: {} Make xapi answer (`xe-toolstack-restart` "
-            "restarts xapi), then repeat the command.".format(" or ".join(ids.names), failure.message)
-        )
-        return PoolAnswer("xapi does not answer: this LUN may be in use.", objection=problem)
-
-
-def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: Pool, new_sr: str) -> PoolAnswer:
-    """Return the answer from a pool's records; `pools` holds the record of the pool itself."""
-    named = pools[0] if pools else {}
-    uuid, label = str(named.get("uuid", "unknown")), str(named.get("name_label", ""))
-    called = f"{uuid} ({label!r})" if label else uuid
-    for scsi_id in ids.names:
-        try:
-            verify_unused(scsi_id, pool)
-        except Refused as found:
-            return PoolAnswer(f"The pool {called} was asked: this LUN is in use.", uuid, label, found)
-    twin = None
-    if any(sr.get("uuid") == new_sr for sr in pool.srs.values()):
-        twin = Refused(
-            f"This pool has an SR {new_sr} already: give another --sr-uuid, or two LUNs share every identity."
-        )
-    return PoolAnswer(f"The pool {called} was asked: it does not use this LUN.", uuid, label, twin)
+    `replaced` are the UUIDs of the SRs that the LUN will no longer hold.
+    """
+    return users.ask_pool(Question(ids.names, replaced), new_sr, is_lun(path), HOST, XAPI_SECONDS)
 
 
 def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> PoolAnswer:
@@ -175,12 +87,15 @@ def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: Scs
 
     With --not-in-use, an objection becomes a warning on stderr and in SMlog. A dry run only prints the refusal.
     """
+    path = arguments.device
     if arguments.not_in_use:
         if found.objection is not None:
-            _warn(f"--not-in-use: {arguments.device} will be changed despite this refusal: {found.objection.message}")
-        was_needed = found.objection is not None or is_nobody_asked(arguments.device, found)
+            _warn(f"--not-in-use: {path} will be changed despite this refusal: {found.objection.message}")
+        was_needed = found.objection is not None or is_nobody_asked(path, found)
         return found._replace(is_overridden=was_needed)
-    problem = found.objection or _missing_confirmation(arguments, found, ids)
+    problem = found.objection
+    if problem is None and is_lun(path):
+        problem = users.missing_confirmation(path, found, ids, is_asked=not arguments.yes)
     if problem is not None and getattr(arguments, "dry_run", False):
         say("note: a run without --dry-run is refused: " + printable(problem.message))
     elif problem is not None:
@@ -192,25 +107,7 @@ def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: Scs
 
 def is_nobody_asked(path: str, found: PoolAnswer) -> bool:
     """Is this a LUN about which no pool has answered?"""
-    return is_lun(path) and found.uuid is None and found.objection is None
-
-
-def _missing_confirmation(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> Optional[Refused]:
-    """Return why the command needs a further confirmation, where no pool was asked; None where a question is enough."""
-    path = arguments.device
-    if not is_nobody_asked(path, found) or is_named(ids):
-        return None
-    if ids.own is None:
-        return Refused(
-            f"No pool was asked whether {path} is in use, and the device has no SCSIid. If the device is the "
-            "unused clone, use --not-in-use."
-        )
-    if arguments.yes:
-        return Refused(
-            f"No pool was asked whether {path} is in use, and --yes alone does not identify the clone. Add "
-            "--scsi-id with the SCSIid of the clone, or --not-in-use."
-        )
-    return None
+    return is_lun(path) and found.is_missing
 
 
 def way_out(path: str, ids: ScsiIds, read_sr: Callable[[], str]) -> str:
@@ -218,15 +115,9 @@ def way_out(path: str, ids: ScsiIds, read_sr: Callable[[], str]) -> str:
 
     `read_sr` returns the UUID of the SR on the LUN. A LUN in the records of the pool may be the original.
     """
-    stacked = [name for scsi_id in ids.names for name in use_of_lun(scsi_id, HOST).stacked]
-    if not stacked:
-        return ""
-    objection = ask_pool(path, ids).objection
-    try:
-        return objection.message if objection else stale_volumes.way_out(read_sr(), stacked, _attachments())
-    except RelvmoiscsiError as problem:
-        log.debug("which SR the LUN holds cannot be read: %s", problem)
-        return ""
+    advice = users.advice_on_holders(ids.names, lambda _disk: read_sr(), _attachments, HOST)
+    refusal = ask_pool(path, ids).objection if advice else None
+    return refusal.message if refusal is not None else advice
 
 
 def _attachments() -> Optional[Attachments]:
@@ -240,11 +131,6 @@ def _attachments() -> Optional[Attachments]:
             return Attachments(xapi.records("PBD"), xapi.records("SR"), "".join(own))
     except XapiFailure:
         return None
-
-
-def is_named(ids: ScsiIds) -> bool:
-    """Does --scsi-id name the LUN, and does the device have the same SCSIid?"""
-    return ids.own is not None and ids.given == ids.own
 
 
 def _warn(sentence: str) -> None:

@@ -7,11 +7,11 @@ facts as `lun`.
 
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
 
-from relvmoiscsi.cli.guard import PoolAnswer
 from relvmoiscsi.cli.opening import IMAGE_FILE, hardware_of, kind_of
 from relvmoiscsi.engine import Lun
 from relvmoiscsi.formats import naming
 from relvmoiscsi.host.disk.scsi_id import Hardware
+from relvmoiscsi.lun.users import PoolAnswer
 from relvmoiscsi.wording import human_size, printable
 
 if TYPE_CHECKING:

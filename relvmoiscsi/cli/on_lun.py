@@ -15,11 +15,10 @@ import stat
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi import __version__, engine, report
 from relvmoiscsi.cli import guard, map_out, over_iscsi
-from relvmoiscsi.cli.guard import ScsiIds
 from relvmoiscsi.cli.identification import Identification, identify
 from relvmoiscsi.cli.opening import opened_to_read, takes_device
 from relvmoiscsi.cli.output import Answer, ask, ask_for, must_be_able_to_ask, say, tell
@@ -36,6 +35,7 @@ from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.iscsi.url import is_url, parse_url
+from relvmoiscsi.lun.users import ScsiIds
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.wording import human_size, printable
 
@@ -75,11 +75,13 @@ class Target:
         self._looked, self._seen = 0.0, [b""]
         self.identification: Optional[Identification] = None
 
-    def identify(self, lun: Optional[Lun], sr_uuid: Optional[str] = None, new_sr: str = "") -> Identification:
+    def identify(
+        self, lun: Optional[Lun], sr_uuid: Optional[str] = None, replaced: Sequence[str] = (), new_sr: str = ""
+    ) -> Identification:
         """Identify the LUN, and print the identification before a question.
 
-        `lun` is the content of the LUN, `sr_uuid` the SR of an unreadable LUN, `new_sr` the UUID that a new run gives
-        the SR.
+        `lun` is the content of the LUN, `sr_uuid` the SR of an unreadable LUN. `replaced` are the UUIDs of the SRs that
+        the LUN will no longer hold, `new_sr` is the UUID that a new run gives the SR.
 
         Raises Refused for a LUN that must not be written to. Raises UsageError where a question needs a missing
         terminal.
@@ -89,7 +91,7 @@ class Target:
             must_be_able_to_ask(arguments)
             self._compared = self._ranges_of_lvm_and_sm(lun)
             self._looked, self._seen = time.monotonic(), self.device.read(self._compared)
-            pool = guard.verify_not_in_use(arguments, guard.ask_pool(self.path, self.ids, new_sr), self.ids)
+            pool = guard.verify_not_in_use(arguments, guard.ask_pool(self.path, self.ids, replaced, new_sr), self.ids)
             found = self.identification = identify(self.device, self.ids.own, pool, lun, sr_uuid)
         if not arguments.yes and not getattr(arguments, "dry_run", False):
             say(f"{self.path} will be changed:")
@@ -105,7 +107,7 @@ class Target:
             unknown = self._is_unknown()
             if loss:
                 ask(self._arguments, loss)
-            if unknown and not guard.is_named(self.ids):
+            if unknown and not self.ids.is_named:
                 ask_for(self._arguments, question + " Type the SCSIid of the clone:", str(self.ids.own))
             elif not loss:
                 ask(self._arguments, question)

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.guard import ScsiIds, ask_pool
+from relvmoiscsi.cli.guard import ask_pool
 from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.listing import listed
 from relvmoiscsi.cli.opening import device_word, is_same, opened_to_read, ranges_with_data, scsi_id_of, takes_device
@@ -15,6 +15,7 @@ from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi.url import is_url
+from relvmoiscsi.lun.users import ScsiIds
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def _show(arguments: argparse.Namespace) -> Answer:
         one = engine.one_vdi(device, found.lun) if found.lun is not None else None
         saved = saved_vms(device, found.lun) if found.lun is not None else None
         ids = ScsiIds(None, scsi_id_of(device))
-        told = identify(device, ids.own, ask_pool(arguments.device, ids), found.lun, found.run and found.run.ids.sr)
+        pool = ask_pool(arguments.device, ids, [found.lun.sr_uuid] if found.lun is not None else [])
+        told = identify(device, ids.own, pool, found.lun, found.run and found.run.ids.sr)
     facts = report.inspection_facts(arguments.device, found)
     facts["lun"] = told.facts()
     if one is not None:

@@ -7,7 +7,6 @@ import os
 from typing import Any, ContextManager, Optional
 
 from relvmoiscsi import engine, procedure, report
-from relvmoiscsi.cli.guard import NOBODY_NEEDED
 from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
@@ -27,6 +26,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError,
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
+from relvmoiscsi.lun.users import NOBODY_NEEDED
 from relvmoiscsi.wording import printable
 
 _RESIGNATURE = """\
@@ -171,7 +171,7 @@ class _Terminal(procedure.Voice):
             what = "rolls it back first and starts a new run" if take_back else "finishes it"
             problem.message += f" The same call without --dry-run {what}."
             raise problem
-        self._target.identify(None, mark.journal.run.ids.sr)
+        self._target.identify(None, mark.journal.run.ids.sr, procedure.replaced_srs(mark, take_back))
         path = self._arguments.device
         if take_back:
             say(_WHY[take_back].format(path, printable(str(mark.journal.run.scsi_id))))
@@ -185,7 +185,8 @@ class _Terminal(procedure.Voice):
             self._target.ask(f"Finish the resignature to SR {mark.journal.run.ids.new_sr}?")
 
     def agrees_to(self, prepared: Prepared) -> bool:
-        self._target.identify(prepared.lun, new_sr=prepared.plan.run.ids.new_sr)
+        ids = prepared.plan.run.ids
+        self._target.identify(prepared.lun, replaced=(ids.sr,), new_sr=ids.new_sr)
         if prepared.cost is not None:
             procedure.check_copy(self._target.device, prepared.cost.data_bytes)
         if self._arguments.dry_run:

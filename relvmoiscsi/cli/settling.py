@@ -5,12 +5,12 @@ import argparse
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.guard import NOBODY_NEEDED
 from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import KINDS, RESIGNATURE, Mark
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
+from relvmoiscsi.lun.users import NOBODY_NEEDED
 from relvmoiscsi.wording import printable
 
 _RECOVER = """\
@@ -81,7 +81,7 @@ def _undo(arguments: argparse.Namespace) -> Answer:
         )
         with in_state(NOTHING_WRITTEN):
             lun = engine.inspect(target.device).lun
-        target.identify(lun, now)
+        target.identify(lun, now, () if engine.goes_back(mark) else (now,))
         target.ask(printable(f"Give {target.path} back the identities of SR {old}?"))
         with target.locks(run):
             result = engine.undo(target.named, os.urandom)

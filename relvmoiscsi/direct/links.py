@@ -30,7 +30,7 @@ from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.lun import pool_records
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def users_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
 # --- SRs
 
 
-def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", host: Host = THIS_HOST) -> None:
+def check_no_user(scsi_id: str, pool: pool_records.PoolRecords, link: str = "", host: Host = THIS_HOST) -> None:
     """Raise Refused if an SR or VDI of the pool has the LUN, attached or not, or an SR was made on the LUN.
 
     `link` is the path of the LUN's link. The VDI at that path is no obstacle.
@@ -188,7 +188,7 @@ def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", host: Host
     def look(path: str) -> Optional[str]:
         return scsi_id_at(path, host)
 
-    for user in lun_users.users_of(scsi_id, pool, look):
+    for user in pool_records.users_of(scsi_id, pool, look):
         if not user.vdi:
             raise Refused(
                 f"LUN {scsi_id} belongs to the SR {user.sr_name}. If the SR is not needed, forget the SR first."

@@ -5,16 +5,15 @@ import logging
 import math
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Iterator, Optional
+from typing import TYPE_CHECKING, Iterator, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.host.settings import OneVdiSetting, one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
-from relvmoiscsi.host.xapi.lun_users import Pool, read_pool, verify_unused
-from relvmoiscsi.host.xapi.other_hosts import use_of_lun
-from relvmoiscsi.host.xapi.stale_volumes import Attachments, way_out
+from relvmoiscsi.host.xapi.stale_volumes import Attachments
+from relvmoiscsi.lun import users
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import CallRequest, Lun, Transport
 
@@ -38,19 +37,19 @@ def sr_create(
     if config.vdi is not None and asked is None:
         problem = "device-config:vdi names the one VDI that stays. Say device-config:vdis=one as well."
         raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
-    pool = read_pool(xapi)
-    verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
+    asks = users.Question([lun.scsi_id], own_sr=call.sr_ref, here=call.host_ref, clone_of=config.clone_of)
+    users.verify_unused(asks, xapi)
 
-    def verify_again() -> None:
-        """Check the pool again: a user may have attached the LUN while the call waited for locks and logins."""
-        verify_unused(lun.scsi_id, read_pool(xapi), call.sr_ref, here=call.host_ref)
+    def verify_again(replaced: Sequence[str]) -> None:
+        """Ask again, and by the SR on the LUN: a user may have attached the LUN while the call waited for locks."""
+        users.verify_unused(asks._replace(replaced=replaced), xapi)
 
     lun.verify_again = verify_again
     log.info("sr_create: LUN %s", lun.scsi_id)
     with _naming_the_way_out(lun, call, xapi):
         if not config.is_meant:
             with in_state(NOTHING_WRITTEN):
-                raise _not_meant(lun, pool)
+                raise _not_meant(lun, xapi)
         return lun.with_device(partial(_resignatured, lun, config, asked), writable=True)
 
 
@@ -65,30 +64,28 @@ def _naming_the_way_out(lun: Lun, call: Call, xapi: Xapi) -> Iterator[None]:
 
 
 def _way_out(lun: Lun, call: Call, xapi: Xapi) -> str:
-    use = use_of_lun(lun.scsi_id)
-    if not use.srs:
-        return ""
     deadline = lun.deadline.for_cleanup()
-    try:
-        held_there = _held_on("/dev/" + use.disks[0], deadline)
-    except (RelvmoiscsiError, RuntimeError) as error:
-        log.warning("which SR the LUN holds could not be read: %s", error)
-        return ""
-    try:
-        asked = xapi.until(deadline)
-        attachments = Attachments(asked.records("PBD"), asked.records("SR"), call.host_ref)
-    except XapiFailure:
-        return way_out(held_there.split(" ")[0], use.stacked, None)
-    return way_out(held_there.split(" ")[0], use.stacked, attachments)
+
+    def sr_on(disk: str) -> str:
+        return _held_on("/dev/" + disk, deadline).split(" ")[0]
+
+    def attachments() -> Optional[Attachments]:
+        try:
+            asked = xapi.until(deadline)
+            return Attachments(asked.records("PBD"), asked.records("SR"), call.host_ref)
+        except XapiFailure:
+            return None
+
+    return users.advice_on_holders([lun.scsi_id], sr_on, attachments)
 
 
-def _not_meant(lun: Lun, pool: Pool) -> UsageError:
+def _not_meant(lun: Lun, xapi: Xapi) -> UsageError:
     """Return the refusal without resign=true, with the SR on the LUN, and whether the pool knows that SR."""
     sr_uuid, what = lun.with_device(_held_there, writable=False).split(" ", 1)
-    known = [sr for sr in pool.srs.values() if sr_uuid != "-" and sr.get("uuid") == sr_uuid]
+    label = None if sr_uuid == "-" else users.known_label(sr_uuid, xapi)
     whose = "The pool has no such SR: it may be another pool's original. "
-    if known:
-        whose = "The pool has that SR, {!r}: this is a clone of its LUN, or that LUN. ".format(known[0]["name_label"])
+    if label is not None:
+        whose = f"The pool has that SR, {label!r}: this is a clone of its LUN, or that LUN. "
     elif sr_uuid == "-":
         whose = ""
     problem = (

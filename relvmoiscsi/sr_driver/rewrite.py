@@ -6,7 +6,7 @@ import logging
 import os
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Callable, Iterator, NamedTuple, Optional
+from typing import ContextManager, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine, procedure, report
 from relvmoiscsi.deadline import Deadline
@@ -17,6 +17,7 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.own_process import in_call
+from relvmoiscsi.sr_driver.transport import VerifyUnused
 from relvmoiscsi.wording import human_size
 
 log = logging.getLogger(__name__)
@@ -39,19 +40,20 @@ class Locks(NamedTuple):
 
 
 @contextmanager
-def take_locks(deadline: Deadline, verify: Callable[[], None], wanted: str) -> Iterator[None]:
-    """Hold the locks that a `_SmLog` asks for: JSON of `of_sm` and the names of the volume groups (null: no locks).
+def take_locks(deadline: Deadline, verify: VerifyUnused, wanted: str) -> Iterator[None]:
+    """Hold the locks that a `_SmLog` asks for: JSON of `of_sm`, the names of the volume groups (null: no locks), and
+    the UUIDs of the SRs that the LUN will no longer hold.
 
     `verify` is called under the locks. Errors of `verify` go through, and nothing is written.
     """
-    of_sm, vg_names = json.loads(wanted)
+    of_sm, vg_names, replaced = json.loads(wanted)
     with ExitStack() as held:
         if of_sm:
             held.enter_context(sm_locks.lvm_lock(timeout=waiting(deadline, VG_LOCK_SECONDS)))
         if vg_names is not None:
             held.enter_context(lvm_locks(vg_names, timeout=waiting(deadline, VG_LOCK_SECONDS)))
         with in_state(NOTHING_WRITTEN):
-            verify()
+            verify(replaced)
         yield
 
 
@@ -60,7 +62,7 @@ def resignatured(
     request: ResignatureRequest,
     deadline: Deadline,
     locks: Locks = Locks(),  # noqa: B008 - a tuple
-    verify: Callable[[], None] = lambda: None,
+    verify: VerifyUnused = lambda _replaced: None,
 ) -> str:
     """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID.
 
@@ -89,24 +91,28 @@ class _SmLog(procedure.Voice):
     """A Voice that asks no person: the caller wants new identities. SMlog gets all steps."""
 
     def __init__(
-        self, device: Device, deadline: Deadline, locks: Locks, verify: Callable[[], None] = lambda: None
+        self, device: Device, deadline: Deadline, locks: Locks, verify: VerifyUnused = lambda _replaced: None
     ) -> None:
         self._device, self._deadline, self._locks, self._verify = device, deadline, locks, verify
         self._said = 0  # tenths of the copy that were logged
         self._takes_back = False
+        self._replaced: Sequence[str] = ()  # UUIDs of the SRs that the LUN will no longer hold
 
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
-        self._takes_back = bool(take_back)
+        self._takes_back, self._replaced = bool(take_back), procedure.replaced_srs(mark, take_back)
         what = _WHY[take_back] if take_back else "finishing the run"
         run = mark.journal.run
         log.info("%s holds an unfinished run for SCSIid %s; %s", self._device.name, run.scsi_id, what)
 
     def agrees_to(self, prepared: Prepared) -> bool:
+        self._replaced = (prepared.plan.run.ids.sr,)
         for sentence in notes(prepared.lun):
             log.info("%s: %s", self._device.name, sentence)
         if prepared.cost is not None:
             procedure.check_copy(self._device, prepared.cost.data_bytes)
             log.info("%s: %s", self._device.name, report.cost_text(prepared.cost))
+            with self._held(False, None):  # the copy is written before `locks`
+                pass
         return True
 
     def copying(self, done: int, total: int) -> None:
@@ -130,9 +136,13 @@ class _SmLog(procedure.Voice):
     @contextmanager
     def locks(self, run: Run) -> Iterator[None]:
         """Hold SM's LVM lock and LVM's locks on both names of the volume group, if LVM sees the LUN."""
-        wanted = json.dumps([self._locks.of_sm, list(engine.vg_names(run)) if self._locks.of_lvm else None])
-        with in_call(partial(take_locks, self._deadline, self._verify), wanted):
+        with self._held(self._locks.of_sm, list(engine.vg_names(run)) if self._locks.of_lvm else None):
             yield
+
+    def _held(self, of_sm: bool, vg_names: Optional[List[str]]) -> ContextManager[None]:
+        """Hold these locks, and ask under the locks who uses the LUN."""
+        wanted = json.dumps([of_sm, vg_names, list(self._replaced)])
+        return in_call(partial(take_locks, self._deadline, self._verify), wanted)
 
     def has_settled(self, mark: Mark, result: Result) -> None:
         if result.ids is not None:

@@ -8,7 +8,7 @@ scan adds to this host.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.settings import VDIS
@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # these imports are slow, and a call with a refused device-co
 
 #: the work of a call on a LUN; returns the text of the answer
 Work = Callable[["Device"], str]
+#: raises Refused if the pool uses the LUN; takes the UUIDs of the SRs that the LUN will no longer hold
+VerifyUnused = Callable[[Sequence[str]], None]
 
 
 class Listed(UsageError):
@@ -54,6 +56,11 @@ class CallRequest:
     @property
     def vdi(self) -> Optional[str]:
         """UUID of the VDI that stays, if several VDIs are live."""
+        raise NotImplementedError
+
+    @property
+    def clone_of(self) -> str:
+        """UUID of an SR; the caller has said that the LUN is a clone of this SR. "" if the key is missing."""
         raise NotImplementedError
 
     @property
@@ -96,6 +103,16 @@ def vdi_in(device_config: Mapping[str, str]) -> Optional[str]:
     return text or None
 
 
+def clone_of_in(device_config: Mapping[str, str]) -> str:
+    """Return the UUID of the SR of which the LUN is a clone; "" if the key is missing. Raises UsageError."""
+    from relvmoiscsi.formats.identity import is_uuid  # noqa: PLC0415 - few calls have the key
+
+    text = device_config.get("clone-of", "").strip().lower()
+    if text and not is_uuid(text):
+        raise UsageError(f"{text!r} is no UUID of an SR (device-config:clone-of).", "InvalidArg")
+    return text
+
+
 def clear_databases_in(device_config: Mapping[str, str]) -> bool:
     """Return whether no VDI shall keep the database of a pool."""
     return device_config.get("clear-metadata-vdi", "").strip() == "true"
@@ -121,7 +138,7 @@ class Lun:
         """`lock_seconds` limits the wait for a lock, together with the deadline."""
         self.scsi_id, self.deadline, self.lock_seconds = scsi_id, deadline, lock_seconds
         #: the last check of the pool, under the locks against LVM; its errors refuse the call
-        self.verify_again: Callable[[], None] = lambda: None
+        self.verify_again: VerifyUnused = lambda _replaced: None
 
     def with_device(self, work: Work, writable: bool) -> str:
         """Open the LUN, run `work` on it and return its result. No other relvmoiscsi of this host works on the LUN.

@@ -33,8 +33,8 @@ from kit.reader import device_ranges, lv_bytes, read_sr
 from relvmoiscsi import engine, plugin, procedure
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.iscsi import LunInfo, Portal, Target
+from relvmoiscsi.lun import users
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
 from relvmoiscsi.sr_driver.hba import config as hba_config
@@ -52,6 +52,23 @@ EXTENT = 4 << 20  #: bytes
 
 #: the storage manager's numbers for a VG that LVM sees twice, and for a LUN that is no disk of the host
 DUPLICATE, SCSI_ID_MISSING = 119, 107
+
+
+class Asking(Silent):
+    """Asks, as the driver does, whether the pool has the SR that the run takes off the LUN."""
+
+    def __init__(self, asks, db):
+        self._asks, self._db = asks, db
+
+    def agrees_to_settle(self, mark, take_back, problem):
+        self._verify(procedure.replaced_srs(mark, take_back))
+
+    def agrees_to(self, prepared):
+        self._verify([prepared.plan.run.ids.sr])
+        return True
+
+    def _verify(self, replaced):
+        users.verify_unused(self._asks._replace(replaced=replaced), self._db)
 
 
 class Lun(NamedTuple):
@@ -352,13 +369,17 @@ class World:
         lun = self._behind(config, members["type"])
         if is_hba and not hba_config.parse_config(config).is_meant:
             raise UsageError("The LUN is resignatured with device-config:resign=true alone.", "InvalidArg")
-        users = lun_users.Pool(db.records("PBD"), db.records("SR"), db.records("VDI"))
-        lun_users.verify_unused(lun.scsi_id, users, members["sr_ref"], lambda path: None)
+        clone_of = config.get("clone-of", "")
+        asks = users.Question([lun.scsi_id], own_sr=members["sr_ref"], clone_of=clone_of, look=lambda path: None)
+        users.verify_unused(asks, db)
         end = time.monotonic() + self.create_s
         with self._lock:
             clear = config.get("clear-metadata-vdi") == "true"
             procedure.resignature(
-                lun.disk, os.urandom, Silent(), engine.ResignatureRequest(scsi_id=lun.scsi_id, clear_databases=clear)
+                lun.disk,
+                os.urandom,
+                Asking(asks, db),
+                engine.ResignatureRequest(scsi_id=lun.scsi_id, clear_databases=clear),
             )
         if self.create_s:  # on a host ten drivers are ten processes, and other calls do not wait for them
             self._probed(lun)

@@ -30,17 +30,18 @@ BASE = ("errors", "deadline", "device", "vpd", "scsi_id_text", "portal", "wordin
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
 #:     cli, sr_driver -> direct, doctor, report -> procedure -> engine -> resignature -> formats -> device, errors
-#:     cli, sr_driver -> direct, doctor -> host, iscsi -> device, errors
+#:     cli, sr_driver -> direct, doctor -> lun -> host, iscsi -> device, errors
 #:     cli -> pool -> formats, host
 #:     plugin -> plugin_targets, cli, report, engine
 #:     plugin_targets -> cli, sr_driver, iscsi
 MAY_IMPORT = {
     "__main__": ("cli",),
-    "cli": ("direct", "doctor", "pool", "report", "procedure", "engine", "formats", "host", "iscsi"),
-    "sr_driver": ("direct", "doctor", "report", "procedure", "engine", "formats", "host", "iscsi"),
+    "cli": ("lun", "direct", "doctor", "pool", "report", "procedure", "engine", "formats", "host", "iscsi"),
+    "sr_driver": ("lun", "direct", "doctor", "report", "procedure", "engine", "formats", "host", "iscsi"),
     "plugin": ("plugin_targets", "cli", "report", "engine", "formats", "host"),
     "plugin_targets": ("cli", "sr_driver", "host", "iscsi"),
-    "direct": ("host",),
+    "lun": ("host",),
+    "direct": ("lun", "host"),
     "doctor": ("direct", "host"),
     "pool": ("formats", "host"),
     "report": ("engine", "formats"),
@@ -78,7 +79,7 @@ MAY_IMPORT_WITHIN = {
 MAY_REACH = {"pool": {"host": ("host.this_host", "host.xapi.sdk")}}
 
 #: Devices, clocks, entropy and command runners come in as arguments, everywhere but here.
-MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "direct", "doctor", "plugin", "pool", "host", "deadline")
+MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "lun", "direct", "doctor", "plugin", "pool", "host", "deadline")
 #: of the initiator, the modules with sockets, clocks and randomness; what is said over a socket the others decide
 RIM_OF_ISCSI = ("iscsi.link", "iscsi.connect", "iscsi.crc32c", "iscsi.target_sessions")
 WORLD = {"os", "subprocess", "time", "random", "socket", "threading", "uuid", "secrets", "tempfile"}

@@ -15,7 +15,7 @@ import re
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.sr_driver.transport import CallRequest, clear_databases_in, scsi_id_in, vdi_in, vdis_in
+from relvmoiscsi.sr_driver.transport import CallRequest, clear_databases_in, clone_of_in, scsi_id_in, vdi_in, vdis_in
 
 ANY_DRIVER = "any"
 _LUN = re.compile(r"[0-9]{1,9}\Z")
@@ -32,6 +32,7 @@ class _Keys(NamedTuple):
     wwpns: Tuple[str, ...] = ()  #: "500a098186c37a1d"
     vdis: Optional[str] = None  #: "one" or "all"; None: the setting of the host
     vdi: Optional[str] = None  #: UUID of the VDI that stays, if several VDIs are live
+    clone_of: str = ""  #: UUID of the SR of which the LUN is a clone, attached or not; "" if the key is missing
     clear_databases: bool = False  #: no VDI keeps the database of a pool
 
 
@@ -53,6 +54,7 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
         wwpns=_wwpns(device_config.get("targetWWPN", "")),
         vdis=vdis_in(device_config),
         vdi=vdi_in(device_config),
+        clone_of=clone_of_in(device_config),
         clear_databases=clear_databases_in(device_config),
     )
 

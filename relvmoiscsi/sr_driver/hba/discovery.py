@@ -30,7 +30,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import other_luns
 from relvmoiscsi.sr_driver.hba.config import Config
 
@@ -58,7 +58,7 @@ class Discovery:
         config: Config,
         deadline: Deadline,
         lock_seconds: float,
-        read_pool: Callable[[], lun_users.Pool],
+        read_pool: Callable[[], pool_records.PoolRecords],
         host_ref: str = "",
     ) -> None:
         """`read_pool` is called before a scan, and after an earlier call's scan. `host_ref` is this host."""
@@ -86,7 +86,7 @@ class Discovery:
             return
         pool = self._read_pool()  # a failure ends the call: no disk has come, and none must be removed
         self._pool_has_lun = any(
-            not user.is_own for user in lun_users.users_of(self.scsi_id, pool, here=self._host_ref)
+            not user.is_own for user in pool_records.users_of(self.scsi_id, pool, here=self._host_ref)
         )
         stack.callback(quietly, "taking away what a scan has brought", self._remove_new_disks)
         if not self._had_entry:
@@ -131,7 +131,7 @@ class Discovery:
         self._faces = paths.look(disks, self.deadline.part(paths.ANSWER_SECONDS)) if disks else {}
         return list(self._faces)
 
-    def _scan(self, pool: lun_users.Pool, stack: ExitStack) -> None:
+    def _scan(self, pool: pool_records.PoolRecords, stack: ExitStack) -> None:
         """Scan, and remove the other LUNs of the scan at once.
 
         If a scan was given up, it may add more LUNs later: then remove other LUNs again at the end of the call.

@@ -32,8 +32,9 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import AskingDevice, Begin, run_in_child
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.host.xapi import lun_users, other_hosts
+from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba.config import Config
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.missing import missing_scsi_id
@@ -55,7 +56,7 @@ def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_s
         log.info("%s is the LUN %s", config.device, scsi_id)
     multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))
     others = other_hosts.OtherHosts(xapi, call.host_ref)
-    pool = partial(lun_users.read_pool, xapi)
+    pool = partial(pool_records.read_pool, xapi)
     discovery = Discovery(scsi_id, config, deadline, lock_seconds, pool, call.host_ref)
     return HbaLun(discovery, multipathing, lock_seconds, others)
 

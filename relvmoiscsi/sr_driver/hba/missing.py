@@ -16,8 +16,8 @@ from relvmoiscsi.host.hba.scan import scan
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import other_luns
 from relvmoiscsi.sr_driver.hba.config import Config
 from relvmoiscsi.sr_driver.hba.discovery import DISK_SECONDS, SCAN_SECONDS
@@ -33,7 +33,7 @@ BUSY_SECONDS = 3.0  #: wait for SM's LVM lock. While a probe waits, xapi plugs n
 def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float, host_ref: str = "") -> Listed:
     """Return the list of LUNs after a scan. While SM holds its LVM lock, return the list without a scan and say so."""
     adapters = hba.adapters(config.driver)
-    pool = lun_users.read_pool(xapi)
+    pool = pool_records.read_pool(xapi)
 
     def is_taken(scsi_id: str) -> bool:
         return other_luns.is_taken(scsi_id, pool, host_ref)
@@ -51,7 +51,7 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
         else:
 
             def forget() -> None:
-                pool_now = partial(lun_users.read_pool, xapi)
+                pool_now = partial(pool_records.read_pool, xapi)
                 other_luns.forget_others(adapters, before, pool_now, host_ref, deadline.for_cleanup())
 
             stack.callback(quietly, "taking away what the scan has brought", forget)

@@ -22,7 +22,7 @@ from relvmoiscsi.host.hba.scan import take_away
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.lun import pool_records
 
 log = logging.getLogger(__name__)
 
@@ -37,21 +37,21 @@ class Before(NamedTuple):
     ports: Set[str]  #: target ports that are online
 
 
-def look_around(pool: lun_users.Pool) -> Before:
+def look_around(pool: pool_records.PoolRecords) -> Before:
     """Return the present state, without the disks that a killed call has added and left hidden."""
     ports = set(hba.ports_online(hba.adapters()))
     disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
     there = [one for one, disk in disks.items() if disk is None or not hiding.is_stale_hidden(disk)]
-    return Before(there, {*hiding.ids_here(), *lun_users.ids_named(pool)}, ports)
+    return Before(there, {*hiding.ids_here(), *pool_records.ids_named(pool)}, ports)
 
 
 def hidden(adapters: Sequence[hba.Adapter], before: Before) -> ContextManager[None]:
     return hiding.hidden_adapters([one.name for one in adapters], sorted(before.known))
 
 
-def is_taken(scsi_id: str, pool: lun_users.Pool, host_ref: str) -> bool:
+def is_taken(scsi_id: str, pool: pool_records.PoolRecords, host_ref: str) -> bool:
     """Return whether the pool uses the LUN, or this host has its root there. A used LUN is no clone."""
-    if lun_users.users_of(scsi_id, pool, here=host_ref):
+    if pool_records.users_of(scsi_id, pool, here=host_ref):
         return True
     return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
 
@@ -59,7 +59,7 @@ def is_taken(scsi_id: str, pool: lun_users.Pool, host_ref: str) -> bool:
 def forget_others(
     adapters: Sequence[hba.Adapter],
     before: Before,
-    read_pool: Callable[[], lun_users.Pool],
+    read_pool: Callable[[], pool_records.PoolRecords],
     host_ref: str,
     deadline: Deadline,
 ) -> None:
@@ -102,7 +102,7 @@ def forget_others(
                 cleanup_journal.forget(scsi_id)
 
 
-def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Pool]:
+def _pool_now(read_pool: Callable[[], pool_records.PoolRecords]) -> Optional[pool_records.PoolRecords]:
     """Return the pool's records; None while xapi does not answer: then any new LUN may be in use."""
     try:
         return read_pool()

@@ -14,7 +14,7 @@ from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
-from relvmoiscsi.sr_driver.transport import CallRequest, clear_databases_in, scsi_id_in, vdi_in, vdis_in
+from relvmoiscsi.sr_driver.transport import CallRequest, clear_databases_in, clone_of_in, scsi_id_in, vdi_in, vdis_in
 
 ANY_IQN = "*"
 _IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: the IQN is a part of paths
@@ -46,6 +46,7 @@ class _Keys(NamedTuple):
     is_master: bool
     vdis: Optional[str] = None  #: "one" or "all"; None: the setting of the host
     vdi: Optional[str] = None  #: UUID of the VDI that stays, if several VDIs are live
+    clone_of: str = ""  #: UUID of the SR of which the LUN is a clone, attached or not; "" if the key is missing
     clear_databases: bool = False  #: no VDI keeps the database of a pool
 
 
@@ -81,6 +82,7 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
         is_master=device_config.get("SRmaster", "") != "false",
         vdis=vdis_in(device_config),
         vdi=vdi_in(device_config),
+        clone_of=clone_of_in(device_config),
         clear_databases=clear_databases_in(device_config),
     )
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """CloudStack's ResignatureCommand makes these calls of a pool, and leaves nothing there but secrets."""
 
+import pytest
+
 from kit import golden, lun_world
 from kit.pool import client, cloudstack
 from kit.pool.cloudstack import CHAP_SECRET, CHAP_USER, IQN, STORAGE_HOST
@@ -40,3 +42,72 @@ def test_a_clone_becomes_a_volume():
     assert left == [] and not world.sessions, "nobody has the LUN attached"
     creations = 2 * (1 + len(pool.hosts))
     assert secrets == creations + 2 + len(pool.hosts), "what xapi leaves: per create, probe, PBD.create"
+
+
+class Cloud:
+    """A cloud with managed storage: a LUN for each volume, whose SR the pool has while a VM uses the volume."""
+
+    def __init__(self, world, pool, session):
+        self.world, self.pool, self._api = world, pool, session.xenapi
+        self._agent = cloudstack.CloudStack(session, pool.db.get("host", pool.master, "uuid"))
+
+    def make(self, lun):
+        """The answer to a ResignatureCommand for this LUN; the pool has nothing of it behind that."""
+        return self._agent.resignature({IQN: f"/{self.world.lun(lun).iqn}/1", STORAGE_HOST: "10.0.0.5"})
+
+    def clone(self, lun):
+        """A clone by the array, on a target of its own."""
+        iqn = f"{TARGET_IQN}{len(self.world.luns)}"
+        return self.world.add("10.0.0.5", iqn, self.world.lun(lun).disk.copy())
+
+    def use(self, lun, plugged=True, hosts=2):
+        """A VM is given the volume: SR.introduce, then a PBD for each host, which is plugged."""
+        sr = self._api.SR.introduce(self.world.sr_uuid(lun), "iqn", "iqn", cloudstack.LVMOISCSI, "user", True, {})
+        config = {"target": "10.0.0.5", "targetIQN": self.world.lun(lun).iqn, "SCSIid": lun}
+        for host in self._api.host.get_all()[:hosts]:
+            pbd = self._api.PBD.create({"device_config": config, "host": host, "SR": sr})
+            if plugged:
+                self._api.PBD.plug(pbd)
+        return sr
+
+    def drop(self, sr):
+        self._agent.remove_sr(sr)
+
+
+@pytest.fixture
+def cloud():
+    world = World()
+    world.add("10.0.0.5", TARGET_IQN, golden.load("one").disk)
+    with world.pool() as pool, client.connected(pool, timeout_s=cloudstack.WAIT_S) as session:
+        yield Cloud(world, pool, session)
+
+
+def test_volumes_of_volumes_go_on_whatever_the_cloud_does_with_the_sr_of_their_source(cloud):
+    """The template is unused, then a VM uses the volume of which a snapshot is taken, then an attachment begins."""
+    world = cloud.world
+    source = world.luns[0].scsi_id
+    assert cloud.make(source).result
+    for hosts in (None, 2, 0):
+        of = None if hosts is None else cloud.use(source, hosts=hosts)
+        clone = cloud.clone(source)
+        answer = cloud.make(clone)
+        assert answer.result and world.state(clone) == "resignatured", answer
+        assert world.sr_uuid(clone) != world.sr_uuid(source), "a clone of a LUN that was resignatured"
+        if of is not None:
+            cloud.drop(of)
+        source = clone
+    assert cloud.pool.db.refs("SR") == []
+
+
+def test_an_sr_that_the_cloud_could_not_forget_ends_the_next_clone_with_the_words_that_help(cloud):
+    """removeSR gives up with a warning: the SR stays, and no host has it attached."""
+    source = cloud.world.luns[0].scsi_id
+    sr = cloud.use(source, plugged=False)
+    uuid, clone = cloud.world.sr_uuid(source), cloud.clone(source)
+
+    answer = cloud.make(clone)
+
+    assert not answer.result and f"`xe sr-forget uuid={uuid}`" in answer.details
+    assert "successfully resigned" not in answer.details and cloud.world.sr_uuid(clone) == uuid
+    cloud.drop(sr)
+    assert cloud.make(clone).result

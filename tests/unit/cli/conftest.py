@@ -244,12 +244,22 @@ def pool(root, tmp_path):
 
 
 @pytest.fixture
-def lun(image, root, monkeypatch):
+def has_scsi_id(monkeypatch):
+    """`has_scsi_id(text)`: every disk has this SCSIid from now on."""
+
+    def has(scsi_id):
+        monkeypatch.setattr(guard, "scsi_id_of", lambda _path: scsi_id)
+        monkeypatch.setattr(guard, "scsi_id_at", lambda _path: scsi_id)
+        monkeypatch.setattr(live_scsi, "live_scsi_id", lambda _path: scsi_id)
+
+    return has
+
+
+@pytest.fixture
+def lun(image, root, monkeypatch, has_scsi_id):
     """The image, taken for a disk with the SCSIid SCSI_ID: what the kernel says of a path comes from here."""
     monkeypatch.setattr(guard, "is_block_device", lambda _path: True)
-    monkeypatch.setattr(guard, "scsi_id_of", lambda _path: SCSI_ID)
-    monkeypatch.setattr(guard, "scsi_id_at", lambda _path: SCSI_ID)
-    monkeypatch.setattr(live_scsi, "live_scsi_id", lambda _path: SCSI_ID)
+    has_scsi_id(SCSI_ID)
     monkeypatch.setattr(live_scsi, "live_serial", lambda _path: "serial")
     monkeypatch.setattr(guard, "lvm_locks", lambda _names: ExitStack())
     monkeypatch.setattr(guard, "LOCK_SECONDS", 0)

@@ -10,6 +10,7 @@ import pytest
 
 from kit import shell
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
+from kit.sr_states import ATTACHED, OTHER, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi.cli import guard, on_lun
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import Refused
@@ -18,6 +19,7 @@ from relvmoiscsi.host.disk.block_device import HostDevice, ImageFile
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import other_hosts
+from relvmoiscsi.lun import users
 
 YES = ("--yes", "--scsi-id", SCSI_ID)
 NOTHING = "Nothing was written."
@@ -43,34 +45,34 @@ def sr_on(pool, scsi_id=SCSI_ID, type_="lvmoiscsi", name="the original"):
 # --- the pool
 
 
-def test_a_lun_that_an_sr_uses_is_4_and_nothing_is_written(image, command, unwritten, pool, smlines):
+def test_a_lun_that_an_sr_uses_is_4_and_nothing_is_written(lun, command, unwritten, pool, smlines):
     uuid = sr_on(pool)
-    ran = unwritten(4, "resignature", image, *YES, says=f"The detached SR {uuid} ('the original')")
+    ran = unwritten(4, "resignature", lun, *YES, says=f"The detached SR {uuid} ('the original')")
     assert "override with --not-in-use. Nothing was written." in ran.err
     note = "note: a run without --dry-run is refused: The LUN with the SCSIid"
-    unwritten(0, "resignature", image, "--dry-run", "--scsi-id", SCSI_ID, says=note)
+    unwritten(0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says=note)
 
-    ran = command("resignature", *YES, image, "--not-in-use", "--json")
+    ran = command("resignature", *YES, lun, "--not-in-use", "--json")
     assert (ran.status, ran.json["state"]) == (0, "resignatured")
     (line,) = [line for line in ran.err.splitlines() if "--not-in-use" in line]
     (logged,) = [line for line in smlines if "--not-in-use" in line]
     for told in (line, logged):  # who knows better is told loudly what speaks against it
-        assert f"--not-in-use: {image} will be changed despite this refusal:" in told and uuid in told
+        assert f"--not-in-use: {lun} will be changed despite this refusal:" in told and uuid in told
     assert line.startswith("relvmoiscsi: warning: ")
-    assert command("resignature", image, *YES, "--json").json["already_done"] is True, "whoever uses it now"
+    assert command("resignature", lun, *YES, "--json").json["already_done"] is True, "whoever uses it now"
 
 
 @pytest.mark.parametrize("by", ["--sr-uuid", "--map"])
 def test_a_second_clone_with_the_sr_uuid_of_the_first_is_4_and_nothing_is_written(
-    image, command, unwritten, pool, tmp_path, by
+    lun, command, unwritten, pool, tmp_path, by
 ):
     uuid = sr_on(pool, OTHER_SCSI_ID, name="the first clone")
     file = tmp_path / "map.json"
-    vdi = command("show", image, "--json").json["vdis"][0]["uuid"]
+    vdi = command("show", lun, "--json").json["vdis"][0]["uuid"]
     file.write_text(json.dumps(command("map", "--sr", uuid, vdi, "--json").json))
 
     says = f"This pool has an SR {uuid} already: give another --sr-uuid, or two LUNs share every identity."
-    unwritten(4, "resignature", image, *YES, by, uuid if by == "--sr-uuid" else file, says=says)
+    unwritten(4, "resignature", lun, *YES, by, uuid if by == "--sr-uuid" else file, says=says)
 
 
 def test_without_a_scsi_id_there_is_nothing_to_ask(image, command, mute):
@@ -87,14 +89,12 @@ def test_an_id_that_can_be_none_is_2(lun, unwritten):
     unwritten(2, "resignature", lun, "--yes", "--scsi-id", "a/b", says="'a/b' is no SCSIid")
 
 
-def test_a_xapi_that_does_not_answer_is_4_within_a_moment_and_can_be_overridden(
-    image, command, unwritten, mute, smlines
-):
+def test_a_xapi_that_does_not_answer_is_4_within_a_moment_and_can_be_overridden(lun, command, unwritten, mute, smlines):
     says = f"xapi cannot say whether this pool uses the LUN {SCSI_ID}: "
-    ran = unwritten(4, "resignature", image, *YES, says=says)
+    ran = unwritten(4, "resignature", lun, *YES, says=says)
     assert "xe-toolstack-restart" in ran.err and "--not-in-use" in ran.err
 
-    ran = command("resignature", *YES, image, "--not-in-use")
+    ran = command("resignature", *YES, lun, "--not-in-use")
     assert ran.status == 0 and "xapi cannot say" in ran.err and "xapi cannot say" in smlines[0]
 
 
@@ -121,9 +121,65 @@ def test_what_was_cut_is_not_finished_on_a_lun_in_use(lun, command, unwritten, p
     assert command(name, lun, "--yes", "--not-in-use").status == 0
 
 
-# --- volumes of the original on the clone
+# --- the SR of the LUN, under another SCSIid
 
 ORIGINAL = shell.tree().truth.sr_uuid
+
+
+@pytest.mark.parametrize("state", STATES, ids=name_of)
+def test_the_original_under_a_new_scsi_id_is_4_and_nothing_is_written(lun, command, unwritten, pool, state):
+    state.put(pool.db, pool.hosts, ORIGINAL, SCSI_ID)
+    if state.is_written:
+        assert command("resignature", *YES, lun).status == 0
+        return
+    ran = unwritten(4, "resignature", lun, *YES, says="override with --not-in-use. Nothing was written.")
+    assert ORIGINAL in ran.err
+    unwritten(0, "resignature", lun, "--dry-run", "--scsi-id", SCSI_ID, says="note: a run without --dry-run is refused")
+    assert command("resignature", *YES, lun, "--not-in-use").status == 0
+
+
+def test_show_says_that_the_lun_may_be_an_sr_of_the_pool(lun, command, pool):
+    State(UNPLUGGED, OTHER).put(pool.db, pool.hosts, ORIGINAL, SCSI_ID)
+    assert "was asked: this LUN may be an SR of the pool.\n" in command("show", lun).out
+
+
+@pytest.mark.parametrize("state", [State(UNPLUGGED, OTHER), State(ATTACHED, OTHER)], ids=name_of)
+def test_an_undo_takes_the_new_sr_off_the_lun(finished, lun, command, unwritten, pool, state):
+    state.put(pool.db, pool.hosts, SR, SCSI_ID)
+    if state.is_written:
+        assert command("undo", *YES, lun).status == 0
+    else:
+        unwritten(4, "undo", lun, *YES, says=f"holds the SR {SR} ('production') of this pool")
+
+
+@pytest.mark.parametrize("name", ["recover", "undo"])
+@pytest.mark.parametrize("kind", ["unfinished", "committed"])
+def test_a_run_on_the_original_itself_is_settled_without_a_further_word(request, command, kind, name):
+    """t0 a person overrides the refusal by mistake, t1 the run is cut, t2 the person wants the original back."""
+    request.getfixturevalue(kind)
+    lun, pool = request.getfixturevalue("lun"), request.getfixturevalue("pool")
+    State(UNPLUGGED, OTHER).put(pool.db, pool.hosts, ORIGINAL, SCSI_ID)
+    assert command(name, *YES, lun).status == 0
+
+
+@pytest.mark.parametrize("of", ["old", "new"])
+def test_a_copy_of_a_cut_run_is_rolled_back_only_if_neither_of_its_srs_may_be_there(
+    lun, command, unwritten, pool, monkeypatch, has_scsi_id, of
+):
+    """The rollback takes the new SR off the LUN, and the run behind it the old one: both are asked about first."""
+    plan = command("resignature", lun, "--dry-run", "--json", "--sr-uuid", SR).json["plan"]
+    with monkeypatch.context() as patch:
+        shell.cut(patch, len(plan) - 2)
+        has_scsi_id(OTHER_SCSI_ID)
+        command("resignature", lun, "--yes", "--sr-uuid", SR)
+    has_scsi_id(SCSI_ID)
+    sr_uuid = {"old": ORIGINAL, "new": SR}[of]
+    State(UNPLUGGED, OTHER).put(pool.db, pool.hosts, sr_uuid, SCSI_ID)
+
+    unwritten(4, "resignature", lun, *YES, says=f"holds the SR {sr_uuid} ('production') of this pool")
+
+
+# --- volumes of the original on the clone
 
 
 @pytest.fixture
@@ -138,7 +194,7 @@ def taken(lun, root, monkeypatch):
         return opened(path, writable, **more)
 
     monkeypatch.setattr(on_lun, "open_device", open_device)
-    monkeypatch.setattr(guard, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
+    monkeypatch.setattr(users, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
     return lun
 
 

@@ -13,14 +13,15 @@ from relvmoiscsi import engine
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
-from relvmoiscsi.host.xapi.lun_users import Pool
 from relvmoiscsi.host.xapi.other_hosts import Use
+from relvmoiscsi.lun import users
+from relvmoiscsi.lun.pool_records import PoolRecords
 from relvmoiscsi.sr_driver import create, rewrite
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun, Transport
 
-NOBODY = Pool(pbds={}, srs={}, vdis={})
+NOBODY = PoolRecords(pbds={}, srs={}, vdis={})
 
 
 # --- volumes of the original on the clone
@@ -60,9 +61,9 @@ def refusal(monkeypatch, xapi, use=None, reads=f"{ORIGINAL} the SR {ORIGINAL}", 
         return reads
 
     use = use or Use(("sdc",), (MGT,))
-    parts = (("read_pool", lambda _xapi: NOBODY), ("_held_on", held_on), ("use_of_lun", lambda _scsi_id: use))
-    for name, value in parts:
-        monkeypatch.setattr(create, name, value)
+    monkeypatch.setattr(create, "_held_on", held_on)
+    monkeypatch.setattr(users, "read_pool", lambda _xapi: NOBODY)
+    monkeypatch.setattr(users, "use_of_lun", lambda _scsi_id, _host: use)
     deadline = Deadline(50, Clock())
     transport = Transport("relvmoiscsi", "lvmoiscsi", parse_config, lambda *_: InUse(SCSI_ID, deadline))
     call = Call("sr_create", DEVICE_CONFIG)._replace(host_ref="me")

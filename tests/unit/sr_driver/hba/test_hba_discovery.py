@@ -18,7 +18,7 @@ from relvmoiscsi.host.disk import cleanup_journal, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
 from relvmoiscsi.sr_driver.hba.config import parse_config
 
@@ -40,7 +40,7 @@ class World:
         self.stays, self.noted, self.asked, self.settled, self.hides = {}, None, [], [], {}
         self.locked = set()  #: LUNs that other calls are at
         self.meanwhile = lambda: None  #: what happens at the moment of a scan
-        self.pool = lun_users.Pool({}, {}, {})  #: an error: xapi does not answer
+        self.pool = pool_records.PoolRecords({}, {}, {})  #: an error: xapi does not answer
 
     def has(self, address, disk, scsi_id=CLONE):
         self.world.lun(address, disk, scsi_id=scsi_id)
@@ -128,7 +128,9 @@ def fields(answer, name):
 
 def with_lun(scsi_id, sr_type="lvmohba"):
     """A pool that has an SR on the LUN."""
-    return lun_users.Pool({"pbd": {"SR": "sr", "device_config": {"SCSIid": scsi_id}}}, {"sr": {"type": sr_type}}, {})
+    return pool_records.PoolRecords(
+        {"pbd": {"SR": "sr", "device_config": {"SCSIid": scsi_id}}}, {"sr": {"type": sr_type}}, {}
+    )
 
 
 @pytest.fixture
@@ -179,9 +181,9 @@ def test_a_dead_path_counts_as_if_it_were_not_there(host):
 @pytest.mark.parametrize(
     "made_for, pool, goes",
     [
-        ("", lun_users.Pool({}, {}, {}), True),
-        (SCSI_ID, lun_users.Pool({}, {}, {}), True),  # it is a clone of a LUN that had been resignatured
-        (CLONE, lun_users.Pool({}, {}, {}), False),
+        ("", pool_records.PoolRecords({}, {}, {}), True),
+        (SCSI_ID, pool_records.PoolRecords({}, {}, {}), True),  # it is a clone of a LUN that had been resignatured
+        (CLONE, pool_records.PoolRecords({}, {}, {}), False),
         ("", with_lun(CLONE), False),
     ],
 )
@@ -329,8 +331,8 @@ def at_which_another_call_is(host):
 
 def of_an_sr_by_a_name_of_the_kernel(owner, host):
     pbd = {"SR": "sr", "host": owner, "device_config": {"device": "/dev/sdd"}}
-    host.pool = lun_users.Pool({"pbd": pbd}, {"sr": {"type": "ext"}}, {})
-    host.patch.setattr(lun_users, "users_of", partial(lun_users.users_of, look={"/dev/sdd": OTHER}.get))
+    host.pool = pool_records.PoolRecords({"pbd": pbd}, {"sr": {"type": "ext"}}, {})
+    host.patch.setattr(pool_records, "users_of", partial(pool_records.users_of, look={"/dev/sdd": OTHER}.get))
 
 
 def that_the_pool_comes_to_name_during_the_scan(host):
@@ -425,7 +427,7 @@ def test_while_the_kernel_goes_on_with_a_scan_they_are_hidden_to_the_end_of_the_
 def lister(host, monkeypatch):
     """The host in a pool that has one LUN."""
     host.pool = with_lun(SCSI_ID)
-    monkeypatch.setattr(lun_users, "read_pool", host.read_pool)
+    monkeypatch.setattr(pool_records, "read_pool", host.read_pool)
     monkeypatch.setattr(missing, "_description", lambda driver: "")
     return host
 

@@ -29,7 +29,7 @@ from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import scan as scan_module
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import heeded
-from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.config import parse_config
@@ -103,7 +103,7 @@ class KilledHost:
     # --- a call
 
     def call(self, resignatures):
-        pool = lun_users.Pool({}, {}, {})
+        pool = pool_records.PoolRecords({}, {}, {})
         found = discovery.Discovery(CLONE, parse_config({}), Deadline(50, Clock()), 0.0, lambda: pool)
         found.verify_free = lambda *_: None
         lun = lun_module.HbaLun(found, False, 0.0, SimpleNamespace(verify_unused=lambda *_: None))

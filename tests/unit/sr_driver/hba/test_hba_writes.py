@@ -10,13 +10,18 @@ import pytest
 from kit import golden
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
+from kit.pool.database import Database
+from kit.sr_states import SAME, STATES, name_of
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk import exclusive, paths
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
-from relvmoiscsi.host.xapi.lun_users import Pool
+from relvmoiscsi.host.xapi.other_hosts import Use
+from relvmoiscsi.lun import users
+from relvmoiscsi.lun.pool_records import PoolRecords, read_pool
+from relvmoiscsi.lun.users import read_hosts
 from relvmoiscsi.sr_driver import create, rewrite
 from relvmoiscsi.sr_driver.hba.config import parse_config
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
@@ -26,8 +31,8 @@ from relvmoiscsi.sr_driver.transport import Transport
 pytestmark = pytest.mark.processes
 
 NAME = (SCSI_ID, "serial")
-NOBODY = Pool({}, {}, {})
-USED = Pool(
+NOBODY = PoolRecords({}, {}, {})
+USED = PoolRecords(
     {"p": {"SR": "s", "host": "other", "device_config": {"SCSIid": SCSI_ID}, "currently_attached": True}},
     {"s": {"uuid": "u", "type": "lvmohba", "name_label": "in use", "sm_config": {}}},
     {},
@@ -38,7 +43,7 @@ class World:
     """`events` are called in order, each when the call reads the pool."""
 
     def __init__(self, monkeypatch, path):
-        self.path, self.held, self.pools = path, [], [NOBODY]
+        self.path, self.held, self.pools, self.hosts = path, [], [NOBODY], {}
         golden.load("one").disk.to_file(path)
         self.before = self.content()
 
@@ -60,8 +65,9 @@ class World:
         monkeypatch.setattr(exclusive, "LEASE_SECONDS", 60)  # another run may look up the file just then
         monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: NAME[0])
         monkeypatch.setattr(paths.scsi, "live_serial", lambda _path: NAME[1])
-        monkeypatch.setattr(create, "read_pool", lambda _xapi: self.pool())
-        monkeypatch.setattr(create, "use_of_lun", lambda _scsi_id: SimpleNamespace(srs=()))
+        monkeypatch.setattr(users, "read_pool", lambda _xapi: self.pool())
+        monkeypatch.setattr(users, "read_hosts", lambda _xapi: self.hosts)
+        monkeypatch.setattr(users, "use_of_lun", lambda _scsi_id, _host: Use((), ()))
 
     def content(self):
         with open(self.path, "rb") as file:
@@ -105,6 +111,26 @@ def test_an_sr_that_is_attached_while_the_call_waits_is_refused(world):
     assert (world.content() == world.before, world.held) == (True, [])
 
 
+@pytest.mark.parametrize("state", STATES, ids=name_of)
+def test_the_original_under_a_new_scsi_id_is_refused_though_it_is_meant(world, state):
+    """The child process has read the LUN; the call asks the pool under its locks."""
+    uuid, db = engine.inspect(golden.load("one").disk).lun.sr_uuid, Database()
+    hosts = [db.create("host", metrics=db.create("host_metrics", live=True)) for _ in range(2)]
+    state.put(db, hosts, uuid, SCSI_ID)
+    world.pools = [read_pool(db)]
+    world.hosts = read_hosts(db)
+    if state.is_written:
+        world.call()
+        assert world.state() == "resignatured"
+        return
+    with pytest.raises(RelvmoiscsiError, match="Nothing was written"):
+        world.call()
+    assert (world.content() == world.before, world.held) == (True, [])
+    if state.lun != SAME:
+        world.call(**{"clone-of": uuid})
+        assert world.state() == "resignatured"
+
+
 @pytest.mark.parametrize("whose", ["The pool has that SR, 'san'", "The pool has no such SR", "holds no SR that can be"])
 def test_without_resign_true_nothing_is_written_and_the_sr_of_the_lun_is_named(world, whose):
     """An adapter sees whatever is mapped to it, originals as well."""
@@ -113,9 +139,8 @@ def test_without_resign_true_nothing_is_written_and_the_sr_of_the_lun_is_named(w
         os.truncate(world.path, 1 << 20)
         world.before = world.content()
     elif "that SR" in whose:
-        world.pools = [
-            Pool({}, {"s": {"uuid": engine.inspect(golden.load("one").disk).lun.sr_uuid, "name_label": "san"}}, {})
-        ]
+        uuid = engine.inspect(golden.load("one").disk).lun.sr_uuid
+        world.pools = [PoolRecords({}, {"s": {"uuid": uuid, "name_label": "san"}}, {})]
 
     with pytest.raises(UsageError, match=whose + ".*device-config:resign=true.*Nothing was written"):
         world.call(resign="")

@@ -17,6 +17,7 @@ from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.iscsi.quirks import Quirk, quirk
 from kit.pool import wire
+from kit.sr_states import OTHER, SAME, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.errors import Refused
@@ -25,6 +26,7 @@ from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun, opening
+from relvmoiscsi.lun import users
 from relvmoiscsi.sr_driver import rewrite
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun as lun_module
 from relvmoiscsi.sr_driver.iscsi.iscsi_lun import CallDevice
@@ -228,6 +230,63 @@ def test_a_lun_that_the_pool_uses_is_refused_before_anybody_logs_in(driver, clon
 
         assert target.count("connected") == 0
     assert found.result.code == 202 and "in use in this pool" in found.result.text
+
+
+@pytest.mark.parametrize("state", STATES, ids=name_of)
+def test_the_original_under_a_new_scsi_id_is_refused_before_the_first_write(driver, clone, state):
+    """Its PBD holds the SCSIid of before. The UUID of the SR is on the LUN, so the pool is asked after the read."""
+    uuid = engine.inspect(clone.disk).lun.sr_uuid
+    state.put(driver.pool.db, driver.pool.hosts, uuid, clone.scsi_id)
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+        if state.is_written:
+            assert found.result == SUCCESS and clone.writes
+            return
+        target.new_call()
+        says = f"say device-config:clone-of={uuid}. Nothing was written. [SRInUse]"
+        is_same = state.lun == SAME
+        assert (found.result.code, clone.writes) == (202, 0)
+        assert is_same or found.result.text.endswith(says)
+
+        again = driver.create(target, **{"clone-of": uuid.upper()})
+    assert (again.result == SUCCESS) is not is_same
+
+
+def test_a_word_that_names_no_sr_is_refused(driver, clone):
+    with HostileTarget([clone]) as target:
+        found = driver.create(target, **{"clone-of": "production"})
+    assert "'production' is no UUID of an SR (device-config:clone-of)." in found.result.text
+
+
+def test_a_finished_lun_whose_new_sr_is_not_plugged_yet_is_answered_as_before(driver, clone):
+    """t0 SR.create, t1 SR.introduce and a PBD, t2 a client repeats SR.create: nothing is to be written."""
+    with HostileTarget([clone]) as target:
+        assert driver.create(target).result == SUCCESS
+        writes = clone.writes
+        State(UNPLUGGED, OTHER).put(driver.pool.db, driver.pool.hosts, engine.inspect(clone.disk).lun.sr_uuid, "")
+        target.new_call()
+        assert driver.create(target).result == SUCCESS
+    assert clone.writes == writes
+
+
+def test_the_pool_is_asked_before_the_first_byte_of_a_copy_as_well(driver, clone, monkeypatch):
+    """One VDI of several images: guest data is copied to where nobody sees it before the locks are taken."""
+    asked = []
+    verify = users.verify_unused
+
+    def verify_unused(lun, xapi):
+        asked.append((tuple(lun.replaced), clone.writes))
+        verify(lun, xapi)
+
+    monkeypatch.setattr(users, "verify_unused", verify_unused)
+    uuid = engine.inspect(clone.disk).lun.sr_uuid
+    with HostileTarget([clone]) as target:
+        text = driver.create(target, vdis="one").result.text
+        target.new_call()
+        asked.clear()
+        found = driver.create(target, vdis="one", vdi=text.partition(" wanted: ")[2][:36])
+    assert found.result == SUCCESS, found.result
+    assert asked[:2] == [((), 0), ((uuid,), 0)] and asked[-1][0] == (uuid,) and asked[-1][1] > 0
 
 
 # --- keys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The users of a LUN in this pool, by SCSIid, from xapi's records. A LUN with a user is no clone: never write to it.
+"""What the records of a pool say about a LUN: the SRs and VDIs with data on it. users.py has the rule for a write.
 
     PBD.device_config    SCSIid (lvmoiscsi, lvmohba), ScsiId (gfs2); device: paths, with commas between (lvm, ext)
     SR.sm_config         devserial: scsi-<SCSIid>, with commas between; SCSIid; a key scsi-<SCSIid> (old releases)
@@ -15,7 +15,6 @@ import re
 from itertools import chain
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.scsi_id_text import is_printed, luns_named, names_lun
 
@@ -27,14 +26,14 @@ Records = Mapping[str, Mapping[str, Any]]
 Look = Callable[[str], Optional[str]]
 
 #: Directories of links that lead to the same LUN on every host: this host may follow another host's path there.
-_SAME_EVERYWHERE = ("/dev/disk/by-id/", "/dev/disk/by-scsid/")
+SAME_EVERYWHERE = ("/dev/disk/by-id/", "/dev/disk/by-scsid/")
 _DEVICES = ("/dev/",)
 #: Keys of names and passwords. No SR driver stores a LUN under such a key.
 _OF_LOGINS = re.compile("pass|secret|chap|user", re.IGNORECASE)
 _GIVEN_AS_THEY_ARE = "/dev/xapi/block/"
 
 
-class Pool(NamedTuple):
+class PoolRecords(NamedTuple):
     """All records of three classes from xapi, by reference."""
 
     pbds: Records
@@ -57,33 +56,15 @@ class User(NamedTuple):
 
     @property
     def sr_name(self) -> str:
-        return _name(self.sr)
+        return name_of(self.sr)
 
 
-def read_pool(xapi: Any) -> Pool:
+def read_pool(xapi: Any) -> PoolRecords:
     """Read the records from xapi. Raises XapiFailure."""
-    return Pool(xapi.records("PBD"), xapi.records("SR"), xapi.records("VDI"))
+    return PoolRecords(xapi.records("PBD"), xapi.records("SR"), xapi.records("VDI"))
 
 
-def verify_unused(scsi_id: str, pool: Pool, own_sr: str = "", look: Look = scsi_id_at, here: str = "") -> None:
-    """Raise Refused if an SR or VDI of the pool uses the LUN. Temporary SRs of relvmoiscsi's calls do not count.
-
-    `own_sr` is the SR of this call. `here` is the reference of this host: any device path in the host's own PBDs is
-    followed. An SR that was made on the LUN counts, attached or not; forgetting the SR frees the LUN. A used LUN is the
-    original, or a clone that was introduced before, or the clone of an array that copies the SCSIid.
-    """
-    found = users_of(scsi_id, pool, look, here)
-    users = [user for user in found if not user.is_own and user.sr_ref != own_sr]
-    if users:
-        raise Refused(
-            "The LUN with the SCSIid {} is in use in this pool. {} A clone must have a SCSIid of its own; an SR or VDI "
-            "whose LUN is to be written must be forgotten first.".format(
-                scsi_id, " ".join(user.sentence for user in users)
-            )
-        ).in_state("Nothing was written.")
-
-
-def users_of(scsi_id: str, pool: Pool, look: Look = scsi_id_at, here: str = "") -> List[User]:
+def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str = "") -> List[User]:
     """Return every SR and VDI with data on the LUN, each once, SRs first, each with a sentence about its use.
 
     An SR that was made on the LUN counts, attached or not.
@@ -94,16 +75,16 @@ def users_of(scsi_id: str, pool: Pool, look: Look = scsi_id_at, here: str = "") 
     return [*found.values(), *_vdis(scsi_id, pool, look)]
 
 
-def _made_on(scsi_id: str, pool: Pool) -> Iterator[User]:
+def _made_on(scsi_id: str, pool: PoolRecords) -> Iterator[User]:
     """Give the SRs whose sm-config names the LUN as the LUN that the SR was made on."""
     for ref, sr in pool.srs.items():
         config = sr.get("sm_config", {})
         if any(names_lun(str(text), scsi_id) for text in [*config, *config.values()]):
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
-            yield User(f"The SR {_name(sr)} was made on this LUN, and {state}.", sr, ref, {})
+            yield User(f"The SR {name_of(sr)} was made on this LUN, and {state}.", sr, ref, {})
 
 
-def ids_named(pool: Pool) -> List[str]:
+def ids_named(pool: PoolRecords) -> List[str]:
     """Return all texts of the records that may be a SCSIid.
 
     The SRs of calls to relvmoiscsi are left out: these SRs name clones. Passwords are left out: callers write the
@@ -118,21 +99,21 @@ def ids_named(pool: Pool) -> List[str]:
     return sorted(filter(is_printed, set(chain.from_iterable(map(luns_named, texts)))))
 
 
-def _by_pbds(scsi_id: str, pool: Pool, look: Look, here: str) -> Iterator[User]:
+def _by_pbds(scsi_id: str, pool: PoolRecords, look: Look, here: str) -> Iterator[User]:
     """Give the SRs with a PBD on the LUN. An SR is attached if any host has it attached."""
     attached: Dict[str, bool] = {}
     for pbd in pool.pbds.values():
-        roots = _DEVICES if here and pbd.get("host") == here else _SAME_EVERYWHERE
+        roots = _DEVICES if here and pbd.get("host") == here else SAME_EVERYWHERE
         if _is_on(scsi_id, pbd.get("device_config", {}), look, roots):
             ref = str(pbd.get("SR"))
             attached[ref] = attached.get(ref, False) or bool(pbd.get("currently_attached"))
     for ref, is_attached in attached.items():
         sr = pool.srs.get(ref, {})
         state = "attached" if is_attached else "detached"
-        yield User(f"The {state} SR {_name(sr)} has this LUN in the device-config of a PBD.", sr, ref, {})
+        yield User(f"The {state} SR {name_of(sr)} has this LUN in the device-config of a PBD.", sr, ref, {})
 
 
-def _vdis(scsi_id: str, pool: Pool, look: Look) -> Iterator[User]:
+def _vdis(scsi_id: str, pool: PoolRecords, look: Look) -> Iterator[User]:
     for vdi in pool.vdis.values():
         location = str(vdi.get("location", ""))
         values = map(str, vdi.get("sm_config", {}).values())
@@ -140,7 +121,7 @@ def _vdis(scsi_id: str, pool: Pool, look: Look) -> Iterator[User]:
         if leads_there or any(names_lun(value, scsi_id) for value in values):
             ref = str(vdi.get("SR"))
             sr = pool.srs.get(ref, {})
-            yield User(f"This LUN is the VDI {_name(vdi)} of the SR {_name(sr)}.", sr, ref, vdi)
+            yield User(f"This LUN is the VDI {name_of(vdi)} of the SR {name_of(sr)}.", sr, ref, vdi)
 
 
 def _is_on(scsi_id: str, device_config: Mapping[str, Any], look: Look, roots: Tuple[str, ...]) -> bool:
@@ -151,5 +132,5 @@ def _is_on(scsi_id: str, device_config: Mapping[str, Any], look: Look, roots: Tu
     )
 
 
-def _name(record: Mapping[str, Any]) -> str:
+def name_of(record: Mapping[str, Any]) -> str:
     return "{} ({!r})".format(record.get("uuid", "unknown"), record.get("name_label", ""))

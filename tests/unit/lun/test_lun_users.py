@@ -5,7 +5,8 @@ import pytest
 
 from kit.pool.database import Database
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.xapi.lun_users import Pool, ids_named, users_of, verify_unused
+from relvmoiscsi.lun.pool_records import PoolRecords, ids_named, users_of
+from relvmoiscsi.lun.users import Question, objection, verify_unused
 from relvmoiscsi.sr_driver.codes import fault_of
 
 SCSI_ID = "36001405993c87c37fa84d02b7fa62c40"
@@ -30,10 +31,13 @@ class Records:
 
     @property
     def pool(self):
-        return Pool(self.db.records("PBD"), self.db.records("SR"), self.db.records("VDI"))
+        return PoolRecords(self.db.records("PBD"), self.db.records("SR"), self.db.records("VDI"))
 
     def verify(self):
-        verify_unused(SCSI_ID, self.pool, self.sr, self.links.get)
+        self.ask()
+
+    def ask(self, **more):
+        verify_unused(Question([SCSI_ID], own_sr=self.sr, look=self.links.get, **more), self.db)
 
     def users(self):
         return [user.sentence for user in users_of(SCSI_ID, self.pool, self.links.get) if not user.is_own]
@@ -52,10 +56,10 @@ def records():
 
 
 def test_records_without_what_a_guard_reads_are_no_obstacle():
-    half = Pool({"p": {}, "q": {"SR": "gone"}}, {"s": {}, "t": {"PBDs": ["p"]}}, {"v": {}})
+    half = PoolRecords({"p": {}, "q": {"SR": "gone"}}, {"s": {}, "t": {"PBDs": ["p"]}}, {"v": {}})
 
-    verify_unused(SCSI_ID, half, "OpaqueRef:a")
-    verify_unused(SCSI_ID, Pool({}, {}, {}), "OpaqueRef:a")
+    for pool in (half, PoolRecords({}, {}, {})):
+        assert objection(Question([SCSI_ID], ["some SR"], own_sr="OpaqueRef:a"), pool, dict) is None
 
 
 @pytest.mark.parametrize("attached", [True, False])
@@ -169,9 +173,9 @@ def test_a_device_of_this_host_s_own_pbd_is_followed_whatever_its_name(records):
     records.db.create("PBD", SR=sr, host=here, device_config={"device": "/dev/sdb3"}, currently_attached=True)
     records.links["/dev/sdb3"] = SCSI_ID
 
-    verify_unused(SCSI_ID, records.pool, records.sr, records.links.get, here=there)
+    records.ask(here=there)
     with pytest.raises(Refused, match="local"):
-        verify_unused(SCSI_ID, records.pool, records.sr, records.links.get, here=here)
+        records.ask(here=here)
 
 
 def test_what_the_records_name_is_every_lun_of_theirs_but_of_calls_to_us(records):

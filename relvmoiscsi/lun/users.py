@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Who uses this LUN? The one rule before a write to a LUN, for the command, the plugin and both SR drivers.
+
+    by SCSIid       an SR or VDI of the pool has data on the LUN                           refused
+    by SR           the pool has the SR that the run takes off the LUN, and known_sr.py
+                    cannot tell that the LUN is a copy                                     refused
+    nobody asked    no pool has answered: the caller must name the LUN                     refused without a name
+    on this host    an exclusive open finds the users (host.disk); `advice_on_holders` says what to do about volumes
+
+The caller asks after the read of the LUN, because the LUN has the UUID of the SR, and under the locks. The override is
+--not-in-use for the command. For a driver it is device-config:clone-of, with the UUID of the SR of the second line.
+"""
+
+import logging
+import os
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
+from relvmoiscsi.host.disk.scsi_id import scsi_id_at
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.host.xapi import stale_volumes
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+from relvmoiscsi.host.xapi.other_hosts import use_of_lun
+from relvmoiscsi.host.xapi.stale_volumes import Attachments
+from relvmoiscsi.lun import known_sr
+from relvmoiscsi.lun.known_sr import KnownSr
+from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
+
+log = logging.getLogger(__name__)
+
+
+class PoolHost(NamedTuple):
+    """A host of the pool, for the PBDs of an SR."""
+
+    name: str
+    is_live: bool
+
+
+Hosts = Mapping[str, PoolHost]  #: by reference
+
+
+def read_hosts(xapi: Xapi) -> Hosts:
+    """Read the hosts of the pool from xapi. Raises XapiFailure."""
+    metrics = xapi.records("host_metrics")
+    return {
+        ref: PoolHost(str(host.get("name_label", "")), bool(metrics.get(host.get("metrics", ""), {}).get("live", True)))
+        for ref, host in xapi.records("host").items()
+    }
+
+
+# --- the rule
+
+
+class ScsiIds(NamedTuple):
+    """The SCSIids by which the pool may know a LUN."""
+
+    given: Optional[str]  #: from the caller
+    own: Optional[str]  #: from the device
+
+    @property
+    def names(self) -> List[str]:
+        """Return the known SCSIids, without duplicates."""
+        return list(dict.fromkeys(filter(None, self)))
+
+    @property
+    def recorded(self) -> Optional[str]:
+        """Return the SCSIid for the records of a run."""
+        return self.given or self.own
+
+    @property
+    def is_named(self) -> bool:
+        """Has the caller given the SCSIid of the device?"""
+        return self.own is not None and self.given == self.own
+
+
+class Question(NamedTuple):
+    """A LUN that a run will write to, as the pool may know the LUN."""
+
+    scsi_ids: Sequence[str]
+    replaced: Sequence[str] = ()  #: UUIDs of the SRs that the LUN holds before the run, and not after it
+    own_sr: str = ""  #: reference of the SR of this very call
+    here: str = ""  #: reference of this host: any device path in the host's own PBDs is followed
+    clone_of: str = ""  #: UUID of an SR; the caller has said that the LUN is a clone of this SR
+    look: Look = scsi_id_at
+
+
+class MayBeSr(Refused):
+    """The LUN may be an SR of the pool, under a new SCSIid."""
+
+    def __init__(self, message: str, sr_uuid: str) -> None:
+        super().__init__(message)
+        self.sr_uuid = sr_uuid
+
+
+def verify_unused(lun: Question, xapi: Xapi) -> None:
+    """Raise Refused if a call of an SR driver must not write to the LUN. Raises XapiFailure."""
+    refusal = objection(lun, read_pool(xapi), partial(read_hosts, xapi))
+    if isinstance(refusal, MayBeSr):
+        refusal.message += f" If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}."
+    if refusal is not None:
+        raise refusal.in_state(NOTHING_WRITTEN)
+
+
+def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> Optional[Refused]:
+    """Return why the pool forbids a write to the LUN; None where it does not.
+
+    `hosts` is called only where the pool has the SR of the LUN.
+    """
+    for scsi_id in lun.scsi_ids:
+        found = users_of(scsi_id, pool, lun.look, lun.here)
+        users = [user for user in found if not user.is_own and user.sr_ref != lun.own_sr]
+        if users:
+            return Refused(
+                "The LUN with the SCSIid {} is in use in this pool. {} A clone must have a SCSIid of its own; an SR or "
+                "VDI whose LUN is to be written must be forgotten first.".format(
+                    scsi_id, " ".join(user.sentence for user in users)
+                )
+            )
+    for sr_uuid in lun.replaced:
+        sr = known_sr.find_sr(sr_uuid, pool.srs, pool.pbds)
+        if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr, pool.vdis):
+            refusal = _unless_attached_elsewhere(lun, sr, hosts())
+            if refusal is not None:
+                return refusal
+    return None
+
+
+def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Optional[Refused]:
+    """Return the refusal of a LUN that may be the SR itself; None where the LUN is a copy for certain."""
+
+    def follow(pbd: Mapping[str, Any], path: str) -> Optional[str]:
+        return lun.look(path) if path.startswith(SAME_EVERYWHERE) or lun.here and pbd.get("host") == lun.here else None
+
+    live = {ref for ref, host in hosts.items() if host.is_live}
+    if known_sr.is_attached_elsewhere(sr, live, follow):
+        return None
+    attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached") and pbd.get("host") in live]
+    uuid, ids = sr.record.get("uuid"), " or ".join(lun.scsi_ids)
+    names = ", ".join(_host_name(pbd, hosts) for pbd in attached)
+    why = f"The attached PBD of {names} names no SCSIid." if attached else "No live host has that SR attached."
+    pbds = " ".join(_told(pbd, hosts, follow) for pbd in sr.pbds) or "The SR has no PBD."
+    busy = "A plug of the SR is under way: try again when the plug has ended. " if sr.is_being_plugged else ""
+    return MayBeSr(
+        f"The LUN with the SCSIid {ids} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that SR "
+        f"under a new SCSIid. {pbds} {busy}If this LUN is the SR, give its PBDs the SCSIid {ids}, and plug them. "
+        f"If this LUN is a clone, plug the SR on its own LUN first. If the SR is not needed, run "
+        f"`xe sr-forget uuid={uuid}`.",
+        str(uuid),
+    )
+
+
+def _told(pbd: Mapping[str, Any], hosts: Hosts, follow: known_sr.Follow) -> str:
+    """Return a sentence about a PBD: its host, its state, and its LUN."""
+    luns = " and ".join(known_sr.luns_of_pbd(pbd, follow))
+    state = "attached" if pbd.get("currently_attached") else "detached"
+    return f"The PBD of {_host_name(pbd, hosts)} is {state}, with {f'the SCSIid {luns}' if luns else 'no SCSIid'}."
+
+
+def _host_name(pbd: Mapping[str, Any], hosts: Hosts) -> str:
+    host = hosts.get(str(pbd.get("host")), PoolHost("", False))
+    return f"the {'' if host.is_live else 'dead '}host {host.name or pbd.get('host', 'unknown')}"
+
+
+def known_label(sr_uuid: str, xapi: Xapi) -> Optional[str]:
+    """Return the name of the pool's SR with this UUID; None where the pool has no such SR. Raises XapiFailure."""
+    sr = known_sr.find_sr(sr_uuid, read_pool(xapi).srs, {})
+    return None if sr is None else str(sr.record.get("name_label", ""))
+
+
+# --- the answer for a person
+
+
+class PoolAnswer(NamedTuple):
+    """The answer of this host's pool to the question who uses a LUN."""
+
+    sentence: str
+    uuid: Optional[str] = None  #: of the pool that has answered; None without an answer
+    name_label: Optional[str] = None
+    objection: Optional[Refused] = None  #: why the pool forbids a write to the LUN
+    is_overridden: bool = False  #: whether --not-in-use overrides the objection
+
+    def facts(self) -> Dict[str, Any]:
+        """Return the value of `pool` for --json."""
+        return {
+            "asked": self.uuid is not None,
+            "uuid": self.uuid,
+            "name_label": self.name_label,
+            "overridden": self.is_overridden,
+            "sentence": self.sentence,
+        }
+
+    @property
+    def is_missing(self) -> bool:
+        """Has no pool answered?"""
+        return self.uuid is None and self.objection is None
+
+
+NOBODY_NEEDED = PoolAnswer("No pool was asked whether the LUN is in use: there is nothing to write.")
+_IMAGE_FILE = PoolAnswer("This is an image file: no pool was asked whether it is in use.")
+_NO_XAPI = PoolAnswer("No xapi on this machine: no pool was asked whether this LUN is in use.")
+_NO_SCSI_ID = PoolAnswer("The LUN has no SCSIid: no pool was asked whether this LUN is in use.")
+
+
+def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host, seconds: float) -> PoolAnswer:
+    """Ask the pool of this host about a LUN, and about the UUID that the new SR will have; "" for no new SR.
+
+    `is_lun` is False for an image file. `seconds` limits each answer.
+    """
+    if not is_lun:
+        return _IMAGE_FILE
+    if not os.path.exists(host.xapi_socket):
+        return _NO_XAPI
+    if not lun.scsi_ids:
+        return _NO_SCSI_ID
+    try:
+        with local_session(host.xapi_socket, seconds) as session_ref:
+            xapi = Xapi(session_ref, host.xapi_socket, timeout=seconds)
+            pool = next(iter(xapi.records("pool").values()), {})
+            records = read_pool(xapi)
+            refusal = objection(lun, records, partial(read_hosts, xapi))
+    except XapiFailure as failure:
+        problem = Refused(
+            "xapi cannot say whether this pool uses the LUN {}: {} Make xapi answer (`xe-toolstack-restart` "
+            "restarts xapi), then repeat the command.".format(" or ".join(lun.scsi_ids), failure.message)
+        )
+        return PoolAnswer("xapi does not answer: this LUN may be in use.", objection=problem)
+    uuid, label = str(pool.get("uuid", "unknown")), str(pool.get("name_label", ""))
+    called = f"{uuid} ({label!r})" if label else uuid
+    what = "it does not use this LUN"
+    if refusal is not None:
+        what = "this LUN may be an SR of the pool" if isinstance(refusal, MayBeSr) else "this LUN is in use"
+    elif any(sr.get("uuid") == new_sr for sr in records.srs.values()):
+        refusal = Refused(
+            f"This pool has an SR {new_sr} already: give another --sr-uuid, or two LUNs share every identity."
+        )
+    return PoolAnswer(f"The pool {called} was asked: {what}.", uuid, label, refusal)
+
+
+def missing_confirmation(path: str, found: PoolAnswer, ids: ScsiIds, is_asked: bool) -> Optional[Refused]:
+    """Return why a LUN must be named, where no pool was asked; None where a question is enough.
+
+    `is_asked` says whether a person is asked before the write.
+    """
+    if not found.is_missing or ids.is_named:
+        return None
+    if ids.own is None:
+        return Refused(
+            f"No pool was asked whether {path} is in use, and the device has no SCSIid. If the device is the "
+            "unused clone, use --not-in-use."
+        )
+    if is_asked:
+        return None
+    return Refused(
+        f"No pool was asked whether {path} is in use, and --yes alone does not identify the clone. Add --scsi-id with "
+        "the SCSIid of the clone, or --not-in-use."
+    )
+
+
+# --- holders of the LUN on this host
+
+
+def advice_on_holders(
+    scsi_ids: Sequence[str],
+    read_sr: Callable[[str], str],
+    attachments: Callable[[], Optional[Attachments]],
+    host: Host = THIS_HOST,
+) -> str:
+    """Return how to remove volumes that SM has activated on a clone, for a refused open; "" without such volumes.
+
+    `read_sr` returns the UUID of the SR on a disk of the LUN; `attachments` returns xapi's records, None without xapi.
+    """
+    uses = [use for use in (use_of_lun(scsi_id, host) for scsi_id in scsi_ids) if use.stacked and use.disks]
+    if not uses:
+        return ""
+    try:
+        sr_uuid = read_sr(uses[0].disks[0])
+    except (RelvmoiscsiError, RuntimeError) as problem:
+        log.warning("which SR the LUN holds could not be read: %s", problem)
+        return ""
+    return stale_volumes.way_out(sr_uuid, [name for use in uses for name in use.stacked], attachments())
