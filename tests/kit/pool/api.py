@@ -113,6 +113,10 @@ class Api:
     def session_logout(self, session):
         self.database.destroy("session", session)
 
+    def host_call_extension(self, _session, _host, call):
+        """No host has one. Source: xapi_extensions.ml."""
+        raise XenError("MESSAGE_METHOD_UNKNOWN", call)
+
     def host_get_servertime(self, _session, host):
         self.storage.require_live(host)
         return moment(time.strftime("%Y%m%dT%H:%M:%SZ", time.gmtime(self.clock())))
