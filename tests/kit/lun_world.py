@@ -26,6 +26,7 @@ from kit.iscsi.lun import address_of
 from kit.outcome import Silent
 from kit.pool import plugins, wire
 from kit.pool.database import NULL
+from kit.pool.datamodel import RELEASES
 from kit.pool.runner import NotImplementedInBackend, Runner
 from kit.pool.simulator import Pool
 from kit.pool.standin import volumes_of
@@ -73,9 +74,12 @@ class Session:
 
 
 class World:
-    """`create_s`: seconds that a resignature takes at the least; what the engine takes is part of them."""
+    """`create_s`: seconds that a resignature takes at the least; what the engine takes is part of them. `release`: the
+    xapi that its pools play.
+    """
 
-    def __init__(self, create_s=0.0):
+    def __init__(self, create_s=0.0, release=RELEASES[0]):
+        self.release = release
         self.luns = []
         self.create_s = create_s
         self.sessions = {}  #: {(host, IQN): Session}
@@ -136,7 +140,9 @@ class World:
     def pool(self, hosts=("xs1", "xs2"), **options):
         """A pool whose drivers see these LUNs."""
         with ExitStack() as stack:
-            pool = stack.enter_context(Pool(None, None, hosts, drivers=_drivers(), runner=self, **options))
+            pool = stack.enter_context(
+                Pool(None, None, hosts, drivers=_drivers(), runner=self, release=self.release, **options)
+            )
             stack.enter_context(pool.near())
             pool.api.tasks_end_at_once = not self.create_s
             self._pool = pool
@@ -464,6 +470,13 @@ class World:
     def _lvmoiscsi_sr_detach(self, members, config):
         self._log_out(members, self._behind(config, members["type"], members["host_ref"]))
 
+    def _lvmoiscsi_sr_delete(self, members, config):
+        """The VG goes from the LUN, and the LUN from the host."""
+        lun = self._behind(config, members["type"], members["host_ref"])
+        lun.disk.write([Chunk(0, bytes(EXTENT))])
+        lun.disk.flush()
+        self._log_out(members, lun)
+
     def _lvmoiscsi_sr_scan(self, members, config):
         lun, db, sr = self._behind(config, members["type"], members["host_ref"]), self._pool.db, members["sr_ref"]
         found = volumes_of(self._volumes(lun))
@@ -481,10 +494,18 @@ class World:
         """The real one writes the name into the volume MGT. `log` has the call; no test here reads it from the LUN."""
         self._behind(config, members["type"], members["host_ref"])
 
-    _lvmohba_sr_probe, _lvmohba_sr_attach, _lvmohba_sr_detach, _lvmohba_sr_scan, _lvmohba_vdi_update = (
+    (
+        _lvmohba_sr_probe,
+        _lvmohba_sr_attach,
+        _lvmohba_sr_detach,
+        _lvmohba_sr_delete,
+        _lvmohba_sr_scan,
+        _lvmohba_vdi_update,
+    ) = (
         _lvmoiscsi_sr_probe,
         _lvmoiscsi_sr_attach,
         _lvmoiscsi_sr_detach,
+        _lvmoiscsi_sr_delete,
         _lvmoiscsi_sr_scan,
         _lvmoiscsi_vdi_update,
     )

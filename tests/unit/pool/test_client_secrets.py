@@ -16,7 +16,7 @@ from kit.pool_lab import TARGET, Image, only_reads, sr_disk
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import attach, luns, orphans, records, secrets
 from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.records import Portal
 
 CHAP = USER, WORD = "alice", "a secret word"
@@ -310,6 +310,14 @@ def test_a_class_that_this_release_of_xapi_does_not_have_names_no_secret(lab, cl
     ref = lab.pool.db.create("secret", value=WORD)
     with lab.cut("Rate_limit.get_all_records", error=XenError(*error)):
         assert found(lab) == {ref}
+
+
+@pytest.mark.parametrize("role", ["pool-operator", "pool-admin"])
+def test_whoever_may_read_secrets_finds_them_on_every_release(lab, clone, role):
+    lab.pool.api.users["bob"] = ("a word", role)
+    ref = lab.pool.db.create("secret", value=WORD)
+    with connect(Where(lab.pool.url, "bob", "a word")) as calls:
+        assert set(orphans.find(calls, records.read(calls))) == {ref}
 
 
 def test_one_that_is_gone_meanwhile_is_not_counted(lab, clone, calls):
