@@ -36,6 +36,7 @@ from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.iscsi import LunInfo, Portal, Target
+from relvmoiscsi.report.ids import result_facts
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
 from relvmoiscsi.sr_driver.hba import config as hba_config
@@ -159,8 +160,19 @@ class World:
 
         if function == "add_lun":
             return self._add_lun(host, arguments)
+        if function == "resignature":
+            return self._resignature_by_plugin(arguments)
         names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self._on_fabric(host)}
         return plugin.FUNCTIONS[function](arguments, see=see, find=lambda *_: names)
+
+    def _resignature_by_plugin(self, arguments):
+        """As the command on the host prints it. Every host sees every LUN here."""
+        clear = "--clear-metadata-vdi" in plugin.words("", arguments)
+        wanted = engine.ResignatureRequest(scsi_id=arguments["scsi_id"], clear_databases=clear)
+        with self._lock:
+            disk = self.lun(arguments["scsi_id"]).disk
+            done = procedure.resignature(disk, os.urandom, Silent(), wanted)
+        return json.dumps(result_facts(disk.name, done.result))
 
     def _add_lun(self, host, arguments):
         """The host's session shows the LUN that has this number behind its target, if it is the one that is meant."""
