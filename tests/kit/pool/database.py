@@ -41,7 +41,7 @@ _TABLES = {
         name_label string rw; name_description string rw; hostname string ro; address string rw; enabled bool ro true
         other_config map rw; iscsi_iqn string rw; multipathing bool rw; software_version map ro; PBDs PBD.host ro
         API_version_major int ro 2; API_version_minor int ro 21; local_cache_sr ref ro; tags set rw; metrics ref ro
-        chipset_info map ro
+        chipset_info map ro; capabilities set ro
     """,
     "host_metrics": "live bool ro true; last_updated time ro",
     "SR": """

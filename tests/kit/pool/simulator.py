@@ -74,6 +74,7 @@ class Pool:
         return self.db.create(
             "host", name_label=name, hostname=name, address=f"192.0.2.{number}", other_config=other_config,
             software_version={"product_brand": "simulated", "xapi": self.db.release}, chipset_info={"iommu": "true"},
+            capabilities=["xen-3.0-x86_64", "hvm-3.0-x86_64"],
             metrics=self.db.create("host_metrics"),
         )  # fmt: skip
 
