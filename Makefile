@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo playground test check unit unit36 judges cinder collection sanity vm e2e exhaustive bench acceptance acceptance-clean docs rpm pack clean
+.PHONY: help demo playground test check unit unit36 judges cinder collection sanity clients vm e2e exhaustive bench acceptance acceptance-clean docs rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -15,7 +15,7 @@ playground:  ## a shell with a simulated pool for `relvmoiscsi pool`; TOUR=1: a 
 	@.venv/current/bin/python tools/playground.py $(if $(TOUR),--tour)
 
 test:  ## all tests: unit on a current Python and on 3.6, the judges, end to end in a VM
-	@bash tools/test.sh unit unit36 judges cinder collection vm
+	@bash tools/test.sh unit unit36 judges cinder collection clients vm
 
 check:  ## lint, format, types, 3.6 syntax, shell scripts, documents
 	@bash tools/check.sh
@@ -39,13 +39,16 @@ collection:  ## the Ansible collection, in build/collection; playbooks run with 
 sanity:  ## the collection before Ansible's own judges, ansible-test sanity and units; takes what they need from PyPI
 	@bash tools/collection.sh sanity
 
+clients:  ## clients that others wrote, from npm and Maven Central, on the simulated pool
+	@bash tools/test.sh clients
+
 vm:  ## as root: kernels of their own with iSCSI target and initiator, Fibre Channel, multipath, udev and LVM2
 	@bash tools/test.sh vm
 
 e2e: vm  ## another name of vm
 
 exhaustive:  ## for a night: every cut, kill and state, thousands of random chains; before a release
-	@RELVMOISCSI_WHOLE=1 bash tools/test.sh unit unit36 judges cinder collection vm
+	@RELVMOISCSI_WHOLE=1 bash tools/test.sh unit unit36 judges cinder collection clients vm
 	@.venv/current/bin/python tools/long_run.py qcow2 $(or $(FIRST),0) $(or $(COUNT),3000)
 	@.venv/current/bin/python tools/long_run.py vhd $(or $(FIRST),0) $(or $(COUNT),3000)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from acceptance import day, made, report
 from acceptance.day import Array, Day, Row, Step
@@ -161,13 +161,13 @@ def by_command(text: str, wait_seconds: float) -> Array:
 # --- a run
 
 
-def run(where: Where, tools: Tools, sr: str, target: str, directory: str) -> int:
+def run(where: Where, tools: Tools, sr: str, target: str, directory: str, records_only: bool = False) -> int:
     """Run all steps; return the exit status. Raises RelvmoiscsiError before the first object is made."""
     with connect(where) as calls:
         scratch = made.scratch_of(calls, sr)
         made.verify_ready(calls, scratch)
         run_id = scratch.new_run()
-        state = Day(calls, tools.command, tools.array, scratch, run_id, target)
+        state = Day(calls, tools.command, tools.array, scratch, run_id, target, records_only)
         hosts = [calls.call("host.get_record", host) for host in state.hosts]
         try:
             rows = day.run(state, _tell(tools.say))
@@ -214,6 +214,11 @@ def _tell(say: Callable[[str], None]) -> day.Tell:
 def _notes(state: Day, rows: Sequence[Row]) -> List[str]:
     """Return the remaining steps for the person at the array."""
     done = {row.name for row in rows if row.status == day.PASSED}
+    left_out = [row.name for row in rows if row.status == day.LEFT_OUT]
+    return _about_the_clone(state, done) + ([f"These steps were left out: {', '.join(left_out)}."] if left_out else [])
+
+
+def _about_the_clone(state: Day, done: Set[str]) -> List[str]:
     if "clean" not in done:
         return ["Objects of the kit may be left in the pool. Run `make acceptance-clean` before you unmap a clone."]
     if "resignature" in done:
@@ -279,7 +284,7 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
             raise UsageError("No terminal to ask for the clone of the LUN: give a command, SNAPSHOT=...")
         array = by_command(arguments.snapshot, arguments.wait) if arguments.snapshot else ask(say)
         tools = Tools(command, array, say)
-        return run(where, tools, arguments.sr, arguments.target, arguments.report)
+        return run(where, tools, arguments.sr, arguments.target, arguments.report, arguments.records_only)
     except (RelvmoiscsiError, Failed) as error:
         say(f"{error} Nothing was done." if isinstance(error, (Refused, UsageError)) else str(error))
         return getattr(error, "exit_status", EXIT_FAILED)
@@ -300,6 +305,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wait", type=float, default=120.0, help="seconds for the clone to appear after --snapshot")
     parser.add_argument("--target", default=variable("TARGET", ""), help="of the clone, if not that of the SR")
     parser.add_argument("--report", default=variable("REPORT") or "build/acceptance", help="directory of the reports")
+    parser.add_argument("--records-only", action="store_true", help="move no bytes of disks, and start no VM")
     parser.add_argument("--clean", action="store_true", help="remove the objects of killed runs")
     pool_connection.takes_connection(parser)
     parser.set_defaults(pool=variable("POOL"))

@@ -5,9 +5,10 @@ A step runs `relvmoiscsi pool` as a user does, and then checks the pool by XenAP
 trusts the command's report of its own work.
 """
 
+import enum
 import re
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from acceptance import made
 from acceptance.made import Command, Failed, Scratch
@@ -23,23 +24,37 @@ from relvmoiscsi.pool.vms import transfer
 Array = Callable[[str, str], bool]
 
 
+class Ability(enum.Enum):
+    """A thing that some pools cannot do, or that a person has excluded."""
+
+    BYTES = "move bytes to and from disks"
+    VMS = "start VMs"
+
+
 class Step(NamedTuple):
     """A step of the run."""
 
     name: str
     expected: str
     run: Callable[["Day"], str]  #: returns the result as a sentence
+    needs: Sequence[str] = ()  #: names of steps that must have passed
+    takes: Sequence[Ability] = ()
 
 
 class Day:
-    """The shared state of the steps. `target`: the target of the clone, if not the target of the scratch SR."""
+    """The shared state of the steps. `target`: the target of the clone, if not the target of the scratch SR.
+
+    `records_only`: no step moves bytes to or from a disk, or starts a VM.
+    """
 
     def __init__(
-        self, calls: Calls, command: Command, array: Array, scratch: Scratch, run: str, target: str = ""
-    ) -> None:
+        self, calls: Calls, command: Command, array: Array, scratch: Scratch, run: str, target: str = "",
+        records_only: bool = False
+    ) -> None:  # fmt: skip
         self.calls, self.command, self.array, self.scratch, self.run, self.target = (
             calls, command, array, scratch, run, target
         )  # fmt: skip
+        self.lacks = dict.fromkeys(Ability, _EXCLUDED) if records_only else {}  # type: Dict[Ability, str]
         pool = records.read(calls)
         self.hosts = pool.hosts_in_order()
         self.host_names = {host: pool.host_name(host) for host in self.hosts}
@@ -103,8 +118,10 @@ class Day:
     def starts_and_stops(self, vm: str) -> None:
         """Start and stop a VM. Raises Failed, PoolFailure."""
         self.calls.run("VM.start", vm, False, False)
-        expect("the power state after the start", self.calls.call("VM.get_power_state", vm), "Running")
-        self.calls.run("VM.hard_shutdown", vm)
+        try:
+            expect("the power state after the start", self.calls.call("VM.get_power_state", vm), "Running")
+        finally:  # a running VM would fail all later steps with it
+            self.calls.run("VM.hard_shutdown", vm)
         expect("the power state after the stop", self.calls.call("VM.get_power_state", vm), "Halted")
 
 
@@ -115,6 +132,20 @@ def expect(what: str, found: object, wanted: object) -> None:
 
 
 # --- the steps
+
+
+def _abilities(day: Day) -> str:
+    """Note in `lacks` what the pool cannot do."""
+    if Ability.VMS not in day.lacks:
+        hosts = {host: day.calls.call("host.get_record", host) for host in day.hosts}
+        with_hvm = [host for host, record in hosts.items() if any("hvm" in text for text in record["capabilities"])]
+        free = [int(day.calls.call("host.compute_free_memory", host)) for host in with_hvm]
+        if not with_hvm:
+            day.lacks[Ability.VMS] = "No host runs HVM VMs."
+        elif max(free) < int(made.VM_BYTES):
+            day.lacks[Ability.VMS] = "No host that runs HVM VMs has 256 MiB of free memory."
+    lacking = [f"The steps that {ability.value} are left out: {why}" for ability, why in day.lacks.items()]
+    return " ".join(lacking) or "A host runs HVM VMs and has 256 MiB of free memory."
 
 
 def _drivers(day: Day) -> str:
@@ -146,10 +177,16 @@ def _prepare(day: Day) -> str:
     for name in ("one", "two"):
         day.vdis[name] = made.new_vdi(day.calls, day.scratch, day.run, "disk " + name, is_raw=name == "two")
         made.new_disk(day.calls, day.vms[name], day.vdis[name])
-        transfer.import_raw(day.calls, day.vdis[name], _content(day, name))
     made.new_vif(day.calls, day.vms["one"], network)
     day.before = made.vdi_facts(day.calls, day.scratch.ref)
     return "3 VMs, 2 VDIs, 1 network were made."
+
+
+def _write(day: Day) -> str:
+    for name, vdi in day.vdis.items():
+        transfer.import_raw(day.calls, vdi, _content(day, name))
+    day.before = made.vdi_facts(day.calls, day.scratch.ref)
+    return f"{len(day.vdis)} disks have a content of their own."
 
 
 def _content(day: Day, name: str) -> bytes:
@@ -277,8 +314,12 @@ def _start(day: Day) -> str:
 def _restore(day: Day) -> str:
     expect("the result", _said(day, "restore", day.copy_uuid, day.uuid("VM", day.vms["two"])), "restored")
     _expect_disks_on(day, day.vms["two"], day.copy())
+    return "The VM has the disk of the copy."
+
+
+def _start_restored(day: Day) -> str:
     day.starts_and_stops(day.vms["two"])
-    return "The VM has the disk of the copy, started and stopped."
+    return "Running, then Halted"
 
 
 def _undo(day: Day) -> str:
@@ -320,25 +361,33 @@ def _discard(day: Day) -> str:
     return "SR, VM and network are gone; the VDIs of the original are unchanged."
 
 
+_BYTES, _VMS = (Ability.BYTES,), (Ability.VMS,)
+_EXCLUDED = "--records-only was given."
+
 STEPS = (
+    Step("abilities", "a host runs HVM VMs and has 256 MiB of free memory, or it is said", _abilities),
     Step("drivers", "both SR types are registered, and every host has this version", _drivers),
-    Step("prepare", "the scratch SR has no clone yet; VMs and VDIs can be made", _prepare),
-    Step("clone", "the array has cloned the LUN, and the pool sees one clone", _clone),
-    Step("probe before", "our type finds the SR of the original on the clone", _probe_untouched),
-    Step("resignature", "SR.create of our type ends with success, and the clone has a UUID of its own", _resignature),
-    Step("probe after", "the stock type finds one SR on the clone: the new one", _probe_after),
-    Step("attach", "the copy is plugged on every host", _attach),
-    Step("attach again", "the same command finds it attached, and changes nothing", _attach_again),
-    Step("scan", "every VDI of the original has one on the copy, with the same fields", _scan),
-    Step("data", "what was written to the disks of the original is on those of the copy", _data),
-    Step("clone a VM", "a new VM has the disk of the copy, another MAC and an isolated network", _clone_vm),
-    Step("start", "the new VM starts and stops", _start),
-    Step("restore", "a VM of the original has the disk of the copy, starts and stops", _restore),
-    Step("undo", "the VM has its own disk again, under its own name", _undo),
-    Step("rescue", "a disk of the copy is lent to another VM, read-only", _rescue),
-    Step("give back", "the disk is taken back", _give_back),
-    Step("discard", "copy, new VM and isolated network are gone; the original is unchanged", _discard),
-)
+    Step("prepare", "the scratch SR has no clone yet; VMs and VDIs can be made", _prepare, ["drivers"]),
+    Step("write", "a host writes to the disks of the original, which takes tapdisk", _write, ["prepare"], _BYTES),
+    Step("clone", "the array has cloned the LUN, and the pool sees one clone", _clone, ["prepare"]),
+    Step("probe before", "our type finds the SR of the original on the clone", _probe_untouched, ["clone"]),
+    Step("resignature", "SR.create of our type ends with success, and the clone has a UUID of its own", _resignature,
+         ["probe before"]),
+    Step("probe after", "the stock type finds one SR on the clone: the new one", _probe_after, ["resignature"]),
+    Step("attach", "the copy is plugged on every host", _attach, ["resignature"]),
+    Step("attach again", "the same command finds it attached, and changes nothing", _attach_again, ["attach"]),
+    Step("scan", "every VDI of the original has one on the copy, with the same fields", _scan, ["attach"]),
+    Step("data", "what was written to the disks of the original is on those of the copy", _data, ["write", "attach"],
+         _BYTES),
+    Step("clone a VM", "a new VM has the disk of the copy, another MAC and an isolated network", _clone_vm, ["attach"]),
+    Step("start", "the new VM starts and stops", _start, ["clone a VM", "write"], _VMS),
+    Step("restore", "a VM of the original has the disk of the copy", _restore, ["attach"]),
+    Step("start restored", "the restored VM starts and stops", _start_restored, ["restore", "write"], _VMS),
+    Step("undo", "the VM has its own disk again, under its own name", _undo, ["restore"]),
+    Step("rescue", "a disk of the copy is lent to another VM, read-only", _rescue, ["attach"]),
+    Step("give back", "the disk is taken back", _give_back, ["rescue"]),
+    Step("discard", "copy, new VM and isolated network are gone; the original is unchanged", _discard, ["attach"]),
+)  # fmt: skip
 
 # --- run
 
@@ -353,7 +402,7 @@ class Row(NamedTuple):
     seconds: float
 
 
-PASSED, FAILED, INTERRUPTED, NOT_RUN = "passed", "FAILED", "interrupted", "not run"
+PASSED, FAILED, INTERRUPTED, NOT_RUN, LEFT_OUT = "passed", "FAILED", "interrupted", "not run", "left out"
 #: called with a step before its start, and with its row after its end
 Tell = Callable[[Step, Optional[Row]], None]
 
@@ -377,13 +426,21 @@ def carry_out(step: Step, day: Any, tell: Tell) -> Row:
 
 
 def run(day: Day, tell: Tell) -> List[Row]:
-    """Run the steps up to the first step that does not pass."""
+    """Run each step whose needs are met, until a person interrupts the run."""
     rows: List[Row] = []
     for step in STEPS:
-        if all(row.status == PASSED for row in rows):
-            rows.append(carry_out(step, day, tell))
-        else:
+        status = {row.name: row.status for row in rows}
+        missing = [name for name in step.needs if status[name] != PASSED]
+        lacking = [day.lacks[ability] for ability in step.takes if ability in day.lacks]
+        if INTERRUPTED in status.values():
             rows.append(Row(step.name, step.expected, "", NOT_RUN, 0.0))
+        elif lacking:
+            rows.append(Row(step.name, step.expected, lacking[0], LEFT_OUT, 0.0))
+        elif missing:
+            why = f"It needs the step {missing[0]!r}, which has not passed."
+            rows.append(Row(step.name, step.expected, why, NOT_RUN, 0.0))
+        else:
+            rows.append(carry_out(step, day, tell))
     return rows
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the Debian packages that the tests and checks need and that are missing: tools/need-packages.sh [e2e]
+# Install the Debian packages that the tests and checks need and that are missing: tools/need-packages.sh [e2e|clients]
 # Without root or apt-get: say what is missing and go on; what cannot run then says so itself.
 set -euo pipefail
 
@@ -47,6 +47,13 @@ NEEDED_E2E=(
     pkill:procps
 )
 
+# What the clients in tests/clients run on; only for `tools/need-packages.sh clients`
+NEEDED_CLIENTS=(
+    node:nodejs
+    npm:npm
+    javac:default-jdk-headless
+)
+
 # Several stages may call at the same time.
 exec 9<"$0"
 flock 9
@@ -59,6 +66,7 @@ if [ "${1:-}" = e2e ]; then
     if [ -n "$busybox" ] && ldd "$busybox" >/dev/null 2>&1; then missing+=(busybox-static); fi
     compgen -G "/boot/vmlinuz-*-amd64" >/dev/null || missing+=(linux-image-amd64)
 fi
+[ "${1:-}" != clients ] || NEEDED+=("${NEEDED_CLIENTS[@]}")
 compgen -G "/usr/lib/*/qemu/block-iscsi.so" >/dev/null || missing+=(qemu-block-extra)
 for pair in "${NEEDED[@]}"; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")

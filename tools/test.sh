@@ -6,6 +6,7 @@
 #   judges   everything marked root: loop devices, real LVM2 and other programs read what we wrote
 #   cinder   openstack/: Cinder's own manager, LVM driver and connector make volumes with our driver
 #   collection   ansible/: playbooks run with the collection as it is built, against the simulated pool
+#   clients  tests/clients: clients from npm and Maven Central, on the simulated pool
 #   vm       tests/vm with kernels of their own (tools/e2e.sh): iSCSI target and initiator, multipath, udev, LVM2 in
 #            User-Mode Linux; fc, Fibre Channel, in an emulated PC
 #
@@ -95,6 +96,14 @@ job_packages() { job_pytest packages current -m root tests/judged/package "${sam
 job_unit36() { job_pytest unit36 py36 -m "not root" "${sample[@]}"; }
 
 job_collection() { job_pytest collection ansible -c ansible/tests/played/pytest.ini ansible/tests/played; }
+
+# Without Node or a JDK it ends with 77, before the tests.
+job_clients() {
+    tools/need-packages.sh clients
+    tools/clients.sh
+    export RELVMOISCSI_CLIENTS=$PWD/.venv
+    job_pytest clients current tests/clients
+}
 
 # job_pytest <name> <venv> <pytest argument>...: as the words of $apart say, if a caller has set any
 job_pytest() {
@@ -197,18 +206,21 @@ counted() {
     echo "${number:-0}"
 }
 
-# stage_machine <job> <its results, in build>
-stage_machine() {
+# stage_that_may_lack <job> <junit file> <what is told where it ended with 77>
+stage_that_may_lack() {
     local status took burnt
     heading "$1"
     await "$1"
     cat "$reports/$1.txt"
     if [ "$status" -eq 77 ]; then
-        cannot_run "$1" "the machine cannot be started here, see above"
+        cannot_run "$1" "$3, see above"
     else
-        account "$1" "$status" "build/$2/junit.xml" .venv/current/bin/python "$took" "$burnt"
+        account "$1" "$status" "$2" .venv/current/bin/python "$took" "$burnt"
     fi
 }
+
+# stage_machine <job> <its results, in build>
+stage_machine() { stage_that_may_lack "$1" "build/$2/junit.xml" "the machine cannot be started here"; }
 
 # reasons <junit file>: why tests were skipped, each reason once; nothing where the report does not say
 reasons() {
@@ -273,7 +285,7 @@ asked_for() {
 }
 
 for name in "$@"; do
-    if ! asked_for "$name" unit unit36 judges cinder collection vm; then
+    if ! asked_for "$name" unit unit36 judges cinder collection clients vm; then
         echo "tools/test.sh: there is no stage called $name" >&2
         exit 2
     fi
@@ -291,6 +303,7 @@ behind=() # the longest first
 ! asked_for vm "$@" || behind+=(fc vm)
 ! asked_for judges "$@" || behind+=(judges packages)
 ! asked_for collection "$@" || behind+=(collection)
+! asked_for clients "$@" || behind+=(clients)
 ! { asked_for unit "$@" && asked_for unit36 "$@"; } || behind+=(unit36)
 ! asked_for cinder "$@" || behind+=(cinder)
 conduct "${behind[@]}" &
@@ -307,6 +320,7 @@ for name in "$@"; do
             stage_behind judges current
             ;;
         collection) stage_behind collection ansible ;;
+        clients) stage_that_may_lack clients "$reports/clients.xml" "Node or a JDK is missing" ;;
         cinder) stage_cinder ;;
         vm)
             stage_machine vm e2e

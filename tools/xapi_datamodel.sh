@@ -76,30 +76,42 @@ let least = function
 
 let keys found = String.concat "," (List.map (fun (key, roles) -> key ^ "=" ^ least roles) found)
 let say words = print_endline (String.concat "\t" words)
+let is_served m = Datamodel_utils.on_client_side m (* the server of xapi has the same messages *)
 let is_custom m = match m.msg_tag with FromField _ -> false | _ -> true
+
+(* When a field or message came and went; "-" for what has been there since before releases had numbers. *)
+let releases (lifecycle : Lifecycle.t) =
+  let came name = if String.contains name '.' then Some ("since " ^ name) else None in
+  let step (state, found) (change, name, _) = match state, change with
+    | `Away, Lifecycle.(Prototyped | Published) -> `There, came name :: found
+    | `There, Lifecycle.Removed -> `Away, Some ("removed " ^ name) :: found
+    | _ -> state, found in
+  match List.filter_map Fun.id (List.rev (snd (List.fold_left step (`Away, []) lifecycle.transitions))) with
+  | [] -> "-"
+  | found -> String.concat ";" found
 
 let rec fields = function Field f -> [f] | Namespace (_, inside) -> List.concat_map fields inside
 
 let field o f =
   let role op = match List.find_opt (fun m -> match m.msg_tag with
-    | FromField (o, f') -> o = op && f'.full_name = f.full_name && not m.msg_db_only | _ -> false) o.messages with
+    | FromField (o, f') -> o = op && f'.full_name = f.full_name && is_served m | _ -> false) o.messages with
     | Some m when not (List.exists (fun c -> is_custom c && c.msg_name = m.msg_name) o.messages) ->
         least m.msg_allowed_roles
     | _ -> "-" in
   let kind = match f.qualifier with RW -> "rw" | StaticRO -> "static" | DynamicRO -> "ro" in
   say ["field"; o.name; String.concat "_" f.full_name; String.concat "__" f.full_name; ty f.ty; kind; role Getter;
-    role Setter; role Add; keys f.field_map_keys_roles]
+    role Setter; role Add; keys f.field_map_keys_roles; (if f.internal_only then "hidden" else releases f.lifecycle)]
 
 let call o m =
   let param p = ty p.param_type ^ (if p.param_default = None then " " else "? ") ^ p.param_name in
   say ["call"; o.name; m.msg_name; least m.msg_allowed_roles; (if m.msg_async then "async" else "-");
     String.concat ";" (List.map param m.msg_params); String.concat "," (List.map (fun e -> e.err_name) m.msg_errors);
-    keys m.msg_map_keys_roles]
+    keys m.msg_map_keys_roles; releases m.msg_lifecycle]
 
 let () =
   let api = Datamodel_utils.add_implicit_messages ~document_order:false Datamodel.all_api in
   List.iter (fun o ->
-      let calls = List.filter (fun m -> is_custom m && not m.msg_db_only) o.messages in
+      let calls = List.filter (fun m -> is_custom m && is_served m) o.messages in
       if List.mem o.name classes then begin
         List.iter (field o) (List.concat_map fields o.contents);
         List.iter (call o) calls
@@ -109,7 +121,7 @@ let () =
   List.iter (fun o ->
       let is_given f = (f.qualifier = RW || f.qualifier = StaticRO) && f.default_value = None in
       let takes_record m = List.exists (fun p -> p.param_type = Record o.name) m.msg_params in
-      if List.exists (fun m -> m.msg_name = "create" && not m.msg_db_only && takes_record m) o.messages then
+      if List.exists (fun m -> m.msg_name = "create" && is_served m && takes_record m) o.messages then
         say ["needs"; o.name; String.concat "," (List.map (fun f -> String.concat "_" f.full_name)
           (List.filter is_given (List.concat_map fields o.contents)))]) mine;
   let found = List.concat_map (fun o ->

@@ -26,6 +26,7 @@ from kit.iscsi.lun import address_of
 from kit.outcome import Silent
 from kit.pool import plugins, wire
 from kit.pool.database import NULL
+from kit.pool.datamodel import RELEASES
 from kit.pool.runner import NotImplementedInBackend, Runner
 from kit.pool.simulator import Pool
 from kit.pool.standin import volumes_of
@@ -35,6 +36,7 @@ from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import LunInfo, Portal, Target
 from relvmoiscsi.lun import users
+from relvmoiscsi.report.ids import result_facts
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
 from relvmoiscsi.sr_driver.hba import config as hba_config
@@ -90,9 +92,12 @@ class Session:
 
 
 class World:
-    """`create_s`: seconds that a resignature takes at the least; what the engine takes is part of them."""
+    """`create_s`: seconds that a resignature takes at the least; what the engine takes is part of them. `release`: the
+    xapi that its pools play.
+    """
 
-    def __init__(self, create_s=0.0):
+    def __init__(self, create_s=0.0, release=RELEASES[0]):
+        self.release = release
         self.luns = []
         self.create_s = create_s
         self.sessions = {}  #: {(host, IQN): Session}
@@ -153,7 +158,9 @@ class World:
     def pool(self, hosts=("xs1", "xs2"), **options):
         """A pool whose drivers see these LUNs."""
         with ExitStack() as stack:
-            pool = stack.enter_context(Pool(None, None, hosts, drivers=_drivers(), runner=self, **options))
+            pool = stack.enter_context(
+                Pool(None, None, hosts, drivers=_drivers(), runner=self, release=self.release, **options)
+            )
             stack.enter_context(pool.near())
             pool.api.tasks_end_at_once = not self.create_s
             self._pool = pool
@@ -170,8 +177,19 @@ class World:
 
         if function == "add_lun":
             return self._add_lun(host, arguments)
+        if function == "resignature":
+            return self._resignature_by_plugin(arguments)
         names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self._on_fabric(host)}
         return plugin.FUNCTIONS[function](arguments, see=see, find=lambda *_: names)
+
+    def _resignature_by_plugin(self, arguments):
+        """As the command on the host prints it. Every host sees every LUN here."""
+        clear = "--clear-metadata-vdi" in plugin.words("", arguments)
+        wanted = engine.ResignatureRequest(scsi_id=arguments["scsi_id"], clear_databases=clear)
+        with self._lock:
+            disk = self.lun(arguments["scsi_id"]).disk
+            done = procedure.resignature(disk, os.urandom, Silent(), wanted)
+        return json.dumps(result_facts(disk.name, done.result))
 
     def _add_lun(self, host, arguments):
         """The host's session shows the LUN that has this number behind its target, if it is the one that is meant."""
@@ -485,6 +503,13 @@ class World:
     def _lvmoiscsi_sr_detach(self, members, config):
         self._log_out(members, self._behind(config, members["type"], members["host_ref"]))
 
+    def _lvmoiscsi_sr_delete(self, members, config):
+        """The VG goes from the LUN, and the LUN from the host."""
+        lun = self._behind(config, members["type"], members["host_ref"])
+        lun.disk.write([Chunk(0, bytes(EXTENT))])
+        lun.disk.flush()
+        self._log_out(members, lun)
+
     def _lvmoiscsi_sr_scan(self, members, config):
         lun, db, sr = self._behind(config, members["type"], members["host_ref"]), self._pool.db, members["sr_ref"]
         found = volumes_of(self._volumes(lun))
@@ -502,10 +527,18 @@ class World:
         """The real one writes the name into the volume MGT. `log` has the call; no test here reads it from the LUN."""
         self._behind(config, members["type"], members["host_ref"])
 
-    _lvmohba_sr_probe, _lvmohba_sr_attach, _lvmohba_sr_detach, _lvmohba_sr_scan, _lvmohba_vdi_update = (
+    (
+        _lvmohba_sr_probe,
+        _lvmohba_sr_attach,
+        _lvmohba_sr_detach,
+        _lvmohba_sr_delete,
+        _lvmohba_sr_scan,
+        _lvmohba_vdi_update,
+    ) = (
         _lvmoiscsi_sr_probe,
         _lvmoiscsi_sr_attach,
         _lvmoiscsi_sr_detach,
+        _lvmoiscsi_sr_delete,
         _lvmoiscsi_sr_scan,
         _lvmoiscsi_vdi_update,
     )

@@ -279,14 +279,14 @@ class Image:
         self._luns = [lun._replace(disk=lun.disk.copy()) for lun in world.luns]
         current = {lun.scsi_id: (lun.disk, lun.disk.writes) for lun in world.luns}
         self._known = {key: found for key, (*at, found) in world._known.items() if tuple(at) == current.get(key[1])}
-        rows = db._rows, db._touched, db._generation, pool.hosts, pool.master, pool.pool
+        rows = db._rows, db._created, db._touched, db.generation, pool.hosts, pool.master, pool.pool
         self._state = pickle.dumps((rows, world.sessions, world.recipes, lab.originals, more))
 
     def put(self, lab):
         """Gives `more`."""
         world, pool, db = lab.world, lab.pool, lab.pool.db
         rows, world.sessions, world.recipes, lab.originals, more = pickle.loads(self._state)
-        db._rows, db._touched, db._generation, pool.hosts, pool.master, pool.pool = rows
+        db._rows, db._created, db._touched, db.generation, pool.hosts, pool.master, pool.pool = rows
         db._read = {}
         disks = {lun.scsi_id: lun.disk.copy() for lun in self._luns}
         world.luns = [lun._replace(disk=disks[lun.scsi_id]) for lun in self._luns]

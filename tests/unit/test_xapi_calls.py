@@ -110,6 +110,14 @@ def test_each_row_says_what_the_data_model_says():
         assert set(filter(None, errors.split(","))) <= datamodel.ERRORS, name
 
 
+@pytest.mark.parametrize("release", datamodel.RELEASES)
+def test_every_release_has_each_call(release):
+    """But for a class that `pool secrets` looks into: tests/unit/pool/test_client_secrets.py."""
+    calls = {name: datamodel.find(name) for name in rows() if not name.startswith("/")}
+    lacking = [name for name, call in calls.items() if call.life.at(release) is not datamodel.Presence.THERE]
+    assert len(calls) > 90 and lacking == []
+
+
 @pytest.mark.parametrize("kind", sorted(DATABASE_NAMES))
 def test_fields_that_are_asked_for_have_the_name_of_the_database(kind):
     known = datamodel.FIELDS[kind]

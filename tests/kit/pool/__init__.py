@@ -14,7 +14,8 @@ it knows comes from docs/host.rst and the sources named there; a module says whe
     transfer.py    GET and PUT: records of a VM out and in, matched as xapi does; bytes into a VDI
     host_plugins.py   host.call_plugin: executables in a directory of each host
     api.py         sessions, tasks and the dispatch of a XenAPI call
-    server.py      XML-RPC over HTTP on a unix socket and on TCP
+    server.py      XML-RPC and JSON-RPC over HTTP on a unix socket and on TCP
+    jsonrpc.py     the same calls as JSON
     near.py        the same for clients in this process, without a network
     simulator.py   Pool: all of it together, for tests
     client.py      clients: the XenAPI package on either transport, `xe`-like error text

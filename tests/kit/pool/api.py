@@ -11,13 +11,15 @@ import traceback
 import xmlrpc.client
 
 from . import datamodel, wire
-from .database import Generic, new_ref
+from .database import TABLES, Generic, new_ref
 from .database import time as moment
-from .datamodel import LOCAL_ROOT, ROLES
+from .datamodel import LOCAL_ROOT, ROLES, Presence
 from .errors import Mistake, XenError
 from .host_plugins import HostPlugins
 from .transfer import Transfer
 from .vms import Vms
+
+LIST_METHODS = "system.listMethods"
 
 
 class Api:
@@ -39,6 +41,7 @@ class Api:
         self.latency_s = 0.0
         self.before = None
         self.clock = time.time  #: of the hosts
+        self.free_memory_bytes = 8 << 30  #: of each host
         self.host_plugins = HostPlugins(storage.require_live)
         self.calls = []  #: names of the calls that clients and drivers have made, in order
         self.mistakes = []  #: descriptions of what clients have asked for that no real xapi knows
@@ -61,15 +64,23 @@ class Api:
     def _answered(self, method, params, local):
         asynchronous = method.startswith("Async.")
         name = method[len("Async.") :] if asynchronous else method
+        if name == LIST_METHODS:
+            return datamodel.names(self.database.release)
         described = datamodel.find(name)
         if described is None or asynchronous and not described.is_async:
             raise Mistake("MESSAGE_METHOD_UNKNOWN", method)
+        presence = described.life.at(self.database.release)
         if name == "session.login_with_password":
             _verify(method, described, params, 0)
             return self._login(local, *params)
         _verify(method, described, params, 1)
         if not self.database.exists("session", params[0]):
             raise XenError("SESSION_INVALID", params[0])
+        if presence is Presence.REMOVED:
+            raise XenError("MESSAGE_REMOVED")
+        if presence is Presence.NOT_YET:  # it may be an extension
+            self._require_role(params[0], "host.call_extension", datamodel.find("host.call_extension").role)
+            self.host_call_extension(params[0], "", name)
         self._require_role(params[0], name, described.role_for(params[1:]))
         function = self._methods.get(name) or self._generic.find(name)
         if function is None:
@@ -113,6 +124,14 @@ class Api:
     def session_logout(self, session):
         self.database.destroy("session", session)
 
+    def host_call_extension(self, _session, _host, call):
+        """No host has one. Source: xapi_extensions.ml."""
+        raise XenError("MESSAGE_METHOD_UNKNOWN", call)
+
+    def host_compute_free_memory(self, _session, host):
+        self.storage.require_live(host)
+        return self.free_memory_bytes
+
     def host_get_servertime(self, _session, host):
         self.storage.require_live(host)
         return moment(time.strftime("%Y%m%dT%H:%M:%SZ", time.gmtime(self.clock())))
@@ -120,20 +139,31 @@ class Api:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def event_from(self, _session, classes, token, timeout):
-        """Simpler than the real one: nothing that was deleted, and an operation is `mod` unless the token is empty."""
-        wanted = {(table, ref or None) for table, _, ref in (each.partition("/") for each in classes)}
-        generation, pairs = self.database.wait_for_changes(wanted, int(token or -1), float(timeout))
-        events = []
-        for number, (table, ref) in enumerate(pairs):
-            with self.database.lock:
-                if not self.database.exists(table, ref):
-                    continue
-                record = self.database.record(table, ref)
-            events.append({
-                "id": str(number), "timestamp": "0.", "class": table, "operation": "mod" if token else "add",
-                "ref": ref, "obj_uuid": record["uuid"], "snapshot": record,
-            })  # fmt: skip
-        return {"events": events, "valid_ref_counts": {}, "token": str(generation)}
+        """Classes are named in any case, "*" for all. Of what came and went meanwhile nobody hears."""
+        wanted = set()
+        for table, _, ref in (each.partition("/") for each in classes):
+            tables = [name for name in TABLES if table == "*" or name.lower() == table.lower()]
+            wanted |= {(name, ref or None) for name in tables if name not in _WITHOUT_EVENTS}
+        since = int(token.split(",")[0]) if token else 0
+        with self.database.lock:
+            generation, changes = self.database.wait_for_changes(wanted, since, float(timeout))
+            counts = {name.lower(): wire.Int32(len(self.database.refs(name))) for name in TABLES}
+        events = [
+            {"id": str(change.generation), "timestamp": "0.0", "class": change.table.lower(),
+             "operation": change.operation, "ref": change.ref,
+             **({"snapshot": change.snapshot} if change.snapshot else {})}
+            for change in sorted(changes, key=lambda change: _ORDER.index(change.operation))
+        ]  # fmt: skip
+        return {"events": events, "valid_ref_counts": counts, "token": _token(generation)}
+
+    def event_inject(self, _session, table, ref):
+        """Gives the token of the moment before a change of this record that changes nothing."""
+        with self.database.lock:
+            if table not in TABLES or not self.database.exists(table, ref):
+                raise XenError("HANDLE_INVALID", table, ref)
+            before = self.database.generation
+            self.database.touch(table, ref)
+            return _token(before)
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
@@ -180,6 +210,16 @@ class Api:
         with self.database.lock:  # who waits for it sees all of it at once
             for name, value in outcome.items():
                 self.database.set("task", task, name, value)
+
+
+#: a session of a client or driver makes no events. Source: datamodel.ml, gen_events
+_WITHOUT_EVENTS = ("session",)
+_ORDER = ("add", "mod", "del")
+
+
+def _token(generation):
+    """Of the database and of the messages, of which there are none."""
+    return f"{generation:020d},{0:020d}"
 
 
 def _answered_by(*objects):
@@ -233,6 +273,7 @@ def answer(api, body, local):
 
 def reply(api, params, method, local):
     try:
-        return {"Status": "Success", "Value": api.call(method, params, local)}
+        value = api.call(method, params, local)
+        return value if method == LIST_METHODS else {"Status": "Success", "Value": value}
     except XenError as error:
         return {"Status": "Failure", "ErrorDescription": error.description}

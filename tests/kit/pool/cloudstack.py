@@ -6,8 +6,9 @@
 `session` is a XenAPI.Session; give its transport CloudStack's time-out of 60 s. The module expects the answers that
 CloudStack expects, and keeps CloudStack's odd habits. A failure whose text has "successfully resigned" is a success. It
 rolls nothing back if a host cannot plug.
-Source: apache/cloudstack, XenServerStorageProcessor.resignature, CitrixResourceBase.getIscsiSR and removeSR
-(docs/host.rst, "CloudStack's contract").
+Source: apache/cloudstack, XenServerStorageProcessor.resignature, CitrixResourceBase.getIscsiSR and removeSR,
+XenServerConnectionPool.connect (docs/host.rst, "CloudStack's contract"). tests/clients/test_java_sdk.py compares
+`to_string` with the SDK that CloudStack pins.
 """
 
 import socket
@@ -15,6 +16,8 @@ import xmlrpc.client
 from typing import NamedTuple
 
 import XenAPI
+
+from . import datamodel
 
 #: seconds for which CloudStack waits for the answer to a call: `xapiwait`
 WAIT_S = 60
@@ -43,9 +46,21 @@ def supports_resign(sm_list):
     return any("resigning of duplicates" in line for line in sm_list.splitlines())
 
 
+#: codes for which the Java SDK has a class
+_CLASSES = frozenset((datamodel.DATA / "sdk_exceptions.txt").read_text(encoding="ascii").splitlines()[1:])
+
+
+def class_of(code):
+    """The class of the Java SDK's exception for an error."""
+    return "".join(map(str.capitalize, code.split("_"))) if code in _CLASSES else "XenAPIException"
+
+
 def to_string(failure):
-    """XenAPIException.toString() of the Java SDK: code and parameters, nothing between them."""
-    return "".join(failure.details)
+    """What toString() of the Java SDK's exception gives: code and parameters, nothing between them. An exception with a
+    class of its own prints a fixed sentence, which has neither; here it is the name of the class.
+    """
+    code = failure.details[0]
+    return f"({class_of(code)})" if code in _CLASSES else "".join(failure.details)
 
 
 class CloudStack:
@@ -56,7 +71,10 @@ class CloudStack:
         self._host_uuid = host_uuid
 
     def resignature(self, details):
-        """ResignatureCommand; `details` has the keys above. Gives an Answer; does not raise."""
+        """ResignatureCommand; `details` has the keys above. Gives an Answer; raises CloudRuntimeException without a
+        connection.
+        """
+        self._check_connection()
         sr = None
         try:
             iqn, target = details[IQN], details[STORAGE_HOST]
@@ -72,6 +90,11 @@ class CloudStack:
             if sr is not None:
                 self.remove_sr(sr)
 
+    def _check_connection(self):
+        """Of a connection that is kept, before each command: CloudStack makes a new one where the calls fail."""
+        if not self._api.host.get_enabled(self._api.host.get_by_uuid(self._host_uuid)):
+            raise CloudRuntimeException("Cannot connect this host due to the host is not enabled")
+
     def get_iscsi_sr(self, label, target, path, user=None, secret=None):
         """The SR on a LUN, introduced, plugged on every host and scanned. Raises CloudRuntimeException."""
         config = {}
@@ -83,7 +106,7 @@ class CloudStack:
     def _iscsi_sr(self, config, label, target, path, user, secret):
         """`config` is filled for the caller, whose error text shows it."""
         _, target_iqn, lun_id = path.split("/")
-        assert not self._api.SR.get_by_name_label(label), "CloudStack looks for `lunid` in the PBDs of such an SR"
+        self._look_for_the_lun(label, target, target_iqn, lun_id)
         config.update(target=target, targetIQN=target_iqn)
         if user and user.strip() and secret and secret.strip():
             config.update(chapuser=user, chappassword=secret)
@@ -101,6 +124,14 @@ class CloudStack:
                 self._api.PBD.plug(pbd)
         self._api.SR.scan(sr)
         return sr
+
+    def _look_for_the_lun(self, label, target, target_iqn, lun_id):
+        """Does an SR of this name have the LUN? A PBD that CloudStack has made has no `lunid`, so it goes on."""
+        for sr in self._api.SR.get_by_name_label(label):
+            pbds = self._api.SR.get_PBDs(sr) if self._api.SR.get_type(sr) == LVMOISCSI else []
+            config = self._api.PBD.get_device_config(pbds[0]) if pbds else {}
+            if [config.get(key) for key in ("target", "targetIQN", "lunid")] == [target, target_iqn, lun_id]:
+                raise CloudRuntimeException(f"There is a SR using the same configuration {config}")
 
     def _create(self, host, config, label, type_):
         return self._api.SR.create(host, config, "0", label, label, type_, "user", True, {})

@@ -18,6 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from . import datamodel, wire
+from .datamodel import Presence
 from .errors import Mistake, XenError
 
 NULL = "OpaqueRef:NULL"
@@ -40,6 +41,7 @@ _TABLES = {
         name_label string rw; name_description string rw; hostname string ro; address string rw; enabled bool ro true
         other_config map rw; iscsi_iqn string rw; multipathing bool rw; software_version map ro; PBDs PBD.host ro
         API_version_major int ro 2; API_version_minor int ro 21; local_cache_sr ref ro; tags set rw; metrics ref ro
+        chipset_info map ro; capabilities set ro
     """,
     "host_metrics": "live bool ro true; last_updated time ro",
     "SR": """
@@ -169,6 +171,13 @@ _MUTABLE = {
     table: [name for name, field in fields.items() if field.kind in ("map", "set")] for table, fields in TABLES.items()
 }
 
+
+def _unseen(table, release):
+    """The fields that records of this table have not in a release. A field that was removed is still in them."""
+    fields = datamodel.FIELDS[table]
+    return [name for name in TABLES[table] if fields[name].life.at(release) is Presence.NOT_YET]
+
+
 _RANDOM = random.Random()  #: the kernel's own takes a call of the system for each
 
 
@@ -180,15 +189,31 @@ def new_ref():
     return "OpaqueRef:" + new_uuid()
 
 
-class Database:
-    """All records of the pool. Every method is atomic; `lock` makes several of them so."""
+class Change(NamedTuple):
+    """What an event tells of a record."""
 
-    def __init__(self):
+    operation: str  #: add, mod or del
+    table: str
+    ref: str
+    generation: int
+    snapshot: object  #: the record as a client reads it; None for one that was destroyed
+
+
+class Database:
+    """All records of the pool. Every method is atomic; `lock` makes several of them so.
+
+    `release`: the xapi that is played. What it does not have no client sees.
+    """
+
+    def __init__(self, release=datamodel.RELEASES[0]):
+        self.release = release
+        self._unseen = {table: _unseen(table, release) for table in TABLES}
         self.lock = threading.RLock()
         self._rows = {table: {} for table in TABLES}
         self._changed = threading.Condition(self.lock)
-        self._generation = 0
-        self._touched = {}  #: (table, reference): the generation of its last change
+        self.generation = 0
+        self._created = {}  #: (table, reference): the generation of its beginning, also of what was destroyed
+        self._touched = {}  #: (table, reference): the generation of its last change, which may be its end
         self._read = {}  #: (table, reference): the row as a client reads it
 
     # -- records ------------------------------------------------------------------------------------------------------
@@ -207,15 +232,15 @@ class Database:
                 raise XenError("INTERNAL_ERROR", "Db_exn.Uniqueness_constraint_violation", table, "uuid", row["uuid"])
             self._rows[table][ref] = row
             self._keep_in_step(table, ref, "other_config")
-            self._touch(table, ref)
+            self.touch(table, ref)
+            self._created[table, ref] = self.generation
         return ref
 
     def destroy(self, table, ref):
         with self.lock:
             self._row(table, ref)
             del self._rows[table][ref]
-            self._touched.pop((table, ref), None)
-            self._read.pop((table, ref), None)
+            self.touch(table, ref)
 
     def refs(self, table, **equal):
         """References of the records whose fields have these values, oldest first."""
@@ -243,12 +268,16 @@ class Database:
         """The record as a client reads it: a wire.Read."""
         with self.lock:
             if (table, ref) not in self._read:
-                self._read[table, ref] = wire.as_read(self._row(table, ref))
+                row = wire.as_read(self._row(table, ref))
+                for name in self._unseen[table]:
+                    del row[name]
+                self._read[table, ref] = row
             return self._whole(table, ref, wire.Read(self._read[table, ref]))
 
     def _whole(self, table, ref, row):
         for name in _MUTABLE[table]:
-            row[name] = row[name].copy()
+            if name in row:
+                row[name] = row[name].copy()
         for name in _BACK[table]:
             row[name] = self._value(table, ref, name)
         return row
@@ -270,7 +299,7 @@ class Database:
         with self.lock:
             self._row(table, ref)[name] = value
             self._keep_in_step(table, ref, name)
-            self._touch(table, ref)
+            self.touch(table, ref)
 
     def add_to(self, table, ref, name, key, value):
         with self.lock:
@@ -289,7 +318,7 @@ class Database:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def wait_for_changes(self, wanted, since, timeout_s):
-        """(generation, [(table, reference)]) of what has changed after the generation `since`, as soon as anything has.
+        """(generation, [Change]) of what has changed after the generation `since`, as soon as anything has.
 
         `wanted`: pairs of a table and a reference, or None for all of the table; nothing is found after `timeout_s`.
         """
@@ -298,18 +327,27 @@ class Database:
         def found():
             pairs = self._touched if tables else [pair for pair in wanted if pair in self._touched]
             fresh = [pair for pair in pairs if self._touched[pair] > since]
-            return [pair for pair in fresh if pair in wanted or pair[0] in tables]
+            changes = [self._change(pair, since) for pair in fresh if pair in wanted or pair[0] in tables]
+            return [change for change in changes if change]
 
         tables = {table for table, ref in wanted if ref is None}
 
         with self._changed:
             while not found() and clock.monotonic() < end:
                 self._changed.wait(end - clock.monotonic())
-            return self._generation, found()
+            return self.generation, found()
 
-    def _touch(self, table, ref):
-        self._generation += 1
-        self._touched[table, ref] = self._generation
+    def _change(self, pair, since):
+        """None for what came and went after `since`: nobody hears of it."""
+        is_new = self._created[pair] > since
+        if pair[1] not in self._rows[pair[0]]:
+            return None if is_new else Change("del", *pair, self._touched[pair], None)
+        return Change("add" if is_new else "mod", *pair, self._touched[pair], self.as_read(*pair))
+
+    def touch(self, table, ref):
+        """A change, of which events tell."""
+        self.generation += 1
+        self._touched[table, ref] = self.generation
         self._read.pop((table, ref), None)
         self._changed.notify_all()
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """xapi's own data model, as tests/data/xapi/datamodel.tsv has it: what calls and fields there are, and for whom.
 
-The simulated pool checks each call here first. A call that the real xapi does not know is a mistake of its caller.
+The simulated pool checks each call here first. A call that no release of xapi knows is a mistake of its caller.
 """
 
+import enum
 import xmlrpc.client
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -16,6 +17,43 @@ DATA = Path(__file__).resolve().parents[2] / "data/xapi"
 ROLES = ("read-only", "vm-operator", "vm-admin", "vm-power-admin", "pool-operator", "pool-admin")
 LOCAL_ROOT = "local-root"
 
+#: releases of xapi that the simulated pool can play: the one of XCP-ng 8.3, and the one of the table
+RELEASES = ("25.33", "26.17")
+
+
+class Presence(enum.Enum):
+    """Of a field or a call in a release of xapi."""
+
+    NOT_YET = "the release does not know it"
+    THERE = "the release has it"
+    REMOVED = "the release knows it, and has removed it"
+
+
+class Life:
+    """The releases that a field or a call came with and went with, by the words of the table: "since 26.0.0",
+    "removed 23.25.0". A release without a number is older than all that have one. "hidden": no client may see it.
+    """
+
+    def __init__(self, text):
+        steps = [step.split() for step in text.split(";") if step not in ("-", "hidden")]
+        self._steps = [(_number(name), Presence.THERE if what == "since" else Presence.REMOVED) for what, name in steps]
+        begins = self._steps and self._steps[0][1] is Presence.THERE or text == "hidden"
+        self._first = Presence.NOT_YET if begins else Presence.THERE
+
+    def at(self, release):
+        found = self._first
+        for since, presence in self._steps:
+            if since <= _number(release):
+                found = presence
+        return found
+
+
+@lru_cache(maxsize=None)
+def _number(release):
+    """The first two numbers of a release: (26, 16) of "26.16.1-next"."""
+    words = release.split(".")
+    return tuple(map(int, words[:2])) if len(words) > 1 else (0, 0)
+
 
 class Field(NamedTuple):
     """A field of a class."""
@@ -27,6 +65,7 @@ class Field(NamedTuple):
     setter: str
     adder: str
     keys: tuple  #: (pattern of a key, least role) of a map
+    life: Life
 
 
 class Param(NamedTuple):
@@ -44,7 +83,8 @@ class Call(NamedTuple):
     is_async: bool
     params: tuple
     errors: tuple  #: errors that the model names; a call may also end with other errors
-    keys: tuple = ()
+    keys: tuple
+    life: Life
 
     def role_for(self, arguments):
         """The least role for these arguments: a key of a map may take more than the map, or less."""
@@ -68,11 +108,13 @@ def _read():
     for line in (DATA / "datamodel.tsv").read_text(encoding="utf-8").splitlines():
         kind, name, *words = f"{line}\t".split("\t")
         if kind == "field":
-            fields.setdefault(name, {})[words[0]] = Field(*words[1:7], _keys(words[7]))
+            fields.setdefault(name, {})[words[0]] = Field(*words[1:7], _keys(words[7]), Life(words[8]))
         elif kind == "call":
             params = tuple(_param(text) for text in words[3].split(";") if text)
             named = tuple(filter(None, words[4].split(",")))
-            calls[f"{name}.{words[0]}"] = Call(words[1], words[2] == "async", params, named, _keys(words[5]))
+            calls[f"{name}.{words[0]}"] = Call(
+                words[1], words[2] == "async", params, named, _keys(words[5]), Life(words[6])
+            )
         elif kind == "http":
             http[name.partition("_")[0].upper(), words[0]] = words[1]
         elif kind == "error":
@@ -95,7 +137,7 @@ def find(name) -> Optional[Call]:
     table, _, operation = name.partition(".")
     if table not in FIELDS:
         return None
-    for prefix in ("get_", "set_", "add_to_", "remove_from_", "add_", "remove_"):
+    for prefix in _PREFIXES:
         field = FIELDS[table].get(operation[len(prefix) :]) if operation.startswith(prefix) else None
         made = field and _of_field(prefix, field, table)
         if made:
@@ -103,21 +145,36 @@ def find(name) -> Optional[Call]:
     return None
 
 
+_PREFIXES = ("get_", "set_", "add_to_", "remove_from_", "add_", "remove_")
+
+
+@lru_cache(maxsize=None)
+def names(release):
+    """What system.listMethods gives: also what was removed is there, and answers that."""
+    of_fields = [
+        f"{table}.{prefix}{name}" for table, fields in FIELDS.items() for name in fields for prefix in _PREFIXES
+    ]  # fmt: skip
+    made = sorted({*CALLS, *filter(find, of_fields)})
+    return [name for name in made if find(name).life.at(release) is not Presence.NOT_YET]
+
+
 def _of_field(prefix, field, table):
-    self = Param("ref " + table, "self", False)
-    if prefix == "get_":
-        return Call(field.getter, False, (self,), ())
-    if field.kind != "rw":
-        return None
-    if prefix == "set_":
-        return Call(field.setter, False, (self, Param(field.type, "value", False)), ())
+    """The call that xapi makes for a field; None where it makes none: for most fields there is no setter, and a hidden
+    one has no getter.
+    """
+    self, key = Param("ref " + table, "self", False), Param("string", "key", False)
     is_map, is_set = field.type.startswith("map("), field.type.startswith("set(")
-    key = Param("string", "key", False)
-    if is_map and prefix == "add_to_":
-        return Call(field.adder, False, (self, key, Param("string", "value", False)), (), field.keys)
-    if is_map and prefix == "remove_from_" or is_set and prefix in ("add_", "remove_"):
-        return Call(field.adder, False, (self, key), (), field.keys)
-    return None
+    if prefix == "get_":
+        role, params, keys = field.getter, (self,), ()
+    elif prefix == "set_":
+        role, params, keys = field.setter, (self, Param(field.type, "value", False)), ()
+    elif prefix == "add_to_" and is_map:
+        role, params, keys = field.adder, (self, key, Param("string", "value", False)), field.keys
+    elif prefix == "remove_from_" and is_map or prefix in ("add_", "remove_") and is_set:
+        role, params, keys = field.adder, (self, key), field.keys
+    else:
+        return None
+    return None if role == "-" else Call(role, False, params, (), keys, field.life)
 
 
 #: {type: what a value must be that XML-RPC has brought}

@@ -9,7 +9,7 @@ import ssl
 import sys
 import threading
 
-from . import wire
+from . import jsonrpc, wire
 from .api import GoneAway, answer
 from .transfer import MOST_HEADER_BYTES
 
@@ -47,11 +47,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             return
         try:
-            reply = wire.response(answer(self.server.api, body, self.server.local))
+            if self.path == jsonrpc.PATH:
+                reply, kind = jsonrpc.response(self.server.api, body, self.server.local), "application/json"
+            else:
+                reply, kind = wire.response(answer(self.server.api, body, self.server.local)), "text/xml"
         except GoneAway:
             self.close_connection = True
             return
-        self._send(200, reply, {"Content-Type": "text/xml", "Content-Length": len(reply)})
+        self._send(200, reply, {"Content-Type": kind, "Content-Length": len(reply)})
 
     def do_GET(self):
         self._transfer(b"")

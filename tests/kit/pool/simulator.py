@@ -14,6 +14,7 @@ from pathlib import Path
 from . import plugins
 from .api import Api, Member
 from .database import Database
+from .datamodel import RELEASES
 from .near import near
 from .runner import CallLog, Runner
 from .server import TcpServer, UnixServer
@@ -47,13 +48,14 @@ class Pool:
     drivers        what `storage.drivers` of an earlier pool was; the start of the toolstack then executes none
     runner         what answers driver calls in place of executables; it comes with `drivers`
     tls            the ssl.SSLContext with which it listens; None: plain HTTP
+    release        the xapi that is played, one of datamodel.RELEASES
     """
 
     def __init__(self, sm_dir, socket_path=None, hosts=("xs1", "xs2"), sm_plugins=SM_PLUGINS, observer=None,
-                 drivers=None, runner=None, tls=None):  # fmt: skip
+                 drivers=None, runner=None, tls=None, release=RELEASES[0]):  # fmt: skip
         self.sm_dir, self.sm_plugins = sm_dir, sm_plugins
         self.log = CallLog()
-        self.db = Database()
+        self.db = Database(release)
         self.runner = runner or Runner(self.log, observer)
         self.storage = Storage(self.db, self.runner)
         self.api = Api(self.db, self.storage)
@@ -71,7 +73,9 @@ class Pool:
         other_config = {"iscsi_iqn": "iqn.2026-01.test:" + name, "multipathing": "false"}
         return self.db.create(
             "host", name_label=name, hostname=name, address=f"192.0.2.{number}", other_config=other_config,
-            software_version={"product_brand": "simulated", "xapi": "26.9"}, metrics=self.db.create("host_metrics"),
+            software_version={"product_brand": "simulated", "xapi": self.db.release}, chipset_info={"iommu": "true"},
+            capabilities=["xen-3.0-x86_64", "hvm-3.0-x86_64"],
+            metrics=self.db.create("host_metrics"),
         )  # fmt: skip
 
     def __enter__(self):

@@ -81,8 +81,14 @@ def method_call(name, *params):
     return f"<methodCall><methodName>{escape(name)}</methodName><params>{inside}</params></methodCall>"
 
 
+class Int32(int):
+    """An integer that xapi sends as one; others, of 64 bits, are strings."""
+
+
 def from_python(value):
     """A value of the database in xapi's XML-RPC: 64-bit integers are strings, as XenAPI has them."""
+    if isinstance(value, Int32):
+        return f"<value><i4>{value}</i4></value>"
     if isinstance(value, bool):
         return "<value><boolean>1</boolean></value>" if value else "<value><boolean>0</boolean></value>"
     if isinstance(value, (str, int)):
@@ -114,7 +120,7 @@ def as_read(value):
     kind = type(value)
     if kind is str:  # nearly all are
         return value if value.isprintable() else _text_as_read(value)
-    if kind is Read or kind in (bool, float, xmlrpc.client.DateTime):
+    if kind is Read or kind in (bool, float, Int32, xmlrpc.client.DateTime):
         return value
     if kind is int:
         return str(value)

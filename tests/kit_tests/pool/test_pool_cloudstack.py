@@ -2,6 +2,7 @@
 """CloudStack's ResignatureCommand makes these calls of a pool, and leaves nothing there but secrets."""
 
 import pytest
+import XenAPI
 
 from kit import golden, lun_world
 from kit.pool import client, cloudstack
@@ -33,6 +34,7 @@ def test_a_clone_becomes_a_volume():
     assert answer.result and (answer.size, answer.format) == (268435456, "VHD"), answer
     assert world.state(lun) == "resignatured" and world.sr_uuid(lun) != before
     assert calls == [
+        "host.get_by_uuid", "host.get_enabled",
         "SR.get_by_name_label", "host.get_by_uuid", "SR.create", "SR.probe", "SR.create", "SR.probe", "SR.introduce",
         "host.get_all", "PBD.create", "PBD.plug", "PBD.create", "PBD.plug", "SR.scan",
         "SR.get_VDIs", "VDI.get_virtual_size", "VDI.get_uuid",
@@ -111,3 +113,42 @@ def test_an_sr_that_the_cloud_could_not_forget_ends_the_next_clone_with_the_word
     assert "successfully resigned" not in answer.details and cloud.world.sr_uuid(clone) == uuid
     cloud.drop(sr)
     assert cloud.make(clone).result
+
+
+def test_an_sr_that_has_the_label_already_is_looked_at_and_no_reason_to_stop():
+    """Nobody writes `lunid` into a PBD but an administrator by hand."""
+    world = World()
+    world.add("10.0.0.5", TARGET_IQN, golden.load("one").disk, chap=("alice", "hidden word"))
+    with world.pool() as pool, client.connected(pool) as session:
+        agent = cloudstack.CloudStack(session, pool.db.get("host", pool.master, "uuid"))
+        config = {"target": "10.0.0.5", "targetIQN": TARGET_IQN}
+        answers = []
+        for lun_id in ("", "2", "1"):
+            sr = pool.db.create("SR", type="lvmoiscsi", name_label=DETAILS[IQN])
+            pool.db.create("PBD", SR=sr, host=pool.master, device_config={**config, "lunid": lun_id})
+            answers.append(agent.resignature(DETAILS))
+            pool.db.destroy("SR", sr)
+
+    assert [answer.result for answer in answers] == [True, True, False]
+    assert "There is a SR using the same configuration" in answers[2].details
+
+
+def test_a_host_that_is_disabled_is_asked_for_nothing():
+    with World().pool() as pool, client.connected(pool) as session:
+        pool.db.set("host", pool.master, "enabled", False)
+        agent = cloudstack.CloudStack(session, pool.db.get("host", pool.master, "uuid"))
+        with pytest.raises(cloudstack.CloudRuntimeException, match="not enabled"):
+            agent.resignature(DETAILS)
+        assert "SR.create" not in pool.api.calls
+
+
+@pytest.mark.parametrize("details, text", [
+    (["SR_BACKEND_FAILURE_107", "", "no SCSIid", "<LUN>"], "SR_BACKEND_FAILURE_107no SCSIid<LUN>"),
+    (["SR_BACKEND_FAILURE", "non-zero exit", "", "Traceback"], "(SrBackendFailure)"),
+    (["SR_UUID_EXISTS", "5d0d2b3a"], "(SrUuidExists)"),
+    (["VM_IS_USING_NESTED_VIRT", "OpaqueRef:1"], "(VmIsUsingNestedVirt)"),
+    (["SR_IS_USED_BY_SOMETHING_NEW", "OpaqueRef:1"], "SR_IS_USED_BY_SOMETHING_NEWOpaqueRef:1"),
+])  # fmt: skip
+def test_what_an_error_is_for_it(details, text):
+    """A code with a class of the SDK is a sentence: neither the code nor the driver's text is in it."""
+    assert cloudstack.to_string(XenAPI.Failure(details)) == text

@@ -146,6 +146,22 @@ def test_an_original_and_its_clone_that_nobody_has_touched_cannot_both_be_seen()
     assert world.state(twin) == "resignatured" and world.sr_uuid(twin) != world.sr_uuid(lun)
 
 
+def test_to_destroy_an_sr_wipes_its_lun_unless_it_is_in_use_or_protected(errors):
+    world = lun_world.World()
+    lun = world.add("10.0.0.5", "iqn.2026-01.test:array", build_sr([vhd("disk")]).disk)
+    with world.pool() as pool, client.connected(pool) as session:
+        sr, api = world.attach_original(pool, lun, "original"), session.xenapi
+        assert errors(api.SR.destroy, sr) == ["SR_HAS_PBD", sr]
+        for pbd in pool.db.refs("PBD"):
+            api.PBD.unplug(pbd)
+        api.SR.set_other_config(sr, {"indestructible": "true"})
+        assert errors(api.SR.destroy, sr) == ["SR_INDESTRUCTIBLE", sr] and world.sr_uuid(lun)
+        api.SR.set_other_config(sr, {})
+        api.SR.destroy(sr)
+        assert [pool.db.refs(table) for table in ("SR", "PBD", "VDI")] == [[], [], []] and not world.sessions
+    assert not world.sr_uuid(lun)
+
+
 # -- the XML ----------------------------------------------------------------------------------------------------------
 
 TEXT = st.text(st.characters(min_codepoint=32, blacklist_categories=("Cs",), blacklist_characters="\x7f\ufffe\uffff"))

@@ -16,6 +16,7 @@ import pytest
 import relvmoiscsi
 from acceptance import __main__ as kit
 from acceptance import day, made
+from acceptance.made import Failed
 from kit.lun_world import FABRIC, World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, only_reads
@@ -71,7 +72,7 @@ class Acceptance(Lab):
         tools = kit.Tools(command, array or self.array, tell)
         if arguments.clean:
             return kit.clean(self.where(), tools, arguments.sr), None
-        status = kit.run(self.where(), tools, arguments.sr, arguments.target, arguments.report)
+        status = kit.run(self.where(), tools, arguments.sr, arguments.target, arguments.report, arguments.records_only)
         (written,) = reports.glob("*.json")
         return status, json.loads(written.read_text(encoding="utf-8"))
 
@@ -180,7 +181,8 @@ def test_the_whole_day(whole):
 @pytest.mark.parametrize("step", STEPS)
 def test_whatever_ends_a_step_all_is_taken_away_and_told(pool, whole, step, error):
     before = pool.everything()
-    ends = Ends(pool, step, whole.changes[step], error)
+    last = 0 if step == "write" else whole.changes[step]  # a PUT ends otherwise
+    ends = Ends(pool, step, last, error)
     status, report = pool.run(say=ends.say)
     assert ends.hit
 
@@ -192,19 +194,26 @@ def test_whatever_ends_a_step_all_is_taken_away_and_told(pool, whole, step, erro
     assert pool.everything() == before, said
 
 
+#: what may fail as well where the last call of a step was to stop a VM: it keeps its disk
+NOT_STOPPED = {"start": ["discard"], "start restored": ["undo", "rescue", "give back", "discard"]}
+
+
 def verify_true(report, status, step, error, said):
-    """The report names the step that was ended as such, and none but those after it as not run."""
+    """The report names the step that was ended as such, and as not run all after Ctrl-C, or those that need it."""
     found, wanted = statuses(report), "interrupted" if error is KeyboardInterrupt else "FAILED"
     if status == 0:  # the product or the kit has done without the answer
         assert set(found.values()) == {"passed"}, said
         return
-    names = [name for name in STEPS if name not in ("clean", "nothing else")]
     expected = dict.fromkeys(STEPS, "passed")
-    if step in names:
-        expected.update(dict.fromkeys(names[names.index(step) + 1 :], "not run"))
     expected[step] = wanted
-    if step == "clean":
-        expected["nothing else"] = found["nothing else"]
+    for each in day.STEPS:
+        after_ctrl_c = "interrupted" in list(expected.values())[: STEPS.index(each.name)]
+        if after_ctrl_c or any(expected[name] != "passed" for name in each.needs):
+            expected[each.name] = "not run"
+    for each in (
+        {"clean": ["nothing else"], **NOT_STOPPED}.get(step, []) if wanted == "FAILED" or step == "clean" else []
+    ):
+        expected[each] = found[each]
     assert found == expected, said
     assert (status, report["result"]) == ((130, wanted) if wanted == "interrupted" else (1, "failed"))
 
@@ -314,7 +323,7 @@ def test_what_cannot_be_taken_away_keeps_nothing_else_from_going(pool):
     ends = Ends(pool)
 
     def refuse(method, _):
-        if ends.step == "attach again" or ends.step == "clean" and method == "Async.PBD.unplug":
+        if ends.step == "discard" or ends.step == "clean" and method == "Async.PBD.unplug":
             raise ERROR
 
     pool.pool.api.before = refuse
@@ -393,6 +402,52 @@ def test_a_pool_on_which_a_step_fails(pool, type_in, given, step, text):
     assert step != "clone" or "unmap it now" in report["notes"][0] or not report["notes"]
 
 
+def without_hvm(pool):
+    for host in pool.pool.hosts:
+        pool.pool.db.set("host", host, "capabilities", ["xen-3.0-x86_64"])
+
+
+def without_memory(pool):
+    pool.pool.api.free_memory_bytes = (256 << 20) - 1
+
+
+STARTS = ["start", "start restored"]
+
+
+@pytest.mark.parametrize("given, words, left_out, said", [
+    (without_hvm, [], STARTS, "No host runs HVM VMs."),
+    (without_memory, [], STARTS, "256 MiB"),
+    (lambda pool: None, ["--records-only"], ["write", "data", *STARTS], "--records-only"),
+])  # fmt: skip
+def test_what_a_pool_cannot_do_or_may_not_is_said_first_and_left_out(pool, given, words, left_out, said):
+    given(pool)
+    status, report = pool.run(*words)
+    found = statuses(report)
+
+    assert [name for name, status in found.items() if status == "left out"] == left_out
+    assert {found[name] for name in found if name not in left_out} == {"passed"}, "\n".join(pool.said)
+    first, *rest = report["steps"]
+    assert said in first["came"] and all(said in row["came"] for row in rest if row["name"] in left_out)
+    assert (status, report["result"]) == (0, "passed")
+    assert any("left out" in note for note in report["notes"])
+    calls = pool.pool.api.calls
+    assert "Async.VM.start" not in calls
+    assert words == [] or not any(name.endswith("raw_vdi") for name in calls)
+
+
+def test_without_tapdisk_all_that_needs_no_bytes_goes_on(pool, monkeypatch):
+    def refuse(*_):
+        raise Failed("There is no tapdisk.")
+
+    monkeypatch.setattr(day.transfer, "import_raw", refuse)
+    report = pool.run()[1]
+    found = statuses(report)
+
+    assert found.pop("write") == "FAILED"
+    assert [name for name, status in found.items() if status == "not run"] == ["data", *STARTS]
+    assert {status for status in found.values() if status != "not run"} == {"passed"}, "\n".join(pool.said)
+
+
 # --- who runs it, and how
 
 
@@ -407,7 +462,7 @@ def test_a_user_without_the_right_to_ask_hosts_and_what_others_do_meanwhile(pool
 
     status, report = pool.run(array=array)
     *steps, last = report["steps"]
-    assert "takes the role pool-admin" in steps[0]["came"] and {row["status"] for row in steps} == {"passed"}, pool.said
+    assert "takes the role pool-admin" in steps[1]["came"] and {row["status"] for row in steps} == {"passed"}, pool.said
     assert status == 1 and "secret: 1 came, 0 went" in last["came"]
 
 

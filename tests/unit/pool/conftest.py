@@ -9,6 +9,7 @@ import pytest
 from kit.examples import SEED, WHOLE, of_each_kind
 from kit.lun_world import World
 from kit.pool.api import GoneAway
+from kit.pool.datamodel import RELEASES
 from kit.pool_fakes import until
 from kit.pool_lab import Image, lab_of_three, only_reads
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -22,9 +23,15 @@ def image_of_originals():
         return Image(lab)
 
 
+@pytest.fixture(params=[pytest.param(release, marks=pytest.mark.states("release", few=1)) for release in RELEASES])
+def release(request):
+    """The xapi that the pool plays: each test runs on all; a sample takes one for each test."""
+    return request.param
+
+
 @pytest.fixture
-def world():
-    return World()
+def world(release):
+    return World(release=release)
 
 
 @pytest.fixture
