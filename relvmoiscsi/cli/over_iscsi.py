@@ -31,8 +31,8 @@ from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
-from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.locks.lun_name import lun_name
+from relvmoiscsi.host.locks.lun_lock import lun_lock as lock_of_lun
+from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Credentials, Initiator, LunDevice, LunInfo, Target, discover, list_luns, open_lun
 from relvmoiscsi.iscsi.url import FORM, Url, parse_url
@@ -227,28 +227,13 @@ def own_scsi_id(arguments: argparse.Namespace, text: str) -> Optional[str]:
 def lun_lock(scsi_id: Optional[str]) -> ContextManager[object]:
     """Hold the lock of a LUN for a write by URL, against other commands on this machine. Raises Refused.
 
-    Root also takes the lock of the SR driver. A user who is not root cannot take this lock, and only checks that the
-    lock is free.
+    Root takes the lock of the SR driver. An ordinary user cannot see that lock, and takes the lock of ordinary users.
     """
     held = ExitStack()
-    if scsi_id is None:
-        return held
-    if os.geteuid() == 0:
-        guard.take(held, sm_locks.lun_lock(scsi_id, guard.HOST, guard.LOCK_SECONDS))
-    elif _is_locked_by_root(scsi_id):
-        raise Refused(
-            f"The SR driver, or a command of root, is working on the LUN {scsi_id}. Repeat the command later."
-        )
-    guard.take(held, lun_name(scsi_id, guard.LOCK_SECONDS, guard.HOST))
+    if scsi_id is not None:
+        take = lock_of_lun if os.geteuid() == 0 else user_lock
+        guard.take(held, take(scsi_id, guard.HOST, guard.LOCK_SECONDS))
     return held
-
-
-def _is_locked_by_root(scsi_id: str) -> bool:
-    try:
-        return sm_locks.is_lun_locked(scsi_id, guard.HOST)
-    except PermissionError as error:
-        log.debug("whether root works on the LUN cannot be told: %s", error)
-        return False
 
 
 def refuse_where_seen(text: str, scsi_id: Optional[str]) -> None:

@@ -18,7 +18,7 @@ import pytest
 from kit.clock import Clock
 from kit.udev_world import LUN, OTHER, UdevWorld, waiting_with
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.host import flock
+from relvmoiscsi.host import flock, run_directory
 from relvmoiscsi.host.disk import hiding, udev
 from relvmoiscsi.host.disk.hiding import (
     hidden,
@@ -143,8 +143,7 @@ def has_no_room(_world, patch):
 
 def is_being_changed(world, patch):
     patch.setattr(hiding, "LOCK_SECONDS", 0.01)
-    os.makedirs(world.run_dir)
-    fcntl.flock(os.open(world.run_dir, os.O_RDONLY), fcntl.LOCK_EX)
+    fcntl.flock(run_directory.open_lock_file("hide.lock", world.host), fcntl.LOCK_EX)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +151,12 @@ def is_being_changed(world, patch):
     [
         (
             lambda world, _: world.put("run/relvmoiscsi", "a"),
-            "from event handlers: .*: File exists. Look at what is in",
+            "relvmoiscsi cannot be used: Not a directory. Look at what is in .*Nothing was written",
         ),
         (lambda world, _: (world.root / RULES_FILE).unlink(), "no 57-relvmoiscsi.rules in .*Nothing was written"),
         (is_switched_off, "57-relvmoiscsi.rules is empty"),
         (has_no_room, "No space left on device"),
-        (is_being_changed, "was not free within 0.01 seconds"),
+        (is_being_changed, "hide are being changed by another process. Try again. Nothing was written"),
     ],
 )
 def test_what_cannot_be_hidden_is_refused(world, monkeypatch, happens, words):

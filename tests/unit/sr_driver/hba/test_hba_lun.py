@@ -11,7 +11,6 @@ from kit.driver_calls import SCSI_ID
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
-from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
@@ -80,7 +79,7 @@ def world(monkeypatch):
         return lambda *_, **__: made.step(name, value)
 
     for module, name, value in (
-        (sm_locks, "lun_lock", partial(made.context, "lock")),
+        (lun_module, "lun_lock", partial(made.context, "lock")),
         (hiding, "hidden", partial(made.context, "hide")),
         (hiding, "is_hidden", lambda _: True),
         (hiding, "wait_until_shown", lambda scsi_id, *_: made.step(f"wait until {scsi_id} is shown")),
