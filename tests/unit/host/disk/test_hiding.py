@@ -320,11 +320,12 @@ RULES = sorted((Path(__file__).resolve().parents[4] / "udev").glob("*-relvmoiscs
 def is_left_alone(world, word, adapter="host1", scsi_id=OTHER):
     """Does the program of the rules with this word in it succeed?"""
     programs = re.findall(r"PROGRAM[!=]=\"/bin/sh -c '(.*)'(.*)\", GOTO", RULES[0].read_text(encoding="utf-8"))
-    ((program, arguments),) = [one for one in programs if word in one[0]]
+    ((program, arguments),) = [one for one in programs if word == one[1].strip() or word == "scan-" and word in one[0]]
     program = program.replace("$$", "$")
-    program = program.replace("$env{.RELVMOISCSI_ID}", scsi_id).replace("$attr{dm/uuid}", "mpath-" + scsi_id)
     program = program.replace("/sys/", str(world.root / "sys") + "/").replace("/run/relvmoiscsi", world.run_dir)
-    given = arguments.replace("$id", adapter).replace("$env{.RELVMOISCSI_ID}", scsi_id).split()
+    names = {"$id": adapter, "$env{.RELVMOISCSI_ID}": scsi_id, "$attr{dm/uuid}": "mpath-" + scsi_id}
+    given = [names.get(name, name) for name in arguments.split()]
+    assert "$env" not in program and "$attr" not in program, "ids are arguments"
     return subprocess.run(["/bin/sh", "-c", program, *given], stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -363,6 +364,17 @@ def test_the_program_of_the_rule_knows_a_switch_that_counts_and_makes_none(world
     for name in OF_LUN:
         world.killed(name)
     assert is_left_alone(world, word, scsi_id=LUN)
+
+
+@pytest.mark.processes
+@has_flock
+@pytest.mark.parametrize("word", ["$env{.RELVMOISCSI_ID}", "$attr{dm/uuid}"])
+def test_a_lun_whose_id_has_an_escape_of_udev_is_hidden_as_any_other(world, word):
+    r"""The shell made x41 of \x41, found no switch of that name, and LVM saw the clone."""
+    scsi_id = r"SVENDOR_serial\x41" + "_$(touch${IFS}owned)"
+    with hidden(scsi_id, host=world.host):
+        assert not is_left_alone(world, word, scsi_id=switch_name(scsi_id))
+    assert is_left_alone(world, word, scsi_id=switch_name(scsi_id))
 
 
 # --- and what is seen afterwards
