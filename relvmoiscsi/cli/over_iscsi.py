@@ -17,7 +17,6 @@ import hashlib
 import logging
 import os
 import re
-import stat
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
 from multiprocessing.pool import ThreadPool
@@ -25,6 +24,7 @@ from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, O
 
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import say, waiting
+from relvmoiscsi.cli.secret_file import lines_of
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, ForwardingDevice, Range
 from relvmoiscsi.doctor.host_root import inventory
@@ -35,6 +35,7 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock as lock_of_lun
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Credentials, Initiator, LunDevice, LunInfo, Target, discover, list_luns, open_lun
+from relvmoiscsi.iscsi.names import verified
 from relvmoiscsi.iscsi.url import FORM, Url, parse_url
 
 log = logging.getLogger(__name__)
@@ -105,22 +106,13 @@ def credentials(arguments: argparse.Namespace, url: Url) -> Credentials:
             raise UsageError(f"{where} is a password without a user: give the CHAP user as well.")
     if found.incoming_user and not found.user:
         raise UsageError(f"The target authenticates only to a CHAP user: give {USER} and {SECRET} as well.")
-    return found
+    return verified(found)
 
 
 def _in_file(path: str) -> Dict[str, str]:
     """Return the values in a file of --chap-file. Raises UsageError; the message contains no line of the file."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if stat.S_ISREG(mode) and mode & 0o077:
-                raise UsageError(f"{path} holds passwords and is accessible to other users. Run `chmod 600 {path}`.")
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
-        raise UsageError(f"The file {path} of --chap-file cannot be read: {reason}.") from None
     found = dict.fromkeys(_NAMES, "")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(path), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, is_set, value = line.partition("=")

@@ -96,7 +96,7 @@ print("alone")
 
 @pytest.mark.processes
 def test_processes_that_race_are_never_two_holders_though_each_removes_the_file(host):
-    argv = [sys.executable, "-c", RACER, host.root, LUN, "40"]
+    argv = [sys.executable, "-c", RACER, host.root, LUN, "400"]
     environment = dict(os.environ, PYTHONPATH=TOP)
     racers = [subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) for _ in range(4)]
     assert [racer.communicate()[0] for racer in racers] == [b"alone\n"] * 4
