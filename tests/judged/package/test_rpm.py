@@ -15,7 +15,8 @@ SHARE = "/usr/share/relvmoiscsi/"
 PROGRAMS = ("/etc/xapi.d/plugins/relvmoiscsi", "/opt/xensource/sm/ReLVMoHBASR", "/opt/xensource/sm/ReLVMoISCSISR",
             "/usr/libexec/sm/drivers/ReLVMoHBASR", "/usr/libexec/sm/drivers/ReLVMoISCSISR", "/usr/sbin/relvmoiscsi",
             SHARE + "sm-whitelist")  # fmt: skip
-DIRECTORIES = ("/usr/lib/tmpfiles.d", "/usr/lib/systemd/system/xapi.service.d", "/usr/libexec/sm", "/usr/libexec/sm/drivers",
+DIRECTORIES = ("/usr/lib/tmpfiles.d", "/usr/lib/systemd/system/xapi.service.d", "/usr/libexec/sm",
+               "/usr/libexec/sm/drivers",
                "/usr/share/bash-completion", "/usr/share/bash-completion/completions", SHARE[:-1])  # fmt: skip
 FILES = ("/etc/relvmoiscsi.conf", "/usr/lib/tmpfiles.d/relvmoiscsi.conf",
          "/usr/lib/systemd/system/xapi.service.d/relvmoiscsi.conf",
