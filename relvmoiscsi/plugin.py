@@ -35,11 +35,11 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, databases, is_of_another_lun
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.host import flock, iscsi_sessions
+from relvmoiscsi.host import iscsi_sessions
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
-from relvmoiscsi.host.locks.sm_locks import LUN_LOCKS
+from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
@@ -234,19 +234,10 @@ def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> s
     """Return the LUNs on which relvmoiscsi works now. The percentage follows the steps of the protocol."""
     known = luns(host)
     rows = []
-    for scsi_id in sorted(filter(is_scsi_id, _names(host.at(LUN_LOCKS)))):
-        by = _owners(os.path.join(host.at(LUN_LOCKS), scsi_id), host)
-        if by:
-            phase, percent = _phase(known.get(scsi_id), see)
-            rows.append({"scsi_id": scsi_id, "by": by, "phase": phase, "percent": percent})
+    for scsi_id, owner in sorted(locked_luns(host).items()):
+        phase, percent = _phase(known.get(scsi_id), see)
+        rows.append({"scsi_id": scsi_id, "by": [owner], "phase": phase, "percent": percent})
     return json.dumps({"runs": rows})
-
-
-def _owners(path: str, host: Host) -> List[str]:
-    try:
-        return flock.owners_of(os.stat(path), host)
-    except FileNotFoundError:
-        return []
 
 
 def _phase(path: Optional[str], see: Look) -> Tuple[str, int]:

@@ -116,7 +116,8 @@ job_cinder() {
     tools/venv.sh cinder
     local python=$PWD/.venv/cinder/bin/python
     cd openstack
-    PYTHONPATH=.:..:../tests exec "$python" -W ignore -m unittest tests.test_cinder tests.test_drivers tests.test_iscsi
+    PYTHONPATH=.:..:../tests exec "$python" -W ignore -m unittest tests.test_cinder tests.test_drivers tests.test_iscsi \
+        tests.test_rootwrap
 }
 
 job_vm() { run_machine uml e2e tests/vm "--ignore-glob=*fibre_channel*"; }

@@ -12,7 +12,7 @@ from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_sec
 from relvmoiscsi.direct.links import Status
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.formats.lvm.owner import read_owner
-from relvmoiscsi.host.config_file import NOT_CHANGED, only_one, read_config, replace_config
+from relvmoiscsi.host.config_file import NOT_CHANGED, changing, read_config, replace_config
 from relvmoiscsi.host.disk import multipath, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -105,7 +105,7 @@ def _no_command(_arguments: argparse.Namespace) -> Answer:
 def _add(arguments: argparse.Namespace) -> Answer:
     entry = Entry(check_name(arguments.name), check_scsi_id(arguments.scsi_id))
     notes: List[str] = []
-    with only_one(HOST.config):
+    with changing(HOST):
         with in_state(NOT_CHANGED), _pool() as pool:
             text = read_config(HOST.config)
             is_new = read_section(text).named(entry.name) != entry
@@ -261,7 +261,7 @@ def _introduced(entry: Entry, link: str, pool: "_Pool", notes: List[str]) -> Dic
 
 def _remove(arguments: argparse.Namespace) -> Answer:
     notes: List[str] = []
-    with only_one(HOST.config):
+    with changing(HOST):
         text = read_config(HOST.config)
         entry = read_section(text).named(arguments.name)
         with in_state(NOT_CHANGED):

@@ -21,6 +21,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.host.disk.exclusive import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_lock import lun_lock as lock_of_lun
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
 from relvmoiscsi.host.this_host import THIS_HOST
@@ -158,7 +159,7 @@ def lun_lock(path: str, ids: Iterable[str]) -> ContextManager[object]:
     held = ExitStack()
     if is_block_device(path):
         for scsi_id in sorted(ids):
-            take(held, sm_locks.lun_lock(scsi_id, HOST, LOCK_SECONDS))
+            take(held, lock_of_lun(scsi_id, HOST, LOCK_SECONDS))
     return held
 
 

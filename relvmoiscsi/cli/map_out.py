@@ -4,7 +4,8 @@
 The command makes the file and removes the file before the LUN is opened. So an unwritable path is an error before any
 change, and a killed run leaves no file. The new file gets its name after its content is complete and durable. --map-out
 never replaces content: the name may belong to an image, to the file behind a loop device, or to the only record of an
-earlier run.
+earlier run. The file has mode 0600, because names of VMs and disks are in it. Its directory must not be another user's:
+that user could direct a command of root to any file of the host.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
 from relvmoiscsi.cli.output import Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
-from relvmoiscsi.host.files import sync_directory, take_over
+from relvmoiscsi.host.files import sync_directory
 
 EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
 
@@ -54,8 +55,9 @@ class _MapFile:
 
     def __init__(self, path: str, look: str) -> None:
         """Raises UsageError when the file cannot be made, or exists with content."""
-        self._path, self._look = os.path.realpath(path), look
+        self._path, self._look = os.path.abspath(path), look
         try:
+            _verify_ours(self._path)
             if not _is_free(self._path):
                 raise UsageError(f"{path} already exists and --map-out replaces no file. Give the name of a new file.")
             with self._new():
@@ -87,11 +89,23 @@ class _MapFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with open(path, "wb", opener=lambda where, _flags: os.open(where, flags, 0o600)) as file:
-                take_over(self._path, file.fileno())
                 yield file
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(path)
+
+
+def _verify_ours(path: str) -> None:
+    """Raise UsageError for a link, and where another user could replace the file. Raises OSError."""
+    if os.path.lexists(path):
+        there = os.lstat(path)
+        if stat.S_ISLNK(there.st_mode) or there.st_uid != os.geteuid():
+            raise UsageError(f"{path} is a link, or belongs to another user: --map-out replaces no such file.")
+    directory = os.stat(os.path.dirname(path))
+    if directory.st_uid not in (0, os.geteuid()):
+        raise UsageError(f"{path} is in a directory of another user. Give a directory of your own.")
+    if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
+        raise UsageError(f"{path} is in a directory that every user can change. Give a directory of your own.")
 
 
 def _is_free(path: str) -> bool:

@@ -17,7 +17,6 @@ import hashlib
 import logging
 import os
 import re
-import stat
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
 from multiprocessing.pool import ThreadPool
@@ -25,16 +24,18 @@ from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, O
 
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import say, waiting
+from relvmoiscsi.cli.secret_file import lines_of
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, ForwardingDevice, Range
 from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
-from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.locks.lun_name import lun_name
+from relvmoiscsi.host.locks.lun_lock import lun_lock as lock_of_lun
+from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Credentials, Initiator, LunDevice, LunInfo, Target, discover, list_luns, open_lun
+from relvmoiscsi.iscsi.names import verified
 from relvmoiscsi.iscsi.url import FORM, Url, parse_url
 
 log = logging.getLogger(__name__)
@@ -111,22 +112,13 @@ def credentials(arguments: argparse.Namespace, url: Url) -> Credentials:
             raise UsageError(f"{where} is a password without a user: give the CHAP user as well.")
     if found.incoming_user and not found.user:
         raise UsageError(f"The target authenticates only to a CHAP user: give {USER} and {SECRET} as well.")
-    return found
+    return verified(found)
 
 
 def _in_file(path: str) -> Dict[str, str]:
     """Return the values in a file of --chap-file. Raises UsageError; the message contains no line of the file."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if stat.S_ISREG(mode) and mode & 0o077:
-                raise UsageError(f"{path} holds passwords and is accessible to other users. Run `chmod 600 {path}`.")
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
-        raise UsageError(f"The file {path} of --chap-file cannot be read: {reason}.") from None
     found = dict.fromkeys(_NAMES, "")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(path), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, is_set, value = line.partition("=")
@@ -240,28 +232,13 @@ def own_scsi_id(arguments: argparse.Namespace, text: str) -> Optional[str]:
 def lun_lock(scsi_id: Optional[str]) -> ContextManager[object]:
     """Hold the lock of a LUN for a write by URL, against other commands on this machine. Raises Refused.
 
-    Root also takes the lock of the SR driver. A user who is not root cannot take this lock, and only checks that the
-    lock is free.
+    Root takes the lock of the SR driver. An ordinary user cannot see that lock, and takes the lock of ordinary users.
     """
     held = ExitStack()
-    if scsi_id is None:
-        return held
-    if os.geteuid() == 0:
-        guard.take(held, sm_locks.lun_lock(scsi_id, guard.HOST, guard.LOCK_SECONDS))
-    elif _is_locked_by_root(scsi_id):
-        raise Refused(
-            f"The SR driver, or a command of root, is working on the LUN {scsi_id}. Repeat the command later."
-        )
-    guard.take(held, lun_name(scsi_id, guard.LOCK_SECONDS, guard.HOST))
+    if scsi_id is not None:
+        take = lock_of_lun if os.geteuid() == 0 else user_lock
+        guard.take(held, take(scsi_id, guard.HOST, guard.LOCK_SECONDS))
     return held
-
-
-def _is_locked_by_root(scsi_id: str) -> bool:
-    try:
-        return sm_locks.is_lun_locked(scsi_id, guard.HOST)
-    except PermissionError as error:
-        log.debug("whether root works on the LUN cannot be told: %s", error)
-        return False
 
 
 def refuse_where_seen(text: str, scsi_id: Optional[str]) -> None:

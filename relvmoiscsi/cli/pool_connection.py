@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, Tuple
 
 from relvmoiscsi.cli.output import waiting
+from relvmoiscsi.cli.secret_file import first_line
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
@@ -60,15 +61,6 @@ def where(arguments: argparse.Namespace) -> Where:
         raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
     user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
     return Where(pool, user, password, arguments.ca, arguments.insecure)
-
-
-def first_line(path: str) -> str:
-    """Return the password in a file. Raises UsageError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.readline().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
 @contextmanager

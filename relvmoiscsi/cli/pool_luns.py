@@ -10,8 +10,9 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence
 from relvmoiscsi.cli import pool_secrets
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
 from relvmoiscsi.cli.output import Answer, Unheard, ask, must_be_able_to_ask, say, waiting
-from relvmoiscsi.cli.pool_connection import changes, first_line, opened, takes_copies
+from relvmoiscsi.cli.pool_connection import changes, opened, takes_copies
 from relvmoiscsi.cli.pool_vms import Tools
+from relvmoiscsi.cli.secret_file import first_line
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.errors import Partial, UsageError
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis

@@ -7,7 +7,7 @@ from typing import Any, Dict, Tuple
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import in_state
 from relvmoiscsi.host import settings
-from relvmoiscsi.host.config_file import NOT_CHANGED, only_one, read_config, replace_config
+from relvmoiscsi.host.config_file import NOT_CHANGED, changing, read_config, replace_config
 from relvmoiscsi.host.settings import ONE, VDIS, Settings
 from relvmoiscsi.host.this_host import THIS_HOST
 
@@ -41,7 +41,7 @@ def _settings(arguments: argparse.Namespace) -> Answer:
 
 def _changed(wanted: str) -> Tuple[Settings, bool]:
     """Return the settings with this value of `vdis`, and whether the file was changed."""
-    with only_one(HOST.config):
+    with changing(HOST):
         text = read_config(HOST.config)
         if settings.vdis_of(text) == wanted:
             return _read(text), False

@@ -6,6 +6,7 @@ No program runs through a shell. Every program runs with LC_ALL=C: the product p
 
 import logging
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -23,6 +24,7 @@ TIMED_OUT = 124  #: the status that timeout(1) gives
 
 _SYSTEM_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _REAP_SECONDS = 5.0
+_SECRET = re.compile("PASSWORD|PASSWD|SECRET|TOKEN", re.IGNORECASE)  #: in the name of a variable
 
 
 class Completed(NamedTuple):
@@ -120,8 +122,12 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _environment() -> Dict[str, str]:
-    """Return this process's environment, in English, with the system directories on PATH: xapi and cron omit some."""
-    environment = dict(os.environ, LC_ALL="C")
+    """Return this process's environment, in English and without passwords, with the system directories on PATH.
+
+    xapi and cron omit some directories. No program that the product starts needs a password.
+    """
+    environment = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    environment["LC_ALL"] = "C"
     environment.pop("LANGUAGE", None)
     path = [part for part in environment.get("PATH", "").split(os.pathsep) if part]
     environment["PATH"] = os.pathsep.join(path + [part for part in _SYSTEM_PATH if part not in path])

@@ -9,12 +9,12 @@ every line is well-formed, configparser gives the same settings; a test compares
 import logging
 import os
 import re
-from contextlib import contextmanager
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host import flock
 from relvmoiscsi.host.files import content_of, replace, sync_directory
+from relvmoiscsi.host.run_directory import only_one
+from relvmoiscsi.host.this_host import Host
 
 log = logging.getLogger(__name__)
 
@@ -79,22 +79,13 @@ def read_config(path: str) -> str:
         raise Refused(f"{path} cannot be read: {error.strerror}.").in_state(NOT_CHANGED) from error
 
 
-@contextmanager
-def only_one(path: str) -> Iterator[None]:
-    """Hold the lock that every command takes before it changes the file. Raises Refused after LOCK_SECONDS.
-
-    The lock is on the directory, because `replace_config` replaces the file itself.
-    """
-    directory = os.path.dirname(os.path.realpath(path))
+def changing(host: Host) -> ContextManager[None]:
+    """Hold the lock that every command takes before it changes the file. Raises Refused after LOCK_SECONDS."""
 
     def taken(owner: str) -> Refused:
-        return Refused(f"{path} is being changed by {owner}. Try again.").in_state(NOT_CHANGED)
+        return Refused(f"{host.config} is being changed by {owner}. Try again.").in_state(NOT_CHANGED)
 
-    def unusable(error: OSError) -> Refused:
-        return Refused(f"{directory} cannot be opened: {error.strerror}.").in_state(NOT_CHANGED)
-
-    with flock.directory(directory, LOCK_SECONDS, taken, unusable):
-        yield
+    return only_one("settings.lock", host, LOCK_SECONDS, taken)
 
 
 def replace_config(path: str, text: str) -> None:

@@ -11,8 +11,7 @@ import fcntl
 import logging
 import os
 import time
-from contextlib import contextmanager
-from typing import Callable, Iterator, List, Optional
+from typing import Callable, List, Optional
 
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.terminated import pause
@@ -60,21 +59,50 @@ def take_file(path: str, opened: Callable[[], int], deadline: float) -> Optional
             return None
 
 
-def undo(descriptor: int, path: str) -> None:
-    """Release the flock of all copies of the descriptor. A forked child that hangs would keep its copy locked."""
+def release_file(path: str, descriptor: int) -> None:
+    """Unlink a lock file that this process has locked, release the flock, and close the file. Log failures.
+
+    The work that the lock guarded is over, and its outcome stands.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        # Only the holder may unlink the file. So the path leads to the same file between the check and the unlink.
+        if is_current(path, descriptor):
+            os.unlink(path)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # for all copies: a forked child that hangs would keep its copy locked
     except OSError as error:
-        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
+        log.warning("The lock file %s could not be removed: %s.", path, error.strerror)
+    finally:
+        try:
+            os.close(descriptor)
+        except OSError as error:
+            log.warning("The lock file %s could not be closed: %s.", path, error.strerror)
 
 
 def is_current(path: str, descriptor: int) -> bool:
-    """Return whether the path still leads to the open file."""
+    """Return whether the path still leads to the open file. A symbolic link leads to no lock file."""
     try:
-        there = os.stat(path)
-    except FileNotFoundError:
+        there = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return os.path.samestat(there, os.fstat(descriptor))
+
+
+def is_held(path: str) -> bool:
+    """Return whether a process holds a flock on the file. A file that only root may open counts as held."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        # The udev rules also take a shared flock here. An exclusive flock would count as an owner for a moment.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def owners_of(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
@@ -93,30 +121,9 @@ def owner_numbers(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
     return owners
 
 
-def owner_of(status: os.stat_result) -> str:
-    """Return the owners of a flock on the file, joined for a sentence."""
-    return ", ".join(owners_of(status)) or "another process"
-
-
-@contextmanager
-def directory(
-    path: str,
-    seconds: float,
-    taken: Callable[[str], Exception],
-    unusable: Callable[[OSError], Exception] = lambda error: error,
-) -> Iterator[None]:
-    """Hold a flock on a directory while the block runs. The lock guards files that processes replace or remove.
-
-    Raises `taken(owners)` if the lock is not free within `seconds`. Raises `unusable(error)` if the directory does not
-    open.
-    """
+def owner_of(path: str, host: Host = THIS_HOST) -> str:
+    """Return the processes with a flock on the file, joined for a sentence."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise unusable(error) from error
-    try:
-        if not take_before(descriptor, time.monotonic() + seconds):
-            raise taken(owner_of(os.fstat(descriptor)))
-        yield
-    finally:
-        os.close(descriptor)
+        return ", ".join(owners_of(os.stat(path), host)) or "another process"
+    except FileNotFoundError:
+        return "another process"  # the holder has released the lock since

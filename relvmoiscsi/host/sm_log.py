@@ -7,6 +7,8 @@ import re
 import syslog
 from typing import Iterable, List
 
+from relvmoiscsi.wording import printable
+
 #: while this file exists, SM writes no log
 NO_LOG_FILE = "/etc/xensource/no_sm_log"
 MASK = "********"
@@ -47,7 +49,7 @@ class SmLogHandler(logging.Handler):
 
     def line_of(self, record: logging.LogRecord) -> str:
         lines = self.masked(self.format(record)).splitlines()  # the format includes a traceback
-        return "[{}] relvmoiscsi: {}".format(self._pid, xml_safe(" | ".join(lines)))
+        return "[{}] relvmoiscsi: {}".format(self._pid, printable(" | ".join(lines)))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

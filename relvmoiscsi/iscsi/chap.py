@@ -16,8 +16,8 @@ Entropy = Callable[[int], bytes]
 
 #: number of an algorithm in CHAP_A -> its name in hashlib
 _ALGORITHMS = {5: "md5", 6: "sha1", 7: "sha256", 8: "sha3_256"}
-#: FIRST has the algorithm that every target knows; some targets refuse any list other than MD5 alone
-FIRST, FALLBACK = (5,), (7, 8, 6)
+#: a target chooses from the list; LIO before Linux 3.15 refuses each list except MD5 alone
+BEST_FIRST, MD5_ALONE = (7, 8, 6, 5), (5,)
 _CHALLENGE_BYTES = 16
 
 
@@ -46,7 +46,8 @@ def authenticate(
     try:
         answer = yield Request(SECURITY, False, [("CHAP_A", offer)])
     except (LoginRefused, Closed) as refused:
-        if isinstance(refused, LoginRefused) and refused.status == AUTHENTICATION_FAILED:
+        is_failed = isinstance(refused, LoginRefused) and refused.status == AUTHENTICATION_FAILED
+        if is_failed and len(offered) == 1:  # a refused list has the same status
             raise
         raise NoCommonAlgorithm(target) from refused
     found = _only_once(answer.keys)

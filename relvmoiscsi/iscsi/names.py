@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The values that callers pass and receive: portals, initiators, credentials, targets, LUNs."""
 
+import logging
 from typing import NamedTuple, Optional, Tuple
 
+from relvmoiscsi.errors import UsageError
 from relvmoiscsi.portal import Portal
+
+log = logging.getLogger(__name__)
 
 
 class Credentials(NamedTuple):
@@ -19,6 +23,24 @@ class Credentials(NamedTuple):
 
 
 NO_CREDENTIALS = Credentials()
+LEAST_SECRET_BYTES = 12  #: of a CHAP secret (RFC 7143 9.2.1): shorter secrets can be found from one recorded login
+
+
+def verified(credentials: Credentials) -> Credentials:
+    """Return the credentials; log a warning for a short secret. Raises UsageError for equal secrets.
+
+    A target that knows no secret passes a mutual login with equal secrets: in a second login, the target has the
+    initiator answer the initiator's own challenge of the first login.
+    """
+    if credentials.incoming_user and credentials.secret == credentials.incoming_secret:
+        raise UsageError(
+            "The CHAP passwords of both directions are equal, so the target's answer would prove nothing. Choose a "
+            "different password for the target."
+        )
+    secrets = [secret for secret in (credentials.secret, credentials.incoming_secret) if secret]
+    if any(len(secret.encode("utf-8")) < LEAST_SECRET_BYTES for secret in secrets):
+        log.warning("a CHAP password has less than %d bytes: choose a longer password", LEAST_SECRET_BYTES)
+    return credentials
 
 
 class Initiator(NamedTuple):

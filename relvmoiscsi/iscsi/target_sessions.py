@@ -80,7 +80,7 @@ class TargetSessions:
         self._last = self.portals[0]  # the portal of the last session
         self._skipped: List[Portal] = []  # portals whose paths to the LUN are standby
         self._offered: Optional[List[Portal]] = None  # the portals from a discovery; None before a discovery
-        self._algorithms = chap.available(chap.FIRST) or chap.available(chap.FALLBACK)
+        self._algorithms = chap.available(chap.BEST_FIRST)
 
     def log_in(self) -> Link:
         """Return a session through the first portal that accepts a login. Raises the errors of the login."""
@@ -207,9 +207,10 @@ class TargetSessions:
         try:
             return self._at_any_address(portal, deadline)
         except NoCommonAlgorithm:
-            if self._algorithms == chap.FALLBACK:
+            md5_alone = chap.available(chap.MD5_ALONE)
+            if not md5_alone or self._algorithms == md5_alone:
                 raise
-            self._algorithms = chap.FALLBACK
+            self._algorithms = md5_alone
             return self._at_any_address(portal, deadline)
 
     def _at_any_address(self, portal: Portal, deadline: Deadline) -> Link:

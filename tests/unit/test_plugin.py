@@ -22,7 +22,7 @@ from relvmoiscsi import engine, plugin
 from relvmoiscsi.cli import guard
 from relvmoiscsi.errors import DeviceError, NotFound, UsageError
 from relvmoiscsi.host.hba import adapters
-from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import local_session
 from relvmoiscsi.sr_driver.iscsi import target_access
@@ -255,14 +255,11 @@ def test_what_is_at_work_is_told_by_its_lock_and_its_mark(host):
     assert answered(plugin.status, {}, this, see) == {"runs": []}
 
     os.makedirs(this.at("proc"), exist_ok=True)
-    with sm_locks.lun_lock(SCSI_ID, this):
-        lock = os.stat(os.path.join(this.at(sm_locks.LUN_LOCKS), SCSI_ID))
-        place = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
-        with open(this.at("proc/locks"), "w", encoding="ascii") as file:
-            file.write(f"1: FLOCK  ADVISORY  WRITE 4711 {place} 0 EOF\n")
+    os.symlink("/proc/locks", this.at("proc/locks"))
+    with lun_lock(SCSI_ID, this):
         (run,) = answered(plugin.status, {}, this, see)["runs"]
     assert (run["scsi_id"], run["phase"], run["percent"]) == (SCSI_ID, "reading and planning", 0)
-    assert "4711" in run["by"][0]
+    assert run["by"] == ["this very process"]
 
 
 # --- resignature

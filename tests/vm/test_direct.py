@@ -30,7 +30,7 @@ def installed(guest, sdk):
     COMMAND.write_text(packaged.replace("/usr/share/relvmoiscsi", TOP))
     COMMAND.chmod(0o755)
     came = install_rules("*.rules")
-    os.makedirs("/run/relvmoiscsi", exist_ok=True)
+    os.makedirs("/run/relvmoiscsi", 0o700, exist_ok=True)
     yield
     remove_rules(came)
     COMMAND.unlink()

@@ -24,7 +24,7 @@ from kit.pool.standin import Disk
 from kit.reader import lv_bytes, read_sr
 from kit.sparse import SparseDisk
 from relvmoiscsi import cli
-from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 
 USER = Chap("sm", "correct-horse-1")
 
@@ -103,7 +103,7 @@ def test_the_original_is_refused_and_its_clone_is_not(lab, make_pool, image, ori
         return run(sys.executable, "-m", "relvmoiscsi", *words, check=False, env={"PYTHONPATH": TOP})
 
     refused = command("resignature", "--yes", disks[0])
-    with sm_locks.lun_lock(clone.scsi_id):
+    with lun_lock(clone.scsi_id):
         told = command("resignature", "--dry-run", disks[1])
     done = command("resignature", "--yes", disks[1])
 

@@ -18,7 +18,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import in_directory, text_of
-from relvmoiscsi.host.locks.sm_locks import is_lun_locked
+from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
 

@@ -24,20 +24,20 @@ import re
 import time
 from contextlib import contextmanager
 from glob import escape, glob
-from typing import Iterable, Iterator, List, Sequence
+from typing import ContextManager, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host import flock, inherited_lock_fds, terminated
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import append, remedy
+from relvmoiscsi.host.run_directory import RUN_DIRECTORY, only_one, run_directory
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import in_udev
 
 log = logging.getLogger(__name__)
 
-RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
 RULES = "57-relvmoiscsi.rules"  #: the rules file that hides disks
 SHOWN_SECONDS = 10.0  #: for udev to make the links that were not made while the LUN was hidden
 COUNTS_MINUTES = 2  #: known to the rules: one minute from the switch to the scan, one until the kernel ends the scan
@@ -80,7 +80,7 @@ def ids_here(host: Host = THIS_HOST) -> List[str]:
 
 def is_switch_on(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Return whether a living process hides the LUN. Raises UsageError for a text that cannot be a SCSIid."""
-    return _has_owner(os.path.join(_directory(host), switch_name(scsi_id)))
+    return flock.is_held(os.path.join(_directory(host), switch_name(scsi_id)))
 
 
 def wait_until_shown(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> bool:
@@ -106,7 +106,7 @@ def _behind_switches(host: Host) -> List[str]:
     """Return the disks behind adapters whose switch counts."""
     found: List[str] = []
     for path in _scan_switches(host):
-        if _has_owner(path) or _is_young(path):
+        if flock.is_held(path) or _is_young(path):
             found += _disks_behind([os.path.basename(path)[len(_SCAN) :]], host)
     return found
 
@@ -207,9 +207,8 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
     run_dir, directory = host.at(RUN_DIRECTORY), _directory(host)
     ids = [in_udev(scsi_id) for scsi_id in known if scsi_id]
     try:
-        os.makedirs(run_dir, mode=0o755, exist_ok=True)
-        with _only_one(run_dir):
-            os.makedirs(directory, mode=0o755, exist_ok=True)
+        with in_state(NOTHING_WRITTEN), _only_one(host):
+            run_directory(host, "hide")
             try:
                 _clear_stale(directory)
                 for name in names:
@@ -251,7 +250,7 @@ def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
     """Remove the switch. Log a failure: after the close, the switch is as ownerless as a killed process's switch."""
     directory = _directory(host)
     try:
-        with _only_one(host.at(RUN_DIRECTORY)):
+        with _only_one(host):
             for name in names:
                 os.unlink(os.path.join(directory, name))
             _clear_stale(directory)
@@ -263,40 +262,20 @@ def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def _only_one(run_dir: str) -> Iterator[None]:
+def _only_one(host: Host) -> ContextManager[None]:
     """Hold the lock that each process takes before it changes switches."""
 
     def taken(owner: str) -> Refused:
-        return Refused(f"{run_dir} is locked by {owner} and was not free within {LOCK_SECONDS:g} seconds.")
+        return Refused(f"The switches in {_directory(host)} are being changed by {owner}. Try again.")
 
-    with flock.directory(run_dir, LOCK_SECONDS, taken):
-        yield
+    return only_one("hide.lock", host, LOCK_SECONDS, taken)
 
 
 def _verify_free(what: str, path: str) -> None:
-    if _has_owner(path):
-        owner = flock.owner_of(os.stat(path))
+    if flock.is_held(path):
+        owner = flock.owner_of(path)
         problem = f"LUN {what} is being worked on by {owner}. Try again when that has ended."
         raise Refused(problem).in_state(NOTHING_WRITTEN)
-
-
-def _has_owner(path: str) -> bool:
-    """Return whether the switch exists and its owner lives."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    except PermissionError:
-        return True  # only root may check
-    try:
-        # The rules also take a shared flock here. An exclusive flock would make the switch count for a moment.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _is_young(path: str) -> bool:
@@ -311,7 +290,7 @@ def _clear_stale(directory: str) -> None:
     """Remove the ownerless switches that do not count."""
     for entry in os.listdir(directory):
         path = os.path.join(directory, entry)
-        if not (entry.startswith(_SCAN) and _is_young(path)) and not _has_owner(path):
+        if not (entry.startswith(_SCAN) and _is_young(path)) and not flock.is_held(path):
             os.unlink(path)
             log.info("removed %s, which a killed process has left", path)
 
@@ -360,16 +339,15 @@ def _show(scsi_id: str, host: Host, deadline: Deadline) -> None:
 
 def _leave_out(scsi_id: str, host: Host) -> None:
     """Add the LUN to the known LUNs of ownerless adapter switches: these switches hide no known LUN. Raises Refused."""
-    run_dir = host.at(RUN_DIRECTORY)
     if not _scan_switches(host):
         return
     try:
-        with _only_one(run_dir):
+        with _only_one(host):
             for path in _scan_switches(host):
-                if not _has_owner(path):
+                if not flock.is_held(path):
                     _append(path, f"id={in_udev(scsi_id)}\n".encode("ascii"))
     except OSError as error:
-        problem = f"LUN {scsi_id} stays hidden by the scan of a killed call: {run_dir}: {error.strerror}."
+        problem = f"LUN {scsi_id} stays hidden by the scan of a killed call: {_directory(host)}: {error.strerror}."
         raise Refused(f"{problem} {remedy(error)}") from error
 
 

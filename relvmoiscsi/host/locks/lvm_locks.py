@@ -57,7 +57,7 @@ class LvmLocks:
         descriptor = flock.take_file(path, lambda: _open(path), deadline)
         if descriptor is None:
             raise Refused(
-                f"The LVM lock {path} is held by {_owner(path)} and did not become free in time. "
+                f"The LVM lock {path} is held by {flock.owner_of(path)} and did not become free in time. "
                 "Let the LVM commands on that volume group end, then try again."
             ).in_state("Nothing was written.")
         inherited_lock_fds.note(descriptor)
@@ -125,25 +125,7 @@ def _open(path: str) -> int:
         raise Refused(problem).in_state("Nothing was written.") from error
 
 
-def _owner(path: str) -> str:
-    try:
-        return flock.owner_of(os.stat(path))
-    except FileNotFoundError:
-        return "another process"  # the holder has released the lock since
-
-
 def _let_go(held: _Held) -> None:
-    try:
-        # Only the holder may unlink the file. So the path leads to the same file between the check and the unlink.
-        if flock.is_current(held.path, held.descriptor):
-            os.unlink(held.path)
-    except OSError as error:
-        log.warning("The LVM lock file %s could not be removed: %s.", held.path, error.strerror)
-    flock.undo(held.descriptor, held.path)
     inherited_lock_fds.forget(held.descriptor)
-    try:
-        os.close(held.descriptor)
-    except OSError as error:
-        log.warning("The LVM lock file %s could not be closed: %s.", held.path, error.strerror)
-    else:
-        log.debug("released the LVM lock %s", held.path)
+    flock.release_file(held.path, held.descriptor)
+    log.debug("released the LVM lock %s", held.path)

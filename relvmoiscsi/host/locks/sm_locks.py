@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The lock of the storage manager (SM) for LVM commands, and the product's own lock of a LUN.
+"""The lock of the storage manager (SM) for LVM commands.
 
-    what is guarded       who takes it        lock
-    an LVM command        SM 2.x              /var/lock/sm/.nil/lvm
-                          SM 3.2.0 and later  Fairlock: unix socket /run/fairlock/devicemapper
-    one LUN               relvmoiscsi         /run/lock/relvmoiscsi/<SCSIid>
+    SM 2.x              /var/lock/sm/.nil/lvm
+    SM 3.2.0 and later  Fairlock: unix socket /run/fairlock/devicemapper
 
 SM locks with fcntl. Such a lock belongs to the process, and ends as soon as the process closes any descriptor of the
-file. This module takes locks of open file descriptions (F_OFD_SETLK, Linux 3.15). These locks exclude SM's locks and
-have neither property. This module never removes a lock file of SM: SM does not check whether its locked file is still
-the file at the path, so after a removal two processes could have the lock.
+file. This module takes a lock of an open file description (F_OFD_SETLK, Linux 3.15). Such a lock excludes SM's locks
+and has neither property. This module never removes a lock file of SM: SM does not check whether its locked file is
+still the file at the path, so after a removal two processes could have the lock.
 
 A forked child has copies of all descriptors, and may hang in a disk for longer than its parent lives. So the parent
-releases each lock for all copies before it closes the file. A parent that is killed releases nothing. So a child closes
-its copies (inherited_lock_fds.py); a child that writes keeps its copy of the LUN's lock. A child takes no lock itself:
-its parent takes the lock (own_process.in_call).
+releases the lock for all copies before it closes the file. A parent that is killed releases nothing. So a child closes
+its copies (inherited_lock_fds.py). A child takes no lock itself: its parent takes the lock (own_process.in_call).
 
-All these locks are of this host only. A process that takes several takes the LUN's lock first, then LVM's lock.
+These locks are of this host only. A process that takes several locks takes the LUN's lock first (lun_lock.py).
 Source: SM drivers/lock.py, flock.py, lvutil.py; misc/fairlock.
 """
 
@@ -24,19 +21,18 @@ import fcntl
 import logging
 import os
 import socket
+import stat
 import struct
 import time
 from contextlib import contextmanager
-from glob import escape, glob
-from typing import Callable, Dict, Iterator, List, Sequence
+from typing import Iterator, Sequence
 
-from relvmoiscsi.errors import CommandFailed, Refused, UsageError
-from relvmoiscsi.host import flock, inherited_lock_fds, terminated
+from relvmoiscsi.errors import CommandFailed, Refused
+from relvmoiscsi.host import inherited_lock_fds, terminated
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.host.files import remedy, text_of
+from relvmoiscsi.host.files import remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.scsi_id_text import is_scsi_id
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +45,16 @@ LVM_LOCK = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
 FAIRLOCK_SERVICE = "fairlock@devicemapper.service"
 SM_LOCKS = ("var/lock/sm", "run/lock/sm")
-LUN_LOCKS = "run/lock/relvmoiscsi"
 
 
 class Busy(Refused):
     """Another process holds a lock, and the lock did not become free in time."""
+
+
+def busy(path: str, holder: str) -> Busy:
+    """Return the error for a lock that stayed taken."""
+    problem = "The lock {} is held by {} and did not become free in time. Try again when that has ended."
+    return Busy(problem.format(path, holder)).in_state("Nothing was changed.")
 
 
 @contextmanager
@@ -63,66 +64,39 @@ def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[
     lvm_locks.py has LVM's own locks, which keep every LVM command away, not only the commands of SM.
     """
     deadline = time.monotonic() + timeout
-    with _sm_lock(host.at(LVM_LOCK), deadline, host), _fairlock(host.at(FAIRLOCK), deadline, host.runner):
+    with _sm_lock(host.at(LVM_LOCK), deadline), _fairlock(host.at(FAIRLOCK), deadline, host.runner):
         yield
 
 
 def is_sm_here(host: Host = THIS_HOST) -> bool:
-    """Return whether SM has taken locks since this host started. SM takes locks when it attaches its first SR."""
-    return any(os.path.isdir(host.at(name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
+    """Return whether SM has taken locks since this host started. SM takes locks when it attaches its first SR.
 
-
-@contextmanager
-def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
-    """Hold the lock of the LUN: one process of relvmoiscsi on this host works on a LUN at a time. `timeout` in seconds.
-
-    The holder removes the lock file at release. Raises Refused, before the block, if another process has the lock.
+    SM runs as root. Where every user may write to /run/lock, a directory of another user is no sign of SM: that user
+    could keep root waiting for a lock in the directory.
     """
-    if not is_scsi_id(scsi_id):
-        raise UsageError(f"{scsi_id!r} is no SCSIid.", "ConfigSCSIid")
-    path = os.path.join(host.at(LUN_LOCKS), scsi_id)
-    deadline = time.monotonic() + timeout
-    while True:
-        with _sm_lock(path, deadline, host, guards_lun=True) as descriptor:
-            # t0 the holder removes the file, t1 this process gets the lock: the path now leads to another file or none
-            if not flock.is_current(path, descriptor):
-                continue
-            try:
-                yield
-            finally:
-                if not inherited_lock_fds.is_left(descriptor):
-                    _remove(path)
-            return
+    return any(_is_roots_directory(host.at(name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
 
 
-def is_lun_locked(scsi_id: str, host: Host = THIS_HOST) -> bool:
-    """Return whether a process of relvmoiscsi holds the LUN's lock, without taking the lock. Raises UsageError."""
-    if not is_scsi_id(scsi_id):
-        raise UsageError(f"{scsi_id!r} is no SCSIid.", "ConfigSCSIid")
+def _is_roots_directory(path: str) -> bool:
     try:
-        descriptor = os.open(os.path.join(host.at(LUN_LOCKS), scsi_id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
+        status = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    try:
-        query = struct.pack(RECORD_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_ = struct.unpack(RECORD_LOCK, fcntl.fcntl(descriptor, F_OFD_GETLK, query))
-        return bool(kind != fcntl.F_UNLCK)
-    finally:
-        os.close(descriptor)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid())
 
 
 @contextmanager
-def _sm_lock(path: str, deadline: float, host: Host, guards_lun: bool = False) -> Iterator[int]:
-    """Hold a record lock on the whole file and give its descriptor. Make the file if it is absent."""
+def _sm_lock(path: str, deadline: float) -> Iterator[None]:
+    """Hold a record lock on the whole file. Make the file if it is absent."""
     descriptor = _open(path)
     try:
-        with inherited_lock_fds.noted(descriptor, guards_lun):
+        with inherited_lock_fds.noted(descriptor):
             while not _try_lock(descriptor, path):
                 if time.monotonic() >= deadline:
-                    raise _taken(path, _holder(descriptor, host))
+                    raise busy(path, _holder(descriptor))
                 terminated.pause(POLL_SECONDS)
             log.debug("took the lock %s", path)
-            yield descriptor
+            yield
     finally:
         _undo(descriptor, path)
         os.close(descriptor)
@@ -167,75 +141,11 @@ def _undo(descriptor: int, path: str) -> None:
         log.warning("The lock %s could not be undone: %s.", path, error.strerror)
 
 
-def _holder(descriptor: int, host: Host) -> str:
+def _holder(descriptor: int) -> str:
     """Return the holder of the lock for a message. The kernel names the holder of SM's kind of lock only."""
     query = struct.pack(RECORD_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = struct.unpack(RECORD_LOCK, fcntl.fcntl(descriptor, F_OFD_GETLK, query))
-    if kind != fcntl.F_UNLCK and pid > 0:
-        return f"process {pid}"
-    try:
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-    except OSError:
-        return "another program"
-    return ", ".join(_described(process, path, host) for process in _ofd_holders(path, host)) or "another program"
-
-
-def _ofd_holders(path: str, host: Host) -> List[str]:
-    """Return the ids of the processes with an OFD lock on the file, without children that have a copy of it."""
-    links = _ofd_locked(os.path.join(escape(host.proc), "[0-9]*"), lambda name: name == path)
-    found = [link.split(os.sep)[-3] for link in links]
-    parents = {
-        process: line.split()[1]
-        for process in found
-        for line in text_of(os.path.join(host.proc, process, "status")).splitlines()
-        if line.startswith("PPid:")
-    }
-    return sorted({process for process in found if parents.get(process) not in found}, key=int)
-
-
-def _described(process: str, path: str, host: Host) -> str:
-    """Return the process for a message, with the LUN whose lock it holds if `path` is another lock."""
-    top = os.path.realpath(host.at(LUN_LOCKS))
-    luns: List[str] = []
-    if os.path.dirname(path) != top:
-        luns = sorted(
-            _ofd_locked(os.path.join(escape(host.proc), process), lambda name: os.path.dirname(name) == top).values()
-        )
-    named = host.named_process(process)
-    return named + (f" (at work on the LUN {', '.join(map(os.path.basename, luns))})" if luns else "")
-
-
-def _ofd_locked(processes: str, is_wanted: Callable[[str], bool]) -> Dict[str, str]:
-    """Return the /proc/*/fd/* links of wanted files on which these processes hold OFD locks, with the files' names."""
-    found = {}
-    for link in glob(os.path.join(processes, "fd", "*")):
-        try:
-            name = os.readlink(link)
-        except OSError:
-            continue  # the process has closed the file since
-        if is_wanted(name) and "OFDLCK" in text_of(link.replace("/fd/", "/fdinfo/")):
-            found[link] = name
-    return found
-
-
-def _taken(path: str, holder: str) -> Busy:
-    problem = "The lock {} is held by {} and did not become free in time. Try again when that has ended."
-    return Busy(problem.format(path, holder)).in_state("Nothing was changed.")
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError as error:
-        log.warning("The lock file %s could not be removed: %s.", path, error.strerror)
-    _remove_directory(os.path.dirname(path))
-
-
-def _remove_directory(path: str) -> None:
-    try:
-        os.rmdir(path)
-    except OSError:
-        pass  # the directory has other lock files
+    return f"process {pid}" if kind != fcntl.F_UNLCK and pid > 0 else "another run of relvmoiscsi"
 
 
 @contextmanager
@@ -277,7 +187,7 @@ def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
             answer = "too many wait for it"
         except socket.timeout as error:
             connection.close()
-            raise _taken(path, "another program") from error
+            raise busy(path, "another program") from error
         except (FileNotFoundError, ConnectionError) as error:
             answer = error.strerror or str(error)
             if not started:

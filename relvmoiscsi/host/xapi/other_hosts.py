@@ -24,7 +24,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, holders, udev
-from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 
@@ -54,7 +54,7 @@ def use_of_lun(scsi_id: str, host: Host = THIS_HOST) -> Use:
     """Return this host's use of the LUN."""
     disks = udev.disks_of(scsi_id, host)
     found = dict.fromkeys(name for disk in disks for name in holders.stacked(disk, host))
-    return Use(tuple(disks), tuple(found), sm_locks.is_lun_locked(scsi_id, host) or hiding.is_switch_on(scsi_id, host))
+    return Use(tuple(disks), tuple(found), is_lun_locked(scsi_id, host) or hiding.is_switch_on(scsi_id, host))
 
 
 def to_json(use: Use) -> str:

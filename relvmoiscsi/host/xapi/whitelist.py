@@ -20,7 +20,9 @@ from contextlib import contextmanager
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host import files, flock
+from relvmoiscsi.host import files
+from relvmoiscsi.host.run_directory import only_one
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS, allows, folded, under
 
@@ -198,14 +200,15 @@ def _unlink(root: str, paths: Iterable[str]) -> bool:
 def _alone(root: str) -> Iterator[None]:
     """Hold the lock on these files, and remove a file that a killed run left in /etc."""
     etc = under(root, "/etc")
+    try:
+        os.stat(etc)
+    except OSError as error:
+        raise NotFound(f"{etc} cannot be opened: {error.strerror}.") from error
 
-    def taken(_owner: str) -> Refused:
-        return Refused(f"Another run of sm-whitelist did not end within {WAIT_SECONDS:g} seconds. Try again.")
+    def taken(owner: str) -> Refused:
+        return Refused(f"sm-whitelist waited {WAIT_SECONDS:g} seconds for {owner}. Try again when that has ended.")
 
-    def unusable(error: OSError) -> NotFound:
-        return NotFound(f"{etc} cannot be opened: {error.strerror}.")
-
-    with flock.directory(etc, WAIT_SECONDS, taken, unusable):
+    with only_one("whitelist.lock", Host(root), WAIT_SECONDS, taken):
         if os.path.lexists(under(root, NEW_FILE)):
             _unlink(root, [NEW_FILE])
         yield

@@ -28,7 +28,7 @@ from relvmoiscsi.host.disk import hiding, multipath, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.files import text_of
-from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.own_process import AskingDevice, Begin, run_in_child
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
@@ -98,7 +98,7 @@ class HbaLun(Lun):
         """
         deadline, found = self.deadline, self.discovery
         with ExitStack() as stack, terminated.only_here():
-            stack.enter_context(sm_locks.lun_lock(self.scsi_id, timeout=deadline.within(self.lock_seconds)))
+            stack.enter_context(lun_lock(self.scsi_id, timeout=deadline.within(self.lock_seconds)))
             stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
             stack.enter_context(hiding.hidden(self.scsi_id, deadline=deadline))
             there = udev.disks_of(self.scsi_id)  # udev handles every later disk under the switch

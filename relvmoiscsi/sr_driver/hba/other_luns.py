@@ -19,7 +19,7 @@ from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import take_away
-from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import pool_records
@@ -133,7 +133,7 @@ def _by_lun(addresses: Iterable[str]) -> Dict[str, List[str]]:
 
 def _take_lock(scsi_id: str, locks: ExitStack) -> bool:
     try:
-        locks.enter_context(sm_locks.lun_lock(scsi_id, timeout=0))
+        locks.enter_context(lun_lock(scsi_id, timeout=0))
     except RelvmoiscsiError:
         return False
     return True

@@ -23,8 +23,7 @@ from relvmoiscsi.errors import DeviceError, in_state
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.iscsi_sessions import add_lun
-from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.locks.lun_name import lun_name
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi.lun_device import LunDevice
@@ -48,7 +47,7 @@ class IscsiLun(Lun):
     def with_device(self, work: Work, writable: bool) -> str:
         with ExitStack() as locked:
             with self._unopened(writable):
-                locked.enter_context(sm_locks.lun_lock(self.scsi_id, THIS_HOST, self._lock_time))
+                locked.enter_context(lun_lock(self.scsi_id, THIS_HOST, self._lock_time))
             answer, number = self._worked_on(work, writable)
             if writable:
                 deadline = self.deadline.for_cleanup()
@@ -71,8 +70,6 @@ class IscsiLun(Lun):
 
     def _guard(self, held: ExitStack) -> None:
         """Keep other programs of this host from writing to the LUN. LVM commands have separate locks."""
-        with terminated.waiting():  # a command with a URL holds this lock as well, even as an ordinary user
-            held.enter_context(lun_name(self.scsi_id, self._lock_time, THIS_HOST))
         seen = held.enter_context(exclusive_open(self.scsi_id, self.deadline, THIS_HOST))
         self.is_seen = bool(seen)
 

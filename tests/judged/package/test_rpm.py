@@ -15,9 +15,11 @@ SHARE = "/usr/share/relvmoiscsi/"
 PROGRAMS = ("/etc/xapi.d/plugins/relvmoiscsi", "/opt/xensource/sm/ReLVMoHBASR", "/opt/xensource/sm/ReLVMoISCSISR",
             "/usr/libexec/sm/drivers/ReLVMoHBASR", "/usr/libexec/sm/drivers/ReLVMoISCSISR", "/usr/sbin/relvmoiscsi",
             SHARE + "sm-whitelist")  # fmt: skip
-DIRECTORIES = ("/usr/lib/systemd/system/xapi.service.d", "/usr/libexec/sm", "/usr/libexec/sm/drivers",
+DIRECTORIES = ("/usr/lib/tmpfiles.d", "/usr/lib/systemd/system/xapi.service.d", "/usr/libexec/sm",
+               "/usr/libexec/sm/drivers",
                "/usr/share/bash-completion", "/usr/share/bash-completion/completions", SHARE[:-1])  # fmt: skip
-FILES = ("/etc/relvmoiscsi.conf", "/usr/lib/systemd/system/xapi.service.d/relvmoiscsi.conf",
+FILES = ("/etc/relvmoiscsi.conf", "/usr/lib/tmpfiles.d/relvmoiscsi.conf",
+         "/usr/lib/systemd/system/xapi.service.d/relvmoiscsi.conf",
          "/usr/share/bash-completion/completions/relvmoiscsi", "/usr/share/man/man8/relvmoiscsi.8.gz")  # fmt: skip
 RULES = {"/etc/udev/rules.d/" + path.name for path in (TOP / "udev").glob("*.rules")}
 

@@ -162,6 +162,8 @@ class ChapExchange:
         return 0x0201
 
     def _choose(self, offered):
+        if len(offered) > 1 and self._options.chap_list:
+            return self._options.chap_list
         known = [item for item in offered if item in self._options.chap_hashes]
         if not known:
             return [("CHAP_A", "Reject")]

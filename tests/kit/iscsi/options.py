@@ -24,6 +24,7 @@ class Options(NamedTuple):
     chap: Optional[Chap] = None  #: what the initiator has to prove
     mutual: Optional[Chap] = None  #: what the target proves when it is asked
     discovery_chap: Optional[bool] = None  #: whether a discovery needs CHAP; None: as other sessions
+    chap_list: int = 0  #: the status of its answer to several algorithms, as of LIO before Linux 3.15; 0: it chooses
     chap_hashes: Tuple[str, ...] = ("5", "6", "7", "8")
     chap_no_offer: str = "0201"  #: to an initiator that does not offer CHAP: a status, "Reject" or "close"
     cheats: str = ""  #: in place of its own proof: "wrong", "none", "name" (of another user)

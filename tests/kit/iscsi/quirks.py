@@ -87,6 +87,8 @@ WORKED_WITH = {
     "chap": _like("one way", chap=USER),
     "chap_mutual": _like("both ways", **MUTUAL),
     "chap_sha256": _like("knows 7 alone", chap=USER, chap_hashes=("7",)),
+    "chap_md5_alone": _like("refuses a list of algorithms", chap=USER, chap_list=0x0201),
+    "chap_md5_alone_0200": _like("refuses a list of algorithms in another way", chap=USER, chap_list=0x0200),
     "discovery_without_chap": _like("no CHAP for the discovery, and refuses it there", chap=USER, discovery_chap=False),
     # flow
     "window_of_1": _like("one command at once", window=1),

@@ -39,7 +39,7 @@ def configure(deadline=1200, **more):
 
 def set_up_host():
     """Locks of SM and of ours are there, and so are our udev rules."""
-    os.makedirs("/run/relvmoiscsi", exist_ok=True)
+    os.makedirs("/run/relvmoiscsi", 0o700, exist_ok=True)
     install_rules()
     for path in STAYING:
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -17,6 +17,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.disk.block_device import HostDevice, ImageFile
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.lun import users
@@ -237,7 +238,7 @@ def test_volumes_that_a_failed_plug_has_left_are_to_be_deactivated_and_no_others
 @pytest.mark.parametrize(
     "lock, says",
     [
-        (lambda host: sm_locks.lun_lock(SCSI_ID, host), "held by another program"),
+        (lambda host: lun_lock(SCSI_ID, host), f"locks/{SCSI_ID} is held by"),
         (sm_locks.lvm_lock, sm_locks.LVM_LOCK),
     ],
 )
@@ -258,7 +259,7 @@ def test_both_are_held_at_each_write(lun, command, root, monkeypatch, name):
     real = HostDevice.write
 
     def write(device, chunks):
-        for lock in (sm_locks.lvm_lock(Host(root), 0), sm_locks.lun_lock(SCSI_ID, Host(root), 0)):
+        for lock in (sm_locks.lvm_lock(Host(root), 0), lun_lock(SCSI_ID, Host(root), 0)):
             with pytest.raises(Refused), lock:
                 pytest.fail("it was free")
         writes.append(chunks)
@@ -268,7 +269,7 @@ def test_both_are_held_at_each_write(lun, command, root, monkeypatch, name):
     assert command(name, *YES, lun).status == 0
 
     assert len(writes) >= 2
-    with sm_locks.lvm_lock(Host(root), 0), sm_locks.lun_lock(SCSI_ID, Host(root), 0):
+    with sm_locks.lvm_lock(Host(root), 0), lun_lock(SCSI_ID, Host(root), 0):
         pass
 
 
@@ -279,7 +280,7 @@ def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
 
 def test_an_image_file_needs_no_locks(image, command, root):
     os.makedirs(os.path.join(root, "var/lock/sm"))
-    with sm_locks.lvm_lock(Host(root)), sm_locks.lun_lock(SCSI_ID, Host(root)):
+    with sm_locks.lvm_lock(Host(root)), lun_lock(SCSI_ID, Host(root)):
         assert command("resignature", *YES, image).status == 0
 
 

@@ -338,7 +338,7 @@ def test_where_nobody_can_be_asked_it_says_so(clone, pool_command, words):
     "words, said",
     [
         ([], "Give a subcommand"),
-        (["luns", "--password-file", "/nowhere"], "/nowhere cannot be read"),
+        (["luns", "--password-file", "/nowhere"], "The file of passwords /nowhere cannot be read"),
         (["luns", "--chap-user", "alice"], "need each other"),
         (["luns", "--chap-user", "alice", "--chap-password-file", "chap"], "--chap-user needs --target"),
         (["luns", "--target", TARGET, "--port", "65536"], "--port '65536' is not a port"),
@@ -349,6 +349,7 @@ def test_where_nobody_can_be_asked_it_says_so(clone, pool_command, words):
 )
 def test_what_cannot_be_meant_is_2(lab, clone, pool_command, tmp_path, monkeypatch, words, said):
     """The password of one array is not shown to all; and what narrows a target means nothing without one."""
+    (tmp_path / "chap").touch(0o600)
     (tmp_path / "chap").write_text("a secret word\n")
     monkeypatch.chdir(tmp_path)
     calls = len(lab.pool.api.calls)
@@ -373,6 +374,7 @@ def test_a_password_is_needed_from_afar(lab, pool_command, monkeypatch, tmp_path
     monkeypatch.delenv("XENSERVER_PASSWORD")
     assert "The password is missing" in pool_command("luns").err
 
+    (tmp_path / "password").touch(0o600)
     (tmp_path / "password").write_text(lab.pool.api.password + "\n")
     assert pool_command("luns", "--password-file", tmp_path / "password").status == 0
     (tmp_path / "password").write_text("wrong\n")
@@ -381,6 +383,7 @@ def test_a_password_is_needed_from_afar(lab, pool_command, monkeypatch, tmp_path
 
 
 def test_chap_of_the_command_line(lab, world, pool_command, tmp_path):
+    (tmp_path / "chap").touch(0o600)
     (tmp_path / "chap").write_text("a secret word\n")
     scsi_id = world.add("10.0.0.6", "iqn.2026-01.test:x", sr_disk("guarded"), chap=("alice", "a secret word"))
     chap = ["--target", "10.0.0.6", "--chap-user", "alice", "--chap-password-file", tmp_path / "chap"]
@@ -509,6 +512,7 @@ def orphan(lab):
 @pytest.fixture
 def secrets(pool_command, tmp_path):
     """`relvmoiscsi pool secrets` with that password."""
+    (tmp_path / "password").touch(0o600)
     (tmp_path / "password").write_text("of a volume\n")
     return lambda *words: pool_command("secrets", "--chap-password-file", tmp_path / "password", *words)
 

@@ -19,7 +19,8 @@ from relvmoiscsi import procedure
 from relvmoiscsi.cli import guard, on_lun, output, over_iscsi, resignature
 from relvmoiscsi.cli.over_iscsi import SECRET, TARGET_SECRET, TARGET_USER, USER, UrlDevice
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.locks.lun_name import lun_name
+from relvmoiscsi.host.locks.lun_lock import lun_lock
+from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 
 ALICE, ARRAY = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
@@ -197,16 +198,22 @@ def test_a_disk_that_comes_meanwhile_is_told(command, one_lun, monkeypatch):
     assert ran.status == 0 and "found the LUN as /dev/sdq" in ran.err
 
 
-def test_two_commands_do_not_work_on_one_lun(command, one_lun):
-    with lun_name(one_lun.lun(0).scsi_id, 0, guard.HOST):
-        refuses(command, one_lun, "Another relvmoiscsi is at work on the LUN")
+LOCKS = {0: (lun_lock, "is held by this very process"), 1000: (user_lock, "Another relvmoiscsi is at work on the LUN")}
 
 
-@pytest.mark.parametrize("uid", [0, 1000])
-def test_the_driver_at_work_on_the_lun_keeps_root_and_users_off(command, one_lun, uid, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: uid)
-    with guard.sm_locks.lun_lock(one_lun.lun(0).scsi_id, guard.HOST, 0):
-        refuses(command, one_lun, "")
+@pytest.mark.parametrize("uid", LOCKS)
+def test_two_commands_of_root_or_of_users_do_not_work_on_one_lun(command, one_lun, uid, monkeypatch):
+    lock, says = LOCKS[uid]
+    os.symlink("/proc", guard.HOST.proc)
+    with lock(one_lun.lun(0).scsi_id, guard.HOST, 0):
+        monkeypatch.setattr(over_iscsi.os, "geteuid", lambda: uid)
+        refuses(command, one_lun, says)
+
+
+def test_no_user_keeps_root_off(command, one_lun, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with user_lock(one_lun.lun(0).scsi_id, guard.HOST, 0):
+        assert command("resignature", one_lun.where, *ANYHOW).status == 0
 
 
 # --- who logs in

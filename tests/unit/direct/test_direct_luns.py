@@ -19,8 +19,8 @@ from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_sec
 from relvmoiscsi.direct.links import Owner, Status, Uncertain
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.host import config_file
-from relvmoiscsi.host.config_file import only_one, read_config, replace_config
-from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.host.config_file import changing, read_config, replace_config
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 DISK = Entry("disk", LUN)
 
@@ -146,24 +146,23 @@ def test_a_file_that_cannot_be_read_is_not_an_empty_one(tmp_path):
 
 
 def test_one_change_at_a_time(tmp_path, monkeypatch):
-    path, order = str(tmp_path / "conf"), []
+    host, order = Host(str(tmp_path)), []
+    os.symlink("/proc", host.proc)
 
     def second():
-        with only_one(path):
+        with changing(host):
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with only_one(path):
+    with changing(host):
         with monkeypatch.context() as patch:
             patch.setattr(config_file, "LOCK_SECONDS", 0.0)
-            with pytest.raises(Refused, match="being changed by this very process"), only_one(path):
+            with pytest.raises(Refused, match="being changed by this very process"), changing(host):
                 pass
         thread.start()
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
-    with pytest.raises(Refused, match="No such file or directory. Nothing was changed"), only_one(path + "/conf"):
-        pass
 
 
 # --- which device

@@ -21,7 +21,7 @@ from relvmoiscsi.doctor.needs import (
 )
 from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 from relvmoiscsi.host.disk import cleanup_journal
-from relvmoiscsi.host.locks.sm_locks import lun_lock
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 
 HOUR = 3600
 

@@ -53,6 +53,13 @@ def test_what_fails_says_how_and_what_it_said(argv, status, words):
         assert caught.value.stderr == "no portal"
 
 
+def test_a_program_gets_no_password_of_the_environment(monkeypatch):
+    passwords = ("LIBISCSI_CHAP_PASSWORD", "LIBISCSI_CHAP_TARGET_PASSWORD", "XENSERVER_PASSWORD", "MY_secret")
+    for name in (*passwords, "HARMLESS"):
+        monkeypatch.setenv(name, "sesame")
+    assert [line for line in run(["env"]).stdout.splitlines() if "sesame" in line] == ["HARMLESS=sesame"]
+
+
 def test_a_program_that_takes_too_long_is_stopped_with_all_it_started(tmp_path):
     alive = tmp_path / "alive"
     os.mkfifo(str(alive))

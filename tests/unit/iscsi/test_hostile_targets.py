@@ -10,7 +10,7 @@ import re
 import pytest
 
 from kit.examples import SEED, WHOLE
-from kit.iscsi import acts, scsi
+from kit.iscsi import acts, negotiation, scsi
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
@@ -314,6 +314,20 @@ def test_a_discovery_without_an_answer_is_an_error(name):
         discover(portals_of(target), ME, Credentials(), Deadline(50))
 
     assert caught.value.sm_key == "ISCSITarget"
+
+
+def test_the_best_algorithm_of_the_target_is_taken(monkeypatch):
+    taken, real = [], negotiation.chap_response
+
+    def response(number, *rest):
+        taken.append(number)
+        return real(number, *rest)
+
+    monkeypatch.setattr(negotiation, "chap_response", response)
+    for hashes in (("5", "6", "7", "8"), ("5", "6"), ("5",)):
+        with HostileTarget(chap=USER, chap_hashes=hashes) as target:
+            work(target)
+    assert taken == ["7", "6", "5"]
 
 
 @pytest.mark.parametrize("chap, no_offer, logins", [(False, "0201", 1), (True, "0201", 2), (True, "close", 2)])

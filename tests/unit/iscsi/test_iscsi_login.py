@@ -7,11 +7,11 @@ import pytest
 from memory import pdus_in, put, take
 
 from kit.iscsi.wire import Pdu, pairs_of, text_of
-from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.iscsi.chap import FALLBACK, available
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.iscsi.chap import BEST_FIRST, MD5_ALONE, available
 from relvmoiscsi.iscsi.faults import Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation
 from relvmoiscsi.iscsi.login import Handshake, LoginRequest, Parameters
-from relvmoiscsi.iscsi.names import Credentials
+from relvmoiscsi.iscsi.names import Credentials, verified
 from relvmoiscsi.iscsi.pdu import Wire
 
 ISID = bytes.fromhex("80 01 02 03 04 05".replace(" ", ""))
@@ -178,6 +178,25 @@ def test_a_target_without_these_algorithms_is_told_apart(error, say):
     assert type(caught.value) is error
 
 
+def test_equal_secrets_of_both_sides_are_refused_and_short_ones_are_warned_of(caplog):
+    """A target without a secret passes with these: in a second login we answer our own challenge of the first."""
+    long = "sesamesesame"
+    with pytest.raises(UsageError, match="are equal") as caught:
+        verified(Credentials("alice", long, "array", long))
+    assert long not in str(caught.value)
+    for secrets in ((long, ""), (long, long + "x")):
+        verified(Credentials("alice", secrets[0], "array" if secrets[1] else "", secrets[1]))
+    assert caplog.text == ""
+    verified(Credentials("alice", long, "array", "shortsecret"))
+    assert "less than 12 bytes" in caplog.text and "shortsecret" not in caplog.text
+
+
+def test_a_refused_list_is_no_wrong_secret():
+    play = Play(ONE_WAY._replace(algorithms=BEST_FIRST)).say(0x00, ("AuthMethod", "CHAP"))
+    with pytest.raises(NoCommonAlgorithm):
+        play.say(0x00, status=0x0201)
+
+
 def test_an_algorithm_that_this_python_does_not_have_is_not_offered(monkeypatch):
     def new(name, *data):
         if name == "md5":
@@ -187,7 +206,7 @@ def test_an_algorithm_that_this_python_does_not_have_is_not_offered(monkeypatch)
     real = hashlib.new
     monkeypatch.setattr(hashlib, "new", new)
 
-    assert (available((5,)), available(FALLBACK)) == ((), FALLBACK)
+    assert (available(MD5_ALONE), available(BEST_FIRST)) == ((), (7, 8, 6))
 
 
 def operational(name, value):

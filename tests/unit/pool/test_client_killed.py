@@ -48,6 +48,7 @@ def test_killed_between_the_sr_and_its_pbds(lab, tmp_path):
     """Nothing is doubled, and no Secret is left behind."""
     lab.original("Guarded", target=TARGET, iqn=IQN, chap=CHAP)
     lab.clone("Guarded")
+    (tmp_path / "chap").touch(0o600)
     (tmp_path / "chap").write_text(CHAP[1] + "\n")
     chap = ["--target", TARGET, "--chap-user", CHAP[0], "--chap-password-file", str(tmp_path / "chap")]
     words, untouched = ["pool", "attach", "--all", "--yes", *chap], Image(lab)

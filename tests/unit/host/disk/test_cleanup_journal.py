@@ -9,7 +9,7 @@ import pytest
 from kit.vanishing import vanishing
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk.cleanup_journal import DIRECTORY, forget, note, read, unattended
-from relvmoiscsi.host.locks.sm_locks import lun_lock
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 
 LUN, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"

@@ -18,7 +18,7 @@ import pytest
 from kit.clock import Clock
 from kit.udev_world import LUN, OTHER, UdevWorld, waiting_with
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.host import flock
+from relvmoiscsi.host import flock, run_directory
 from relvmoiscsi.host.disk import hiding, udev
 from relvmoiscsi.host.disk.hiding import (
     hidden,
@@ -143,8 +143,7 @@ def has_no_room(_world, patch):
 
 def is_being_changed(world, patch):
     patch.setattr(hiding, "LOCK_SECONDS", 0.01)
-    os.makedirs(world.run_dir)
-    fcntl.flock(os.open(world.run_dir, os.O_RDONLY), fcntl.LOCK_EX)
+    fcntl.flock(run_directory.open_lock_file("hide.lock", world.host), fcntl.LOCK_EX)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +151,12 @@ def is_being_changed(world, patch):
     [
         (
             lambda world, _: world.put("run/relvmoiscsi", "a"),
-            "from event handlers: .*: File exists. Look at what is in",
+            "relvmoiscsi cannot be used: Not a directory. Look at what is in .*Nothing was written",
         ),
         (lambda world, _: (world.root / RULES_FILE).unlink(), "no 57-relvmoiscsi.rules in .*Nothing was written"),
         (is_switched_off, "57-relvmoiscsi.rules is empty"),
         (has_no_room, "No space left on device"),
-        (is_being_changed, "was not free within 0.01 seconds"),
+        (is_being_changed, "hide are being changed by another process. Try again. Nothing was written"),
     ],
 )
 def test_what_cannot_be_hidden_is_refused(world, monkeypatch, happens, words):
@@ -321,11 +320,12 @@ RULES = sorted((Path(__file__).resolve().parents[4] / "udev").glob("*-relvmoiscs
 def is_left_alone(world, word, adapter="host1", scsi_id=OTHER):
     """Does the program of the rules with this word in it succeed?"""
     programs = re.findall(r"PROGRAM[!=]=\"/bin/sh -c '(.*)'(.*)\", GOTO", RULES[0].read_text(encoding="utf-8"))
-    ((program, arguments),) = [one for one in programs if word in one[0]]
+    ((program, arguments),) = [one for one in programs if word == one[1].strip() or word == "scan-" and word in one[0]]
     program = program.replace("$$", "$")
-    program = program.replace("$env{.RELVMOISCSI_ID}", scsi_id).replace("$attr{dm/uuid}", "mpath-" + scsi_id)
     program = program.replace("/sys/", str(world.root / "sys") + "/").replace("/run/relvmoiscsi", world.run_dir)
-    given = arguments.replace("$id", adapter).replace("$env{.RELVMOISCSI_ID}", scsi_id).split()
+    names = {"$id": adapter, "$env{.RELVMOISCSI_ID}": scsi_id, "$attr{dm/uuid}": "mpath-" + scsi_id}
+    given = [names.get(name, name) for name in arguments.split()]
+    assert "$env" not in program and "$attr" not in program, "ids are arguments"
     return subprocess.run(["/bin/sh", "-c", program, *given], stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -364,6 +364,17 @@ def test_the_program_of_the_rule_knows_a_switch_that_counts_and_makes_none(world
     for name in OF_LUN:
         world.killed(name)
     assert is_left_alone(world, word, scsi_id=LUN)
+
+
+@pytest.mark.processes
+@has_flock
+@pytest.mark.parametrize("word", ["$env{.RELVMOISCSI_ID}", "$attr{dm/uuid}"])
+def test_a_lun_whose_id_has_an_escape_of_udev_is_hidden_as_any_other(world, word):
+    r"""The shell made x41 of \x41, found no switch of that name, and LVM saw the clone."""
+    scsi_id = r"SVENDOR_serial\x41" + "_$(touch${IFS}owned)"
+    with hidden(scsi_id, host=world.host):
+        assert not is_left_alone(world, word, scsi_id=switch_name(scsi_id))
+    assert is_left_alone(world, word, scsi_id=switch_name(scsi_id))
 
 
 # --- and what is seen afterwards

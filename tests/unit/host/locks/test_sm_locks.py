@@ -6,27 +6,21 @@ The other side of each lock is done as SM does it: fcntl from another process, f
 
 import fcntl
 import os
-import re
 import socket
-import struct
 import subprocess
 import sys
 import threading
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-import relvmoiscsi
 from kit.clock import Clock
-from relvmoiscsi.errors import CommandFailed, Refused, UsageError
+from relvmoiscsi.errors import CommandFailed, Refused
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.locks.lun_name import lun_name
-from relvmoiscsi.host.locks.sm_locks import Busy, lun_lock, lvm_lock
+from relvmoiscsi.host.locks.sm_locks import is_sm_here, lvm_lock
 from relvmoiscsi.host.this_host import Host
 
-TOP = os.path.dirname(os.path.dirname(relvmoiscsi.__file__))
 LVM = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
 
@@ -90,48 +84,11 @@ def test_we_wait_for_sm(root):
         pass
 
 
-CALL_OF_OURS = """
-import sys
-from contextlib import ExitStack
-from relvmoiscsi.host.locks.sm_locks import lun_lock, lvm_lock
-from relvmoiscsi.host.this_host import Host
-host = Host(sys.argv[1])
-with lun_lock("36001405aa", host), lvm_lock(host):
-    print("held", flush=True)
-    sys.stdin.readline()
-"""
-
-AT_WORK = r" \(at work on the LUN 36001405aa\)"
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    "taken, more",
-    [(lvm_lock, AT_WORK), (partial(lun_lock, "36001405aa"), "")],
-    ids=["LVM", "LUN"],
-)
-def test_another_call_of_ours_is_named_with_its_lun(root, taken, more):
-    """The kernel tells nobody who has a lock of that kind; until now it was always another program."""
-    os.symlink("/proc", in_root(root, "proc"))
-    argv = [sys.executable, "-c", CALL_OF_OURS, root]
-    environment = dict(os.environ, PYTHONPATH=TOP)
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as call:
-        assert call.stdout.readline() == b"held\n"
-        try:
-            with pytest.raises(Busy) as caught, taken(host=Host(root), timeout=0):
-                pytest.fail("taken twice")
-        finally:
-            call.communicate(b"\n")
-
-    said = rf"is held by process {call.pid} \([^)]*\){more} and did not become free"
-    assert re.search(said, str(caught.value)), caught.value
-
-
 def test_two_of_ours_exclude_each_other_even_in_one_process_and_the_file_is_sm_s(root):
     with pytest.raises(KeyError), lvm_lock(Host(root)):
         with open(in_root(root, LVM)):
             pass  # closing another descriptor of the file keeps the lock
-        with pytest.raises(Refused, match="held by another program"), lvm_lock(Host(root), timeout=0):
+        with pytest.raises(Refused, match="held by another run of relvmoiscsi"), lvm_lock(Host(root), timeout=0):
             pytest.fail("taken twice")
         raise KeyError
     assert os.path.exists(in_root(root, LVM))
@@ -181,6 +138,17 @@ def test_a_directory_that_sm_removes_in_between_is_made_again(root, monkeypatch)
 def test_sm_with_a_file_lock_waits_with_lvm(root):
     with lvm_lock(Host(root)):
         assert sm_finds(in_root(root, LVM)) == "busy"
+
+
+@pytest.mark.parametrize("name", sm_locks.SM_LOCKS)
+def test_a_directory_that_root_has_made_is_a_sign_of_sm_and_a_link_in_its_place_is_none(root, name):
+    path = in_root(root, name)
+    os.makedirs(path)
+    assert is_sm_here(Host(root))
+
+    os.rename(path, path + ".real")
+    os.symlink(path + ".real", path)
+    assert not is_sm_here(Host(root))
 
 
 # --- Fairlock
@@ -320,75 +288,3 @@ def test_a_full_queue_is_waited_for(short_root, socket_of_fairlock):
         first.connect(FAIRLOCK)
         with pytest.raises(Refused, match="too many wait|is held by"), lvm_lock(Host(short_root), timeout=0):
             pytest.fail("locked")
-
-
-# --- one LUN
-
-OF_LUN = "run/lock/relvmoiscsi/36001405abc"
-
-
-def test_a_lun_is_for_one_at_a_time(root):
-    with lun_lock("36001405abc", Host(root)):
-        with pytest.raises(Refused, match="36001405abc is held by"), lun_lock("36001405abc", Host(root), timeout=0):
-            pytest.fail("taken twice")
-        with lun_lock("36001405def", Host(root), timeout=0):
-            pass
-
-    assert os.listdir(in_root(root, "run/lock")) == []
-
-
-def test_who_waited_for_a_lun_locks_the_file_that_is_there_now(root):
-    path = in_root(root, OF_LUN)
-    os.makedirs(os.path.dirname(path))
-    with open(path, "w") as stale:
-        record = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        fcntl.fcntl(stale, 37, record)
-        taken, done = threading.Event(), threading.Event()
-
-        def wait():
-            with lun_lock("36001405abc", Host(root)):
-                taken.set()
-                done.wait()
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        os.unlink(path)
-    assert taken.wait(600)
-    with pytest.raises(Refused), lun_lock("36001405abc", Host(root), timeout=0):
-        pytest.fail("taken twice")
-    done.set()
-    thread.join()
-
-
-def test_a_lun_lock_that_was_removed_meanwhile_is_only_logged(root, caplog):
-    with lun_lock("36001405abc", Host(root)):
-        os.unlink(in_root(root, OF_LUN))
-
-    assert "could not be removed" in caplog.text
-
-
-@pytest.mark.parametrize("scsi_id", ["", "..", "a/b", "a b"])
-def test_what_is_no_scsi_id_is_refused(root, scsi_id):
-    with pytest.raises(UsageError), lun_lock(scsi_id, Host(root)):
-        pytest.fail("locked")
-
-
-# --- the name of a LUN that the kernel keeps: for one process of a machine, whatever its user
-
-NAMED = f"3600test{os.getpid():08d}"
-
-
-@pytest.mark.processes
-def test_the_name_of_a_lun_is_had_once_its_holder_is_named_and_it_ends_with_the_process():
-    for _ in range(2):
-        with lun_name(NAMED + "1", 0), lun_name("3" + "x" * 254, 0), lun_name(NAMED, 0):
-            taken = pytest.raises(Refused, lun_name(NAMED, 0).__enter__)
-        assert "this very process" in str(taken.value)
-    child = os.fork()
-    if not child:
-        lun_name(NAMED, 0).__enter__()
-        os._exit(0)
-    os.waitpid(child, 0)
-
-    with lun_name(NAMED, 0):
-        pass

@@ -9,7 +9,7 @@ from kit.hba_world import SCSI_ID, HbaWorld
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import hiding
-from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.host.xapi.other_hosts import OtherHosts, Use, from_json, to_json, use_of_lun
 
@@ -121,7 +121,7 @@ def test_what_a_host_has_of_a_lun(world):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("works", [sm_locks.lun_lock, hiding.hidden], ids=["lock", "switch"])
+@pytest.mark.parametrize("works", [lun_lock, hiding.hidden], ids=["lock", "switch"])
 def test_a_host_whose_call_is_at_work_on_the_lun(world, works):
     os.symlink("/proc", world.host.proc)
 

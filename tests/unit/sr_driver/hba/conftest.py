@@ -8,11 +8,11 @@ import pytest
 from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, multipath, scsi_id, udev
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.hba import scan as scan_module
-from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks import lun_lock, sm_locks
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.sr_driver.hba import discovery, lun, missing, other_luns
 
-MODULES = (cleanup_journal, adapters, hiding, udev, sm_locks, scan_module, multipath, holders, scsi_id)
+MODULES = (cleanup_journal, adapters, hiding, udev, sm_locks, lun_lock, scan_module, multipath, holders, scsi_id)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from relvmoiscsi.device import Range
 from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import scan as scan_module
-from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks import lun_lock, sm_locks
 from relvmoiscsi.host.terminated import heeded
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
@@ -41,7 +41,7 @@ STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "note", "forget", "look_
 STEPS |= {"settle", "take_away", "_undo", "_switch_off", "forget_others", "disks", "_is_to_stay"}
 OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
 NAMES = frozenset(STEPS | OF_SUCCESS)
-MODULES = (cleanup_journal, discovery, hiding, missing, other_luns, scan_module, sm_locks, udev)
+MODULES = (cleanup_journal, discovery, hiding, missing, other_luns, scan_module, lun_lock, sm_locks, udev)
 FILES = {module.__file__ for module in MODULES} | {__file__}
 EVERY_KILL, EVERY_SIGTERM = 48, 12  #: a sample takes each so many'th step; of writes, one at each kind of step as well
 

@@ -12,7 +12,6 @@ from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
-from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
@@ -81,7 +80,7 @@ def world(monkeypatch):
         return lambda *_, **__: made.step(name, value)
 
     for module, name, value in (
-        (sm_locks, "lun_lock", partial(made.context, "lock")),
+        (lun_module, "lun_lock", partial(made.context, "lock")),
         (hiding, "hidden", partial(made.context, "hide")),
         (hiding, "is_hidden", lambda _: True),
         (hiding, "wait_until_shown", lambda scsi_id, *_: made.step(f"wait until {scsi_id} is shown")),

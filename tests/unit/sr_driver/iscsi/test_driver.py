@@ -21,9 +21,9 @@ from kit.sr_states import OTHER, SAME, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.locks.lun_name import lun_name
+from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
+from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun, opening
 from relvmoiscsi.lun import users
@@ -337,24 +337,26 @@ def test_a_probe_says_what_is_there_and_writes_nothing(driver, clone):
 
 
 def test_while_a_call_is_at_work_a_probe_is_busy_at_once(driver, clone):
-    with sm_locks.lun_lock(clone.scsi_id, Host(str(driver.root))), HostileTarget([clone]) as target:
+    with lun_lock(clone.scsi_id, Host(str(driver.root))), HostileTarget([clone]) as target:
         found = driver.probe(target)
 
         assert target.count("connected") == 0
     assert "<state>busy</state>" in wire.as_string(found.result)
 
 
-def test_a_command_that_was_given_a_url_keeps_the_call_away_and_no_probe(driver, clone, monkeypatch):
-    """The two would have one ISID at the target, and end each other's session."""
+def test_a_command_of_root_keeps_the_call_away_and_an_ordinary_user_does_not(driver, clone, monkeypatch):
+    """Any user can take the lock of users, whether or not that user can reach the LUN."""
     monkeypatch.setattr("relvmoiscsi.host.settings.deadline_seconds", lambda: 1.0)
-    with lun_name(clone.scsi_id, 1, Host(str(driver.root))), HostileTarget([clone]) as target:
+    host = Host(str(driver.root))
+    with lun_lock(clone.scsi_id, host), HostileTarget([clone]) as target:
         found = driver.create(target)
         assert target.count("connected") == 0
-        probed = driver.probe(target)
+    assert f"locks/{clone.scsi_id} is held by" in found.result.text
+    assert "Nothing was" in found.result.text or NOT_BEGUN in found.result.text
 
-    assert "Another relvmoiscsi is at work on the LUN" in found.result.text
-    assert "Nothing was written" in found.result.text or NOT_BEGUN in found.result.text
-    assert "<state>clean</state>" in wire.as_string(probed.result)
+    with user_lock(clone.scsi_id, host), HostileTarget([clone]) as target:
+        driver.create(target)
+        assert target.count("connected") >= 1
 
 
 def test_a_probe_beside_a_writer_does_not_end_its_session(driver, clone, monkeypatch):
