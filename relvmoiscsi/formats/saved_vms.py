@@ -22,10 +22,12 @@ a VM are unpacked only when a caller asks for that VM. `unpack` refuses content 
 import hashlib
 import json
 import zlib
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import BadChecksum, BadMagic, Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.ondisk import Record, le32, le64, raw
+from relvmoiscsi.untrusted import text_of
 
 NAME_LABEL = "VM records (relvmoiscsi)"  #: of the VDI
 MAGIC = b"relvmoiscsi VMs\0"
@@ -35,7 +37,7 @@ MOST_INDEX_BYTES = 4 << 20
 MOST_RECORDS_BYTES = 16 << 20  #: of one VM, unpacked
 MOST_UNPACKED_BYTES = 256 << 20  #: of all VMs of one call of `documents`
 MOST_SERIAL = 1 << 48
-_MOST_DIGITS = 18
+_MOST_VALUES = 200000  #: of the index
 
 _WHAT = "Saved VM records"
 
@@ -166,8 +168,8 @@ def unpack(header: SavedHeader, content: bytes, volume: str) -> SavedVms:
         bodies = content[header.index_length :]
         vms = tuple(map(_vm, index.rows))
         packed = _bodies(index.rows, bodies)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Malformed(_WHAT, where, f"their index cannot be read ({error or type(error).__name__})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Malformed(_WHAT, where, f"their index cannot be read ({error})") from error
     return SavedVms(index.sr, index.when, index.serial, vms, packed, volume)
 
 
@@ -176,11 +178,11 @@ def _crc(header: SavedHeader) -> int:
 
 
 class _Index:
-    """The parsed index. Raises ValueError, KeyError, TypeError, RecursionError for an index that `pack` never makes."""
+    """The parsed index. Raises ValueError, KeyError, TypeError for an index that `pack` never makes."""
 
     def __init__(self, data: bytes) -> None:
-        index = json.loads(data.decode("utf-8"), parse_int=_short, parse_float=_no_number, parse_constant=_no_number)
-        self.sr, self.when = _text(index["sr"]), _text(index["when"])
+        index = untrusted.object_of(data, MOST_INDEX_BYTES, _MOST_VALUES)
+        self.sr, self.when = text_of(index["sr"]), text_of(index["when"])
         self.serial = _count(index.get("serial", 0), MOST_SERIAL)
         self.rows = _list(index["vms"])
 
@@ -190,7 +192,11 @@ def _bodies(rows: Sequence[Mapping[str, Any]], bodies: bytes) -> Dict[str, bytes
     found: Dict[str, bytes] = {}
     end = 0
     for row in rows:
-        uuid, start, length = _text(row["uuid"]), _count(row["offset"], len(bodies)), _count(row["length"], len(bodies))
+        uuid, start, length = (
+            text_of(row["uuid"]),
+            _count(row["offset"], len(bodies)),
+            _count(row["length"], len(bodies)),
+        )
         if start != end or uuid in found:
             raise ValueError("records overlap, leave a gap, or belong to one VM twice")
         end += length
@@ -202,17 +208,10 @@ def _bodies(rows: Sequence[Mapping[str, Any]], bodies: bytes) -> Dict[str, bytes
 
 def _vm(row: Mapping[str, Any]) -> SavedVm:
     disks = tuple(
-        SavedDisk(_text(disk["userdevice"]), _text(disk["vdi"]), _text(disk["name_label"]))
+        SavedDisk(text_of(disk["userdevice"]), text_of(disk["vdi"]), text_of(disk["name_label"]))
         for disk in _list(row["disks"])
     )
-    return SavedVm(_text(row["uuid"]), _text(row["name_label"]), _text(row["power_state"]), disks)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a value is not a text")
-    value.encode("utf-8")  # raises for half a surrogate pair, which neither xapi nor a terminal takes
-    return value
+    return SavedVm(text_of(row["uuid"]), text_of(row["name_label"]), text_of(row["power_state"]), disks)
 
 
 def _list(value: Any) -> List[Any]:
@@ -225,13 +224,3 @@ def _count(value: Any, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError("a number is out of range")
     return value
-
-
-def _short(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError("a number is out of range")
-    return int(digits)
-
-
-def _no_number(_text: str) -> NoReturn:
-    raise ValueError("a number is not an integer")

@@ -30,6 +30,7 @@ import uuid
 from contextlib import contextmanager
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
@@ -272,7 +273,7 @@ def _look(calls: Calls) -> _Seen:
     locks = []
     for key, text in record["other_config"].items():
         what, _, number = key[len(KEY) :].rpartition(":")
-        if key.startswith(KEY) and number.isdigit():
+        if key.startswith(KEY) and untrusted.is_number(number):
             try:
                 values = marks.values_of(text)
             except ValueError:

@@ -129,31 +129,28 @@ def edited(document: bytes, edit: Edit) -> Edited:
 
 
 def _drop_classes(ova: Ova, classes: Sequence[str], notes: List[str]) -> None:
-    for thing in [thing for thing in ova.things if thing.cls in classes]:
-        ova.drop(thing)
-        notes.append(f"it has no {thing.cls}")
+    notes += [f"it has no {thing.cls}" for thing in ova.things if thing.cls in classes]
+    gone = list(classes)
     if "VGPU" in classes:
         # an import fails for an unknown GPU group, even without a reference to the group
-        for thing in [thing for thing in ova.things if thing.cls in ("VGPU_type", "GPU_group")]:
-            ova.drop(thing)
-
-
-def _vbds_of(ova: Ova, vm: Thing) -> List[Thing]:
-    return [vbd for vbd in ova.of("VBD") if vbd.text("VM") == vm.id]
+        gone += ["VGPU_type", "GPU_group"]
+    ova.drop([thing for thing in ova.things if thing.cls in gone])
 
 
 def _keep_snapshots(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> None:
     """Keep the wanted snapshots whose disks are all on the copy. The copy has no disk of a later snapshot."""
-    for vm in [vm for vm in ova.of("VM") if vm is not main]:
-        if edit.snapshots and all(_has_its_disk(ova, vbd, edit) for vbd in _vbds_of(ova, vm)):
-            continue
-        if edit.snapshots:
-            notes.append(f'its snapshot "{vm.text("name_label")}" is not on the copy')
-        _drop_vm(ova, vm)
+    snapshots = {vm.id: vm for vm in ova.of("VM") if vm is not main}
+    vdis = ova.by_id("VDI")
+    gone = dict(snapshots)
+    if edit.snapshots:
+        lacking = {vbd.text("VM") for vbd in ova.of("VBD") if not _has_its_disk(vdis, vbd, edit)}
+        gone = {each: vm for each, vm in snapshots.items() if each in lacking}
+        notes += [f'its snapshot "{vm.text("name_label")}" is not on the copy' for vm in gone.values()]
+    _drop_vms(ova, gone)
 
 
-def _has_its_disk(ova: Ova, vbd: Thing, edit: Edit) -> bool:
-    vdi = ova.by_id("VDI").get(vbd.text("VDI"))
+def _has_its_disk(vdis: Mapping[str, Thing], vbd: Thing, edit: Edit) -> bool:
+    vdi = vdis.get(vbd.text("VDI"))
     return not _is_disk(vbd) or (vdi is not None and edit.new_disk(vdi.text("uuid")) is not None)
 
 
@@ -161,14 +158,24 @@ def _is_disk(vbd: Thing) -> bool:
     return vbd.text("type") == "Disk" and not vbd.truth("empty")
 
 
-def _drop_vm(ova: Ova, vm: Thing) -> None:
-    """Drop a VM; its children get its parent."""
-    for other in ova.of("VM"):
-        if other.text("parent") == vm.id:
-            other.set("parent", vm.text("parent"))
-    for thing in [thing for thing in ova.things if thing.text("VM") == vm.id]:
-        ova.drop(thing)
-    ova.drop(vm)
+def _drop_vms(ova: Ova, gone: Mapping[str, Thing]) -> None:
+    """Drop VMs, by id, with their objects; the children of a VM get its parent."""
+    parents = {each: vm.text("parent") for each, vm in gone.items()}
+    for vm in ova.of("VM"):
+        if vm.text("parent") in gone:
+            vm.set("parent", _first_kept(vm.text("parent"), parents))
+    ova.drop([thing for thing in ova.things if thing.id in gone or thing.text("VM") in gone])
+
+
+def _first_kept(parent: str, parents: Dict[str, str]) -> str:
+    """Return the nearest ancestor outside `parents`, which gets shorter ways; NULL for a circle."""
+    way: Dict[str, None] = {}
+    while parent in parents and parent not in way:
+        way[parent] = None
+        parent = parents[parent]
+    parent = NULL if parent in parents else parent
+    parents.update(dict.fromkeys(way, parent))
+    return parent
 
 
 def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Disk]:
@@ -198,8 +205,7 @@ def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Dis
         used.add(vdi.id)
         if vbd.text("VM") == main.id:
             disks.append(Disk(vbd.text("userdevice"), old, new.uuid))
-    for vdi in [vdi for vdi in ova.of("VDI") if vdi.id not in used]:
-        ova.drop(vdi)
+    ova.drop([vdi for vdi in ova.of("VDI") if vdi.id not in used])
     _rename(ova, moved, edit)
     return sorted(disks)
 
@@ -223,11 +229,11 @@ def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
         vdis[each].set(
             "other_config", {key: text for key, text in vdis[each].map("other_config").items() if key in _SYNCED}
         )
+    used = {vdi.text("SR") for vdi in vdis.values()}
     for sr in ova.of("SR"):
         if sr.id in homes:
             sr.set("uuid", edit.sr_uuid)
-        elif not any(vdi.text("SR") == sr.id for vdi in ova.of("VDI")):
-            ova.drop(sr)
+    ova.drop([sr for sr in ova.of("SR") if sr.id not in used])
 
 
 def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
@@ -246,8 +252,7 @@ def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
         vif.set("currently_attached", False)
         if vif.text("VM") == main.id:
             found[vif.text("device")] = Nic(ref, name, vif.text("MAC"), _settings(vif))
-    for network in ova.of("network"):
-        ova.drop(network)
+    ova.drop(ova.of("network"))
     return found
 
 

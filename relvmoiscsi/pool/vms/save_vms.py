@@ -8,6 +8,7 @@ data is read back and compared.
 from operator import attrgetter
 from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.formats import saved_vms
@@ -184,8 +185,7 @@ def _is_ours(vdi: Record) -> bool:
 def _order(vdi: Record) -> Tuple[int, str, str]:
     """Return the sort key of a save: serial (0 without one), time, UUID. The clocks of the clients may be wrong."""
     serial, _, when = str(vdi["other_config"].get(SAVED, "")).rpartition(" ")
-    is_serial = serial.isdigit() and len(serial) <= len(str(saved_vms.MOST_SERIAL))
-    return int(serial) if is_serial else 0, when, str(vdi["uuid"])
+    return untrusted.number(serial) if untrusted.is_number(serial) else 0, when, str(vdi["uuid"])
 
 
 def _drop_older(calls: Calls, sr: str, keep: str) -> None:
