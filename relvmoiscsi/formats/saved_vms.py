@@ -20,6 +20,7 @@ a VM are unpacked only when a caller asks for that VM. `unpack` refuses content 
 """
 
 import hashlib
+import hmac
 import json
 import zlib
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
@@ -40,6 +41,8 @@ MOST_SERIAL = 1 << 48
 _MOST_VALUES = 200000  #: of the index
 
 _WHAT = "Saved VM records"
+_SEALED = b"relvmoiscsi VM records\0"  #: what the pool's key seals with the digest
+_FINGERPRINT = 16  #: hexadecimal digits
 
 
 class SavedHeader(Record, size=512):
@@ -52,7 +55,8 @@ class SavedHeader(Record, size=512):
     index_length = le64(24)     #: bytes, from byte 512
     length       = le64(32)     #: bytes of the index and all records, from byte 512
     digest       = raw(40, 32)  #: SHA-256 of the index and all records
-    reserved     = raw(72, 440)
+    seal         = raw(72, 32)  #: HMAC-SHA256 of the digest, by a key of the pool; zeros without a key
+    reserved     = raw(104, 408)
     # fmt: on
 
 
@@ -82,6 +86,17 @@ class SavedVms(NamedTuple):
     vms: Tuple[SavedVm, ...]
     packed: Mapping[str, bytes]  #: ova.xml by UUID of the VM, compressed
     volume: str  #: name of the volume, for messages
+    digest: bytes  #: of index and records
+    seal: bytes
+
+    def is_sealed_by(self, key: bytes) -> bool:
+        """Did a writer with this key write the records?"""
+        return bool(key) and hmac.compare_digest(self.seal, _seal(key, self.digest))
+
+    @property
+    def fingerprint(self) -> str:
+        """A short name of these records, by which a person recognizes the output of the save."""
+        return self.digest.hex()[:_FINGERPRINT]
 
     @property
     def order(self) -> Tuple[int, str]:
@@ -112,8 +127,8 @@ class SavedVms(NamedTuple):
         return Place(self.volume, SavedHeader.SIZE)
 
 
-def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, bytes]]) -> bytes:
-    """The content of the VDI, without the zeros at the end. `vms` are VMs with their ova.xml.
+def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, bytes]], key: bytes = b"") -> bytes:
+    """The content of the VDI, without the zeros at the end, sealed by `key`. `vms` are VMs with their ova.xml.
 
     The caller must keep the limits.
     """
@@ -127,12 +142,14 @@ def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, byte
     facts = {"sr": sr_uuid, "when": when, "serial": serial, "vms": rows}
     index = json.dumps(facts, sort_keys=True).encode("utf-8")
     content = index + b"".join(bodies)
+    digest = hashlib.sha256(content).digest()
     header = SavedHeader(bytes(SavedHeader.SIZE)).replace(
         magic=MAGIC,
         version=VERSION,
         index_length=len(index),
         length=len(content),
-        digest=hashlib.sha256(content).digest(),
+        digest=digest,
+        seal=_seal(key, digest) if key else bytes(len(digest)),
     )
     return bytes(header.replace(crc=_crc(header))) + content
 
@@ -170,7 +187,11 @@ def unpack(header: SavedHeader, content: bytes, volume: str) -> SavedVms:
         packed = _bodies(index.rows, bodies)
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(_WHAT, where, f"their index cannot be read ({error})") from error
-    return SavedVms(index.sr, index.when, index.serial, vms, packed, volume)
+    return SavedVms(index.sr, index.when, index.serial, vms, packed, volume, header.digest, header.seal)
+
+
+def _seal(key: bytes, digest: bytes) -> bytes:
+    return hmac.new(key, _SEALED + digest, hashlib.sha256).digest()
 
 
 def _crc(header: SavedHeader) -> int:

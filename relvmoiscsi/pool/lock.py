@@ -360,8 +360,8 @@ def locks_in(config: Mapping[str, str]) -> List[Lock]:
                 values = marks.values_of(config[key])
             except ValueError:
                 values = {}  # a person has changed the key by hand: `unlock` removes the key
-            fields = (str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-1])
-            locks.append(Lock(what, untrusted.number(number), *fields, begin=begin))
+            fields = {name: str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-1]}
+            locks.append(Lock(what=what, number=untrusted.number(number), begin=begin, **fields))
     return locks
 
 

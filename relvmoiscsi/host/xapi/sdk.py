@@ -70,7 +70,7 @@ class Transport(xmlrpc.client.Transport):
             self.close()
 
     def getparser(self) -> Any:
-        parser, unmarshaller = super().getparser()
+        parser, unmarshaller = super().getparser()  # type: Any, Any
         parser._parser.StartDoctypeDeclHandler = _no_doctype  # the entities of a hostile server could fill the memory
         return parser, unmarshaller
 

@@ -15,20 +15,30 @@ from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing, text_of
 
-#: keys of VM.other_config that are not copied. The keys mark the original for other programs, start the VM, or assign a
-#: host device.
-_NOT_COPIED = (
-    "default_template",
-    "xensource_internal",
-    "import_task",
-    "pci",
-    "hvm_serial",
-    "auto_poweron",
-    "maps_to",
-    "xo:base_delta_vdi",
-    "xo:copy_of",
-)
-_NOT_COPIED_PREFIXES = ("xo:backup:", "relvmoiscsi:")
+#: keys of other_config that are copied, by class. An import checks no rights for a key, and xapi gives keys to a
+#: pool-admin alone that start programs in dom0 or assign a device of the host. So an unknown key is left out.
+_COPIED: Mapping[str, Sequence[str]] = {
+    "VM": (
+        "base_template_name", "folder", "install-arch", "install-distro", "install-methods", "install-repository",
+        "instant", "last_shutdown_action", "last_shutdown_initiator", "last_shutdown_reason", "last_shutdown_time",
+        "linux_template", "mac_seed", "vgpu_pci",
+    ),
+    "VIF": ("ethtool-gso", "ethtool-rx", "ethtool-sg", "ethtool-tso", "ethtool-tx", "ethtool-ufo", "mtu"),
+    "VBD": ("owner",),
+}  # fmt: skip
+_COPIED_PREFIXES: Mapping[str, Tuple[str, ...]] = {"VM": ("XenCenter.CustomFields.",)}
+_OURS = "relvmoiscsi:"  #: begin of keys that other runs have written, for other VMs
+
+#: keys of VM.platform that are copied. Source: xen-api ocaml/xapi/vm_platform.ml, xapi_globs.ml. Not: hvm_serial, which
+#: opens files in dom0 for a pool-admin; xenguest and parallel, which name programs and devices of the host
+_PLATFORM = (
+    "acpi", "acpi_s3", "acpi_s4", "apic", "cores-per-socket", "device-model", "device_id", "exp-nested-hvm",
+    "featureset", "generation-id", "hpet", "mmio_size_mib", "nested-virt", "nx", "pae", "revision", "secureboot",
+    "stdvga", "timeoffset", "tpm_version", "tsc_mode", "usb", "usb_tablet", "vcpu-unrestricted", "vga", "vgpu_pci_id",
+    "videoram", "viridian", "viridian_apic_assist", "viridian_crash_ctl", "viridian_reference_tsc", "viridian_stimer",
+    "viridian_time_ref_count",
+)  # fmt: skip
+_PLATFORM_VALUE = re.compile("[A-Za-z0-9:,._-]{0,1024}")
 
 #: keys of VDI.other_config that an import takes from the VDI, unless the file has the keys (xapi_globs.ml)
 _SYNCED = ("config-drive",)
@@ -248,7 +258,7 @@ def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
             raise UsageError(
                 f"The network {name!r} ({uuid}) is not in the pool; use --network {name}=NEW, or --isolated."
             )
-        vif.set("other_config", {**_kept(vif.map("other_config")), "maps_to": ref})
+        vif.set("other_config", {**_kept("VIF", vif.map("other_config")), "maps_to": ref})
         vif.set("currently_attached", False)
         if vif.text("VM") == main.id:
             found[vif.text("device")] = Nic(ref, name, vif.text("MAC"), _settings(vif))
@@ -262,16 +272,29 @@ def _settings(vif: Thing) -> Dict[str, Any]:
     found: Dict[str, Any] = {name: vif.text(name) for name in texts if name in vif.fields}
     for name in [name for name in lists if name in vif.fields]:
         found[name] = [text_of(each) for each in vif.fields[name].findall("array/data/value")]
-    other_config = {key: value for key, value in vif.map("other_config").items() if key != "maps_to"}
+    other_config = _kept("VIF", vif.map("other_config"))
     return {**found, "qos_algorithm_params": vif.map("qos_algorithm_params"), "other_config": other_config}
 
 
-def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:
-    return {
-        key: value
-        for key, value in other_config.items()
-        if key not in _NOT_COPIED and not key.startswith(_NOT_COPIED_PREFIXES)
+def _kept(cls: str, other_config: Mapping[str, str]) -> Dict[str, str]:
+    """Return the copied keys of other_config of an object of this class."""
+    names, begins = _COPIED.get(cls, ()), _COPIED_PREFIXES.get(cls, ())
+    kept = {key: value for key, value in other_config.items() if key in names or (begins and key.startswith(begins))}
+    return {key: value for key, value in kept.items() if _OURS not in key}
+
+
+def _kept_platform(platform: Mapping[str, str]) -> Dict[str, str]:
+    return {key: value for key, value in platform.items() if key in _PLATFORM and _PLATFORM_VALUE.fullmatch(value)}
+
+
+def _left_out(vm: Thing) -> List[str]:
+    """Return a note for each map of a VM that loses keys."""
+    maps = {
+        "platform": set(vm.map("platform")) - set(_kept_platform(vm.map("platform"))),
+        "other_config": set(vm.map("other_config")) - set(_kept("VM", vm.map("other_config"))),
     }
+    lost = {name: sorted(key for key in keys if _OURS not in key) for name, keys in maps.items()}
+    return [f"without these keys of {name}: {', '.join(keys)}" for name, keys in lost.items() if keys]
 
 
 def _make_all_inactive(ova: Ova, main: Thing, edit: Edit) -> List[str]:
@@ -282,9 +305,12 @@ def _make_all_inactive(ova: Ova, main: Thing, edit: Edit) -> List[str]:
         "without the PCI devices of the host": "pci" in main.map("other_config") or bool(main.text("PCI_bus")),
         "the VM does not start with its host": main.map("other_config").get("auto_poweron") == "true",
     }
+    left_out = _left_out(main)
     for vm in ova.of("VM"):
         _make_inactive(vm, edit)
-    return [note for note, is_so in told.items() if is_so]
+    for vbd in ova.of("VBD"):
+        vbd.set("other_config", _kept("VBD", vbd.map("other_config")))
+    return [*(note for note, is_so in told.items() if is_so), *left_out]
 
 
 def _make_inactive(vm: Thing, edit: Edit) -> None:
@@ -295,7 +321,11 @@ def _make_inactive(vm: Thing, edit: Edit) -> None:
     vm.set("ha_always_run", False)
     vm.set("ha_restart_priority", "")
     vm.set("PCI_bus", "")
-    vm.set("other_config", {**_kept(vm.map("other_config")), **edit.marks})
+    vm.set("is_control_domain", False)
+    for name in ("last_booted_record", "snapshot_metadata"):  # whole records of VMs, which xapi may take for its own
+        vm.set(name, "")
+    vm.set("platform", _kept_platform(vm.map("platform")))
+    vm.set("other_config", {**_kept("VM", vm.map("other_config")), **edit.marks})
     vm.set("tags", edit.tags)
 
 
@@ -318,6 +348,21 @@ def networks(document: bytes) -> List[Tuple[str, str]]:
         known[vif.text("network")] for vif in ova.of("VIF") if vif.text("VM") == main.id if vif.text("network") in known
     ]
     return [(network.text("uuid"), network.text("name_label")) for network in used]
+
+
+def disks_of(document: bytes) -> Tuple[str, List[str], List[str]]:
+    """Return (the UUID of the VM in these records, the VDIs of its disks, the VDIs of its and its snapshots' disks).
+
+    VDIs are UUIDs, sorted. Raises Refused.
+    """
+    ova = Ova(document)
+    main, vdis = ova.main(), ova.by_id("VDI")
+    disks = [vbd for vbd in ova.of("VBD") if _is_disk(vbd) and vbd.text("VDI") in vdis]
+    own, every = (
+        sorted({vdis[vbd.text("VDI")].text("uuid") for vbd in some})
+        for some in ([vbd for vbd in disks if vbd.text("VM") == main.id], disks)
+    )
+    return main.text("uuid"), own, every
 
 
 # --- the check
@@ -358,6 +403,10 @@ def verify(document: bytes, edit: Edit) -> None:
         if not (vm.truth("is_a_template") or vm.truth("is_a_snapshot")):  # xapi starts neither templates nor snapshots
             raise _refers_outside(vm)
         if vm.text("power_state") != "Halted" or vm.truth("ha_always_run") or vm.text("suspend_VDI") not in ("", NULL):
+            raise _refers_outside(vm)
+        kept = {**_kept("VM", vm.map("other_config")), **edit.marks}
+        is_kept = vm.map("other_config") == kept and vm.map("platform") == _kept_platform(vm.map("platform"))
+        if vm.truth("is_control_domain") or not is_kept:
             raise _refers_outside(vm)
 
 

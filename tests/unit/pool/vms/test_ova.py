@@ -199,6 +199,34 @@ def test_a_file_with_more_objects_than_any_vm_has_is_refused(document, edit, mon
         ova.edited(with_snapshots(document, 60), edit)
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: re.sub(r"(<name>is_control_domain</name><value><boolean>)0", r"\g<1>1", text),
+        lambda text: re.sub(
+            r"(<name>platform</name><value><struct)( />|>)",
+            r"\1><member><name>hvm_serial</name><value>x</value></member></struct>",
+            text,
+            count=1,
+        ),
+    ],
+    ids=["control domain", "platform"],
+)
+def test_the_second_look_finds_what_only_a_pool_admin_may_set(document, edit, spoil):
+    good = ova.edited(document, edit).document
+    bad = spoil(good.decode()).encode()
+    assert bad != good
+    with pytest.raises(Refused):
+        ova.verify(bad, edit)
+
+
+def test_a_record_that_makes_a_control_domain_makes_a_vm(document, edit):
+    text = re.sub(r"(<name>is_control_domain</name><value><boolean>)0", r"\g<1>1", document.decode())
+    assert text.encode() != document
+    done = ova.edited(text.encode(), edit).document
+    assert [vm.text("is_control_domain") for vm in things(done, "VM")] == ["0"]
+
+
 def test_fields_that_a_release_does_not_have_are_not_made(document, edit):
     root = ET.fromstring(document)
     for struct in root.iter("struct"):
