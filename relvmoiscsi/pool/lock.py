@@ -99,7 +99,7 @@ class _Seen(NamedTuple):
     ref: str
     master: str
     locks: List[Lock]
-    keys: List[str]  #: of all locks, also those that no client reads
+    keys: List[str]  #: of all locks, also keys that no client reads
 
     def on(self, what: str) -> List[Lock]:
         """Return the locks on `what`: open keys, then guarded keys, each with the highest number last."""

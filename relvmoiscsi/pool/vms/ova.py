@@ -15,8 +15,8 @@ from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing, text_of
 
-#: keys of other_config that are copied, by class. An import checks no rights for a key, and xapi gives keys to a
-#: pool-admin alone that start programs in dom0 or assign a device of the host. So an unknown key is left out.
+#: keys of other_config that are copied, by class. An import checks no rights for a key. Some keys open files in dom0 or
+#: assign a device of the host, and xapi lets only a pool-admin write such a key. So an unknown key is left out.
 _COPIED: Mapping[str, Sequence[str]] = {
     "VM": (
         "base_template_name", "folder", "install-arch", "install-distro", "install-methods", "install-repository",
