@@ -27,8 +27,8 @@ def shown_in(text):
 def comparable(lines, names):
     """With a number for each UUID, in the order in which they come, and no date."""
     for line in lines:
-        line = FINGERPRINT.sub("fingerprint of the records is DIGITS", line)
-        yield DATE.sub("DATE", UUID.sub(lambda found: names.setdefault(found.group(), f"<{len(names)}>"), line))
+        said = FINGERPRINT.sub("fingerprint of the records is DIGITS", line)
+        yield DATE.sub("DATE", UUID.sub(lambda found: names.setdefault(found.group(), f"<{len(names)}>"), said))
 
 
 def is_in_order(lines, printed):
