@@ -3,8 +3,8 @@
 
 Every name starts with PREFIX and the id of the run. The id of a run starts with the UUID of the scratch SR, so runs on
 two SRs do not collide. VMs, VDIs and networks have the key MARK in other_config from their creation. xapi may create a
-VDI before xapi sets other_config, so on the scratch SR the name of a VDI is enough. The clone of a VM inherits MARK
-from the records of its original. A copy of the SR is recognised by its name and by the mark of `pool attach`.
+VDI before xapi sets other_config, so on the scratch SR the name of a VDI is enough. `pool clone` copies no key that it
+does not know. So the clone of a VM has the client's own mark in place of MARK. A copy of the SR is recognised by its name and by the mark of `pool attach`.
 """
 
 import re
@@ -15,6 +15,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR
+from relvmoiscsi.pool.vms.inventory import COPY_OF
 
 SCRATCH = "relvmoiscsi-scratch"  #: key of SR.other_config: a person sets this key on an SR whose content may be lost
 MARK = "relvmoiscsi-acceptance"  #: key of other_config; the value is the UUID of the scratch SR
@@ -55,7 +56,8 @@ class Scratch(NamedTuple):
 
     def marks(self, record: Record) -> bool:
         """Has a run on this SR named and marked the object?"""
-        return self.names(record) and record["other_config"].get(MARK) == self.uuid
+        keys = record["other_config"]
+        return self.names(record) and (keys.get(MARK) == self.uuid or COPY_OF in keys)
 
 
 class Left(NamedTuple):

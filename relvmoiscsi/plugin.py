@@ -30,7 +30,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from relvmoiscsi import cli, engine, report
+from relvmoiscsi import cli, engine, report, untrusted
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, databases, is_of_another_lun
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
@@ -333,10 +333,10 @@ def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
         raise UsageError(
             "The arguments iqn and scsi_id name no LUN. Give the IQN of a target, and the SCSIid of its LUN."
         )
-    if not number.isdigit():
+    if not untrusted.is_number(number):
         raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
     deadline = Deadline(iscsi_sessions.ADD_SECONDS)
-    problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, int(number), deadline, host)
+    problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
     return json.dumps({"problems": problems})
 
 

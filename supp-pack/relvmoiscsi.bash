@@ -23,7 +23,7 @@ _relvmoiscsi_words() {
         'pool map') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure' ;;
         'pool discard') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms --dry-run --yes' ;;
         'pool unlock') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;
-        'pool clone') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --all --name --isolated --network --keep-mac --snapshots --from-snapshot --no-vtpm --no-vgpu --jobs --dry-run --yes' ;;
+        'pool clone') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --all --name --isolated --network --keep-mac --snapshots --from-snapshot --trust-records --no-vtpm --no-vgpu --jobs --dry-run --yes' ;;
         'pool restore') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --disk --shutdown --undo --home --keep --dry-run --yes' ;;
         'pool rescue') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --vm --rw --done --dry-run --yes' ;;
         'pool save-vms') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;
@@ -104,6 +104,7 @@ _relvmoiscsi_value() {
         'pool clone --name') echo '' ;;
         'pool clone --isolated') echo '' ;;
         'pool clone --network') echo '' ;;
+        'pool clone --trust-records') echo '' ;;
         'pool clone --jobs') echo '' ;;
         'pool restore --pool') echo '' ;;
         'pool restore --user') echo '' ;;

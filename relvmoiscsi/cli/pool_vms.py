@@ -102,6 +102,12 @@ def add_commands(tools: Tools) -> None:
     cloning.add_argument(
         "--from-snapshot", action="store_true", help="use the VM records that `save-vms` has saved on the copy"
     )
+    cloning.add_argument(
+        "--trust-records",
+        metavar="VDI",
+        default="",
+        help="with --from-snapshot: trust the records on this VDI of the copy, whose writer is unknown",
+    )
     cloning.add_argument("--no-vtpm", action="store_true", help="omit the vTPM, whose contents are secrets")
     cloning.add_argument("--no-vgpu", action="store_true", help="omit virtual GPUs")
     cloning.add_argument(
@@ -154,6 +160,8 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         raise UsageError(f"--jobs {arguments.jobs}: give 1 or more VMs in parallel.")
     if not (arguments.vms or arguments.all):
         raise UsageError("No VM is selected: give VMs, or --all.")
+    if arguments.trust_records and not arguments.from_snapshot:
+        raise UsageError("--trust-records is about saved records: add --from-snapshot.")
     _pairs(arguments.network)
     choice.verify_template(arguments.name)
     must_be_able_to_ask(arguments)
@@ -161,7 +169,8 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         found = inventory.read(calls)
         copy = choice.find_copy(pool, found, arguments.sr)
         if arguments.from_snapshot:
-            sources = save_vms.choose(found, save_vms.read(calls, copy), arguments.vms, arguments.all)
+            saved = save_vms.read(calls, copy, arguments.trust_records)
+            sources = save_vms.choose(found, copy, saved, arguments.vms, arguments.all)
         else:
             sources = choice.choose(found, copy, arguments.vms, arguments.all)
         wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
@@ -483,5 +492,6 @@ def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
     lines = [f"{vm.name_label}: saved" for vm in done.vms]
     lines += [f"{name}: failed: {error}" for name, error in done.failed]
     lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")
+    lines.append(f"The fingerprint of the records is {done.fingerprint}: note it for use in another pool.")
     lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
     return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)

@@ -2,11 +2,10 @@
 """The command that gives a LUN new identities."""
 
 import argparse
-import json
 import os
 from typing import Any, ContextManager, Optional
 
-from relvmoiscsi import engine, procedure, report
+from relvmoiscsi import engine, procedure, report, untrusted
 from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
@@ -28,6 +27,8 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.lun.users import NOBODY_NEEDED
 from relvmoiscsi.wording import printable
+
+_MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
 
 _RESIGNATURE = """\
 DEVICE must be the clone. The command reads, plans and checks everything before it writes the first byte. A
@@ -243,12 +244,12 @@ def _chosen(arguments: argparse.Namespace) -> IdMap:
     if arguments.map is None:
         return IdMap("", {}, {})
     try:
-        with open(arguments.map, encoding="utf-8") as file:
-            facts = json.load(file)
+        with open(arguments.map, "rb") as file:
+            facts = untrusted.json_of(file.read(), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
         chosen = mapfile.read_map(facts, arguments.map)
     except OSError as error:
         raise UsageError(f"{arguments.map}: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{arguments.map} is not valid JSON: {error}.") from error
     new_sr = mapfile.chosen_sr(facts)
     if None not in (new_sr, arguments.sr_uuid) and new_sr != arguments.sr_uuid:

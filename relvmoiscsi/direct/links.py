@@ -21,6 +21,7 @@ import os
 import re
 from typing import Callable, Iterable, List, NamedTuple, Optional
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.direct.config import Entry, read_section
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
@@ -108,7 +109,7 @@ def is_for_multipath(scsi_id: str, host: Host = THIS_HOST) -> bool:
 
 def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
     sectors = text_of(os.path.join(host.sysfs, "block", kernel_name, "size")).strip()
-    return int(sectors) * 512 if sectors.isdigit() else 0
+    return untrusted.number(sectors) * 512 if untrusted.is_number(sectors) else 0
 
 
 # --- the content of a LUN

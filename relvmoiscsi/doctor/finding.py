@@ -4,6 +4,8 @@
 import json
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
+from relvmoiscsi import untrusted
+
 OK = "ok"
 WARNING = "warning"  #: works, and the administrator should know
 PROBLEM = "problem"
@@ -66,11 +68,8 @@ def to_json(version: str, findings: Sequence[Finding]) -> str:
 
 def from_json(text: str) -> Tuple[str, List[Finding]]:
     """Return the version and the findings of another host. Raises ValueError for another answer."""
-    try:
-        answer = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if not isinstance(answer, dict) or not isinstance(answer.get("findings"), list):
+    answer = untrusted.object_of(text)
+    if not isinstance(answer.get("findings"), list):
         raise ValueError("it is no list of findings")
     return _word(answer, "version"), [_finding(item) for item in answer["findings"]]
 

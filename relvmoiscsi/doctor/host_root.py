@@ -6,6 +6,7 @@ import os
 import stat
 from typing import Dict, List, Optional
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import TIMED_OUT, Completed
 from relvmoiscsi.host.this_host import Host
@@ -54,7 +55,7 @@ def run_as_xapi(host: Host, program: str, *arguments: str) -> Completed:
 def processes(host: Host, name: str) -> Optional[List[int]]:
     """Return the PIDs of the processes of this name; None where /proc does not list processes."""
     try:
-        numbers = [int(entry) for entry in os.listdir(host.proc) if entry.isdigit()]
+        numbers = [untrusted.number(entry) for entry in os.listdir(host.proc) if untrusted.is_number(entry)]
     except OSError:
         return None
     if not numbers:

@@ -6,6 +6,7 @@ import re
 import time
 from typing import Optional, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, warning
 from relvmoiscsi.errors import NotFound
@@ -28,7 +29,8 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
         return None, problem("xapi", "xapi does not run on this host.", "Start it: `xe-toolstack-restart`.")
     boot = re.search(r"^btime (\d+)$", host_root.text_of(host, "/proc/stat"), re.MULTILINE)
     ticks = [host_root.text_of(host, f"/proc/{number}/stat").rpartition(")")[2].split() for number in numbers]
-    known = [int(words[_START_TIME]) for words in ticks if len(words) > _START_TIME and words[_START_TIME].isdigit()]
+    said = [words[_START_TIME] for words in ticks if len(words) > _START_TIME]
+    known = [untrusted.number(word) for word in said if untrusted.is_number(word)]
     if boot is None or not known:
         return None, unknown("xapi", "xapi runs; the kernel does not give its start time.", RESTART)
     # With a watchdog, xapi has two processes. The first process is at least as old as the process that read the

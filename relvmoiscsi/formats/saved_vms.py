@@ -20,12 +20,15 @@ a VM are unpacked only when a caller asks for that VM. `unpack` refuses content 
 """
 
 import hashlib
+import hmac
 import json
 import zlib
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import BadChecksum, BadMagic, Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.ondisk import Record, le32, le64, raw
+from relvmoiscsi.untrusted import text_of
 
 NAME_LABEL = "VM records (relvmoiscsi)"  #: of the VDI
 MAGIC = b"relvmoiscsi VMs\0"
@@ -35,9 +38,11 @@ MOST_INDEX_BYTES = 4 << 20
 MOST_RECORDS_BYTES = 16 << 20  #: of one VM, unpacked
 MOST_UNPACKED_BYTES = 256 << 20  #: of all VMs of one call of `documents`
 MOST_SERIAL = 1 << 48
-_MOST_DIGITS = 18
+_MOST_VALUES = 200000  #: of the index
 
 _WHAT = "Saved VM records"
+_SEALED = b"relvmoiscsi VM records\0"  #: what the pool's key seals with the digest
+_FINGERPRINT = 16  #: hexadecimal digits
 
 
 class SavedHeader(Record, size=512):
@@ -50,7 +55,8 @@ class SavedHeader(Record, size=512):
     index_length = le64(24)     #: bytes, from byte 512
     length       = le64(32)     #: bytes of the index and all records, from byte 512
     digest       = raw(40, 32)  #: SHA-256 of the index and all records
-    reserved     = raw(72, 440)
+    seal         = raw(72, 32)  #: HMAC-SHA256 of the digest, by a key of the pool; zeros without a key
+    reserved     = raw(104, 408)
     # fmt: on
 
 
@@ -80,6 +86,17 @@ class SavedVms(NamedTuple):
     vms: Tuple[SavedVm, ...]
     packed: Mapping[str, bytes]  #: ova.xml by UUID of the VM, compressed
     volume: str  #: name of the volume, for messages
+    digest: bytes  #: of index and records
+    seal: bytes
+
+    def is_sealed_by(self, key: bytes) -> bool:
+        """Did a writer with this key write the records?"""
+        return bool(key) and hmac.compare_digest(self.seal, _seal(key, self.digest))
+
+    @property
+    def fingerprint(self) -> str:
+        """A short name of these records, by which a person recognizes the output of the save."""
+        return self.digest.hex()[:_FINGERPRINT]
 
     @property
     def order(self) -> Tuple[int, str]:
@@ -110,8 +127,8 @@ class SavedVms(NamedTuple):
         return Place(self.volume, SavedHeader.SIZE)
 
 
-def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, bytes]]) -> bytes:
-    """The content of the VDI, without the zeros at the end. `vms` are VMs with their ova.xml.
+def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, bytes]], key: bytes = b"") -> bytes:
+    """The content of the VDI, without the zeros at the end, sealed by `key`. `vms` are VMs with their ova.xml.
 
     The caller must keep the limits.
     """
@@ -125,12 +142,14 @@ def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, byte
     facts = {"sr": sr_uuid, "when": when, "serial": serial, "vms": rows}
     index = json.dumps(facts, sort_keys=True).encode("utf-8")
     content = index + b"".join(bodies)
+    digest = hashlib.sha256(content).digest()
     header = SavedHeader(bytes(SavedHeader.SIZE)).replace(
         magic=MAGIC,
         version=VERSION,
         index_length=len(index),
         length=len(content),
-        digest=hashlib.sha256(content).digest(),
+        digest=digest,
+        seal=_seal(key, digest) if key else bytes(len(digest)),
     )
     return bytes(header.replace(crc=_crc(header))) + content
 
@@ -166,9 +185,13 @@ def unpack(header: SavedHeader, content: bytes, volume: str) -> SavedVms:
         bodies = content[header.index_length :]
         vms = tuple(map(_vm, index.rows))
         packed = _bodies(index.rows, bodies)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Malformed(_WHAT, where, f"their index cannot be read ({error or type(error).__name__})") from error
-    return SavedVms(index.sr, index.when, index.serial, vms, packed, volume)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Malformed(_WHAT, where, f"their index cannot be read ({error})") from error
+    return SavedVms(index.sr, index.when, index.serial, vms, packed, volume, header.digest, header.seal)
+
+
+def _seal(key: bytes, digest: bytes) -> bytes:
+    return hmac.new(key, _SEALED + digest, hashlib.sha256).digest()
 
 
 def _crc(header: SavedHeader) -> int:
@@ -176,11 +199,11 @@ def _crc(header: SavedHeader) -> int:
 
 
 class _Index:
-    """The parsed index. Raises ValueError, KeyError, TypeError, RecursionError for an index that `pack` never makes."""
+    """The parsed index. Raises ValueError, KeyError, TypeError for an index that `pack` never makes."""
 
     def __init__(self, data: bytes) -> None:
-        index = json.loads(data.decode("utf-8"), parse_int=_short, parse_float=_no_number, parse_constant=_no_number)
-        self.sr, self.when = _text(index["sr"]), _text(index["when"])
+        index = untrusted.object_of(data, MOST_INDEX_BYTES, _MOST_VALUES)
+        self.sr, self.when = text_of(index["sr"]), text_of(index["when"])
         self.serial = _count(index.get("serial", 0), MOST_SERIAL)
         self.rows = _list(index["vms"])
 
@@ -190,7 +213,11 @@ def _bodies(rows: Sequence[Mapping[str, Any]], bodies: bytes) -> Dict[str, bytes
     found: Dict[str, bytes] = {}
     end = 0
     for row in rows:
-        uuid, start, length = _text(row["uuid"]), _count(row["offset"], len(bodies)), _count(row["length"], len(bodies))
+        uuid, start, length = (
+            text_of(row["uuid"]),
+            _count(row["offset"], len(bodies)),
+            _count(row["length"], len(bodies)),
+        )
         if start != end or uuid in found:
             raise ValueError("records overlap, leave a gap, or belong to one VM twice")
         end += length
@@ -202,17 +229,10 @@ def _bodies(rows: Sequence[Mapping[str, Any]], bodies: bytes) -> Dict[str, bytes
 
 def _vm(row: Mapping[str, Any]) -> SavedVm:
     disks = tuple(
-        SavedDisk(_text(disk["userdevice"]), _text(disk["vdi"]), _text(disk["name_label"]))
+        SavedDisk(text_of(disk["userdevice"]), text_of(disk["vdi"]), text_of(disk["name_label"]))
         for disk in _list(row["disks"])
     )
-    return SavedVm(_text(row["uuid"]), _text(row["name_label"]), _text(row["power_state"]), disks)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a value is not a text")
-    value.encode("utf-8")  # raises for half a surrogate pair, which neither xapi nor a terminal takes
-    return value
+    return SavedVm(text_of(row["uuid"]), text_of(row["name_label"]), text_of(row["power_state"]), disks)
 
 
 def _list(value: Any) -> List[Any]:
@@ -225,13 +245,3 @@ def _count(value: Any, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError("a number is out of range")
     return value
-
-
-def _short(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError("a number is out of range")
-    return int(digits)
-
-
-def _no_number(_text: str) -> NoReturn:
-    raise ValueError("a number is not an integer")

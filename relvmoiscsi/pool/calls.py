@@ -12,8 +12,8 @@ import time
 import xmlrpc.client
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
-from xml.parsers import expat
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError
 from relvmoiscsi.host.xapi.sdk import AWAY, GONE, reason
 
@@ -210,8 +210,8 @@ def expression(kind: str, equal: Mapping[str, str]) -> str:
 def result_text(value: str) -> str:
     """Return the text in a task's result, an XML-RPC `<value>`; another text is returned unchanged."""
     try:
-        (found,), _ = xmlrpc.client.loads("<params><param>" + (value or "<value/>") + "</param></params>")
-    except (expat.ExpatError, xmlrpc.client.ResponseError, ValueError):
+        (found,), _ = untrusted.xmlrpc_of("<params><param>" + (value or "<value/>") + "</param></params>")
+    except (ValueError, xmlrpc.client.Fault):
         return value
     return str(found)
 

@@ -11,10 +11,10 @@ session. On a host without a session the plug logs in, and the list would end a 
 Source: sm BaseISCSI.py attach and detach, iscsilib.py refresh_luns, LVHDoISCSISR.py _LUNprint, create_iscsi_sessions.
 """
 
-import json
 import threading
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.host.xapi.sdk import AWAY
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import SCSI_ID_MISSING
@@ -146,8 +146,8 @@ def _finished(calls: Calls, method: str, task: str) -> str:
 def _problems(answer: str) -> Optional[List[str]]:
     """Return the problems that the plugin reports; None for another answer, such as that of an earlier version."""
     try:
-        return [str(problem) for problem in json.loads(answer)["problems"]]
-    except (ValueError, KeyError, TypeError):
+        return untrusted.texts_of(untrusted.object_of(answer).get("problems"))
+    except ValueError:
         return None
 
 

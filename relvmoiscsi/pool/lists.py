@@ -4,10 +4,9 @@
 A list comes as a failure whose last parameter is the XML: error 96 without an IQN, error 107 without a SCSIid.
 """
 
-import json
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
-from xml.etree import ElementTree
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import PoolFailure
 
@@ -85,8 +84,8 @@ def on_lun(document: str) -> OnLun:
 def _names(text: str) -> Tuple[str, ...]:
     """Parse a JSON list of names. Raises PoolFailure."""
     try:
-        return tuple(str(name) for name in json.loads(text))
-    except (TypeError, ValueError) as error:
+        return tuple(untrusted.texts_of(untrusted.json_of(text)))
+    except ValueError as error:
         raise PoolFailure(f"The driver's list cannot be read: {error}.") from error
 
 
@@ -97,19 +96,13 @@ def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:
 
 
 def _parse(document: str, tag: str) -> List[Dict[str, str]]:
-    """Return the children of each element `tag`, as text by name. Refuses markup declarations (<!)."""
-    if "<!" in document:
-        raise PoolFailure("The driver's list cannot be read.")
+    """Return the children of each element `tag`, as text by name. Raises PoolFailure."""
     try:
-        root = ElementTree.fromstring(document.strip())
-    except ElementTree.ParseError as error:
+        root = untrusted.xml_of(document.strip())
+    except ValueError as error:
         raise PoolFailure(f"The driver's list cannot be read: {error}.") from error
-    return [{child.tag: (child.text or "").strip() for child in item} for item in _items(root, tag)]
+    return [{child.tag: (child.text or "").strip() for child in item} for item in root.iter(tag)]
 
 
-def _items(root: ElementTree.Element, tag: str) -> Sequence[ElementTree.Element]:
-    return list(root.iter(tag))
-
-
-def _number(text: object) -> Optional[int]:
-    return int(str(text)) if str(text).isdigit() else None
+def _number(text: Optional[str]) -> Optional[int]:
+    return untrusted.number(text) if text is not None and untrusted.is_number(text) else None

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Let one client at a time work on a copy. The lock is a key in other_config of the pool.
 
-    XenCenter.CustomFields.relvmoiscsi:lock:<what>:<number>
+    relvmoiscsi:lock:<what>:<number>                            a guarded key: to write it takes the role pool-operator
+    XenCenter.CustomFields.relvmoiscsi:lock:<what>:<number>     an open key: to write it takes the role vm-operator
         owner, machine, command, start time, and time of the last refresh
 
 `what` is the SCSIid of the copy's LUN, because a client locks a clone before the SR of the clone exists. `restore` also
-locks the UUID of the VM, because two clients may restore one VM from two copies. To write a key of the pool, a user
-needs the role pool-operator. For keys that begin with XenCenter.CustomFields, the role vm-operator is enough. So a
-vm-admin may clone and restore.
+locks the UUID of the VM, because two clients may restore one VM from two copies. A run writes a guarded key if its role
+may. A vm-admin, who may clone and restore, writes an open key.
+
+Each run respects the keys of both kinds. A run with a guarded key cannot be told by an open key that it has lost its
+lock. So a vm-operator can delay runs, but cannot let a second run begin beside one with a guarded key. Against a
+vm-operator, the lock of a vm-admin is no protection: its token is public, and its keys are writable.
 
 xapi adds a key to a map only if the map lacks the key, under the lock of xapi's database. So if two clients add the
 same number, one client gets an error. The highest number holds the lock. A client refreshes its lock with the next
@@ -15,7 +19,8 @@ number. Another client breaks a stale lock with the next number as well, so only
 the add, a client reads the keys again. If the key of another client has appeared, the client withdraws.
 
 A killed client leaves its lock in the pool. The lock is stale STALE_SECONDS after its last refresh; `unlock` breaks a
-lock at once. All times come from the master: no code compares the clocks of two clients.
+lock at once. A time that lies further ahead is no time at which a client refreshed its lock, so that lock is stale too.
+All times come from the master: no code compares the clocks of two clients.
 Source: xen-api ocaml/database/db_cache_impl.ml process_structured_field; ocaml/idl/ocaml_backend/gen_db_actions.ml;
 ocaml/idl/datamodel_pool.ml other_config; ocaml/xapi/rbac.ml permission_of_action.
 """
@@ -28,20 +33,26 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import marks
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
 from relvmoiscsi.wording import printable
 
-KEY = "XenCenter.CustomFields.relvmoiscsi:lock:"
+KEY = "relvmoiscsi:lock:"
+OPEN_KEY = "XenCenter.CustomFields." + KEY
+_BEGINS = (KEY, OPEN_KEY)
+_DENIED = "RBAC_PERMISSION_DENIED"
 STALE_SECONDS = 1800.0
 REFRESH_SECONDS = 300.0
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
 _RELEASE_TRIES = 4  #: when a call fails, or a person presses Ctrl-C again
 _UNREADABLE = "unknown"  #: value of a field of a lock that a person has changed by hand
+_MOST_NUMBER = 10**17  #: far more than refreshes can reach; the next number must be one that every client reads
+_MOST_SAID = 80  #: characters of a field in a message
 _MOST_ROUNDS = 10  #: of `unlock`, against a client that refreshes its lock at the same moment
 
 
@@ -57,6 +68,7 @@ class Lock(NamedTuple):
     doing: str  #: the command
     since: str  #: times of the master, UTC
     refreshed: str
+    begin: str = KEY  #: of the key: KEY or OPEN_KEY
 
     def facts(self) -> Dict[str, str]:
         names = ("what", "who", "host", "process", "doing", "since", "refreshed")
@@ -64,19 +76,21 @@ class Lock(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"{KEY}{self.what}:{self.number}"
+        return f"{self.begin}{self.what}:{self.number}"
 
     def text(self) -> str:
         """Return the owner of the lock, as part of a sentence."""
+        fields = self.doing, self.who, self.host, self.process, self.since, self.refreshed
+        doing, who, host, process, since, refreshed = (field[:_MOST_SAID] for field in fields)
         return printable(
-            f"`relvmoiscsi pool {self.doing}` of {self.who} on {self.host} (process {self.process}), since "
-            f"{self.since}, refreshed at {self.refreshed}"
+            f"`relvmoiscsi pool {doing}` of {who} on {host} (process {process}), since {since}, "
+            f"refreshed at {refreshed}"
         )
 
     def is_stale(self, now: str) -> bool:
         """Has no client refreshed the lock for STALE_SECONDS? False for a lock that cannot be read."""
-        last = _seconds(self.refreshed)
-        return last is not None and (_seconds(now) or 0) - last > STALE_SECONDS
+        last, moment = _seconds(self.refreshed), _seconds(now)
+        return last is not None and moment is not None and abs(moment - last) > STALE_SECONDS
 
 
 class _Seen(NamedTuple):
@@ -85,10 +99,24 @@ class _Seen(NamedTuple):
     ref: str
     master: str
     locks: List[Lock]
+    keys: List[str]  #: of all locks, also keys that no client reads
 
     def on(self, what: str) -> List[Lock]:
-        """Return the locks on `what`, the highest number last."""
-        return sorted((lock for lock in self.locks if lock.what == what), key=lambda lock: lock.number)
+        """Return the locks on `what`: open keys, then guarded keys, each with the highest number last."""
+        return in_order(lock for lock in self.locks if lock.what == what)
+
+    def last(self, what: str, begin: str) -> Optional[Lock]:
+        """Return the lock on `what` that counts among the keys with this beginning."""
+        there = [lock for lock in self.on(what) if lock.begin == begin]
+        return there[-1] if there else None
+
+    def holders(self, what: str, now: str) -> List[Lock]:
+        """Return the locks of clients that may be at work on `what`: at most one of each kind."""
+        return [lock for lock in map(self.last, (what, what), (OPEN_KEY, KEY)) if lock and not lock.is_stale(now)]
+
+
+def in_order(locks: Iterable[Lock]) -> List[Lock]:
+    return sorted(locks, key=lambda lock: (lock.begin == KEY, lock.number))
 
 
 def name_of(sr: Record) -> str:
@@ -103,8 +131,8 @@ def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[str]:
 
 
 def read(calls: Calls) -> Dict[str, Lock]:
-    """Return the lock with the highest number for each locked name. Raises PoolFailure."""
-    return {lock.what: lock for lock in sorted(_look(calls).locks, key=lambda lock: lock.number)}
+    """Return the lock that counts for each locked name. Raises PoolFailure."""
+    return {lock.what: lock for lock in in_order(_look(calls).locks)}
 
 
 def verify_free(calls: Calls, whats: Iterable[str]) -> None:
@@ -112,9 +140,8 @@ def verify_free(calls: Calls, whats: Iterable[str]) -> None:
     seen = _look(calls)
     now = _now(calls, seen.master)
     for what in whats:
-        for lock in seen.on(what)[-1:]:
-            if not lock.is_stale(now):
-                raise _refused(lock)
+        for lock in seen.holders(what, now):
+            raise _refused(lock)
 
 
 @contextmanager
@@ -145,6 +172,7 @@ class Held:
             "process": str(os.getpid()),
             "doing": doing,
         }
+        self._begins = [KEY, OPEN_KEY]  #: the first one counts; a role that may not write it takes the next one
         self._numbers: Dict[str, int] = {}
         self._busy, self._over = threading.Lock(), threading.Event()
 
@@ -154,14 +182,19 @@ class Held:
         Raises Refused where another client has broken a lock of this run, and may work on the copy now. Raises
         PoolFailure.
         """
-        locks = read(calls)
+        self._verify(calls, _look(calls))
+
+    def _verify(self, calls: Calls, seen: "_Seen") -> None:
         for what in self._whats:
-            if what not in locks or locks[what].token != self._values["token"]:
-                by = f" The new lock belongs to {locks[what].text()}." if what in locks else ""
-                raise Refused(
-                    f"Another client has broken this run's lock on {what}.{by} This run has stopped. "
-                    "Repeat the command to resume."
-                )
+            mine = seen.last(what, self._begins[0])
+            if mine is None or not self._is_mine(mine):
+                raise _broken(what, mine)
+            others = [lock for lock in seen.on(what) if lock.begin != mine.begin and not self._is_mine(lock)]
+            now = _now(calls, seen.master) if others else ""
+            if others and (mine.begin == OPEN_KEY or mine.is_stale(now)):
+                for other in seen.holders(what, now):
+                    if other.begin != mine.begin:
+                        raise _broken(what, other)
 
     def take(self) -> None:
         """Take all locks. Raises Refused, PoolFailure."""
@@ -172,22 +205,37 @@ class Held:
         seen = _look(self._calls)
         now = _now(self._calls, seen.master)
         self._values.setdefault("since", now)
+        for lock in seen.holders(what, now):
+            raise _refused(lock)
         before = seen.on(what)
-        if before and not before[-1].is_stale(now):
-            raise _refused(before[-1])
-        self._add(self._calls, seen.ref, what, before[-1].number + 1 if before else 1, now)
+        self._add_first(seen, what, now)
         new = [lock for lock in _look(self._calls).on(what) if lock not in before and not self._is_mine(lock)]
         if new:
             raise _refused(new[-1])
         for lock in before:
-            _remove(self._calls, seen.ref, lock)
+            with passing(_DENIED):  # the key stays: it is stale, and needs another role
+                _remove(self._calls, seen.ref, lock)
+
+    def _add_first(self, seen: _Seen, what: str, now: str) -> None:
+        """Add a guarded key, or an open key where the role of this session may not write the other. Raises Refused."""
+        last = seen.last(what, self._begins[0])
+        if last is not None and last.number >= _MOST_NUMBER:
+            raise _refused(last)
+        try:
+            self._add(self._calls, seen.ref, what, last.number + 1 if last is not None else 1, now)
+        except PoolFailure as failure:
+            if failure.code != _DENIED or len(self._begins) == 1:
+                raise
+            del self._begins[0], self._numbers[what]
+            self._add_first(seen, what, now)
 
     def _is_mine(self, lock: Lock) -> bool:
         return lock.token == self._values["token"]
 
     def _add(self, calls: Calls, ref: str, what: str, number: int, now: str) -> None:
         self._numbers[what] = number
-        marks.add(calls, "pool", ref, f"{KEY}{what}:{number}", marks.text_of({**self._values, "refreshed": now}))
+        key = f"{self._begins[0]}{what}:{number}"
+        marks.add(calls, "pool", ref, key, marks.text_of({**self._values, "refreshed": now}))
 
     def keep_fresh(self) -> None:
         """Start a thread that refreshes the locks until `release`."""
@@ -211,13 +259,22 @@ class Held:
         with self._busy:
             if self._over.is_set():
                 return
-            self.verify(calls)
             seen = _look(calls)
+            self._verify(calls, seen)
             now = _now(calls, seen.master)
+            was_stale = any(lock.is_stale(now) for lock in seen.locks if self._is_mine(lock))
             for what in self._whats:
                 old = self._numbers[what]
                 self._add(calls, seen.ref, what, old + 1, now)
-                calls.call("pool.remove_from_other_config", seen.ref, f"{KEY}{what}:{old}")
+                if was_stale:
+                    self._verify_nobody_came(calls, what, now)
+                calls.call("pool.remove_from_other_config", seen.ref, f"{self._begins[0]}{what}:{old}")
+
+    def _verify_nobody_came(self, calls: Calls, what: str, now: str) -> None:
+        """Raises Refused where another client has taken a stale lock of this run, with a key of the other kind."""
+        for lock in _look(calls).holders(what, now):
+            if lock.begin != self._begins[0]:  # of two keys of one kind, the number decides
+                raise _broken(what, lock)
 
     def release(self) -> None:
         """Remove the keys of this run, and stale keys. The locks of other clients stay.
@@ -233,7 +290,8 @@ class Held:
                     now = _now(self._calls, seen.master)
                     for lock in seen.locks:
                         if self._is_mine(lock) or lock.is_stale(now):
-                            _remove(self._calls, seen.ref, lock)
+                            with passing(_DENIED):
+                                _remove(self._calls, seen.ref, lock)
                 break
             except PoolFailure:
                 pass  # the caller reports the error that ended the work
@@ -244,17 +302,34 @@ class Held:
 
 
 def unlock(calls: Calls, lock: Lock) -> List[Lock]:
-    """Break a lock and the other locks of the same run. Return the broken locks. Raises PoolFailure."""
+    """Break a lock and the other locks of the same run. Return the broken locks. Raises PoolFailure.
+
+    All keys of the name go, also a key that no client reads.
+    """
     broken: Dict[str, Lock] = {}
     for _ in range(_MOST_ROUNDS):
         seen = _look(calls)
-        there = [each for each in seen.locks if each.key == lock.key or each.token == lock.token != _UNREADABLE]
-        if not there:
+        there = [each for each in seen.locks if each.what == lock.what or each.token == lock.token != _UNREADABLE]
+        of_run = {each.key for each in there}  # a stranger may have written the token of this run into a key
+        keys = [key for key in seen.keys if key in of_run or key.startswith(_of_name(lock.what))]
+        if not keys:
             break
-        for each in there:
-            _remove(calls, seen.ref, each)
-            broken[each.what] = each
+        for key in keys:
+            calls.call("pool.remove_from_other_config", seen.ref, key)
+        broken.update({each.what: each for each in in_order(there)})
     return [broken[what] for what in sorted(broken)]
+
+
+def _of_name(what: str) -> Tuple[str, ...]:
+    return tuple(f"{begin}{what}:" for begin in _BEGINS)
+
+
+def _broken(what: str, by: Optional[Lock]) -> Refused:
+    whose = f" The new lock belongs to {by.text()}." if by is not None else ""
+    return Refused(
+        f"Another client has broken this run's lock on {what}.{whose} This run has stopped. "
+        "Repeat the command to resume."
+    )
 
 
 def _refused(lock: Lock) -> Refused:
@@ -269,21 +344,33 @@ def _refused(lock: Lock) -> Refused:
 def _look(calls: Calls) -> _Seen:
     """Read the locks of the pool. Raises PoolFailure."""
     ((ref, record),) = list(calls.records("pool").items())[:1]
+    config = record["other_config"]
+    keys = [key for key in config if key.startswith(_BEGINS)]
+    return _Seen(ref, str(record["master"]), locks_in(config), keys)
+
+
+def locks_in(config: Mapping[str, str]) -> List[Lock]:
+    """Return the locks in other_config of the pool, of which a vm-operator may have written the open keys."""
     locks = []
-    for key, text in record["other_config"].items():
-        what, _, number = key[len(KEY) :].rpartition(":")
-        if key.startswith(KEY) and number.isdigit():
+    for key in [key for key in config if key.startswith(_BEGINS)]:
+        begin = next(begin for begin in _BEGINS if key.startswith(begin))
+        what, _, number = key[len(begin) :].rpartition(":")
+        if untrusted.is_number(number):
             try:
-                values = marks.values_of(text)
+                values = marks.values_of(config[key])
             except ValueError:
                 values = {}  # a person has changed the key by hand: `unlock` removes the key
-            locks.append(Lock(what, int(number), *(str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:])))
-    return _Seen(ref, str(record["master"]), locks)
+            fields = {name: str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:-1]}
+            locks.append(Lock(what=what, number=untrusted.number(number), begin=begin, **fields))
+    return locks
 
 
 def _now(calls: Calls, master: str) -> str:
     """Return the time of the master. Raises PoolFailure."""
-    seconds = _seconds(str(calls.call("host.get_servertime", master))) or 0
+    said = str(calls.call("host.get_servertime", master))
+    seconds = _seconds(said)
+    if seconds is None:
+        raise PoolFailure(f"The master does not say what time it is: {said!r}.")
     return time.strftime(_FORM, time.gmtime(seconds))
 
 

@@ -17,10 +17,10 @@ The driver of type relvmoiscsi lists the LUNs, so the storage manager does not r
 of the master lists LUNs behind adapters; the plugin does not scan.
 """
 
-import json
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, lists, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
@@ -111,8 +111,12 @@ class Source(NamedTuple):
             raise UsageError(
                 "--iqn and --port need --target: without --target, the command reads all targets of the pool."
             )
-        if self.port and not (self.port.isdigit() and 0 < int(self.port) < 65536):
+        if self.port and not (untrusted.is_number(self.port) and 0 < untrusted.number(self.port) < 65536):
             raise UsageError(f"--port {self.port!r} is not a port: give a number from 1 to 65535.")
+
+
+#: of an answer of the plugin, which is shorter (`relvmoiscsi.plugin`)
+_MOST_PAGE_BYTES = 16 << 20
 
 
 @contextmanager
@@ -177,9 +181,15 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
     start: Optional[str] = ""
     while start is not None:
         text = calls.run("host.call_plugin", pool.master, "relvmoiscsi", "classify", {"from": start, "hba": "true"})
-        page = json.loads(text)
-        found += [_of_row(pool, row) for row in page["luns"]]
-        start = page["next"]
+        try:
+            page = untrusted.object_of(text, _MOST_PAGE_BYTES)
+            found += [_of_row(pool, row) for row in page["luns"]]
+            start = page["next"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PoolFailure(
+                f"The answer of the plugin on the master cannot be read: {error}. Install the same version of "
+                "relvmoiscsi on all hosts."
+            ) from error
     return twins_named(found)
 
 

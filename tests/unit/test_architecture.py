@@ -25,7 +25,7 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "deadline", "device", "vpd", "scsi_id_text", "portal", "wording", "__init__")
+BASE = ("errors", "deadline", "device", "vpd", "scsi_id_text", "portal", "wording", "untrusted", "__init__")
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
@@ -56,6 +56,7 @@ MAY_IMPORT = {
     "scsi_id_text": (),
     "portal": (),
     "wording": (),
+    "untrusted": (),
     "device": (),
     "errors": (),
     "__init__": (),
@@ -86,6 +87,26 @@ WORLD = {"os", "subprocess", "time", "random", "socket", "threading", "uuid", "s
 WORLD |= {"asyncio", "concurrent", "fcntl", "glob", "multiprocessing", "pathlib", "select", "shutil", "signal"}
 WORLD_CALLS = ("open", "input", "exec", "eval", "__import__")
 
+#: Python's readers, which take more than a program writes and raise errors of many kinds: only `untrusted` calls them.
+READERS = {
+    "isdigit", "isdecimal", "isnumeric", "json.load", "json.loads", "ET.fromstring", "ElementTree.fromstring",
+    "xmlrpc.client.loads", "marshal.loads", "pickle.loads",
+}  # fmt: skip
+#: Where else a reader is called, and why: what is read there, the package wrote, or it is no text.
+MAY_READ = {
+    "untrusted": "the reader",
+    "plugin": "its own answers, and those of its child",
+    "direct.links": "the answer of its child",
+    "host.disk.paths": "the answer of its child",
+    "host.hba.scan": "the answer of its child",
+    "host.own_process": "the answer of its child",
+    "sr_driver.rewrite": "the answer of its child",
+    "formats.mgt": "bytes, which have ASCII digits only",
+    "formats.lvm.text_format": "a word that a regular expression has checked",
+    "resignature.reading.sm_journals": "bytes, which have ASCII digits only",
+    "pool.secrets": "a word of its own mark, of which `int` is caught",
+}
+
 MAY_PRINT = ("__main__", "cli", "report")
 
 #: modules and rooms at the top of the package
@@ -110,6 +131,7 @@ class Module:
 
     imports: (line number, dotted name) of what is imported, absolute, wherever in the module
     calls: (line number, name) of what is called by its bare name
+    readers: (line number, name) of Python's readers that it calls
     sm_keys: (line number, key) of the SM keys that it names
     """
 
@@ -118,6 +140,7 @@ class Module:
         nodes = list(ast.walk(ast.parse(source, name)))
         self.imports = list(self._find_imports(nodes))
         self.sm_keys = list(sm_keys(nodes))
+        self.readers = list(readers(nodes))
         calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
         self.calls = [(call.lineno, call.func.id) for call in calls]
 
@@ -205,6 +228,26 @@ def prints(module):
     for line, name in module.calls:
         if name == "print" and module.unit not in MAY_PRINT:
             yield f"{module.name}:{line} prints"
+
+
+def readers(nodes):
+    """Calls of Python's readers: by the method alone, or by the name of its module too."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            names = [node.func.attr]
+            inside = node.func.value
+            while isinstance(inside, ast.Attribute):
+                names, inside = [inside.attr, *names], inside.value
+            names = [inside.id, *names] if isinstance(inside, ast.Name) else names
+            if {names[-1], ".".join(names)} & READERS:
+                yield node.lineno, ".".join(names)
+
+
+def reads(module):
+    """Calls of Python's readers for what strangers may have written."""
+    for line, name in module.readers:
+        if module.name not in MAY_READ:
+            yield f"{module.name}:{line} reads with {name}; use relvmoiscsi.untrusted"
 
 
 def foreign(module):
@@ -337,6 +380,11 @@ def test_only_the_command_prints_and_only_the_standard_library_is_needed():
     assert of_all(prints) + of_all(foreign) == []
 
 
+def test_what_strangers_write_has_one_reader():
+    assert of_all(reads) == []
+    assert set(MAY_READ) <= {module.name for module in package() if module.readers}
+
+
 def test_every_sm_key_in_the_code_is_one_that_sm_ships():
     keys = shipped_keys()
     assert [(line, key) for line, key in of_all(lambda module: module.sm_keys) if key not in keys] == []
@@ -373,6 +421,9 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, PLAN, "with open('/dev/sdc') as device: pass"),
         (prints, PLAN, "print('talk')"),
+        (reads, UDEV, "def is_number(text): return text.strip().isdigit()"),
+        (reads, UDEV, "import json\nfacts = json.loads(text)"),
+        (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),
         (foreign, UDEV, "import pyudev"),
     ],
 )

@@ -45,8 +45,8 @@ def _sources(module, calls, found, copy):
     """Return the VMs to clone. With `all`, no VM is only a warning."""
     params = module.params
     if params["from_snapshot"]:
-        saved = save_vms.read(calls, copy)
-        return save_vms.choose(found, saved, params["vms"], params["all"])
+        saved = save_vms.read(calls, copy, params["trust_records"])
+        return save_vms.choose(found, copy, saved, params["vms"], params["all"])
     try:
         return choice.choose(found, copy, params["vms"], params["all"])
     except NotFound as error:

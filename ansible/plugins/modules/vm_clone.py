@@ -78,6 +78,12 @@ options:
       - Use the VM records that C(relvmoiscsi pool save-vms) has saved on the copy.
     type: bool
     default: false
+  trust_records:
+    description:
+      - UUID of the VDI on the copy whose records are trusted although their writer is unknown.
+      - Needed where another pool has saved the records, for example after a disaster. Only with I(from_snapshot=true).
+    type: str
+    default: ""
   vtpm:
     description:
       - Whether to copy the vTPMs, whose contents are secrets.
@@ -140,6 +146,7 @@ def main():
         "keep_mac": {"type": "bool", "default": False},
         "snapshots": {"type": "bool", "default": False},
         "from_snapshot": {"type": "bool", "default": False},
+        "trust_records": {"type": "str", "default": ""},
         "vtpm": {"type": "bool", "default": True},
         "vgpu": {"type": "bool", "default": True},
         "force": {"type": "bool", "default": False},

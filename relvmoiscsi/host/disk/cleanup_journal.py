@@ -16,6 +16,7 @@ import os
 from glob import escape, glob
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import in_directory, text_of
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
@@ -40,9 +41,9 @@ def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Entry]:
     if not text:
         return None
     try:
-        facts = json.loads(text)
-        entry = Entry(str(facts["boot"]), tuple(map(str, facts["there"])))
-    except (ValueError, KeyError, TypeError):
+        facts = untrusted.object_of(text)
+        entry = Entry(untrusted.text_of(facts.get("boot")), tuple(untrusted.texts_of(facts.get("there"))))
+    except ValueError:
         log.warning("The clean-up journal %s cannot be read and is ignored.", _path(scsi_id, host))
         return None
     return entry if entry.boot == host.boot_id else None

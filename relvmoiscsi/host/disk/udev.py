@@ -15,6 +15,7 @@ import time
 from glob import escape, glob
 from typing import Any, Callable, Iterable, List, Sequence, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.flock import POLL_SECONDS
@@ -166,7 +167,7 @@ def _is_handled(name: str, since: float, host: Host) -> bool:
         return True
     # "I:" is the time of udev's first event for the device, in microseconds of CLOCK_MONOTONIC.
     stamps = [line[2:] for line in database(name, host) if line.startswith("I:")]
-    return any(stamp.isdigit() and int(stamp) >= since * 1000000 for stamp in stamps)
+    return any(untrusted.is_number(stamp) and int(stamp) >= since * 1000000 for stamp in stamps)
 
 
 def _written(name: str, host: Host) -> Tuple[int, int]:

@@ -16,6 +16,7 @@ import re
 from glob import escape, glob
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address, unit_serial
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -213,7 +214,7 @@ def _ports(adapter: Adapter, host: Host) -> List[_Port]:
     for path in sorted(glob(os.path.join(escape(host.sysfs), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
         match = _REMOTE_PORT.search(path)
         target = text_of(os.path.join(path, "scsi_target_id")).strip()
-        if match and target.isdigit():  # -1: the remote port is an initiator, or it has logged out
+        if match and untrusted.is_number(target):  # -1: the remote port is an initiator, or it has logged out
             wwpn = text_of(os.path.join(path, "port_name")).strip()
             is_online = text_of(os.path.join(path, "port_state")).strip() == "Online"
             found.append(_Port(wwpn[2:] if wwpn.startswith("0x") else wwpn, match.group(2), target, is_online))

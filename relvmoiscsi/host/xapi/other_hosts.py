@@ -20,6 +20,7 @@ import re
 import threading
 from typing import Dict, List, NamedTuple, Tuple, Union
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import terminated
@@ -63,12 +64,9 @@ def to_json(use: Use) -> str:
 
 def from_json(text: str) -> Use:
     """Return the use that the plugin's answer has. Raises ValueError for any other text."""
-    found = json.loads(text)
-    try:
-        disks, stacked = tuple(map(str, found["disks"])), tuple(map(str, found["stacked"]))
-        return Use(disks, stacked, bool(found.get("is_worked_on", False)))  # earlier releases lack is_worked_on
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{text[:80]!r} is no use of a LUN") from error
+    found = untrusted.object_of(text)
+    disks, stacked = (tuple(untrusted.texts_of(found.get(name))) for name in ("disks", "stacked"))
+    return Use(disks, stacked, bool(found.get("is_worked_on", False)))  # earlier releases lack is_worked_on
 
 
 class OtherHosts:

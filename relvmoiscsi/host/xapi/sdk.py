@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 import xmlrpc.client
-from typing import Any, Callable, Mapping, Optional, cast
+from typing import Any, Callable, Mapping, NoReturn, Optional, cast
 from xml.parsers import expat
 
 from relvmoiscsi.errors import NotFound
@@ -68,6 +68,24 @@ class Transport(xmlrpc.client.Transport):
             return self.single_request(host, handler, request_body, verbose)
         finally:
             self.close()
+
+    def getparser(self) -> Any:
+        parser, unmarshaller = super().getparser()  # type: Any, Any
+        parser._parser.StartDoctypeDeclHandler = _no_doctype  # the entities of a hostile server could fill the memory
+        return parser, unmarshaller
+
+    def parse_response(self, response: Any) -> Any:
+        """Return the answer of the server. Raises the errors in GONE, for any bytes."""
+        try:
+            return super().parse_response(response)
+        except GONE:
+            raise
+        except Exception as error:  # the parser raises errors of many kinds for values that it does not expect
+            raise xmlrpc.client.ResponseError(f"the answer is no XML-RPC ({error or type(error).__name__})") from error
+
+
+def _no_doctype(*_: Any) -> NoReturn:
+    raise xmlrpc.client.ResponseError("the answer has a document type")
 
 
 class UnixConnection(http.client.HTTPConnection):

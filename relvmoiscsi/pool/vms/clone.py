@@ -194,8 +194,23 @@ class _Clone:
         networks = {device: (nic.old_network, names[nic.network]) for device, nic in edited.nics.items()}
         return Cloned(
             self.source.uuid, self.source.name, status, name, uuid, edited.disks, networks, edited.snapshots,
-            [*edited.notes, *notes],
+            [*edited.notes, *self._notes_on_owners(edited), *notes],
         )  # fmt: skip
+
+    def _notes_on_owners(self, edited: ova.Edited) -> List[str]:
+        """Return a note for each disk that saved records claim: the VM that has the disk in this pool now."""
+        if not self.source.document:
+            return []
+        by_uuid = {str(vdi["uuid"]): ref for ref, vdi in self.found.vdis.items()}
+        notes = []
+        for disk in edited.disks:
+            users = self.found.users_of(by_uuid[disk.old]) if disk.old in by_uuid else []
+            names = " and ".join(f'"{self.found.vms[ref]["name_label"]}"' for ref in users)
+            whose = f"is a disk of the VM {names}" if names else "is a disk of no VM"
+            notes.append(
+                f"{disk.old} (disk {disk.userdevice} of {self.source.name} by the records) {whose} in this pool"
+            )
+        return notes
 
     def _verify_source(self) -> None:
         if self.source.problem is not None:

@@ -15,20 +15,30 @@ from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing, text_of
 
-#: keys of VM.other_config that are not copied. The keys mark the original for other programs, start the VM, or assign a
-#: host device.
-_NOT_COPIED = (
-    "default_template",
-    "xensource_internal",
-    "import_task",
-    "pci",
-    "hvm_serial",
-    "auto_poweron",
-    "maps_to",
-    "xo:base_delta_vdi",
-    "xo:copy_of",
-)
-_NOT_COPIED_PREFIXES = ("xo:backup:", "relvmoiscsi:")
+#: keys of other_config that are copied, by class. An import checks no rights for a key. Some keys open files in dom0 or
+#: assign a device of the host, and xapi lets only a pool-admin write such a key. So an unknown key is left out.
+_COPIED: Mapping[str, Sequence[str]] = {
+    "VM": (
+        "base_template_name", "folder", "install-arch", "install-distro", "install-methods", "install-repository",
+        "instant", "last_shutdown_action", "last_shutdown_initiator", "last_shutdown_reason", "last_shutdown_time",
+        "linux_template", "mac_seed", "vgpu_pci",
+    ),
+    "VIF": ("ethtool-gso", "ethtool-rx", "ethtool-sg", "ethtool-tso", "ethtool-tx", "ethtool-ufo", "mtu"),
+    "VBD": ("owner",),
+}  # fmt: skip
+_COPIED_PREFIXES: Mapping[str, Tuple[str, ...]] = {"VM": ("XenCenter.CustomFields.",)}
+_OURS = "relvmoiscsi:"  #: begin of keys that other runs have written, for other VMs
+
+#: keys of VM.platform that are copied. Source: xen-api ocaml/xapi/vm_platform.ml, xapi_globs.ml. Not: hvm_serial, which
+#: opens files in dom0 for a pool-admin; xenguest and parallel, which name programs and devices of the host
+_PLATFORM = (
+    "acpi", "acpi_s3", "acpi_s4", "apic", "cores-per-socket", "device-model", "device_id", "exp-nested-hvm",
+    "featureset", "generation-id", "hpet", "mmio_size_mib", "nested-virt", "nx", "pae", "revision", "secureboot",
+    "stdvga", "timeoffset", "tpm_version", "tsc_mode", "usb", "usb_tablet", "vcpu-unrestricted", "vga", "vgpu_pci_id",
+    "videoram", "viridian", "viridian_apic_assist", "viridian_crash_ctl", "viridian_reference_tsc", "viridian_stimer",
+    "viridian_time_ref_count",
+)  # fmt: skip
+_PLATFORM_VALUE = re.compile("[A-Za-z0-9:,._-]{0,1024}")
 
 #: keys of VDI.other_config that an import takes from the VDI, unless the file has the keys (xapi_globs.ml)
 _SYNCED = ("config-drive",)
@@ -129,31 +139,28 @@ def edited(document: bytes, edit: Edit) -> Edited:
 
 
 def _drop_classes(ova: Ova, classes: Sequence[str], notes: List[str]) -> None:
-    for thing in [thing for thing in ova.things if thing.cls in classes]:
-        ova.drop(thing)
-        notes.append(f"it has no {thing.cls}")
+    notes += [f"it has no {thing.cls}" for thing in ova.things if thing.cls in classes]
+    gone = list(classes)
     if "VGPU" in classes:
         # an import fails for an unknown GPU group, even without a reference to the group
-        for thing in [thing for thing in ova.things if thing.cls in ("VGPU_type", "GPU_group")]:
-            ova.drop(thing)
-
-
-def _vbds_of(ova: Ova, vm: Thing) -> List[Thing]:
-    return [vbd for vbd in ova.of("VBD") if vbd.text("VM") == vm.id]
+        gone += ["VGPU_type", "GPU_group"]
+    ova.drop([thing for thing in ova.things if thing.cls in gone])
 
 
 def _keep_snapshots(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> None:
     """Keep the wanted snapshots whose disks are all on the copy. The copy has no disk of a later snapshot."""
-    for vm in [vm for vm in ova.of("VM") if vm is not main]:
-        if edit.snapshots and all(_has_its_disk(ova, vbd, edit) for vbd in _vbds_of(ova, vm)):
-            continue
-        if edit.snapshots:
-            notes.append(f'its snapshot "{vm.text("name_label")}" is not on the copy')
-        _drop_vm(ova, vm)
+    snapshots = {vm.id: vm for vm in ova.of("VM") if vm is not main}
+    vdis = ova.by_id("VDI")
+    gone = dict(snapshots)
+    if edit.snapshots:
+        lacking = {vbd.text("VM") for vbd in ova.of("VBD") if not _has_its_disk(vdis, vbd, edit)}
+        gone = {each: vm for each, vm in snapshots.items() if each in lacking}
+        notes += [f'its snapshot "{vm.text("name_label")}" is not on the copy' for vm in gone.values()]
+    _drop_vms(ova, gone)
 
 
-def _has_its_disk(ova: Ova, vbd: Thing, edit: Edit) -> bool:
-    vdi = ova.by_id("VDI").get(vbd.text("VDI"))
+def _has_its_disk(vdis: Mapping[str, Thing], vbd: Thing, edit: Edit) -> bool:
+    vdi = vdis.get(vbd.text("VDI"))
     return not _is_disk(vbd) or (vdi is not None and edit.new_disk(vdi.text("uuid")) is not None)
 
 
@@ -161,14 +168,24 @@ def _is_disk(vbd: Thing) -> bool:
     return vbd.text("type") == "Disk" and not vbd.truth("empty")
 
 
-def _drop_vm(ova: Ova, vm: Thing) -> None:
-    """Drop a VM; its children get its parent."""
-    for other in ova.of("VM"):
-        if other.text("parent") == vm.id:
-            other.set("parent", vm.text("parent"))
-    for thing in [thing for thing in ova.things if thing.text("VM") == vm.id]:
-        ova.drop(thing)
-    ova.drop(vm)
+def _drop_vms(ova: Ova, gone: Mapping[str, Thing]) -> None:
+    """Drop VMs, by id, with their objects; the children of a VM get its parent."""
+    parents = {each: vm.text("parent") for each, vm in gone.items()}
+    for vm in ova.of("VM"):
+        if vm.text("parent") in gone:
+            vm.set("parent", _first_kept(vm.text("parent"), parents))
+    ova.drop([thing for thing in ova.things if thing.id in gone or thing.text("VM") in gone])
+
+
+def _first_kept(parent: str, parents: Dict[str, str]) -> str:
+    """Return the nearest ancestor outside `parents`, which gets shorter ways; NULL for a circle."""
+    way: Dict[str, None] = {}
+    while parent in parents and parent not in way:
+        way[parent] = None
+        parent = parents[parent]
+    parent = NULL if parent in parents else parent
+    parents.update(dict.fromkeys(way, parent))
+    return parent
 
 
 def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Disk]:
@@ -198,8 +215,7 @@ def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Dis
         used.add(vdi.id)
         if vbd.text("VM") == main.id:
             disks.append(Disk(vbd.text("userdevice"), old, new.uuid))
-    for vdi in [vdi for vdi in ova.of("VDI") if vdi.id not in used]:
-        ova.drop(vdi)
+    ova.drop([vdi for vdi in ova.of("VDI") if vdi.id not in used])
     _rename(ova, moved, edit)
     return sorted(disks)
 
@@ -223,11 +239,11 @@ def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
         vdis[each].set(
             "other_config", {key: text for key, text in vdis[each].map("other_config").items() if key in _SYNCED}
         )
+    used = {vdi.text("SR") for vdi in vdis.values()}
     for sr in ova.of("SR"):
         if sr.id in homes:
             sr.set("uuid", edit.sr_uuid)
-        elif not any(vdi.text("SR") == sr.id for vdi in ova.of("VDI")):
-            ova.drop(sr)
+    ova.drop([sr for sr in ova.of("SR") if sr.id not in used])
 
 
 def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
@@ -242,12 +258,11 @@ def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
             raise UsageError(
                 f"The network {name!r} ({uuid}) is not in the pool; use --network {name}=NEW, or --isolated."
             )
-        vif.set("other_config", {**_kept(vif.map("other_config")), "maps_to": ref})
+        vif.set("other_config", {**_kept("VIF", vif.map("other_config")), "maps_to": ref})
         vif.set("currently_attached", False)
         if vif.text("VM") == main.id:
             found[vif.text("device")] = Nic(ref, name, vif.text("MAC"), _settings(vif))
-    for network in ova.of("network"):
-        ova.drop(network)
+    ova.drop(ova.of("network"))
     return found
 
 
@@ -257,16 +272,29 @@ def _settings(vif: Thing) -> Dict[str, Any]:
     found: Dict[str, Any] = {name: vif.text(name) for name in texts if name in vif.fields}
     for name in [name for name in lists if name in vif.fields]:
         found[name] = [text_of(each) for each in vif.fields[name].findall("array/data/value")]
-    other_config = {key: value for key, value in vif.map("other_config").items() if key != "maps_to"}
+    other_config = _kept("VIF", vif.map("other_config"))
     return {**found, "qos_algorithm_params": vif.map("qos_algorithm_params"), "other_config": other_config}
 
 
-def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:
-    return {
-        key: value
-        for key, value in other_config.items()
-        if key not in _NOT_COPIED and not key.startswith(_NOT_COPIED_PREFIXES)
+def _kept(cls: str, other_config: Mapping[str, str]) -> Dict[str, str]:
+    """Return the copied keys of other_config of an object of this class."""
+    names, begins = _COPIED.get(cls, ()), _COPIED_PREFIXES.get(cls, ())
+    kept = {key: value for key, value in other_config.items() if key in names or (begins and key.startswith(begins))}
+    return {key: value for key, value in kept.items() if _OURS not in key}
+
+
+def _kept_platform(platform: Mapping[str, str]) -> Dict[str, str]:
+    return {key: value for key, value in platform.items() if key in _PLATFORM and _PLATFORM_VALUE.fullmatch(value)}
+
+
+def _left_out(vm: Thing) -> List[str]:
+    """Return a note for each map of a VM that loses keys."""
+    maps = {
+        "platform": set(vm.map("platform")) - set(_kept_platform(vm.map("platform"))),
+        "other_config": set(vm.map("other_config")) - set(_kept("VM", vm.map("other_config"))),
     }
+    lost = {name: sorted(key for key in keys if _OURS not in key) for name, keys in maps.items()}
+    return [f"without these keys of {name}: {', '.join(keys)}" for name, keys in lost.items() if keys]
 
 
 def _make_all_inactive(ova: Ova, main: Thing, edit: Edit) -> List[str]:
@@ -277,9 +305,12 @@ def _make_all_inactive(ova: Ova, main: Thing, edit: Edit) -> List[str]:
         "without the PCI devices of the host": "pci" in main.map("other_config") or bool(main.text("PCI_bus")),
         "the VM does not start with its host": main.map("other_config").get("auto_poweron") == "true",
     }
+    left_out = _left_out(main)
     for vm in ova.of("VM"):
         _make_inactive(vm, edit)
-    return [note for note, is_so in told.items() if is_so]
+    for vbd in ova.of("VBD"):
+        vbd.set("other_config", _kept("VBD", vbd.map("other_config")))
+    return [*(note for note, is_so in told.items() if is_so), *left_out]
 
 
 def _make_inactive(vm: Thing, edit: Edit) -> None:
@@ -290,7 +321,11 @@ def _make_inactive(vm: Thing, edit: Edit) -> None:
     vm.set("ha_always_run", False)
     vm.set("ha_restart_priority", "")
     vm.set("PCI_bus", "")
-    vm.set("other_config", {**_kept(vm.map("other_config")), **edit.marks})
+    vm.set("is_control_domain", False)
+    for name in ("last_booted_record", "snapshot_metadata"):  # whole records of VMs, which xapi may take for its own
+        vm.set(name, "")
+    vm.set("platform", _kept_platform(vm.map("platform")))
+    vm.set("other_config", {**_kept("VM", vm.map("other_config")), **edit.marks})
     vm.set("tags", edit.tags)
 
 
@@ -313,6 +348,21 @@ def networks(document: bytes) -> List[Tuple[str, str]]:
         known[vif.text("network")] for vif in ova.of("VIF") if vif.text("VM") == main.id if vif.text("network") in known
     ]
     return [(network.text("uuid"), network.text("name_label")) for network in used]
+
+
+def disks_of(document: bytes) -> Tuple[str, List[str], List[str]]:
+    """Return (the UUID of the VM in these records, the VDIs of its disks, the VDIs of its and its snapshots' disks).
+
+    VDIs are UUIDs, sorted. Raises Refused.
+    """
+    ova = Ova(document)
+    main, vdis = ova.main(), ova.by_id("VDI")
+    disks = [vbd for vbd in ova.of("VBD") if _is_disk(vbd) and vbd.text("VDI") in vdis]
+    own, every = (
+        sorted({vdis[vbd.text("VDI")].text("uuid") for vbd in some})
+        for some in ([vbd for vbd in disks if vbd.text("VM") == main.id], disks)
+    )
+    return main.text("uuid"), own, every
 
 
 # --- the check
@@ -353,6 +403,10 @@ def verify(document: bytes, edit: Edit) -> None:
         if not (vm.truth("is_a_template") or vm.truth("is_a_snapshot")):  # xapi starts neither templates nor snapshots
             raise _refers_outside(vm)
         if vm.text("power_state") != "Halted" or vm.truth("ha_always_run") or vm.text("suspend_VDI") not in ("", NULL):
+            raise _refers_outside(vm)
+        kept = {**_kept("VM", vm.map("other_config")), **edit.marks}
+        is_kept = vm.map("other_config") == kept and vm.map("platform") == _kept_platform(vm.map("platform"))
+        if vm.truth("is_control_domain") or not is_kept:
             raise _refers_outside(vm)
 
 

@@ -11,8 +11,9 @@ command that ends the restore.
 """
 
 from contextlib import contextmanager
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused, in_state
 from relvmoiscsi.pool import lock, marks
 from relvmoiscsi.pool.calls import Calls, Record, passing
@@ -108,10 +109,18 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
     for key, text in sorted(vm["other_config"].items()):
         if key.startswith(RESTORED):
             try:
-                found.append(Swap(**marks.values_of(text)))
-            except (TypeError, ValueError) as error:
+                found.append(_swap(marks.values_of(text)))
+            except ValueError as error:
                 spoiled.append((key, str(error)))
     return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
+
+
+def _swap(values: Mapping[str, Any]) -> Swap:
+    """Return the entry with these values. Raises ValueError for values that no run has written."""
+    if set(values) != set(Swap._fields) or not isinstance(values["vbd"], dict):
+        raise ValueError("it has other members than a run writes")
+    texts = {name: untrusted.text_of(value) for name, value in values.items() if name != "vbd"}
+    return Swap(**texts, vbd=values["vbd"])
 
 
 def journal_of(vm: Record) -> List[Swap]:
@@ -212,13 +221,13 @@ def is_leaving(record: Record, swap: Swap) -> bool:
 def arrived_as(record: Record, swap: Swap) -> str:
     """Return the UUID of the moved VDI of this disk; "" where the journal names none."""
     values = _values(record, ARRIVED + swap.userdevice)
-    return str(values["arrived"]) if values.get("new") == swap.new else ""
+    return values["arrived"] if values.get("new") == swap.new else ""
 
 
 def all_arrived(record: Record) -> List[str]:
     """Return the UUIDs of all moved VDIs of this VM, for any state of the journal."""
     found = [_values(record, key) for key in sorted(record["other_config"]) if key.startswith(ARRIVED)]
-    return [str(values["arrived"]) for values in found if values]
+    return [values["arrived"] for values in found if values]
 
 
 def _values(record: Record, key: str) -> Dict[str, Any]:
@@ -227,7 +236,7 @@ def _values(record: Record, key: str) -> Dict[str, Any]:
         values = marks.values_of(record["other_config"].get(key, "{}"))
     except ValueError:
         values = {}
-    return values if values.get("vm") == record["uuid"] and "arrived" in values else {}
+    return values if values.get("vm") == record["uuid"] and isinstance(values.get("arrived"), str) else {}
 
 
 def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> bool:

@@ -6,22 +6,26 @@ data is read back and compared.
 """
 
 from operator import attrgetter
-from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
-from relvmoiscsi.pool import jobs
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
+from relvmoiscsi.pool import jobs, marks
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
-from relvmoiscsi.pool.vms import inventory, left_behind, ova_file, transfer
+from relvmoiscsi.pool.vms import inventory, left_behind, ova, ova_file, records_key, transfer
 from relvmoiscsi.pool.vms.choice import Source
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.wording import printable
 
-#: key of VDI.other_config: serial and time, separated by a blank
+#: key of VDI.other_config: serial and time, separated by a blank. A vm-admin may write it, so it says only which VDIs a
+#: save may destroy. Key of SR.other_config, for which it takes a pool-operator: serial of the last save.
 SAVED = "relvmoiscsi:saved-vms"
 
+_MOST_AT_ONCE = 100  #: saves whose serials may be ahead of the key of the SR
 _EXTENT = 4 << 20  #: bytes; the smallest VDI of an LVM SR
 _MOST_VDI_BYTES = align_up(SavedHeader.SIZE + saved_vms.MOST_BYTES, _EXTENT)
 
@@ -34,11 +38,21 @@ class Save(NamedTuple):
     when: str
     vms: Sequence[SavedVm]
     failed: Sequence[Tuple[str, str]]  #: names of VMs whose records the pool did not export, with the reasons
+    fingerprint: str
 
     def facts(self) -> Dict[str, Any]:
         vms = [{"uuid": vm.uuid, "name": vm.name_label} for vm in self.vms]
         failed = [{"name": name, "error": error} for name, error in self.failed]
-        return {"sr": self.sr, "vdi": self.vdi or None, "when": self.when, "vms": vms, "failed": failed}
+        facts = {"sr": self.sr, "vdi": self.vdi or None, "when": self.when, "vms": vms, "failed": failed}
+        return {**facts, "fingerprint": self.fingerprint}
+
+
+class Records(NamedTuple):
+    """Saved records on a copy."""
+
+    saved: SavedVms
+    vdi: str  #: UUID of the VDI on the copy
+    is_known: bool  #: `save_vms` of this pool has written them
 
 
 def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
@@ -64,6 +78,7 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
     Raises NotFound, PoolFailure, Refused.
     """
     refs = vms_on(pool, found, sr)
+    key = records_key.find_or_make(calls)
     outcomes = jobs.at_once(calls, refs, lambda one, ref: _records(one, found, ref))
     good = [outcome for outcome in outcomes if not isinstance(outcome, RelvmoiscsiError)]
     failed = {
@@ -73,24 +88,39 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
     }
     if not good:
         raise PoolFailure(f"The pool exported no VM records: {next(iter(failed.values()))[1]}")
-    earlier, serial = _earlier(calls, sr, failed)
+    earlier = _earlier(calls, pool, sr, key, failed) if failed else {}
     kept = []
     for vm, document, before in earlier.values():  # `_drop_older` destroys the earlier VDI
         kept.append((vm, document))
         name, why = failed[vm.uuid]
         failed[vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
-    content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial + 1, [*good, *kept])
-    _verify_size(content)
+    serial = _serial(calls, sr) + 1
+    content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, [*good, *kept], key)
+    fingerprint = _verified(content).fingerprint
     with in_state(left_behind.SAVING):
-        vdi = _written(calls, sr, f"{serial + 1} {when}", content)
+        _set_serial(calls, sr, serial)
+        vdi = _written(calls, sr, f"{serial} {when}", content)
         _drop_older(calls, sr, vdi)
         uuid = str(calls.call("VDI.get_uuid", vdi))
-    return Save(pool.srs[sr]["uuid"], uuid, when, [vm for vm, _ in good], list(failed.values()))
+    return Save(pool.srs[sr]["uuid"], uuid, when, [vm for vm, _ in good], list(failed.values()), fingerprint)
 
 
-def _verify_size(content: bytes) -> None:
+def _serial(calls: Calls, sr: str) -> int:
+    """Return the serial of the last save on an SR; 0 without one. Raises PoolFailure."""
+    said = str(calls.call("SR.get_other_config", sr).get(SAVED, ""))
+    return min(untrusted.number(said), saved_vms.MOST_SERIAL - 1) if untrusted.is_number(said) else 0
+
+
+def _set_serial(calls: Calls, sr: str, serial: int) -> None:
+    calls.call("SR.remove_from_other_config", sr, SAVED)
+    marks.add(calls, "SR", sr, SAVED, str(serial))
+
+
+def _verified(content: bytes) -> SavedVms:
+    """Read the content as every reader will. Raises Refused."""
     try:
-        saved_vms.read_header(content, saved_vms.NAME_LABEL)
+        header = saved_vms.read_header(content, saved_vms.NAME_LABEL)
+        return saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
     except FormatError as error:
         raise Refused(
             f"The records of the VMs are too large to be read back ({len(content)} bytes). Nothing was saved. "
@@ -98,34 +128,23 @@ def _verify_size(content: bytes) -> None:
         ) from error
 
 
-def _earlier(calls: Calls, sr: str, wanted: Collection[str]) -> Tuple[Dict[str, Tuple[SavedVm, bytes, str]], int]:
-    """Return (for each VM in `wanted`, its records in earlier saves and their time; the highest serial so far).
+def _earlier(
+    calls: Calls, pool: Pool, sr: str, key: bytes, wanted: Collection[str]
+) -> Dict[str, Tuple[SavedVm, bytes, str]]:
+    """Return, for each VM in `wanted`, its records in earlier saves of this pool, and their time.
 
-    A VDI is read for wanted records, or for a serial that its key lacks. Raises PoolFailure where a VDI with wanted
-    records cannot be read.
+    Raises PoolFailure where a VDI cannot be read.
     """
     found: Dict[str, Tuple[SavedVm, bytes, str]] = {}
-    serials, saves = [0], []
-    for ref, vdi in calls.records("VDI", SR=sr).items():
-        if vdi["name_label"] == saved_vms.NAME_LABEL:
-            known = _order(vdi)[0]
-            serials.append(known)
-            if wanted or not known:
-                try:
-                    saves.append(_read(calls, ref, vdi))
-                except PoolGone:
-                    raise
-                except PoolFailure:  # another client may use the VDI
-                    if wanted:
-                        raise
-    for one in sorted((save for save in saves if save is not None), key=attrgetter("order")):
-        serials.append(one.serial)
+    saves = [_read(calls, ref, vdi) for ref, vdi in calls.records("VDI", SR=sr).items() if _is_named(vdi)]
+    ours = [one for one in saves if one is not None and one.is_sealed_by(key) and one.sr_uuid == pool.srs[sr]["uuid"]]
+    for one in sorted(ours, key=attrgetter("order")):
         for vm in [vm for vm in one.vms if vm.uuid in wanted]:
             try:
                 found[vm.uuid] = vm, one.documents([vm.uuid])[vm.uuid], one.when
             except FormatError:
                 pass  # an older save may have readable records of the VM
-    return found, min(max(serials), saved_vms.MOST_SERIAL - 1)
+    return found
 
 
 def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
@@ -177,27 +196,34 @@ def _vdi(sr: str, mark: str, size: int) -> Dict[str, Any]:
     }
 
 
+def _is_named(vdi: Record) -> bool:
+    """May the VDI have records? Everybody may give a VDI this name."""
+    return bool(vdi["name_label"] == saved_vms.NAME_LABEL)
+
+
 def _is_ours(vdi: Record) -> bool:
-    return SAVED in vdi["other_config"] and vdi["name_label"] == saved_vms.NAME_LABEL
+    return SAVED in vdi["other_config"] and _is_named(vdi)
 
 
 def _order(vdi: Record) -> Tuple[int, str, str]:
     """Return the sort key of a save: serial (0 without one), time, UUID. The clocks of the clients may be wrong."""
     serial, _, when = str(vdi["other_config"].get(SAVED, "")).rpartition(" ")
-    is_serial = serial.isdigit() and len(serial) <= len(str(saved_vms.MOST_SERIAL))
-    return int(serial) if is_serial else 0, when, str(vdi["uuid"])
+    return untrusted.number(serial) if untrusted.is_number(serial) else 0, when, str(vdi["uuid"])
 
 
 def _drop_older(calls: Calls, sr: str, keep: str) -> None:
     """Destroy the VDIs of earlier saves and of interrupted saves.
 
-    A newer VDI stays: another client saves at the same time, and destroys the VDI of this save.
+    A newer VDI stays: another client saves at the same time, and destroys the VDI of this save. A VDI with a serial
+    that no save can have had goes.
     """
     ours = {ref: vdi for ref, vdi in calls.records("VDI", SR=sr).items() if _is_ours(vdi)}
+    last = _serial(calls, sr)
     if keep not in ours:
         return  # another client has saved at the same time, and destroyed this VDI
     for ref, vdi in ours.items():
-        if _order(vdi) < _order(ours[keep]) and not vdi["VBDs"]:
+        is_older = _order(vdi) < _order(ours[keep]) or _order(vdi)[0] > last + _MOST_AT_ONCE
+        if is_older and not vdi["VBDs"]:
             _destroy(calls, ref)
 
 
@@ -211,17 +237,47 @@ def _destroy(calls: Calls, vdi: str) -> None:
 # --- read
 
 
-def read(calls: Calls, copy: Copy) -> SavedVms:
-    """Return the newest readable records on a copy. Raises NotFound, PoolFailure."""
-    last: Optional[SavedVms] = None
+def read(calls: Calls, copy: Copy, trusted: str = "") -> Records:
+    """Return the newest records on a copy that this pool has saved, or the records on the VDI `trusted` (its UUID).
+
+    Raises NotFound; Refused where the writer of all records is unknown, and no VDI is trusted; PoolFailure.
+    """
+    key = records_key.find(calls)
+    last: Optional[Records] = None
+    unknown = []
     for ref, vdi in copy.vdis.items():  # one VDI at a time: a VDI may be large
-        if vdi["name_label"] == saved_vms.NAME_LABEL and vdi["managed"]:
-            found = _read(calls, ref, vdi)
-            if found is not None and (last is None or found.order > last.order):
-                last = found
+        found = _read(calls, ref, vdi) if _is_named(vdi) and vdi["managed"] and trusted in ("", vdi["uuid"]) else None
+        if found is None or found.sr_uuid != copy.original:
+            continue
+        one = Records(found, str(vdi["uuid"]), found.is_sealed_by(key))
+        if not (one.is_known or trusted):
+            unknown.append(_said(one))
+        elif last is None or found.order > last.saved.order:
+            last = one
+    if last is None and unknown:
+        raise Refused(_UNKNOWN.format(copy.name, "; ".join(sorted(unknown))))
+    if last is None and trusted:
+        raise NotFound(f"There are no VM records on the VDI {trusted} of {copy.name!r}.")
     if last is None:
         raise NotFound(f"There are no VM records on {copy.name!r}: run `save-vms` before the next array snapshot.")
     return last
+
+
+_UNKNOWN = (
+    "The writer of the VM records on {0!r} is unknown: this pool has no key for the records, or the role of this "
+    "user may not read the key. Everybody who can write to the VDI can forge records. Found: {1}. Nothing was made. "
+    "To trust records, repeat the command with --trust-records and the UUID of their VDI."
+)
+_MOST_NAMES = 20  #: of VMs in a message
+
+
+def _said(one: Records) -> str:
+    names = [vm.name_label for vm in one.saved.vms]
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return printable(
+        f"{one.vdi} of {one.saved.when}, fingerprint {one.saved.fingerprint}, "
+        f"with {', '.join(names[:_MOST_NAMES])}{more}"
+    )
 
 
 def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
@@ -235,13 +291,72 @@ def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
         return None
 
 
-def choose(found: Inventory, saved: SavedVms, names: Sequence[str], everything: bool = False) -> List[Source]:
+def choose(
+    found: Inventory, copy: Copy, records: Records, names: Sequence[str], everything: bool = False
+) -> List[Source]:
     """Return the saved VMs with these UUIDs or names, or all saved VMs, with their saved records.
 
-    Raises FormatError, NotFound, UsageError.
+    A VM whose records of an unknown writer claim a disk that is not its own has the reason as its `problem`. Raises
+    FormatError, NotFound, UsageError.
     """
+    saved = records.saved
     rows = {vm.uuid: {"uuid": vm.uuid, "name_label": vm.name_label} for vm in saved.vms}
     chosen = list(rows) if everything else [inventory.find(rows, name, "saved VM") for name in names]
     here = {str(vm["uuid"]): ref for ref, vm in found.vms.items()}
     documents = saved.documents(list(dict.fromkeys(chosen)))
-    return [Source(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid]) for uuid in documents]
+    sources = [Source(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid]) for uuid in documents]
+    if records.is_known:
+        return sources
+    claims = Claims(found, saved)
+    return [source._replace(problem=claims.problem(source)) for source in sources]
+
+
+class Claims:
+    """The disks that records of an unknown writer claim, compared with each other and with the VMs of the pool."""
+
+    def __init__(self, found: Inventory, saved: SavedVms) -> None:
+        self._found, self._saved = found, {vm.uuid: vm for vm in saved.vms}
+        self._names: Dict[str, List[str]] = {}  #: of the VMs that claim a VDI (its UUID)
+        for vm in saved.vms:
+            for vdi in {disk.vdi for disk in vm.disks}:
+                self._names.setdefault(vdi, []).append(vm.name_label)
+        self._users: Dict[str, Set[str]] = {}  #: VMs and snapshots of the pool (references) that have a VDI (its UUID)
+        for vbd in found.vbds.values():
+            if vbd["type"] == "Disk" and vbd["VDI"] in found.vdis and vbd["VM"] in found.vms:
+                self._users.setdefault(str(found.vdis[vbd["VDI"]]["uuid"]), set()).add(vbd["VM"])
+
+    def problem(self, source: Source) -> Optional[RelvmoiscsiError]:
+        """Return why the records of a VM are not believed; None where nothing contradicts them."""
+        try:
+            uuid, own, all_disks = ova.disks_of(source.document)
+        except Refused as error:
+            return error
+        why = ""
+        if uuid != source.uuid or own != sorted({disk.vdi for disk in self._saved[source.uuid].disks}):
+            why = "they describe another VM, or other disks, than the index of the records"
+        for vdi in all_disks:
+            why = why or self._contradiction(source, vdi, vdi in own)
+        if not why:
+            return None
+        return Refused(
+            f"The records of the VM {source.name!r} are of an unknown writer, and are not believed: {why}. Nothing was "
+            "made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
+        )
+
+    def _contradiction(self, source: Source, vdi: str, is_own: bool) -> str:
+        claiming = [name for name in self._names.get(vdi, []) if not is_own or name != source.name]
+        users = self._users.get(vdi, set())
+        owners = {self._found.vms[ref]["snapshot_of"] if self._is_snapshot(ref) else ref for ref in users}
+        others = sorted(
+            str(self._found.vms[ref]["name_label"]) for ref in owners - {source.ref} if ref in self._found.vms
+        )
+        if len(self._names.get(vdi, [])) > 1 or (not is_own and claiming):
+            return f"other records claim the disk {vdi} too"
+        if others:
+            return f"the disk {vdi} is a disk of the VM {others[0]!r} in this pool"
+        if source.ref and is_own and source.ref not in owners:
+            return f"the VM has no disk {vdi} in this pool"
+        return ""
+
+    def _is_snapshot(self, ref: str) -> bool:
+        return bool(self._found.vms[ref]["is_a_snapshot"])

@@ -14,6 +14,7 @@ import zlib
 from io import BytesIO
 from typing import Any, Dict, NamedTuple, Sequence
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import IdMap
@@ -46,6 +47,7 @@ VERSION = 1
 ALIGNMENT = 4096  #: a journal starts and ends on multiples of ALIGNMENT
 FAST, DENSE = 3, 6  #: zlib's levels; DENSE takes twice as long for an eighth less
 MAX_JOURNAL_BYTES = 64 << 20  #: compressed or not; a larger journal is refused
+_MOST_VALUES = 1 << 21  #: of the text, which has four for each write
 
 #: the errors that reading a payload raises when the payload holds no run
 _UNREADABLE = (
@@ -187,7 +189,7 @@ def _inflated(packed: bytes, length: int) -> bytes:
 
 def _run(payload: BytesIO) -> Run:
     (text_length,) = struct.unpack("<Q", payload.read(8))
-    facts: Dict[str, Any] = json.loads(payload.read(text_length).decode("utf-8"))
+    facts = untrusted.object_of(payload.read(text_length), MAX_JOURNAL_BYTES, _MOST_VALUES)
     kinds = {name: kind for kind, name in KINDS.items()}
     return Run(
         kind=kinds[facts["kind"]],

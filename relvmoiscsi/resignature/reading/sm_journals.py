@@ -36,6 +36,7 @@ Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), dri
 import re
 from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Place, Unsupported, WayOut
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
@@ -134,7 +135,7 @@ def _refuse_data(volume: Volume, problem: str) -> Unsupported:
 
 
 def _inflate(bench: Bench, journal: Volume) -> None:
-    if not journal.name.value.isdigit():
+    if not untrusted.is_number(journal.name.value):
         raise _refuse(bench, journal, f"the size in its name is {journal.name.value!r}")
     uuid = str(journal.name.uuid)
     volume = bench.disk(uuid)

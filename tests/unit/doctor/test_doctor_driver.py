@@ -174,7 +174,7 @@ def examined(world, info, unknown_command=UNIMPLEMENTED):
     (hangs(), "it did not end within 20 seconds and was stopped."),
     (PermissionError(13, "Permission denied"), "it cannot be run: Permission denied."),
     ("", "it is no XML-RPC response: ''."),
-    ("<!DOCTYPE x>" + INFO, "it is no XML-RPC response."),
+    ("<!DOCTYPE x>" + INFO, f"it is no XML-RPC response: {('<!DOCTYPE x>' + INFO)[:60]!r}."),
     (fault(1200, "broken"), "fault 1200, broken."),
     (document("text"), "its answer has no name, description or version."),
 ])  # fmt: skip

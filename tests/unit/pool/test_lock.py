@@ -4,7 +4,10 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kit.examples import examples
 from kit.pool.api import GoneAway
 from kit.pool_fakes import until
 from relvmoiscsi.errors import Refused
@@ -41,6 +44,24 @@ def taken(calls, doing="restore"):
 def keys(lab):
     config = lab.pool.db.get("pool", lab.pool.pool, "other_config")
     return sorted(key[len(lock.KEY) :] for key in config if key.startswith(lock.KEY))
+
+
+def open_keys(lab):
+    config = lab.pool.db.get("pool", lab.pool.pool, "other_config")
+    return sorted(key[len(lock.OPEN_KEY) :] for key in config if key.startswith(lock.OPEN_KEY))
+
+
+@pytest.fixture
+def vm_admin(lab):
+    lab.pool.api.users["eve"] = ("x", "vm-admin")
+    with connect(lab.where()._replace(user="eve", password="x")) as calls:
+        yield calls
+
+
+def write_open(lab, name, **values):
+    """A vm-operator writes this."""
+    facts = {"who": "eve", "host": "h", "process": "1", "doing": "clone", "since": "then", **values}
+    lab.pool.db.add_to("pool", lab.pool.pool, "other_config", lock.OPEN_KEY + name, json.dumps(facts))
 
 
 def gone(_name, _params):
@@ -265,3 +286,118 @@ def test_an_attach_whose_lock_is_broken_goes_on_with_nothing(lab, world, other, 
     assert all(each.status == attach.FAILED and "has broken this run's lock" in str(each.error) for each in done)
     assert [world.state(clone) for clone in clones] == states
     assert "Async.PBD.plug" not in lab.pool.api.calls and "PBD.plug" not in lab.pool.api.calls
+
+
+# --- by roles
+
+
+def test_each_role_locks_where_it_may_and_respects_the_other(lab, calls, vm_admin):
+    mine = taken(calls)
+    assert (keys(lab), open_keys(lab)) == ([f"{WHAT}:1"], [])
+    is_refused(vm_admin)
+    mine.release()
+    of_admin = taken(vm_admin)
+    assert (keys(lab), open_keys(lab)) == ([], [f"{WHAT}:1"])
+    is_refused(calls)
+    of_admin.verify(vm_admin)
+    of_admin.refresh(vm_admin)
+    of_admin.release()
+    assert keys(lab) == open_keys(lab) == []
+
+
+def test_a_vm_operator_takes_no_lock_from_a_pool_operator(lab, calls, other):
+    """With its token, which all may read, the highest number, and a time that never comes."""
+    mine = taken(calls)
+    (text,) = [
+        text for key, text in lab.pool.db.get("pool", lab.pool.pool, "other_config").items() if key.startswith(lock.KEY)
+    ]
+    write_open(lab, f"{WHAT}:2", refreshed=lock._now(calls, lab.pool.master), token="t")
+    write_open(lab, f"{WHAT}:99999999999999999", refreshed="2999-01-01T00:00:00Z", token=json.loads(text)["token"])
+    mine.verify(calls)
+    mine.refresh(calls)
+    is_refused(other)
+    mine.release()
+    assert keys(lab) == [] and open_keys(lab) == [f"{WHAT}:2"]
+    is_refused(other, "of eve on h")
+
+
+@pytest.mark.parametrize("moment", ["2999-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "1970-01-01T00:00:00Z"])
+def test_an_absurd_time_is_stale(lab, calls, moment):
+    write_open(lab, f"{WHAT}:1", refreshed=moment, token="t")
+    taken(calls).release()
+    assert open_keys(lab) == []
+
+
+def test_the_largest_number_keeps_nobody_from_seeing_the_next_one(lab, vm_admin, calls):
+    """A number that no client reads would be a lock that nobody sees."""
+    write_open(lab, f"{WHAT}:{10**18 - 1}", refreshed="2999-01-01T00:00:00Z", token="t")
+    is_refused(vm_admin, f"`relvmoiscsi pool unlock {WHAT}`")
+    lock.unlock(calls, lock.read(calls)[WHAT])
+    taken(vm_admin).release()
+
+
+def test_a_vm_admin_goes_on_beside_a_stale_lock_that_it_may_not_remove(lab, calls, vm_admin):
+    slow = taken(calls)
+    lab.later()
+    mine = taken(vm_admin)
+    assert keys(lab) == [f"{WHAT}:1"]
+    mine.verify(vm_admin)
+    is_broken(slow, calls)
+    with pytest.raises(Refused):
+        slow.refresh(calls)
+    mine.release()
+    assert keys(lab) == [f"{WHAT}:1"] and open_keys(lab) == []
+
+
+def test_of_a_late_refresh_and_a_vm_admin_at_the_same_moment_no_two_go_on(lab, calls, vm_admin):
+    slow = taken(calls)
+    lab.later()
+    won = []
+    lab.before(ADD, lambda: won.append(taken(vm_admin)))
+    with pytest.raises(Refused, match="has broken this run's lock"):
+        slow.refresh(calls)
+    assert len(won) == 1
+
+
+def test_of_two_kinds_of_clients_at_the_same_moment_at_most_one_goes_on(lab, calls, vm_admin):
+    won = []
+    lab.before(ADD, lambda: won.append(taken(vm_admin)))
+    is_refused(calls)
+    won[0].verify(vm_admin) if keys(lab) == [] else is_broken(won[0], vm_admin)
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "9" * 5000, "[" * 200000, '{"a": ' + "9" * 5000 + "}", "null", "[]"])
+def test_no_key_ends_a_command_with_a_bug_and_all_go_by_their_beginning(lab, calls, text):
+    config = {
+        f"{begin}{WHAT}:{end}": text for begin in (lock.KEY, lock.OPEN_KEY) for end in ("1", "\u00b2", "9" * 19, "")
+    }
+    lab.pool.db.set("pool", lab.pool.pool, "other_config", {**config, "mine": "x", f"{lock.KEY}another:1": text})
+    is_refused(calls)
+    lock.unlock(calls, lock.read(calls)[WHAT])
+    assert set(lab.pool.db.get("pool", lab.pool.pool, "other_config")) == {"mine", f"{lock.KEY}another:1"}
+
+
+def test_the_token_of_a_run_in_a_forged_key_breaks_no_other_lock(lab, calls, other):
+    mine, bystander = taken(calls), lock.Held(other, ["b"], "clone")
+    bystander.take()
+    write_open(lab, "b:1", refreshed="2999-01-01T00:00:00Z", token=mine._values["token"])
+    lock.unlock(calls, lock.read(calls)[WHAT])
+    bystander.verify(other)
+    assert keys(lab) == ["b:1"] and open_keys(lab) == []
+
+
+def test_a_master_without_a_time_frees_no_lock(lab, calls, other):
+    taken(calls)
+    lab.answer("host.get_servertime", lambda *_: "soon")
+    with pytest.raises(PoolFailure, match="does not say what time it is"):
+        taken(other)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.dictionaries(st.text(max_size=4), st.none() | st.text() | st.lists(st.integers())).map(json.dumps) | st.text()
+)
+def test_any_key_is_a_lock_or_none(text):
+    found = lock.locks_in({lock.KEY + "a:1": text, lock.OPEN_KEY + text: text, text: text})
+    for each in found:
+        assert isinstance(each.text(), str) and each.is_stale("2026-11-22T12:00:00Z") in (True, False)

@@ -22,7 +22,7 @@ class Day:
     def make(lab):
         net = lab.network("office")
         root, data = (lab.vdi("Production", label)[0] for label in ("root disk", "data"))
-        web = lab.vm("web", root, data, networks=[net], state="Running", other_config={"a": "b"})
+        web = lab.vm("web", root, data, networks=[net], state="Running", other_config={"folder": "/b"})
         (copy,) = lab.attach(lab.clone("Production"))
         return {"net": net, "root": root, "data": data, "web": web, "copy": copy, "sr": lab.sr(copy.sr_uuid)[0]}
 

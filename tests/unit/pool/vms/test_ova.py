@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The records of a VM become those of its copy: what is not known stays, and what leads elsewhere is refused."""
 
+import copy
 import re
 import xml.etree.ElementTree as ET
 
@@ -133,13 +134,97 @@ NO_VM = (
     [
         (b"no XML", "cannot be read"),
         (b"<value><struct /></value>", "cannot be read"),
-        (b'<!DOCTYPE x [<!ENTITY a "b">]><value>&a;</value>', "not written by xapi"),
+        (b'<!DOCTYPE x [<!ENTITY a "b">]><value>&a;</value>', "a markup declaration"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><value>&a;</value>'.encode("utf-16"), "cannot be read"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><value>&a;</value>'.encode("utf-16-le"), "a markup declaration, or a zero"),
+        (b"<value>\xe4</value>", "cannot be read"),
         (NO_VM, "describe 0 VMs"),
     ],
 )
 def test_what_is_no_such_file_is_refused(edit, text, words):
     with pytest.raises(Refused, match=words):
         ova.edited(text, edit)
+
+
+def with_snapshots(document, count):
+    """The records with so many snapshots of the VM, each a child of the one before, with a copy of its VBD.
+
+    The first is the child of an object that the file lacks.
+    """
+    root = ET.fromstring(document)
+    data = ova_file.members_of(root)["objects"].find("array/data")
+    known = {cls: [each for each in data if thing_of(each).cls == cls][0] for cls in ("VM", "VBD")}
+    main = thing_of(known["VM"]).id
+    for number in range(count):
+        for cls, value in known.items():
+            made = copy.deepcopy(value)
+            thing = thing_of(made)
+            ova_file.put(ova_file.members_of(made)["id"], f"Ref:{number + (10000 if cls == 'VM' else 20000)}")
+            thing.set("is_a_snapshot", True)
+            thing.set("parent", f"Ref:{9999 + number}")
+            thing.set("VM", f"Ref:{10000 + number}")
+            data.append(made)
+    (newest,) = [each for each in data if thing_of(each).id == main]
+    thing_of(newest).set("parent", f"Ref:{9999 + count}")
+    return ET.tostring(root)
+
+
+thing_of = ova_file.Thing
+
+
+def test_unwanted_snapshots_cost_as_much_as_they_are_many(document, edit, monkeypatch):
+    """Four times as many fields are read for four times as many snapshots, and not sixteen times."""
+    read = []
+    monkeypatch.setattr(
+        ova_file.Thing, "text", lambda self, name, text=ova_file.Thing.text: read.append(name) or text(self, name)
+    )
+
+    def reads(count):
+        del read[:]
+        ova.edited(with_snapshots(document, count), edit)
+        return len(read)
+
+    few, many = reads(50), reads(200)
+    assert many < few * 5
+
+
+def test_the_children_of_unwanted_snapshots_get_what_stays(document, edit):
+    done = ova.edited(with_snapshots(document, 3), edit)
+    assert [vm.text("parent") for vm in things(done.document, "VM")] == ["OpaqueRef:NULL"]
+
+
+def test_a_file_with_more_objects_than_any_vm_has_is_refused(document, edit, monkeypatch):
+    monkeypatch.setattr(ova_file, "_MOST_OBJECTS", 50)
+    with pytest.raises(Refused, match="they have 1[0-9]{2} objects"):
+        ova.edited(with_snapshots(document, 60), edit)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: re.sub(r"(<name>is_control_domain</name><value><boolean>)0", r"\g<1>1", text),
+        lambda text: re.sub(
+            r"(<name>platform</name><value><struct)( />|>)",
+            r"\1><member><name>hvm_serial</name><value>x</value></member></struct>",
+            text,
+            count=1,
+        ),
+    ],
+    ids=["control domain", "platform"],
+)
+def test_the_second_look_finds_what_only_a_pool_admin_may_set(document, edit, spoil):
+    good = ova.edited(document, edit).document
+    bad = spoil(good.decode()).encode()
+    assert bad != good
+    with pytest.raises(Refused):
+        ova.verify(bad, edit)
+
+
+def test_a_record_that_makes_a_control_domain_makes_a_vm(document, edit):
+    text = re.sub(r"(<name>is_control_domain</name><value><boolean>)0", r"\g<1>1", document.decode())
+    assert text.encode() != document
+    done = ova.edited(text.encode(), edit).document
+    assert [vm.text("is_control_domain") for vm in things(done, "VM")] == ["0"]
 
 
 def test_fields_that_a_release_does_not_have_are_not_made(document, edit):

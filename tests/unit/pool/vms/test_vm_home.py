@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A restored VM comes home by migration; where neither this nor undo can end the restore, it is kept as it is."""
 
+import json
+
 import pytest
 
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
-from kit.pool_verbs import bring_back, keep, second_copy, take_home, undo
-from relvmoiscsi.errors import NotFound, Refused
+from kit.pool_verbs import bring_back, discard, keep, second_copy, take_home, undo
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.vms import restore_journal
+from relvmoiscsi.pool.vms.restore_journal import Swap
 
 HAS_SNAPSHOTS = (
     "has snapshots: before the update. Nothing was moved: the pool would move the disks of the snapshots too"
@@ -268,3 +272,24 @@ def spoiled(day):
 def test_what_no_other_command_ends_is_kept(restored, happens):
     happens(restored)
     assert keep(restored).status == "kept as it is" and not restored.journal()
+
+
+HOSTILE = ["²", '{"a": ' + "9" * 5000 + "}", "[" * 200000, "[" * 1200 + "]" * 1200, "null", '{"vm": {}, "arrived": []}']
+#: what `restore` writes, each member a number
+NUMBERS = json.dumps(dict.fromkeys(Swap._fields, 1))
+RIGHT_BUT_ONE = json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": {}, "new": ["x"]})
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, NUMBERS, RIGHT_BUT_ONE])
+def test_no_key_of_a_vm_ends_a_command_with_a_bug(restored, text):
+    """A vm-admin may write any of them."""
+    keys = [begin + end for begin in restore_journal._KEYS for end in ("0", "²")]
+    restored.set_journal(lambda marks: {**marks, **dict.fromkeys(keys, text), "relvmoiscsi:restore-ha": text})
+    with pytest.raises(Refused, match="cannot be read: .* --keep"):
+        undo(restored)
+    with pytest.raises(RelvmoiscsiError):
+        take_home(restored)
+    with pytest.raises(Refused):
+        discard(restored)
+    assert keep(restored).status == "kept as it is"
+    assert [key for key in restored.journal() if key != "relvmoiscsi:restore-ha"] == []

@@ -44,7 +44,7 @@ def test_restored_it_has_the_disks_of_the_copy_and_undone_all_is_as_it_was(halte
     vm, vbds = seen(halted)
     assert [{**vbd, "VDI": ""} for vbd in vbds] == [{**vbd, "VDI": ""} for vbd in before[1]]
     assert halted.journal() == ["relvmoiscsi:restore:0", "relvmoiscsi:restore:1"]
-    assert {**vm, "other_config": {"a": "b"}} == before[0]
+    assert {**vm, "other_config": {"folder": "/b"}} == before[0]
     assert halted.names() == ["root disk before restore 2026-11-22", "data before restore 2026-11-22"]
     places = {call: [at for at, each in enumerate(calls) if each == call] for call in calls}
     assert places["VBD.destroy"][0] > places["VM.add_to_other_config"][-1], "the journal comes first"
@@ -280,7 +280,7 @@ def test_a_journal_of_another_vm_is_written_over(halted):
     bring_back(halted)
     journal = halted.db.get("VM", halted.web, "other_config")
     undo(halted)
-    other = {key: json.dumps({**json.loads(text), "vm": "another"}) for key, text in journal.items() if key != "a"}
+    other = {key: json.dumps({**json.loads(text), "vm": "another"}) for key, text in journal.items() if key != "folder"}
     halted.set_journal(lambda marks: {**marks, **other})
     bring_back(halted)
     undo(halted)

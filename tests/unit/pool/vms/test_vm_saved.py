@@ -3,22 +3,28 @@
 
 import copy
 import hashlib
+import json
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kit.examples import examples
 from kit.lun_world import World
 from kit.pool import transfer
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, lab_of_three
 from relvmoiscsi import engine
-from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.errors import FormatError, NotFound, Refused, UsageError
 from relvmoiscsi.formats import saved_vms
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.formats.saved_vms import NAME_LABEL
 from relvmoiscsi.pool import luns, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import choice, clone, inventory, ova_file, save_vms
+from relvmoiscsi.pool.vms import choice, clone, inventory, ova_file, records_key, save_vms
 from relvmoiscsi.pool.vms import transfer as transfer_of_client
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
 from relvmoiscsi.resignature.reading.volumes import saved as on_disk
@@ -64,6 +70,17 @@ class Office:
         disk = self.lab.world.lun(scsi_id or self.lab.clone("Production")).disk
         return on_disk(disk, engine.inspect(disk).lun)
 
+    def on_lun_of_pool(self):
+        """The records on the original that the pool knows."""
+        with connect(self.lab.where()) as calls:
+            key, sr = records_key.find(calls), self.lab.originals["Production"][1]
+            found = [
+                save_vms._read(calls, ref, vdi)
+                for ref, vdi in calls.records("VDI", SR=sr).items()
+                if save_vms._is_named(vdi)
+            ]
+        return max((one for one in found if one is not None and one.is_sealed_by(key)), key=lambda one: one.order)
+
     def names(self, scsi_id=""):
         return [vm.name_label for vm in self.on_lun(scsi_id).vms]
 
@@ -78,9 +95,11 @@ class Office:
             pool, found = records.read(calls), inventory.read(calls)
             return work(calls, pool, found, inventory.copy_of(pool, found, self.sr))
 
-    def sources(self, *names, everything=False):
+    def sources(self, *names, everything=False, trusted=""):
         return self.with_copy(
-            lambda calls, _, found, copy: save_vms.choose(found, save_vms.read(calls, copy), names, everything)
+            lambda calls, _, found, copy: save_vms.choose(
+                found, copy, save_vms.read(calls, copy, trusted), names, everything
+            )
         )
 
     def made_of(self, sources, work=clone.clone, **wanted):
@@ -454,3 +473,199 @@ def test_records_that_are_nested_deeply_are_refused():
     nested += b"</member></struct></value>" * 5000
     with pytest.raises(Refused, match="they are ambiguous"):
         ova_file.Ova(nested)
+
+
+# --- who has written them
+
+
+def records_of(office, *, uuid="", disks=(), document=None, key=b"", serial=1000, sr=None):
+    """The content of a VDI with a record that says that the VM `uuid` has these disks."""
+    rows = tuple(saved_vms.SavedDisk(str(at), disk, "x") for at, disk in enumerate(disks))
+    vm = saved_vms.SavedVm(uuid, "web", "Halted", rows)
+    return saved_vms.pack(sr or office.original, "2099-01-01T00:00:00Z", serial, [(vm, document)], key)
+
+
+def forge(office, content, sr=None, mark=""):
+    """A tenant names his VDI so, and writes this."""
+    config = {save_vms.SAVED: mark} if mark else {}
+    sr = sr or office.lab.originals["Production"][1]
+    with connect(office.lab.where()) as calls:
+        made = calls.run("VDI.create", save_vms._vdi(sr, "x y", 8 << 20))
+    office.db.set("VDI", made, "other_config", config)
+    office.lab.pool.api.vms.write_vdi(made, content + bytes(-len(content) % 4096))
+    return made
+
+
+@pytest.fixture
+def attacked(office):
+    """The tenant's records say that "web" has the disk of "db"."""
+    office.original = office.db.get("SR", office.lab.originals["Production"][1], "uuid")
+    with connect(office.lab.where()) as calls:
+        document = ova_file.without_vtpm(transfer_of_client.export_vm(calls, office.web, True))
+    (own,), (strange,) = ([uuid for _, uuid in office.lab.disks_of(vm).values()] for vm in (office.web, office.other))
+    office.forged = document.replace(own.encode(), strange.encode())
+    office.strange, office.own = strange, own
+    office.evil = forge(
+        office, records_of(office, uuid=office.uuids[office.web], disks=[strange], document=office.forged)
+    )
+    office.clone = office.lab.clone("Production")
+    return office.attach()
+
+
+def evil_on_copy(office):
+    uuid = office.db.get("VDI", office.evil, "uuid")
+    return derived_uuid(office.copy.sr_uuid, uuid)
+
+
+def test_the_highest_serial_of_a_stranger_does_not_count(attacked):
+    done = attacked.then_one("web")
+    assert done.status == MADE and [disk.old for disk in done.disks] == [attacked.own]
+    assert any(f"{attacked.own} (disk 0 of web by the records) is a disk of the VM" in note for note in done.notes)
+
+
+def test_records_of_an_unknown_writer_are_named_and_refused_and_their_claims_are_compared(attacked):
+    """Where there is no key: after an upgrade, or in another pool."""
+    attacked.db.set("pool", attacked.lab.pool.pool, "other_config", {})
+    with pytest.raises(Refused, match=r"writer .* is unknown.*--trust-records") as refused:
+        attacked.sources("web")
+    assert evil_on_copy(attacked) in str(refused.value) and str(refused.value).count("fingerprint") == 2
+    (source,) = attacked.sources("web", trusted=evil_on_copy(attacked))
+    (done,) = attacked.made_of([source])
+    assert done.status == FAILED and "is a disk of the VM 'db' in this pool" in str(done.error)
+    honest = of_copy_with(attacked, "2026")
+    sources = attacked.sources(everything=True, trusted=honest)
+    assert [each.status for each in attacked.made_of(sources)] == [MADE, MADE]
+
+
+def of_copy_with(office, when):
+    """The UUID of the VDI on the copy whose records are of this year."""
+    for ref in office.db.refs("VDI", SR=office.sr, name_label=NAME_LABEL):
+        if when in office.db.get("VDI", ref, "name_description"):
+            return office.db.get("VDI", ref, "uuid")
+    raise AssertionError
+
+
+def test_in_another_pool_one_word_makes_the_vms(attacked):
+    """The original SR, its VMs and its key are gone: all that is left is the copy."""
+    attacked.db.set("pool", attacked.lab.pool.pool, "other_config", {})
+    honest = of_copy_with(attacked, "2026")
+    for vm in (attacked.web, attacked.other):
+        attacked.delete(vm)
+    sources = attacked.sources(everything=True, trusted=honest)
+    done = attacked.made_of(sources)
+    assert [(each.vm_name, each.status) for each in done] == [("db", MADE), ("web", MADE)]
+    assert all(any("is a disk of no VM in this pool" in note for note in each.notes) for each in done)
+    with pytest.raises(NotFound, match="no VM records on the VDI"):
+        attacked.sources("web", trusted=attacked.own)
+
+
+def twice(office):
+    rows = [(saved_vms.SavedVm(uuid, name, "Halted", (saved_vms.SavedDisk("0", office.own, "x"),)), office.honest)
+            for uuid, name in ((office.uuids[office.web], "web"), ("a" * 36, "wob"))]  # fmt: skip
+    return saved_vms.pack(office.original, "2099", 9, rows)
+
+
+def other_index(office):
+    return records_of(office, uuid=office.uuids[office.web], disks=[office.own], document=office.forged)
+
+
+def other_vm(office):
+    return records_of(office, uuid="b" * 36, disks=[office.own], document=office.honest)
+
+
+def no_longer(office):
+    for vbd in office.db.refs("VBD", VM=office.web):
+        office.db.destroy("VBD", vbd)
+    return records_of(office, uuid=office.uuids[office.web], disks=[office.own], document=office.honest)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (twice, "other records claim the disk"),
+        (other_index, "another VM, or other disks, than the index"),
+        (other_vm, "another VM, or other disks, than the index"),
+        (no_longer, "the VM has no disk .* in this pool"),
+    ],
+)
+def test_what_contradicts_itself_or_the_pool_is_not_believed(attacked, content, said):
+    attacked.honest = attacked.forged.replace(attacked.strange.encode(), attacked.own.encode())
+    evil = attacked.db.by_uuid("VDI", evil_on_copy(attacked))
+    written = content(attacked)
+    attacked.lab.pool.api.vms.write_vdi(evil, written + bytes(-len(written) % 4096))
+    attacked.db.set("pool", attacked.lab.pool.pool, "other_config", {})
+    (source,) = attacked.sources("web", trusted=evil_on_copy(attacked))
+    assert source.problem is not None and re.search(said, str(source.problem)), source.problem
+
+
+def test_a_save_takes_over_no_records_of_a_stranger(attacked, busy):
+    """Whose export fails once: then those of the save before count, and no others."""
+    busy(attacked.web)
+    done = attacked.save()
+    assert [name for name, _ in done.failed] == ["web"]
+    saved = attacked.on_lun_of_pool()
+    assert {vm.name_label: [disk.vdi for disk in vm.disks] for vm in saved.vms}["web"] == [attacked.own]
+
+
+@pytest.mark.parametrize("mark", [f"{saved_vms.MOST_SERIAL} 2099", "999999999999999999 2099"])
+def test_a_serial_of_a_stranger_moves_no_serial(attacked, mark):
+    attacked.db.set("VDI", attacked.evil, "other_config", {save_vms.SAVED: mark})
+    done = attacked.save()
+    assert attacked.on_lun_of_pool().serial == 2
+    assert [attacked.db.get("VDI", ref, "uuid") for ref in attacked.vdis()] == [done.vdi]
+
+
+def test_whoever_may_not_read_the_key_saves_nothing_and_trusts_by_the_word_alone(attacked):
+    attacked.lab.pool.api.users["eve"] = ("x", "vm-admin")
+    before = attacked.vdis()
+    with connect(attacked.lab.where()._replace(user="eve", password="x")) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        with pytest.raises(Refused, match="Use the role pool-operator"):
+            save_vms.save(calls, pool, found, records.find_sr(pool, "Production"), LATER)
+        with pytest.raises(Refused, match="the role of this user may not read the key"):
+            save_vms.read(calls, inventory.copy_of(pool, found, attacked.sr))
+    assert attacked.vdis() == before
+
+
+def test_two_clients_that_make_the_key_at_once_have_one(lab):
+    with connect(lab.where()) as calls, connect(lab.where()) as other:
+        lab.before("pool.add_to_other_config", lambda: records_key.find_or_make(other))
+        assert records_key.find_or_make(calls) == records_key.find(other) != b""
+        assert (
+            len(
+                lab.pool.db.refs(
+                    "secret",
+                )
+            )
+            == 1
+        )
+        lab.pool.db.destroy("secret", lab.pool.db.refs("secret")[0])
+        assert records_key.find(calls) == b""
+        assert records_key.find_or_make(calls) == records_key.find(other) != b""
+
+
+def test_a_seal_is_of_one_key_and_of_these_bytes():
+    vm = saved_vms.SavedVm("u", "n", "Halted", ())
+    content = saved_vms.pack("s", "w", 1, [(vm, b"x")], b"key")
+    found = saved_vms.unpack(saved_vms.read_header(content[:512], "v"), content[512:], "v")
+    assert found.is_sealed_by(b"key") and not found.is_sealed_by(b"other") and not found.is_sealed_by(b"")
+    unsealed = saved_vms.pack("s", "w", 1, [(vm, b"x")])
+    found = saved_vms.unpack(saved_vms.read_header(unsealed[:512], "v"), unsealed[512:], "v")
+    assert not found.is_sealed_by(b"") and not found.is_sealed_by(b"key")
+
+
+NAMES = st.sampled_from(["sr", "when", "serial", "vms", "uuid", "disks", "offset", "length", "vdi", "name_label"])
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inside: st.lists(inside) | st.dictionaries(NAMES, inside)
+    )
+)
+def test_any_index_is_read_or_a_format_error(index):
+    content = forged(json.dumps(index).encode())
+    try:
+        saved_vms.unpack(saved_vms.read_header(content[:512], "v"), content[512:], "v")
+    except FormatError:
+        pass

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Read numbers, JSON and XML that anybody may have written: keys of other_config, answers of plugins, bytes of a LUN.
+
+Python's own readers take more than a program writes, and fail in many ways. `int` takes digits of every script, and
+needs minutes for a long number. `json` fails by the depth of the stack. Here each text is a value, or a ValueError.
+"""
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+import xmlrpc.client
+from typing import Any, Dict, Iterable, List, NoReturn, Optional, Tuple, Union
+
+MOST_DIGITS = 18  #: fits into 64 bits
+MOST_BYTES = 1 << 20  #: of a text, unless the caller says otherwise
+MOST_VALUES = 50000  #: of one JSON text: a value takes some 100 bytes of memory
+DEEPEST = 16  #: levels of lists and objects of JSON
+MOST_TAGS = 1 << 20  #: of an XML document: two tags take some 200 bytes of memory
+
+_NUMBER = re.compile("[0-9]{1,18}")
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_STRING = re.compile('"[^"]*"')
+_BRACKET = re.compile(r"[\[\]{}]")
+
+
+def is_number(text: str) -> bool:
+    """Is this a decimal number of at most 18 ASCII digits?"""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def number(text: str) -> int:
+    """Return a decimal number. Raises ValueError for any text that `is_number` denies."""
+    if not is_number(text):
+        raise ValueError(f"{text[:40]!r} is not a decimal number of 1 to {MOST_DIGITS} digits")
+    return int(text)
+
+
+def json_of(text: Union[str, bytes], most_bytes: int = MOST_BYTES, most_values: int = MOST_VALUES) -> Any:
+    """Return the value of a JSON text; bytes are UTF-8. Raises ValueError, and no other error.
+
+    Refused are a long or deep text, a name that an object has twice, a long number, NaN, and half a surrogate pair.
+    """
+    if len(text) > most_bytes:
+        raise ValueError(f"it has {len(text)} characters, more than {most_bytes}")
+    said = text if isinstance(text, str) else text.decode("utf-8")
+    _verify_size(said, most_values)
+    found = json.loads(
+        said, parse_int=_integer, parse_float=_float, parse_constant=_no_number, object_pairs_hook=_object
+    )
+    if "\\u" in said:
+        json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair: no terminal and no xapi takes it
+    else:
+        said.encode("utf-8")
+    return found
+
+
+def object_of(text: Union[str, bytes], most_bytes: int = MOST_BYTES, most_values: int = MOST_VALUES) -> Dict[str, Any]:
+    """Return the members of a JSON object. Raises ValueError, and no other error."""
+    found = json_of(text, most_bytes, most_values)
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
+
+
+def texts_of(value: Any) -> List[str]:
+    """Return a parsed value that is a list of texts. Raises ValueError for any other value."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError("a value is not a list of texts")
+    return value
+
+
+def text_of(value: Any) -> str:
+    """Return a parsed value that is a text. Raises ValueError for any other value."""
+    if not isinstance(value, str):
+        raise ValueError("a value is not a text")
+    return value
+
+
+def xml_of(document: Union[str, bytes]) -> ET.Element:
+    """Return the root of an XML document; bytes are UTF-8. Raises ValueError, and no other error.
+
+    Refused is a document with a markup declaration (<!), such as DOCTYPE: entities could fill the memory. The parser
+    gets the text that was searched. In UTF-16, which the parser recognizes without being told, `<!` has zeros.
+    """
+    said = document if isinstance(document, str) else document.decode("utf-8")
+    if "<!" in said or "\0" in said:
+        raise ValueError("it has a markup declaration, or a zero")
+    if said.count("<") > MOST_TAGS:
+        raise ValueError(f"it has more than {MOST_TAGS} tags")
+    try:
+        return ET.fromstring(said.encode("utf-8"), ET.XMLParser(encoding="utf-8"))
+    except ET.ParseError as error:
+        raise ValueError(str(error)) from error
+
+
+def xmlrpc_of(document: str) -> Tuple[Tuple[Any, ...], Optional[str]]:
+    """Return the parameters and the method of an XML-RPC call or answer. Raises ValueError, xmlrpc.client.Fault."""
+    if "<!" in document:
+        raise ValueError("it has a markup declaration")
+    try:
+        return xmlrpc.client.loads(document)
+    except xmlrpc.client.Fault:
+        raise
+    except Exception as error:  # the parser raises errors of many kinds for values that it does not expect
+        raise ValueError(f"it is no XML-RPC document ({error or type(error).__name__})") from error
+
+
+def _verify_size(text: str, most_values: int) -> None:
+    """Raises ValueError for a JSON text with many values or deep levels. The text may be invalid from some point on."""
+    bare = _STRING.sub('""', _ESCAPE.sub("", text))
+    if sum(map(bare.count, ",[{")) >= most_values:
+        raise ValueError(f"it has more than {most_values} values")
+    depth = 0
+    for match in _BRACKET.finditer(bare):
+        depth += 1 if match.group() in "[{" else -1
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+
+
+def _object(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it has the name {name[:40]!r} twice")
+        found[name] = value
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > MOST_DIGITS + 2:
+        raise ValueError(f"{text[:40]!r} is out of range")
+    return int(text)  # JSON has no other digits than ASCII digits
+
+
+def _float(text: str) -> float:
+    if len(text) > 2 * MOST_DIGITS or float(text) in (math.inf, -math.inf):
+        raise ValueError(f"{text[:40]!r} is out of range")
+    return float(text)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Any URL, map and argument of the plugin is taken or refused, and ends no command in another way."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.examples import examples
+from relvmoiscsi import plugin
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.formats import mapfile
+from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.iscsi.url import parse_url
+
+UUID = "9c96f9e5-4c2b-0b3c-b0f6-ec4a46d4ba67"
+PARTS = st.sampled_from(
+    [
+        "iscsi://",
+        "user",
+        "@",
+        ":",
+        "/",
+        "[::1]",
+        "192.0.2.1",
+        "3260",
+        "iqn.2026-11.example:a",
+        "%",
+        "²",
+        "%2f",
+        "?",
+        "#",
+        "[",
+        "]",
+        "\0",
+        "0",
+        "9" * 30,
+        "٣",
+    ]
+) | st.text(max_size=3)
+TEXT = st.sampled_from([UUID, "²", "9" * 5000, "", "\ud800"]) | st.text(max_size=5)
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inside: (
+        st.lists(inside)
+        | st.dictionaries(
+            st.sampled_from(
+                ["sr", "old", "new", "vdis", "lvs", "id", "vg_id", "pv_id", "other_uuids", "uuids", "lvm_ids", UUID]
+            ),
+            inside,
+        )
+    ),
+)
+
+
+@settings(max_examples=examples(1000), deadline=None)
+@given(st.lists(PARTS, max_size=8).map("".join))
+def test_any_url_is_a_lun_or_a_usage_error(text):
+    for url in (text, "iscsi://" + text):
+        try:
+            parse_url(url)
+        except UsageError:
+            pass
+
+
+@settings(max_examples=examples(1000), deadline=None)
+@given(ANY)
+def test_any_map_is_ids_or_a_usage_error(facts):
+    try:
+        json.dumps(mapfile.read_map(facts, "a map").uuids)
+    except UsageError:
+        pass
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.dictionaries(st.sampled_from(["iqn", "scsi_id", "number"]), TEXT))
+def test_any_argument_of_the_plugin_is_taken_or_refused(tmp_path_factory, arguments):
+    try:
+        plugin.add_lun(
+            {"scsi_id": "36001405" + "0" * 24, "iqn": "iqn.a", **arguments},
+            Host(str(tmp_path_factory.getbasetemp() / "none")),
+        )
+    except RelvmoiscsiError:
+        pass
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "9" * 5000])
+def test_a_digit_that_is_no_number_is_refused_by_the_plugin(tmp_path, number):
+    with pytest.raises(UsageError, match="number is no number"):
+        plugin.add_lun({"scsi_id": "36001405" + "0" * 24, "iqn": "iqn.a", "number": number}, Host(str(tmp_path)))
