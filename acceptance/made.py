@@ -4,7 +4,8 @@
 Every name starts with PREFIX and the id of the run. The id of a run starts with the UUID of the scratch SR, so runs on
 two SRs do not collide. VMs, VDIs and networks have the key MARK in other_config from their creation. xapi may create a
 VDI before xapi sets other_config, so on the scratch SR the name of a VDI is enough. `pool clone` copies no key that it
-does not know. So the clone of a VM has the client's own mark in place of MARK. A copy of the SR is recognised by its name and by the mark of `pool attach`.
+does not know. So the clone of a VM has the client's own mark in place of MARK. A copy of the SR is recognised by its
+name and by the mark of `pool attach`.
 """
 
 import re
