@@ -16,8 +16,9 @@ Then come the rest of the interrupted batch: all its writes, or the reads withou
 
 At any time, an array may map another LUN in the place of this LUN. Some targets send no unit attention for this. So the
 device reads SCSIid and serial number before each batch of writes, and with each attempt, also of reads. An attempt has
-at most 4 MiB of writes. The first write of a batch goes alone. If the target answers that write with a unit attention,
-no other write was sent. The places of the fence are read together with the names.
+at most 4 MiB of writes. At a slow target, the attempt has fewer bytes, so that the attempt ends within the lease. The
+first write of a batch goes alone. If the target answers that write with a unit attention, no other write was sent. The
+places of the fence are read together with the names.
 
 Between batches, this side does not read the socket. A target that sends a ping meanwhile may end the session, and the
 next batch needs a new session.
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 
 KEPT_BYTES = 64 * 1024 * 1024
 ATTEMPT_BYTES = 4 * 1024 * 1024  #: of writes, between two looks at names and fence
+LEASE_PART = 4  #: an attempt should take a part of the lease, and begins while as much of the lease is left
 MAX_VIOLATIONS = 3  #: in a row. After other losses, new sessions are made until the deadline
 READ, WRITE, FLUSH = "read", "write", "flush"
 
@@ -97,6 +99,7 @@ class LunDevice(Device):
         self._link: Optional[Link] = link
         self._is_known = True  # a look has succeeded, and no event has happened since
         self._reset_on: Optional[Link] = None  # the session that reset the LUN: no late write can arrive on it
+        self._attempt_bytes = ATTEMPT_BYTES  # as many as this target takes in a part of the lease
         self._unflushed: List[List[Operation]] = []
         self._to_repeat: List[List[Operation]] = []
         self._action = READ  # of the running batch
@@ -185,7 +188,7 @@ class LunDevice(Device):
             link, writes = self._connected(), self._action == WRITE or bool(self._to_repeat)
             if not self._is_known:
                 self._look(link)
-            elif writes and not (self._has_looked and self.fence.is_fresh):
+            elif writes and not (self._has_looked and self._lease_left >= self.fence.lease_seconds / LEASE_PART):
                 self._ask(link)  # first: a reset aborts the commands of all hosts, an overtaking host's among them
             elif writes and self._reset_on is not link:
                 self._reset(link)
@@ -206,13 +209,18 @@ class LunDevice(Device):
             self._start_over()
         return self._link
 
+    @property
+    def _lease_left(self) -> float:
+        return self.fence.expires - self.fence.clock()
+
     def _attempt(self, link: Link, rest: List[Operation]) -> None:
         """Run operations, or the first write alone. Remove completed operations from `rest`. Handle a failure.
 
-        The caller has looked before a write. No write leaves after the lease of that look.
+        The caller has looked before a write. No write leaves after the lease of that look. A slow target gets fewer
+        bytes in an attempt: otherwise the lease would end in each attempt, and each new session would repeat all.
         """
         is_write = bool(rest[0].command.data)
-        now = _batches(rest, ATTEMPT_BYTES)[0] if is_write else list(rest)
+        now = _batches(rest, self._attempt_bytes)[0] if is_write else list(rest)
         if is_write and not self._first_is_answered:
             now = rest[:1]
         places = self._places() if is_write else []
@@ -224,14 +232,26 @@ class LunDevice(Device):
         try:
             link.wait(lambda: link.session.is_idle, f"the {self._action} of {self.name}")
         except BaseException:
+            if is_write and not self.fence.is_fresh:
+                self._attempt_bytes = max(1, _bytes_of(now) // 4)
             self._drop(politely=False)  # otherwise late data would overwrite buffers that the caller reads
             raise
         finally:
             link.send_until = math.inf
             rest[: len(now)] = [operation for operation, task in whole if not _is_done(task)]
         self._first_is_answered = True
+        if is_write:
+            self._fit_to_lease(_bytes_of(now), self.fence.clock() - begun)
         self._compare(link, tasks[len(now) : len(now) + len(names)], now if is_write else ())
         self._take_answers(link, begun, places, tasks[len(now) + len(names) :], whole)
+
+    def _fit_to_lease(self, count: int, seconds: float) -> None:
+        """Choose the bytes of the next attempt, after `count` bytes took so long. Few bytes tell nothing of many."""
+        wanted = self.fence.lease_seconds / LEASE_PART
+        if seconds > wanted:
+            self._attempt_bytes = max(1, int(count * wanted / seconds))
+        elif 2 * seconds <= wanted:
+            self._attempt_bytes = min(ATTEMPT_BYTES, max(self._attempt_bytes, 2 * count))
 
     def _ask(self, link: Link) -> None:
         """Look at names and fence before a write."""

@@ -96,7 +96,7 @@ class HostDevice(Device):
         self.writable = writable
         self._descriptor = descriptor
         self._workers = Workers()
-        self._fence = _fence(path)
+        self._fence = _fence(path, os.fstat(descriptor))
 
     def __enter__(self: SelfDevice) -> SelfDevice:
         return self
@@ -206,14 +206,16 @@ class HostDevice(Device):
         return DeviceError(self.name, action, offset, length, reason, error.errno)
 
 
-def _fence(path: str) -> Fence:
+def _fence(path: str, status: os.stat_result) -> Fence:
     """Return the fence of a device of this host, which answers a look at once.
 
-    The kernel lets one process have the device open for writing. So while this kernel runs, an earlier run with the
-    same boot id has ended with its last request: it has the same writer.
+    The kernel lets one process have a device or an image file open for writing. So while this kernel runs, an earlier
+    run on the same device has ended with its last request: it has the same writer. Another path of the LUN, or another
+    loop device of the file, is another device: an earlier run may still have that device open.
     """
-    boot = THIS_HOST.boot_id
-    writer = hashlib.sha256(b"disk\0" + boot.encode("ascii")).digest()[:4] if boot else bytes(4)
+    boot, is_disk = THIS_HOST.boot_id, stat.S_ISBLK(status.st_mode)
+    device = f"disk {status.st_rdev}" if is_disk else f"image {status.st_dev} {status.st_ino}"
+    writer = hashlib.sha256(f"{boot} {device}".encode("ascii")).digest()[:4] if boot else bytes(4)
     claim = 1 + int.from_bytes(os.urandom(4), "big") % (2**32 - 1)
     return Fence(path, time.monotonic, _LEASE_SECONDS, writer, claim)
 

@@ -1,34 +1,47 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A client stands still in a session, another host works on the LUN, and the client goes on: the LUN stays as the other
-host has left it. The moments are all waits of a run: the client has looked, and has sent nothing yet of what follows.
+"""Over sockets: client A stands still at each moment of its run, client B does all of its work, and A goes on.
+
+test_overtaken.py of the engine has more kinds of work. Here are sessions, resets, unit attentions and the lease.
 """
 
-from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from kit.chains.random_chain import random_chain
-from kit.cuts import entropy, free_ring, image, label_range, same_but_for
-from kit.examples import of_each_kind
+from kit.cuts import entropy, image
+from kit.examples import WHOLE, of_each_kind, seeds
+from kit.iscsi import idle_time
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
+from kit.iscsi.quirks import quirk
 from kit.outcome import Silent
 from relvmoiscsi import engine, procedure
+from relvmoiscsi.cli.over_iscsi import Patience, UrlDevice
 from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.device import Chunk, Fence
 from relvmoiscsi.engine import OneVdiRequest
-from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, Overtaken, Refused, RelvmoiscsiError
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun
 from relvmoiscsi.iscsi.link import Link
+from relvmoiscsi.iscsi.target_sessions import TargetSessions
+from relvmoiscsi.sr_driver.iscsi.iscsi_lun import BatchDeadline, CallDevice
 
 pytestmark = pytest.mark.states
 
 SCSI_ID = Lun(0).scsi_id
-A = Initiator("iqn.2026-01.test:a", "0a0b0c0d-0000-4000-8000-00000000000a")
-B = Initiator("iqn.2026-01.test:b", "0a0b0c0d-0000-4000-8000-00000000000b")
+A = Initiator("iqn.2026-01.test:a", "0a0b0c0d-0000-4000-8000-000000000001")
+B = Initiator("iqn.2026-01.test:b", "0a0b0c0d-0000-4000-8000-000000000002")
 
 
-class TellsNobody(HostileTarget):
-    """A target whose LUN RESET causes no unit attention in other sessions."""
+@pytest.fixture(autouse=True)
+def real_wait(monkeypatch, clock):
+    monkeypatch.setattr(Fence, "OUTLAST_SECONDS", 12.0)
+    return clock
+
+
+class Quiet(HostileTarget):
+    """Tells no other session of a reset."""
 
     def reset(self, lun, connection):
         super().reset(lun, connection)
@@ -36,106 +49,274 @@ class TellsNobody(HostileTarget):
             session.attentions.pop(lun.number, None)
 
 
-def resignature(device, seed="a", one=None):
-    request = engine.ResignatureRequest(scsi_id=SCSI_ID, one=one)
+def serving(disk, kind=HostileTarget, quirks=()):
+    # B resets the LUN under commands of A, whose data come later
+    return kind([Lun(0, disk=disk)], quirks, ignore=("isid kept", "data-out"))
+
+
+# --- how a client opens the LUN, and what it does
+
+
+def by_command(target, who, act):
+    patience = Patience(120)
+    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, 0, True, patience, scsi_id=SCSI_ID) as device:
+        return act(UrlDevice(f"iscsi://{target.portal}/{target.iqn}/0", device, patience))
+
+
+def by_driver(target, who, act):
+    call = Deadline(500)
+    batch = BatchDeadline(call)
+    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, SCSI_ID, True, batch) as device:
+        return act(CallDevice(device, call, batch))
+
+
+def resignature(device, seed="a", **more):
+    request = engine.ResignatureRequest(scsi_id=SCSI_ID, **more)
     return procedure.resignature(device, entropy(seed), Silent(), request)
 
 
-def one_of_many(device, seed="a"):
-    return resignature(device, seed, OneVdiRequest())
+to_one = partial(resignature, one=OneVdiRequest())
+resignature_of_b = partial(resignature, seed="b")
 
 
 def chain():
     return random_chain(34, free=40, thick=True, odd=False, bat_entries=4096, blocks=5, depth=3).disk.copy()
 
 
-RUNS = {"one VDI": (lambda: image("one VDI"), resignature), "a chain to one VDI": (chain, one_of_many)}
-OTHERS = {"resignature": lambda device: resignature(device, "b"), "recover": engine.recover}
+LUNS = {"one VDI": (lambda: image("one VDI"), resignature), "to one": (chain, to_one)}
+WAYS = [by_command, by_driver]
 
 
-def at(target, initiator, act):
-    where = [Portal("127.0.0.1", target.port)]
-    with open_lun(where, target.iqn, initiator, SCSI_ID, True, Deadline(500)) as device:
-        return act(device)
+class Moments:
+    """Stands still at the moment of number `stop` of the first client: before each send, and behind each answer."""
 
+    def __init__(self, monkeypatch, stop=0, then=None):
+        self.names, self._stop, self._then, self._is_mine, self._what = [], stop, then, True, ""
+        wait, send = Link.wait, Link._send
 
-@pytest.fixture
-def standing(monkeypatch):
-    """`standing(then, number)`: the client stands still before its wait of this number while `then` runs."""
-    wait = Link.wait
-
-    def stand(then=None, number=0):
-        waits = []
-
-        def counted(link, is_done, what):
-            if not stand.is_other:
-                waits.append(what.split(" of ")[0])
-                if len(waits) == number:
-                    stand.is_other = True
-                    then()
-                    stand.is_other = False
+        def waited(link, is_done, what):
+            self._what = what.split(" of ")[0] if self._is_mine else self._what
             wait(link, is_done, what)
+            self._pass("behind")
 
-        stand.is_other = False
-        monkeypatch.setattr(Link, "wait", counted)
-        return waits
+        def sent(link):
+            if link.wire.outgoing():
+                self._pass("before")
+            return send(link)
 
-    return stand
+        monkeypatch.setattr(Link, "wait", waited)
+        monkeypatch.setattr(Link, "_send", sent)
 
-
-@pytest.mark.parametrize("kind", [HostileTarget, TellsNobody])
-@pytest.mark.parametrize("other", list(OTHERS))
-@pytest.mark.parametrize("run, seconds", [("one VDI", 11), ("one VDI", 0), ("a chain to one VDI", 11)])
-def test_a_client_that_stood_still_leaves_the_lun_to_the_other_host(
-    run, other, kind, seconds, clock, standing, monkeypatch
-):
-    """`seconds`: more than the lease; or none, where the other host has waited for the lease, or has found no mark."""
-    monkeypatch.setattr("relvmoiscsi.device.Fence.OUTLAST_SECONDS", 12.0)
-    make, act = RUNS[run]
-    with HostileTarget([Lun(0, disk=make())]) as counted:
-        waits = standing()
-        at(counted, A, act)
-    stopped = 0
-    for number in of_each_kind(waits, 9, f"{run} {other} {kind} {seconds}"):
-        met = Meeting(kind, make(), OTHERS[other], clock, seconds)
-        failure = met.run(act, standing, number)
-        where = (number, waits[number - 1], str(failure))
-        if met.before == met.after:
-            assert failure is None, where
-        elif failure is None:
-            assert met.disk == met.after or number < waits.index("the write"), where
-        else:
-            stopped += 1
-            assert isinstance(failure, (Refused, DeviceError)) or waits[number - 1] != "the write", where
-            # within the lease, and nobody tells A: its journal in free ring space, and its mark (docs/protocol.rst)
-            is_left = seconds == 0 and kind is TellsNobody and engine.find_unfinished(met.before) is None
-            places = [*free_ring(met.after), label_range(met.after)] if is_left else []
-            assert same_but_for(met.disk, met.after, places), where
-    assert stopped
-
-
-class Meeting:
-    """A in a session with a target, and B that does all of its own while A stands still."""
-
-    def __init__(self, kind, disk, other, clock, seconds):
-        self.target, self.disk = kind([Lun(0, disk=disk)], ignore=("isid kept",)), disk
-        self.other, self.clock, self.seconds = other, clock, seconds
-        self.before = self.after = None
-
-    def run(self, act, standing, number):
-        """Give the failure of A; None without one."""
-        standing(self.overtake, number)
-        with self.target:
+    def _pass(self, when):
+        if not self._is_mine:
+            return
+        self.names.append(f"{when} {self._what.split(' at ')[0]}")
+        if len(self.names) == self._stop:
+            self._is_mine = False
             try:
-                at(self.target, A, act)
-            except RelvmoiscsiError as error:
-                return error
-        return None
+                self._then()
+            finally:
+                self._is_mine = True
 
-    def overtake(self):
-        self.before = self.disk.copy()
-        self.target.new_call()
-        with suppress(RelvmoiscsiError):  # B may refuse what A has just begun
-            at(self.target, B, self.other)
-        self.clock.now += self.seconds
-        self.after = self.disk.copy()
+
+def moments_of(name, way, monkeypatch):
+    make, act = LUNS[name]
+    with monkeypatch.context() as patch, serving(make()) as target:
+        moments = Moments(patch)
+        way(target, A, act)
+    return moments.names
+
+
+#: who overtakes: with which initiator, and how it opens the LUN; to recover, or for a run of the same kind
+OVERTAKING = {
+    "recover, another host": (B, by_command),
+    "resignature, another host": (B, by_command),
+    "driver, another host": (B, by_driver),
+    "recover, same host": (A, by_command),
+    "driver, same host": (A, by_driver),
+}
+
+
+def met(name, way, overtaking, kind, number, monkeypatch, clock):
+    """Returns what A has raised, and the LUN before and behind the work of B, and at the end."""
+    make, act = LUNS[name]
+    who, opened = OVERTAKING[overtaking]
+    work = engine.recover if overtaking.startswith("recover") else partial(act, seed="b")
+    held, failure = [], None
+    with monkeypatch.context() as patch, serving(make(), kind) as target:
+
+        def overtake():
+            idle_time.something_comes(has_come=lambda: False)  # the target does what A has sent so far
+            held.append(target.lun(0).disk.copy())
+            opened(target, who, work)
+            held.append(target.lun(0).disk.copy())
+            # Before the mark, B has nobody to wait for, and A may still have its lease. A unit attention ends a command
+            # that was sent alone, and not the commands behind it.
+            if kind is Quiet or name == "to one":
+                clock.now += Fence.LEASE_SECONDS + 1
+
+        Moments(patch, number, overtake)
+        try:
+            way(target, A, act)
+        except RelvmoiscsiError as error:
+            failure = error
+        return failure, (*held, target.lun(0).disk.copy())
+
+
+@pytest.mark.states("overtaking", "kind")
+@pytest.mark.parametrize("kind", [HostileTarget, Quiet])
+@pytest.mark.parametrize("overtaking", list(OVERTAKING))
+@pytest.mark.parametrize("way", WAYS if WHOLE else seeds(WAYS, 2))
+@pytest.mark.parametrize("name", list(LUNS))
+def test_whoever_was_overtaken_leaves_the_lun_to_the_other_and_says_so(name, way, overtaking, kind, monkeypatch, clock):
+    names = moments_of(name, way, monkeypatch)
+    first_change = names.index("before the write")
+    headers = [number for number, moment in enumerate(names, 1) if moment == "behind the write"][-2]
+    opened = names.index("before the reset")
+    for behind_opening in of_each_kind(names[opened:-2], 40, f"{name} {overtaking} {kind} {way}"):
+        number = opened + behind_opening
+        failure, (before, after, end) = met(name, way, overtaking, kind, number, monkeypatch, clock)
+        where = (number, names[number - 1], str(failure))
+        if before == after or number <= first_change and end != after:  # A had not read yet what B has changed
+            assert failure is None and engine.inspect(end).problem is None, where
+            continue
+        assert end.differences(after) == [], where
+        # behind the headers, B finishes the run in the very bytes in which A would have
+        assert isinstance(failure, (Refused, DeviceError)) or number <= first_change or number >= headers, where
+
+
+# --- a dead client's late writes
+
+
+class Killed(BaseException):
+    """SIGKILL."""
+
+
+def killed_at(target, monkeypatch):
+    """A ends at the first quirk of the target; what was under way then is held there."""
+
+    def dies(_sessions, _attempt):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(TargetSessions, "log_in_again", dies)
+        by_command(target, A, resignature)
+    target.new_call()
+    assert target.count("kept a write") == 1
+
+
+def late(number, stop, way, who, monkeypatch):
+    """A is killed at its write `number`. At the moment `stop` of the run of B this write is let go. Never: 0.
+
+    Returns the moments of B, what B has raised, the LUN, and what was the LUN when A had ended.
+    """
+    failure = None
+    held = [quirk("late_write", skip=number - 1)]
+    with monkeypatch.context() as patch, serving(image("one VDI"), quirks=held) as target:
+        killed_at(target, patch)
+        moments = Moments(patch, stop, target.late_writes_land)
+        try:
+            way(target, who, resignature_of_b)
+        except RelvmoiscsiError as error:
+            failure = error
+        if failure is not None:
+            target.late_writes_land()
+            by_command(target, who, resignature_of_b)
+        return moments.names, failure, target.lun(0).disk.copy()
+
+
+WRITES_OF_A = 8  #: with the last of them, the run is over
+
+
+@pytest.mark.parametrize("who", [A, B])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", range(1, WRITES_OF_A + 1))
+def test_a_late_write_of_a_dead_client_changes_nothing_behind_the_look_that_decides(number, way, who, monkeypatch):
+    names, _none, expected = late(number, 0, way, who, monkeypatch)
+    for stop in of_each_kind(["" for _ in names], 25, f"{number} {way} {who.name}"):
+        _names, failure, disk = late(number, stop, way, who, monkeypatch)
+        where = (stop, names[stop - 1], str(failure))
+        if failure is None:
+            assert disk.differences(expected) == [] or stop <= names.index("behind the reset"), where
+        else:  # the LUN had changed since B had read it for its plan
+            assert isinstance(failure, Refused) and stop <= names.index("behind the reset"), where
+        found = engine.inspect(disk)
+        assert (found.state, found.problem) == (engine.RESIGNATURED, None), where
+
+
+@pytest.mark.parametrize("who, waits", [(A, []), (B, [12.0])])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", [5, 7])  # before the commit, behind it
+def test_only_another_host_waits_for_the_last_write_of_a_killed_call(number, way, who, waits, monkeypatch, clock):
+    told = []
+
+    def told_resignature(device):
+        device.fence.on_wait = told.append
+        return resignature_of_b(device)
+
+    with serving(image("one VDI"), quirks=[quirk("late_write", skip=number - 1)]) as target:
+        killed_at(target, monkeypatch)
+        began = clock.now
+        way(target, who, told_resignature)
+        assert engine.inspect(target.lun(0).disk).state == engine.RESIGNATURED
+
+    assert told == waits
+    assert (clock.now - began >= Fence.OUTLAST_SECONDS) == bool(waits)
+
+
+# --- targets that are slow
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2, 4, 8])
+def test_a_target_that_needs_longer_than_the_lease_for_a_batch_gets_smaller_parts(seconds, monkeypatch, clock):
+    """Otherwise the lease would end in each attempt, and each next session would begin the batch again."""
+    mib = 1 << 20
+    data = b"".join(bytes([number]) * mib for number in range(1, 9))
+    target = HostileTarget([Lun(0, 16 * mib)], window=1)
+    real = Lun.write
+
+    def slow(lun, offset, part):
+        clock.now += seconds * len(part) / mib
+        real(lun, offset, part)
+
+    monkeypatch.setattr(Lun, "write", slow)
+    with target:
+        began = clock.now
+
+        def act(device):
+            device.fence.hold([Chunk(12 * mib, bytes(512))])
+            device.write([Chunk(0, data)])
+            device.flush()
+
+        by_command(target, A, act)
+
+        assert target.lun(0).disk.peek(0, len(data)) == data
+        assert target.count("session") == 1
+        assert target.lun(0).writes == 8
+    assert clock.now - began < 8 * seconds + 1
+
+
+def test_of_a_client_that_stands_still_in_an_attempt_nothing_leaves_after_the_lease(monkeypatch, clock):
+    """The target has answered only a part of the writes, so the rest is still with the client: window=1."""
+    mib, sends, real = 1 << 20, [], Link._send
+
+    def stops(link):
+        if link.wire.outgoing() and target.lun(0).writes == 3:
+            sends.append(clock.now)
+            if len(sends) == 1:
+                target.lun(0).disk.poke(12 * mib, b"B" * 512)
+                clock.now += Fence.LEASE_SECONDS + 1
+        return real(link)
+
+    def act(device):
+        device.fence.hold([Chunk(12 * mib, bytes(512))])
+        monkeypatch.setattr(Link, "_send", stops)
+        device.write([Chunk(0, b"A" * 8 * mib)])
+
+    with HostileTarget([Lun(0, 16 * mib)], window=1) as target:
+        with pytest.raises(Overtaken) as caught:
+            by_command(target, A, act)
+        writes = target.lun(0).writes
+
+    assert caught.value.offset == 12 * mib
+    assert sends and writes == 3
