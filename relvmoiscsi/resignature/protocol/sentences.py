@@ -46,7 +46,7 @@ def since_mark(name: str, kind: int, label_offset: int) -> Iterator[None]:
             yield
     except Overtaken as error:
         if error.offset == label_offset:
-            error.disk_state = f"Another run has settled this run. `relvmoiscsi show {name}` prints what the LUN holds."
+            error.disk_state = f"Another run has settled this run. `relvmoiscsi show {name}` shows the state of {name}."
         raise
 
 

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from kit import shell
+from kit.builder import many_vdis
+from kit.examples import WHOLE
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
@@ -18,10 +20,12 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import procedure
 from relvmoiscsi.cli import guard, on_lun, output, over_iscsi, resignature
 from relvmoiscsi.cli.over_iscsi import SECRET, TARGET_SECRET, TARGET_USER, USER, UrlDevice
+from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.iscsi.link import Link
 
 ALICE, ARRAY = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
 NAME = "iqn.2026-01.test:me"
@@ -478,3 +482,69 @@ def test_where_digests_are_slow_large_copies_are_refused():
     procedure.check_copy(device, 100)
     with pytest.raises(guard.Refused, match="demands digests"):
         procedure.check_copy(device, 101)
+
+
+# --- a run that was cut, and a run that was overtaken
+
+
+@pytest.fixture
+def round_trips(monkeypatch):
+    """What the command has waited for, in order: each wait is a round trip."""
+    waits, wait = [], Link.wait
+
+    def counted(link, is_done, what):
+        if not is_done():
+            waits.append(what)
+        wait(link, is_done, what)
+
+    monkeypatch.setattr(Link, "wait", counted)
+    return waits
+
+
+@pytest.mark.parametrize("count", [1, 6, 50, *([500] if WHOLE else [])])
+def test_the_round_trips_of_a_run_and_of_one_that_settles_a_run_before(command, count, round_trips, monkeypatch):
+    """A read of 500 VDIs has one more. The command waits for no lease of its own machine."""
+    monkeypatch.setattr(Fence, "OUTLAST_SECONDS", 3600.0)
+    with serving(many_vdis(count).disk) as target:
+        target.where = url(target, 0)
+        before, words = target.lun(0).disk.copy(), ("--yes", "--scsi-id", target.lun(0).scsi_id)
+        assert command("resignature", target.where, *words).status == 0
+        of_a_run = len(round_trips)
+
+        target.lun(0).disk.poke(0, before.peek(0, before.size_bytes))
+        cut_run(command, monkeypatch, target)
+        del round_trips[:]
+        ran = command("resignature", target.where, *words)
+        assert ran.status == 0 and "Another host" not in ran.err
+
+    assert (of_a_run, len(round_trips)) == ((43, 69) if count == 500 else (42, 67))
+
+
+@pytest.mark.parametrize("output_as", [(), ("--json",)])
+def test_a_command_that_was_overtaken_says_so_and_which_run_holds_the_lun(command, one_lun, monkeypatch, output_as):
+    """Another host has taken the run back: the label is as it was before."""
+    before, real, writes = one_lun.lun(0).disk.peek(512, 512), UrlDevice.write, []
+
+    def write(device, chunks):
+        writes.append(None)
+        if len(writes) == 3:  # the mark is written
+            one_lun.lun(0).disk.poke(512, before)
+            held.append(one_lun.lun(0).disk.copy())
+        real(device, chunks)
+
+    held = []
+    monkeypatch.setattr(UrlDevice, "write", write)
+    where = one_lun.where.replace("127.0.0.1", "localhost")
+    ran = command("resignature", where, *ANYHOW, *output_as)
+
+    assert ran.status == 4 and one_lun.lun(0).disk == held[0]
+    assert f"{where} changed at byte 512 during this run: another host works on the LUN" in ran.err
+    assert f"Another run has settled this run. `relvmoiscsi show {where}` shows the state of {where}." in ran.err
+    assert "successfully" not in ran.out and "new SR" not in ran.out
+
+
+def test_a_command_says_for_what_it_waits_where_another_host_may_have_begun_the_run(command, one_lun, monkeypatch):
+    cut_run(command, monkeypatch, one_lun)
+    ran = command("recover", one_lun.where, *ANYHOW, "--initiator-name", "iqn.2026-01.test:another")
+    waited = f"Another host may have begun the run on {one_lun.where}: waiting 0 seconds for its last write."
+    assert ran.status == 0 and waited in ran.err

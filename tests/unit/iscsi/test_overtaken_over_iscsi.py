@@ -171,7 +171,7 @@ def met(name, way, overtaking, kind, number, monkeypatch, clock):
 def test_whoever_was_overtaken_leaves_the_lun_to_the_other_and_says_so(name, way, overtaking, kind, monkeypatch, clock):
     names = moments_of(name, way, monkeypatch)
     first_change = names.index("before the write")
-    headers = [number for number, moment in enumerate(names, 1) if moment == "behind the write"][-2]
+    headers = [number for number, moment in enumerate(names, 1) if moment == "before the name"][-2]
     opened = names.index("before the reset")
     for behind_opening in of_each_kind(names[opened:-2], 40, f"{name} {overtaking} {kind} {way}"):
         number = opened + behind_opening
@@ -181,7 +181,7 @@ def test_whoever_was_overtaken_leaves_the_lun_to_the_other_and_says_so(name, way
             assert failure is None and engine.inspect(end).problem is None, where
             continue
         assert end.differences(after) == [], where
-        # behind the headers, B finishes the run in the very bytes in which A would have
+        # from the headers on, B finishes the run in the very bytes in which A would have
         assert isinstance(failure, (Refused, DeviceError)) or number <= first_change or number >= headers, where
 
 
