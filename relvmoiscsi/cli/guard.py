@@ -106,6 +106,13 @@ def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: Scs
     return found
 
 
+def beside_yes(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> str:
+    """Return the options without which --yes is refused; "" where --yes is enough."""
+    if arguments.not_in_use or ids.is_named or not is_nobody_asked(arguments.device, found):
+        return ""
+    return "--not-in-use" if ids.own is None else "--scsi-id ID or --not-in-use"
+
+
 def is_nobody_asked(path: str, found: PoolAnswer) -> bool:
     """Is this a LUN about which no pool has answered?"""
     return is_lun(path) and found.is_missing

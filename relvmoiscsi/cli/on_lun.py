@@ -88,10 +88,11 @@ class Target:
         """
         arguments = self._arguments
         with in_state(NOTHING_WRITTEN):
-            must_be_able_to_ask(arguments)
+            answer = guard.ask_pool(self.path, self.ids, replaced, new_sr)
+            must_be_able_to_ask(arguments, guard.beside_yes(arguments, answer, self.ids))
             self._compared = self._ranges_of_lvm_and_sm(lun)
             self._looked, self._seen = time.monotonic(), self.device.read(self._compared)
-            pool = guard.verify_not_in_use(arguments, guard.ask_pool(self.path, self.ids, replaced, new_sr), self.ids)
+            pool = guard.verify_not_in_use(arguments, answer, self.ids)
             found = self.identification = identify(self.device, self.ids.own, pool, lun, sr_uuid)
         if not arguments.yes and not getattr(arguments, "dry_run", False):
             say(f"{self.path} will be changed:")

@@ -152,13 +152,16 @@ def write_text(stream: Any, text: str) -> None:
 # --- the question before the first change
 
 
-def must_be_able_to_ask(arguments: "Namespace") -> None:
-    """Raises UsageError where the command needs to ask and has no terminal."""
+def must_be_able_to_ask(arguments: "Namespace", beside_yes: str = "") -> None:
+    """Raises UsageError where the command needs to ask and has no terminal.
+
+    `beside_yes` are the options without which --yes is refused.
+    """
     if arguments.yes or getattr(arguments, "dry_run", False):
         return
     if arguments.json or sys.stdin is None or sys.stderr is None or not sys.stdin.isatty():
         see_plan = ", or --dry-run to see the plan" if hasattr(arguments, "dry_run") else ""
-        raise UsageError(f"No terminal to confirm on: use --yes{see_plan}.")
+        raise UsageError(f"No terminal to confirm on: use --yes{beside_yes and ' with ' + beside_yes}{see_plan}.")
 
 
 def ask(arguments: "Namespace", question: str) -> None:

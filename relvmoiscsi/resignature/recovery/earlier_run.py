@@ -74,11 +74,16 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
     digest = scsi_id_digest(scsi_id)
     if digest == record.scsi_id_digest:
         return True
-    if not any(digest) or not any(record.scsi_id_digest):
-        which = "of this LUN is not known" if not any(digest) else "it was made for was not recorded"
+    if not any(digest):
         raise Refused(
-            f"{name} was resignatured before, and the SCSIid {which}: whether it is a later copy cannot be told. Give "
-            "the SCSIid, or ask for another resignature with --again."
+            f"{name} was resignatured before, and the SCSIid of this LUN is not known: whether it is a later copy "
+            "cannot be told. Give the SCSIid, or ask for another resignature with --again."
+        )
+    if not any(record.scsi_id_digest):
+        raise Refused(
+            f"{name} was resignatured before, and the SCSIid it was made for was not recorded: whether it is a later "
+            f"copy cannot be told. If it is a later copy, run `relvmoiscsi resignature --again {name}` on a host that "
+            "has the LUN, for SR.create on the pool's master. If not, it has its new identities already."
         )
     return False
 

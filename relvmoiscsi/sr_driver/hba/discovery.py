@@ -14,6 +14,7 @@ A path that does not answer counts as absent if another path answers.
 """
 
 import logging
+import os
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -24,6 +25,7 @@ from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
+from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import POLL_SECONDS, scan, take_away
 from relvmoiscsi.host.locks import sm_locks
@@ -260,7 +262,14 @@ class Discovery:
     # --- messages about a missing LUN
 
     def _not_there(self) -> str:
-        seen = {disk.scsi_id for disk in hba.disks(self._adapters)}
+        there = hba.disks(self._adapters)
+        silent = [disk.name for disk in there if disk.scsi_id == self.scsi_id]
+        if silent:
+            return (
+                f"The LUN {self.scsi_id} is mapped to this host, but its disks do not answer: "
+                f"{_listed(map(_with_access_state, silent))}. Check the paths, and the state of the LUN at the array."
+            )
+        seen = {disk.scsi_id for disk in there}
         text = "No disk with the SCSIid {} answers on this host after a scan of {}; there are {}.{}"
         names = _listed(adapter.name for adapter in self._adapters)
         if self._config.lun is not None:
@@ -280,6 +289,12 @@ class Discovery:
             return text.format(self._config.driver, _listed(sorted({one.driver for one in hba.adapters()})))
         text = "No adapter of this host is logged in to a port {}; the adapters see the ports {}."
         return text.format(_listed(self._config.wwpns), _listed(hba.remote_ports(self._adapters)))
+
+
+def _with_access_state(disk: str) -> str:
+    """Return the disk's name, with the ALUA state where the kernel knows it."""
+    state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
+    return f"{disk} ({state})" if state else disk
 
 
 def _listed(names: Iterable[str]) -> str:

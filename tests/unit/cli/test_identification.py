@@ -109,6 +109,17 @@ def test_yes_alone_does_not_tell_a_clone_from_its_original(lun, command, unwritt
     assert (ran.status, ran.json["lun"]["pool"]["overridden"]) == (0, True)
 
 
+@pytest.mark.parametrize(("fixture", "needed"), [("lun", "--scsi-id ID or --not-in-use"), ("nameless", "--not-in-use")])
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_script_without_yes_is_told_all_that_it_needs(request, command, unwritten, make, name, fixture, needed):
+    disk = request.getfixturevalue(fixture)
+    make(name, disk)
+    unwritten(2, name, disk, "--json", says=f"use --yes with {needed}")
+    for named in (["--not-in-use"], ["--scsi-id", SCSI_ID])[: needed.count("--")]:
+        unwritten(2, name, disk, "--json", *named, says="use --yes")
+        assert " with --" not in command(name, disk, "--json", *named).err
+
+
 @pytest.mark.parametrize("has_pool", [False, True])
 def test_what_has_no_scsi_id_is_known_by_nothing(request, nameless, command, unwritten, type_in, has_pool):
     """A pool cannot be asked for it either."""

@@ -328,6 +328,14 @@ def test_what_is_gone_is_told_where_the_sr_stays(office, pool_command):
 # --- restore
 
 
+def test_no_name_is_said_to_be_new_while_the_sr_of_the_original_is_away(halted, pool_command):
+    for pbd in halted.pool.db.refs("PBD", SR=halted.originals["Production"][1]):
+        halted.pool.db.set("PBD", pbd, "currently_attached", False)
+    ran = pool_command(*RESTORE)
+    assert ran.status == 0 and "keeps its name: " in ran.out and "kept and renamed" not in ran.out
+    assert "Each is renamed, unless a note above says that it keeps its name." in ran.out
+
+
 @pytest.mark.parametrize("words", [["restore", "copy", "web"], ["restore", "--undo", "web"]])
 def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_command, refused, type_in, words):
     vms = office.pool.api.vms

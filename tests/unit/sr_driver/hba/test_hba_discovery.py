@@ -293,6 +293,21 @@ def test_a_lun_that_does_not_come_is_told_with_what_is_there(host, config, more,
     assert (host.done[0], host.done[-1]) == ("lock", "unlock")
 
 
+@pytest.mark.parametrize("state", ["standby", ""])
+def test_a_lun_whose_only_path_does_not_answer_is_not_to_be_mapped(host, state):
+    host.has(*MINE)
+    host.dead = {"sdc"}
+    if state:
+        host.world.put(f"bus/scsi/devices/{MINE[0]}/access_state", state + "\n")
+
+    with pytest.raises(NotFound) as raised:
+        host.hold()
+
+    named = "sdc (standby)" if state else "sdc"
+    assert f"The LUN {CLONE} is mapped to this host, but its disks do not answer: {named}. " in str(raised.value)
+    assert "Map the LUN" not in str(raised.value)
+
+
 # --- the other LUNs that a scan brings
 
 
