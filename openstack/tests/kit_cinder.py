@@ -26,7 +26,10 @@ from relvmoiscsi_cinder import lvm, resignature
 
 CONF = cfg.CONF
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-EMPTY = "The volume is empty: its first 65536 bytes are zero. Nothing was written."
+EMPTY = (
+    "The volume is empty: its first 65536 bytes are zero. It is another LUN, or the array has not filled the clone yet. "
+    "Nothing was written."
+)
 
 
 def show(path):

@@ -5,6 +5,7 @@ from typing import Dict, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 
+INITIATOR_ERROR = 0x0200
 AUTHENTICATION_FAILED = 0x0201
 NOT_ALLOWED = 0x0202
 NOT_FOUND = 0x0203

@@ -22,6 +22,7 @@ from relvmoiscsi.iscsi import chap
 from relvmoiscsi.iscsi.connect import Unreachable, connect
 from relvmoiscsi.iscsi.faults import (
     AUTHENTICATION_FAILED,
+    INITIATOR_ERROR,
     NOT_ALLOWED,
     Closed,
     LoginRefused,
@@ -204,11 +205,16 @@ class TargetSessions:
         return link
 
     def _with_any_algorithm(self, portal: Portal, deadline: Deadline) -> Link:
+        """Log in, and offer MD5 alone to a target that refuses the list.
+
+        tgt takes the number of SHA-256 for SHA-1, as drafts of the RFC had it, and ends the login with INITIATOR_ERROR.
+        """
         try:
             return self._at_any_address(portal, deadline)
-        except NoCommonAlgorithm:
+        except LoginRefused as refused:
+            is_of_list = isinstance(refused, NoCommonAlgorithm) or refused.status == INITIATOR_ERROR
             md5_alone = chap.available(chap.MD5_ALONE)
-            if not md5_alone or self._algorithms == md5_alone:
+            if not (is_of_list and self.credentials.user and md5_alone) or self._algorithms == md5_alone:
                 raise
             self._algorithms = md5_alone
             return self._at_any_address(portal, deadline)

@@ -216,7 +216,8 @@ def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host, seconds: floa
     try:
         with local_session(host.xapi_socket, seconds) as session_ref:
             xapi = Xapi(session_ref, host.xapi_socket, timeout=seconds)
-            pool = next(iter(xapi.records("pool").values()), {})
+            pools = list(xapi.records("pool").values())
+            pool: Mapping[str, Any] = pools[0] if pools else {}
             records = read_pool(xapi)
             refusal = objection(lun, records, partial(read_hosts, xapi))
     except XapiFailure as failure:

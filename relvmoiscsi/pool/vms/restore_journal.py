@@ -221,7 +221,7 @@ def is_leaving(record: Record, swap: Swap) -> bool:
 def arrived_as(record: Record, swap: Swap) -> str:
     """Return the UUID of the moved VDI of this disk; "" where the journal names none."""
     values = _values(record, ARRIVED + swap.userdevice)
-    return values["arrived"] if values.get("new") == swap.new else ""
+    return str(values["arrived"]) if values.get("new") == swap.new else ""
 
 
 def all_arrived(record: Record) -> List[str]:

@@ -20,6 +20,8 @@ TREES = ("/run/relvmoiscsi", "/run/lock/sm", "/run/sr-ref", "/run/sm", "/run/loc
          "/var/lib/relvmoiscsi")  # fmt: skip
 
 #: the names in here are part of the world
+#: made by the first call, and by the package; removed with the package
+OURS = ("/run/relvmoiscsi", "/run/relvmoiscsi/locks")
 DIRECTORIES = ("/run", "/tmp", "/var/tmp", "/dev/mapper", "/dev/shm")
 IGNORED_NAMES = ("pytest-of-*", PREFIX + "*")
 
@@ -124,10 +126,14 @@ def _mapped_devices():
 def _files(trees):
     for tree in trees:
         for directory, _, names in os.walk(tree):
-            yield directory + "/", ""
+            if directory not in OURS:
+                yield directory + "/", ""
             for name in names:
                 path = os.path.join(directory, name)
                 content = _content(path)
+                # our locks are empty files, which stay
+                if directory == "/run/relvmoiscsi/locks" and not content:
+                    continue
                 # Where no line is left there is nothing any more: SM removes the file when it detaches an SR.
                 if content.strip() or directory != "/run/sr-ref":
                     yield path, content
@@ -147,7 +153,9 @@ def _content(path):
 def _names():
     for directory in DIRECTORIES:
         for entry in _entries(directory):
-            if not any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in IGNORED_NAMES):
+            if str(entry) not in OURS and not any(
+                fnmatch.fnmatchcase(entry.name, pattern) for pattern in IGNORED_NAMES
+            ):
                 yield str(entry), ""
     for entry in Path("/dev").glob("VG_*"):
         yield str(entry), ""

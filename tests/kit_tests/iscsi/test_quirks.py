@@ -97,7 +97,11 @@ def test_a_broken_rule_is_told(monkeypatch, rule, opcode, change):
     def changed(wire, header, data=b""):
         send(wire, *(change(header, data) if header.opcode == opcode else (header, data)))
 
+    def data_changed(wire, first, data, _most_bytes):
+        changed(wire, first, data)
+
     monkeypatch.setattr(Wire, "send", changed)
+    monkeypatch.setattr(Wire, "send_data", data_changed)
     with pytest.raises(AssertionError), HostileTarget(
         keys={"FirstBurstLength": 512}, max_recv=4096, chap=user, mutual=user
     ) as target:
