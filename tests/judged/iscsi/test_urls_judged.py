@@ -146,7 +146,7 @@ def test_a_command_that_is_ended_in_the_middle_is_recovered_over_the_url(place, 
             process.send_signal(number)
             assert "Nothing was written." in ended(process, 130)
             tgt.thaw()
-        with CuttingProxy(tgt.portal, [Cut("out", 92000, SILENCE)]) as proxy:  # behind the commit, of 97,000 bytes
+        with CuttingProxy(tgt.portal, [Cut("out", 92000, SILENCE)]) as proxy:  # behind the commit
             process = start("resignature", url(tgt, at=proxy), *WRITES)
             proxy.wait_for_cut()
             process.send_signal(signal.SIGKILL)
