@@ -27,8 +27,8 @@ from relvmoiscsi_cinder import lvm, resignature
 CONF = cfg.CONF
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EMPTY = (
-    "The volume is empty: its first 65536 bytes are zero. It is another LUN, or the array has not filled the clone yet. "
-    "Nothing was written."
+    "The volume is empty: its first 65536 bytes are zero. It is another LUN, or the array has not filled the clone "
+    "yet. Nothing was written."
 )
 
 
