@@ -43,8 +43,12 @@ JUDGED = [name for name in ROWS if told_command(refusal_of(ROWS[name].make().dis
 
 
 def by_hand(command, lvm, answers=b"y\ny\n"):
-    """Run a command as the message gives it. LVM has its usual configuration, but for the directory of its locks."""
+    """Run a command as the message gives it. LVM has its usual configuration, but for the directory of its locks.
+
+    vgimportclone keeps an archive of its own: it gets another directory, because other tests look at /etc/lvm.
+    """
     words = shlex.split(command)
+    elsewhere = {"LVM_SYSTEM_DIR": lvm.lock_directory} if words[0] == "vgimportclone" else {}
     where = f' global {{ locking_dir="{lvm.lock_directory}" }}'
     words = [word + where if before == "--config" else word for before, word in zip(["", *words], words)]
     done = subprocess.run(
@@ -53,7 +57,7 @@ def by_hand(command, lvm, answers=b"y\ny\n"):
         check=False,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "LC_ALL": "C"},
+        env={**os.environ, "LC_ALL": "C", **elsewhere},
     )
     return done.returncode, done.stdout.decode("utf-8", "replace")
 

@@ -80,7 +80,8 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     path, ids = request.getfixturevalue(lun), (tree().truth.sr_uuid, SR)
     ran = command("recover", path, "--yes")
     lines = ran.out.splitlines()
-    assert ran.status == 0 and not ran.err
+    assert ran.status == 0
+    assert not ran.err or "Another host may have begun the run" in ran.err  # the LUN comes from nobody of this host
     if lun == "unfinished":
         ids = ids[::-1]
         said = "the resignature was interrupted before its commit and has been rolled back. Run the command again."

@@ -165,8 +165,8 @@ def test_a_session_that_ends_while_a_person_thinks_is_made_again(command, one_lu
         return one_lun.lun(0).scsi_id
 
     monkeypatch.setattr(output, "_typed", typed)
-    monkeypatch.setattr(output, "must_be_able_to_ask", lambda _arguments: None)
-    monkeypatch.setattr(on_lun, "must_be_able_to_ask", lambda _arguments: None)
+    monkeypatch.setattr(output, "must_be_able_to_ask", lambda *_arguments: None)
+    monkeypatch.setattr(on_lun, "must_be_able_to_ask", lambda *_arguments: None)
     assert command("resignature", one_lun.where).status == 0
     assert command("show", one_lun.where, "--json").json["state"] == "resignatured"
 
