@@ -10,6 +10,7 @@ touch, or nearly touch.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from hashlib import sha256
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import DeviceError, Overtaken, Place, Truncated
@@ -92,6 +93,23 @@ class Fence:
         self.on_wait: Callable[[float], None] = lambda seconds: None
         self._versions: Dict[Range, List[bytes]] = {}  # by place: the bytes of the last flush, then each write since
         self._looked: Optional[float] = None
+
+    @classmethod
+    def of_writer(
+        cls,
+        name: str,
+        clock: Callable[[], float],
+        identity: bytes,
+        entropy: bytes,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> "Fence":
+        """Return the fence of a device that writes. Two devices have one `identity` only if they have one `writer`.
+
+        `identity` is b"" where nothing is known about earlier runs. `entropy` are 4 random bytes.
+        """
+        writer = sha256(identity).digest()[:4] if identity else bytes(4)
+        claim = 1 + int.from_bytes(entropy, "big") % (2**32 - 1)
+        return cls(name, clock, lease_seconds, writer, claim)
 
     def hold(self, chunks: Iterable[Chunk]) -> None:
         """From now on, write only while the LUN holds these bytes, or the writes of this run over them."""

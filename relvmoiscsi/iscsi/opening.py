@@ -85,7 +85,8 @@ def open_lun(
             raise no_path(f"the LUN {lun} behind {iqn}", one.info.problem)
         link, one = _on_a_session(sessions, lambda link: _usable(sessions, link, lun, expected, writable))
     info, name = one.info, f"iscsi://{portals[0]}/{iqn}/{one.info.number}"
-    device = LunDevice(sessions, link, info, name, writable, _copy_limit(link), sessions.fence(name))
+    fence = sessions.fence(name) if writable else None
+    device = LunDevice(sessions, link, info, name, writable, _copy_limit(link), fence)
     try:
         if writable and one.is_read_only:
             raise read_only(name)

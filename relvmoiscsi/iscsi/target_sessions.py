@@ -135,9 +135,8 @@ class TargetSessions:
         The target ends each earlier session with the same initiator name and ISID. So what such a session has sent
         cannot change the LUN any more: it has the same writer.
         """
-        writer = hashlib.sha256(b"\0".join((b"iSCSI", self.initiator.name.encode("utf-8"), self.isid))).digest()[:4]
-        claim = 1 + int.from_bytes(os.urandom(4), "big") % (2**32 - 1)
-        return Fence(name, time.monotonic, writer=writer, claim=claim)
+        identity = b"\0".join((b"iSCSI", self.initiator.name.encode("utf-8"), self.isid))
+        return Fence.of_writer(name, time.monotonic, identity, os.urandom(4))
 
     def wait(self, seconds: float) -> None:
         """Wait. Raises OutOfTime where the deadline comes first."""

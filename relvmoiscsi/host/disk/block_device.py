@@ -21,7 +21,6 @@ array with 4Kn LUNs was available for a test.
 import ctypes
 import errno
 import fcntl
-import hashlib
 import logging
 import mmap
 import os
@@ -96,7 +95,8 @@ class HostDevice(Device):
         self.writable = writable
         self._descriptor = descriptor
         self._workers = Workers()
-        self._fence = _fence(path, os.fstat(descriptor))
+        if writable:
+            self._fence = _fence(path, os.fstat(descriptor))
 
     def __enter__(self: SelfDevice) -> SelfDevice:
         return self
@@ -112,9 +112,12 @@ class HostDevice(Device):
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         for wanted in ranges:
             verify_readable(self, wanted)
+        return self._read(ranges, self._workers.run)
+
+    def _read(self, ranges: Sequence[Range], run: Callable[[Sequence[Operation]], None]) -> List[bytes]:
         spans = spans_of(ranges, self.block_size, self.size_bytes)
         buffers = _buffers(spans, self.block_size)
-        self._workers.run(_operations(self._fill, spans, buffers))
+        run(_operations(self._fill, spans, buffers))
         starts = [span.offset for span in spans]
         return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
@@ -179,12 +182,7 @@ class HostDevice(Device):
 
     def _read_here(self, ranges: Sequence[Range]) -> List[bytes]:
         """Read small ranges in this thread: the other threads may be at work on a batch."""
-        spans = spans_of(ranges, self.block_size, self.size_bytes)
-        buffers = _buffers(spans, self.block_size)
-        for span, buffer in zip(spans, buffers):
-            self._fill(buffer, span.offset)
-        starts = [span.offset for span in spans]
-        return [cut_out(wanted, starts, buffers) for wanted in ranges]
+        return self._read(ranges, _one_by_one)
 
     def _transfer(self, action: str, some: Callable[[memoryview, int], int], view: memoryview, offset: int) -> None:
         """Transfer all of `view`; repeat after short transfers and signals. Raises DeviceError."""
@@ -206,6 +204,11 @@ class HostDevice(Device):
         return DeviceError(self.name, action, offset, length, reason, error.errno)
 
 
+def _one_by_one(operations: Sequence[Operation]) -> None:
+    for operation in operations:
+        operation()
+
+
 def _fence(path: str, status: os.stat_result) -> Fence:
     """Return the fence of a device of this host, which answers a look at once.
 
@@ -215,9 +218,8 @@ def _fence(path: str, status: os.stat_result) -> Fence:
     """
     boot, is_disk = THIS_HOST.boot_id, stat.S_ISBLK(status.st_mode)
     device = f"disk {status.st_rdev}" if is_disk else f"image {status.st_dev} {status.st_ino}"
-    writer = hashlib.sha256(f"{boot} {device}".encode("ascii")).digest()[:4] if boot else bytes(4)
-    claim = 1 + int.from_bytes(os.urandom(4), "big") % (2**32 - 1)
-    return Fence(path, time.monotonic, _LEASE_SECONDS, writer, claim)
+    identity = f"{boot} {device}".encode("ascii") if boot else b""
+    return Fence.of_writer(path, time.monotonic, identity, os.urandom(4), _LEASE_SECONDS)
 
 
 class BlockDevice(HostDevice):
