@@ -3,13 +3,13 @@
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.iscsi import scsi
+from relvmoiscsi import scsi
 from relvmoiscsi.iscsi.faults import Violation
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.pdu import NO_LUN
-from relvmoiscsi.iscsi.scsi import Capacity, Verdict
 from relvmoiscsi.iscsi.session import Command, Task
+from relvmoiscsi.scsi import Capacity, Verdict
 from relvmoiscsi.vpd import INQUIRY_BYTES, PAGE_80, PAGE_83, id_from_page_80, id_from_page_83, inquiry_of
 from relvmoiscsi.vpd import serial_from_page_80 as serial_of
 
@@ -17,6 +17,7 @@ TRIES = 8  #: unit attentions that may be pending, one after the other
 PAUSE_SECONDS = 0.1
 _PAGE_BYTES = 0x1000  #: enough for dozens of designators, and every device accepts this allocation length
 _LIST_BYTES = 8192
+_MAX_LIST_BYTES = 16 + 8 * 65536
 _DISK = 0  #: peripheral device type
 #: other types. Source: SPC-5 6.7.2
 _TYPES = {
@@ -86,11 +87,23 @@ def answer_of(task: Task) -> bytes:
 
 
 def _verdict(task: Task) -> Verdict:
-    verdict = scsi.judge(task.status, task.sense)
-    if verdict == Verdict.FAILED and task.status == scsi.CHECK_CONDITION:
-        is_refused = scsi.parse_sense(task.sense).key == scsi.ILLEGAL_REQUEST
-        return Verdict.UNSUPPORTED if is_refused else verdict  # the LUN knows the command, but not this page or field
-    return verdict
+    return scsi.judge_question(task.status, task.sense)
+
+
+def luns_in(answer: bytes) -> List[bytes]:
+    """Return the LUNs in an answer to REPORT LUNS, 8 bytes each, without duplicates. Raises Violation."""
+    if len(answer) < 8:
+        raise Violation("The target sent a list of LUNs that is too short.")
+    end = min(len(answer), luns_bytes(answer))
+    return list(dict.fromkeys(answer[at : at + 8] for at in range(8, end - 7, 8)))
+
+
+def luns_bytes(answer: bytes) -> int:
+    """Return the length of the whole answer to REPORT LUNS. Raises Violation."""
+    size = 8 + int.from_bytes(answer[:4], "big")
+    if size > _MAX_LIST_BYTES:
+        raise Violation(f"The target says that it has {size // 8} LUNs.")
+    return size
 
 
 def list_luns(link: Link) -> List[bytes]:
@@ -99,10 +112,10 @@ def list_luns(link: Link) -> List[bytes]:
     while tries < TRIES:
         (task,) = read(link, [asking(NO_LUN, scsi.report_luns(size), size)], "the list of LUNs")
         answer = answer_of(task)
-        if answer and scsi.luns_bytes(answer) <= size:
-            return scsi.luns_in(answer)
+        if answer and luns_bytes(answer) <= size:
+            return luns_in(answer)
         if answer:
-            size = scsi.luns_bytes(answer)
+            size = luns_bytes(answer)
         elif _verdict(task) == Verdict.LATER:
             link.pause(PAUSE_SECONDS)  # raises OutOfTime at the deadline
             continue

@@ -29,6 +29,7 @@ import logging
 import math
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi import scsi
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.device import (
     PIECE,
@@ -44,13 +45,13 @@ from relvmoiscsi.device import (
     verify_writable,
 )
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
-from relvmoiscsi.iscsi import looking, scsi
+from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi.faults import Lost, Violation
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.names import LunInfo
-from relvmoiscsi.iscsi.scsi import Verdict
 from relvmoiscsi.iscsi.session import Command, Task
 from relvmoiscsi.iscsi.target_sessions import TargetSessions
+from relvmoiscsi.scsi import Verdict
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.looking import Look
 from relvmoiscsi.iscsi.lun_device import LunDevice, no_path, read_only, reserved
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunInfo
-from relvmoiscsi.iscsi.scsi import Verdict
 from relvmoiscsi.iscsi.target_sessions import TargetSessions, isid_of_reader, isid_of_writer
 from relvmoiscsi.portal import Portal
+from relvmoiscsi.scsi import Verdict
 
 log = logging.getLogger(__name__)
 

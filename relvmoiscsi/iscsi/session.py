@@ -12,14 +12,15 @@ Error recovery level 0: every error ends the session. Source: RFC 7143 4.2, 11.
 from collections import deque
 from typing import Deque, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.iscsi import pdu, scsi
+from relvmoiscsi import scsi
+from relvmoiscsi.iscsi import pdu
 from relvmoiscsi.iscsi.crc32c import Bytes
 from relvmoiscsi.iscsi.faults import Lost, Violation
 from relvmoiscsi.iscsi.login import FIRST_CMD_SN, Parameters
 from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, Header, Pdu, Wire
-from relvmoiscsi.iscsi.scsi import Verdict
 from relvmoiscsi.iscsi.text_keys import MAX_TEXT, Collector
+from relvmoiscsi.scsi import Verdict
 
 DEPTH = 32  #: commands in parallel, the usual queue depth of an iSCSI session
 

@@ -25,7 +25,7 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "deadline", "device", "vpd", "scsi_id_text", "portal", "wording", "untrusted", "__init__")
+BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "wording", "untrusted", "__init__")
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
@@ -53,6 +53,7 @@ MAY_IMPORT = {
     "iscsi": (),
     "deadline": (),
     "vpd": (),
+    "scsi": (),
     "scsi_id_text": (),
     "portal": (),
     "wording": (),

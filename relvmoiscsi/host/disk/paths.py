@@ -71,9 +71,9 @@ class NamedPath(ForwardingDevice):
             now = scsi.live_scsi_id(path), scsi.live_serial(path)
             if now != self._name:
                 raise Refused(
-                    f"{path} was the LUN {self._name[0]} (serial number {self._name[1]}) and is {now[0]} (serial "
-                    f"number {now[1]}) now: the array has mapped another LUN in its place. Check the mapping at the "
-                    "array.",
+                    f"{path} was the LUN {self._name[0]} (serial number {self._name[1]}) and is "
+                    f"{now[0] or 'a LUN without a SCSIid'} (serial number {now[1]}) now: the array has mapped another "
+                    "LUN in its place. Check the mapping at the array.",
                     "ISCSIDevice",
                 )
 
@@ -168,7 +168,7 @@ def _shown(path: str) -> str:
     """Return a Face as JSON. Raises DeviceError if the disk does not answer, or the LUN refuses the command."""
     scsi_id, size = scsi.live_scsi_id(path), scsi.live_size(path)
     if scsi_id is None or size is None:
-        raise DeviceError(path, "read", 0, 0, "the LUN refuses INQUIRY or READ CAPACITY: it is not mapped any more", 5)
+        raise DeviceError(path, "read", 0, 0, "the LUN reports no SCSIid or no size", 5)
     return json.dumps([scsi_id, scsi.live_serial(path), size, _label_digest(path)])
 
 

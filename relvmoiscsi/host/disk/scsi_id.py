@@ -15,9 +15,11 @@ import fcntl
 import logging
 import os
 import stat
+import time
 from glob import escape, glob
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Tuple
 
+from relvmoiscsi import scsi
 from relvmoiscsi.errors import DeviceError, NotFound, Refused
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.vpd import (
@@ -38,7 +40,9 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO
 _MAX_PAGE = 0xFFFF + 4  #: bytes; the highest value of a page's length field, and the header
 _LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and every device accepts this allocation length
 _LIVE_MILLISECONDS = 10000
-_ATTENTIONS = 3  #: unit attentions that may be pending: mapping, size, power-on
+_TRIES = 8  #: unit attentions that may be pending, one after the other
+_BUSY_SECONDS = 5.0  #: a LUN that was busy for longer is an error: the callers wait some 8 s for an answer
+_PAUSE_SECONDS = 0.1
 _SG_IO = 0x2285  #: scsi/sg.h, as are the values in _SgIoHdr
 
 
@@ -135,25 +139,25 @@ def live_scsi_id(path: str) -> Optional[str]:
     also asks the disk. But scsi_id ends with status 1 and no message in three cases: no id, no answer, no disk. So this
     function sends the command itself.
 
-    Raises DeviceError if the disk does not answer.
+    Raises DeviceError if the disk does not answer, or no LUN is mapped there.
     """
     page = live_page(path, PAGE_83) or b""
     found = id_from_page_83(page, Inquiry(b"", b""))
     if found is not None and not found.startswith(f"{VENDOR_SPECIFIC:x}"):
         return found
     # Vendor and model are a part of every other kind of id.
-    inquiry = inquiry_of(scsi_command(path, bytes([0x12, 0, 0, 0, INQUIRY_BYTES, 0]), INQUIRY_BYTES) or b"")
+    inquiry = inquiry_of(scsi_command(path, scsi.inquiry(INQUIRY_BYTES), INQUIRY_BYTES) or b"")
     if inquiry is None:
-        return None
+        raise DeviceError(path, "read", 0, INQUIRY_BYTES, "no LUN is mapped there any more", errno.ENXIO)
     return id_from_page_83(page, inquiry) or id_from_page_80(live_page(path, PAGE_80) or b"", inquiry)
 
 
 def live_page(path: str, number: int) -> Optional[bytes]:
-    """Return a page of vital product data as the LUN reports it now, with header; None if the LUN refuses.
+    """Return a page of vital product data as the LUN reports it now, with header; None if the LUN has no such page.
 
-    Raises DeviceError if the disk does not answer.
+    Raises DeviceError.
     """
-    return scsi_command(path, bytes([0x12, 1, number, _LIVE_PAGE >> 8, _LIVE_PAGE & 0xFF, 0]), _LIVE_PAGE)
+    return scsi_command(path, scsi.inquiry(_LIVE_PAGE, number), _LIVE_PAGE)
 
 
 def live_serial(path: str) -> str:
@@ -162,25 +166,40 @@ def live_serial(path: str) -> str:
 
 
 def live_size(path: str) -> Optional[int]:
-    """Return the size in bytes that the LUN reports now (READ CAPACITY); None if the LUN refuses. Raises DeviceError.
+    """Return the size in bytes that the LUN reports now (READ CAPACITY); None if unreadable. Raises DeviceError.
 
     The kernel's own size is from the moment when the kernel found the disk.
     """
-    for _ in range(_ATTENTIONS):  # the first commands after a change only return a unit attention
-        answer = scsi_command(path, bytes([0x9E, 0x10, *bytes(11), 32, 0, 0]), 32)
-        if answer is not None and len(answer) >= 12:
-            return (int.from_bytes(answer[:8], "big") + 1) * int.from_bytes(answer[8:12], "big")
-    answer = scsi_command(path, bytes([0x25, *bytes(9)]), 8)
-    if answer is None or len(answer) < 8:
-        return None
-    return (int.from_bytes(answer[:4], "big") + 1) * int.from_bytes(answer[4:8], "big")
+    capacity = scsi.capacity_16(scsi_command(path, scsi.read_capacity_16(), 32) or b"")
+    capacity = capacity or scsi.capacity_10(scsi_command(path, scsi.read_capacity_10(), 8) or b"")
+    return capacity.size_bytes if capacity else None
 
 
 def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
-    """Return the LUN's answer to a command that reads at most `size` bytes; None if the LUN refuses the command.
+    """Return the LUN's answer to a question of at most `size` bytes; None if the LUN refuses this question.
 
-    Raises DeviceError if the disk does not answer.
+    A LUN that is busy, or has a unit attention pending, is asked again. A LUN that does not answer, is no longer mapped
+    or gives another error is a DeviceError: such a LUN is not known to be another LUN.
     """
+    give_up = time.monotonic() + _BUSY_SECONDS
+    tries = 0
+    while True:
+        answer, status, sense = _ask_once(path, command, size)
+        verdict = scsi.judge_question(status, sense)
+        if verdict == scsi.Verdict.DONE:
+            return answer
+        if verdict == scsi.Verdict.UNSUPPORTED:
+            return None
+        tries += verdict == scsi.Verdict.LOOK_AGAIN
+        is_passing = verdict == scsi.Verdict.LATER or verdict == scsi.Verdict.LOOK_AGAIN and tries < _TRIES
+        if not is_passing or time.monotonic() > give_up:
+            raise DeviceError(path, "read", 0, size, scsi.explained(status, sense), errno.EIO)
+        if verdict == scsi.Verdict.LATER:
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _ask_once(path: str, command: bytes, size: int) -> Tuple[bytes, int, bytes]:
+    """Return the LUN's answer, the SCSI status and the sense data. Raises DeviceError if the disk does not answer."""
     page = ctypes.create_string_buffer(size)
     sense = ctypes.create_string_buffer(64)
     words = ctypes.create_string_buffer(command, len(command))
@@ -205,7 +224,7 @@ def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
         raise DeviceError(path, "read", 0, size, error.strerror or str(error), error.errno) from error
     if header.host_status or header.driver_status & ~8:  # 8: there is sense data; header.status is set then, too
         raise DeviceError(path, "read", 0, size, "the SCSI command had no answer", errno.EIO)
-    return None if header.status else page.raw[: size - header.resid]
+    return page.raw[: size - header.resid], header.status, sense.raw[: header.sb_len_wr]
 
 
 def scsi_id_of_disk(name: str, host: Host = THIS_HOST) -> Optional[str]:

@@ -13,9 +13,10 @@ from memory import put, session
 
 from kit.examples import SEED, WHOLE
 from kit.iscsi.wire import Pdu, text_of
+from relvmoiscsi import scsi
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.iscsi import scsi
 from relvmoiscsi.iscsi.login import Handshake, LoginRequest
+from relvmoiscsi.iscsi.looking import luns_in
 from relvmoiscsi.iscsi.names import Credentials
 from relvmoiscsi.iscsi.pdu import Wire
 from relvmoiscsi.iscsi.session import Command
@@ -168,7 +169,7 @@ def test_answers_of_scsi_are_read_whatever_they_hold(seed):
         scsi.judge(dice.randrange(256), data)
         scsi.capacity_10(data)
         scsi.capacity_16(data)
-        for parse in (scsi.luns_in, lambda text: targets_in(text, Portal("h"))):
+        for parse in (luns_in, lambda text: targets_in(text, Portal("h"))):
             try:
                 parse(data)
             except RelvmoiscsiError as error:

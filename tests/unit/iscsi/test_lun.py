@@ -19,7 +19,7 @@ from relvmoiscsi.iscsi.faults import Lost, Violation
 from relvmoiscsi.iscsi.looking import Look, look
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.names import LunInfo
-from relvmoiscsi.iscsi.scsi import Verdict
+from relvmoiscsi.scsi import Verdict
 
 MIB = 1 << 20
 READ, WRITE, FLUSH = scsi.READ_10, scsi.WRITE_10, scsi.SYNCHRONIZE_CACHE_10

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The SCSIid is what scsi_id prints, made from the pages that a disk has in sysfs."""
 
+import ctypes
 import os
 import stat
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.clock import Clock
 from kit.examples import examples
 from relvmoiscsi.errors import DeviceError, NotFound
 from relvmoiscsi.host.disk import scsi_id as scsi
@@ -208,7 +211,7 @@ class Answers(dict):
 
     def __call__(self, _path, command, size):
         asked = command[2] if command[1] else "standard"
-        return self[asked][:size] if command[0] == 0x12 and asked in self else None
+        return (self.get(asked) or b"")[:size] or None if command[0] == 0x12 else None
 
 
 @pytest.fixture
@@ -245,15 +248,74 @@ def test_vendor_and_model_are_read_as_the_kernel_reads_them(lun):
     assert live_scsi_id("/dev/sdc") == "SQE_MU_HARD_DISK_S42"
 
 
-@pytest.mark.parametrize(
-    "changed", [{"standard": b""}, {"standard": b"\0\0\5"}, {"standard": b"\x7f" + bytes(35)}, {0x80: b""}]
-)
-def test_a_lun_that_is_not_there_any_more_though_its_port_answers_or_has_none_has_no_id(lun, changed):
+@pytest.mark.parametrize("changed", [{"standard": None}, {"standard": b"\0\0\5"}, {"standard": b"\x7f" + bytes(35)}])
+def test_a_lun_that_is_not_there_any_more_though_its_port_answers_is_not_another_lun(lun, changed):
     lun.update(changed)
-    for page in [page for page, content in lun.items() if not content]:
-        del lun[page]
+
+    with pytest.raises(DeviceError, match="no LUN is mapped there any more"):
+        live_scsi_id("/dev/sdc")
+
+
+def test_a_lun_without_a_serial_number_has_no_id(lun):
+    del lun[0x80]
 
     assert live_scsi_id("/dev/sdc") is None
+
+
+BUSY, FULL = (8, 0, 0, 0), (0x28, 0, 0, 0)
+NOT_READY, ATTENTION = (2, 2, 4, 4), (2, 6, 0x29, 0)
+GOOD = (0, 0, 0, 0)
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    """The end of SG_IO: a list of (status, sense key, code, qualifier); the last one for ever. A clock that obeys."""
+    said, clock = [], Clock()
+
+    def ioctl(_descriptor, _number, header):
+        status, key, code, qualifier = said.pop(0) if len(said) > 1 else said[0]
+        sense = bytes([0x72, key, code, qualifier]) if status == 2 else b""
+        ctypes.memmove(header.sbp, sense, len(sense))
+        header.status, header.sb_len_wr, header.driver_status = status, len(sense), 8 if sense else 0
+
+    monkeypatch.setattr(scsi.fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(scsi, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
+    (tmp_path / "sdc").touch()
+    return said
+
+
+@pytest.mark.parametrize("passing", [[BUSY], [FULL, BUSY], [NOT_READY] * 9, [ATTENTION] * 3])
+def test_a_lun_that_is_busy_or_has_news_is_asked_again(kernel, tmp_path, passing):
+    kernel.extend([*passing, GOOD])
+
+    assert scsi.scsi_command(str(tmp_path / "sdc"), bytes(6), 8) == bytes(8)
+    assert kernel == [GOOD]
+
+
+@pytest.mark.parametrize(
+    "end, words",
+    [
+        (BUSY, "busy"),
+        (NOT_READY, "format in progress"),
+        (ATTENTION, "unit attention"),
+        ((2, 5, 0x25, 0), "no such LUN"),
+        ((2, 2, 4, 0x0B), "standby"),
+        ((2, 4, 0, 0), "hardware error"),
+        ((0x18, 0, 0, 0), "reserved by another host"),
+    ],
+)
+def test_a_question_that_fails_is_told_as_what_it_is_and_never_as_no_answer(kernel, tmp_path, end, words):
+    kernel.append(end)
+
+    with pytest.raises(DeviceError, match=words):
+        scsi.live_scsi_id(str(tmp_path / "sdc"))
+
+
+@pytest.mark.parametrize("refusal", [(2, 5, 0x24, 0), (2, 5, 0x20, 0)])
+def test_a_page_that_a_lun_has_not_is_none(kernel, tmp_path, refusal):
+    kernel.append(refusal)
+
+    assert scsi.live_page(str(tmp_path / "sdc"), 0x83) is None
 
 
 # --- ids in texts

@@ -2,9 +2,7 @@
 """SCSI commands, their answers, and the reaction to each status. Source: SPC-4, SBC-3."""
 
 from enum import Enum
-from typing import Dict, List, NamedTuple, Optional, Tuple
-
-from relvmoiscsi.iscsi.faults import Violation
+from typing import Dict, NamedTuple, Optional, Tuple
 
 GOOD, CHECK_CONDITION, CONDITION_MET, BUSY = 0x00, 0x02, 0x04, 0x08
 RESERVATION_CONFLICT, TASK_SET_FULL, ACA_ACTIVE, TASK_ABORTED = 0x18, 0x28, 0x30, 0x40
@@ -19,7 +17,6 @@ _STATUSES = {
     RESERVATION_CONFLICT: "reserved by another host",
 }
 REPORT_LUNS = 0xA0
-_MAX_LUNS_BYTES = 16 + 8 * 65536
 
 
 def test_unit_ready() -> bytes:
@@ -66,22 +63,6 @@ def _transfer(short: int, long: int, block: int, blocks: int) -> bytes:
 def synchronize_cache() -> bytes:
     """SYNCHRONIZE CACHE(10) with zeros, which means the whole LUN."""
     return bytes([0x35, *bytes(9)])
-
-
-def luns_in(answer: bytes) -> List[bytes]:
-    """Return the LUNs in an answer to REPORT LUNS, 8 bytes each, without duplicates. Raises Violation."""
-    if len(answer) < 8:
-        raise Violation("The target sent a list of LUNs that is too short.")
-    end = min(len(answer), luns_bytes(answer))
-    return list(dict.fromkeys(answer[at : at + 8] for at in range(8, end - 7, 8)))
-
-
-def luns_bytes(answer: bytes) -> int:
-    """Return the length of the whole answer to REPORT LUNS. Raises Violation."""
-    size = 8 + int.from_bytes(answer[:4], "big")
-    if size > _MAX_LUNS_BYTES:
-        raise Violation(f"The target says that it has {size // 8} LUNs.")
-    return size
 
 
 class Capacity(NamedTuple):
@@ -234,6 +215,13 @@ def judge(status: int, sense: bytes) -> Verdict:
         RESERVATION_CONFLICT: Verdict.RESERVED,
     }
     return _judge_sense(parse_sense(sense)) if status == CHECK_CONDITION else simple.get(status, Verdict.FAILED)
+
+
+def judge_question(status: int, sense: bytes) -> Verdict:
+    """Return the verdict on a question. A LUN that knows the command but not the page or field refuses the request."""
+    verdict = judge(status, sense)
+    is_refused = verdict == Verdict.FAILED and status == CHECK_CONDITION and parse_sense(sense).key == ILLEGAL_REQUEST
+    return Verdict.UNSUPPORTED if is_refused else verdict
 
 
 def _judge_sense(sense: Sense) -> Verdict:

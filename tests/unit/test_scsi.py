@@ -7,10 +7,11 @@ import pytest
 
 from kit.examples import SEED, WHOLE
 from kit.iscsi import scsi as target
-from relvmoiscsi.iscsi import scsi
+from relvmoiscsi import scsi
 from relvmoiscsi.iscsi.faults import Violation
+from relvmoiscsi.iscsi.looking import luns_bytes, luns_in
 from relvmoiscsi.iscsi.names import LunInfo
-from relvmoiscsi.iscsi.scsi import Sense, Verdict
+from relvmoiscsi.scsi import Sense, Verdict
 
 
 def fixed(key, code, qualifier=0, first=0x70):
@@ -142,12 +143,12 @@ def test_capacities():
 def test_a_list_of_luns_is_as_long_as_it_says_and_names_each_once():
     one, two = b"\0\1" + bytes(6), b"\x41\x2c" + bytes(6)
 
-    assert scsi.luns_in(bytes([0, 0, 0, 24, 0, 0, 0, 0]) + one + two + one + b"more") == [one, two]
-    assert scsi.luns_in(bytes([0, 0, 0, 24, 0, 0, 0, 0]) + one + two[:7]) == [one]
-    assert scsi.luns_bytes(bytes([0, 1, 0, 0])) == 65544
+    assert luns_in(bytes([0, 0, 0, 24, 0, 0, 0, 0]) + one + two + one + b"more") == [one, two]
+    assert luns_in(bytes([0, 0, 0, 24, 0, 0, 0, 0]) + one + two[:7]) == [one]
+    assert luns_bytes(bytes([0, 1, 0, 0])) == 65544
     for answer in (b"\0\0\0", b"\xff\xff\xff\xff\0\0\0\0"):
         with pytest.raises(Violation):
-            scsi.luns_in(answer)
+            luns_in(answer)
 
 
 @pytest.mark.parametrize(
