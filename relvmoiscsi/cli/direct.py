@@ -196,9 +196,7 @@ class _Pool:
 
     def host(self) -> str:
         """Return the reference of this host; "" if xapi does not know the host."""
-        from relvmoiscsi.doctor.host_root import inventory  # noqa: PLC0415
-
-        uuid = inventory(self._host).get("INSTALLATION_UUID", "")
+        uuid = self._host.installation_uuid
         return next((ref for ref, host in self.records("host").items() if uuid and host.get("uuid") == uuid), "")
 
     def has_multipathing(self) -> bool:

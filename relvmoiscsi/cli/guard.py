@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from typing import Callable, ContextManager, Iterable, Optional, Sequence
 
 from relvmoiscsi.cli.output import say
-from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.host.disk.exclusive import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
@@ -134,7 +133,7 @@ def _attachments() -> Optional[Attachments]:
     try:
         with local_session(socket, XAPI_SECONDS) as session_ref:
             xapi = Xapi(session_ref, socket, timeout=XAPI_SECONDS)
-            uuid = inventory(HOST).get("INSTALLATION_UUID", "")
+            uuid = HOST.installation_uuid
             own = [ref for ref, host in xapi.records("host").items() if uuid and host.get("uuid") == uuid]
             return Attachments(xapi.records("PBD"), xapi.records("SR"), "".join(own))
     except XapiFailure:

@@ -27,7 +27,6 @@ from relvmoiscsi.cli.output import say, waiting
 from relvmoiscsi.cli.secret_file import lines_of
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, ForwardingDevice, Range
-from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
@@ -67,9 +66,8 @@ Found = TypeVar("Found")
 def host_uuid(host: Optional[Host] = None) -> str:
     """Return an id that no other machine has: on a host of xapi, the UUID of the host."""
     host = host or guard.HOST
-    installation = inventory(host).get("INSTALLATION_UUID", "")
     machine = text_of(host.at("etc/machine-id")).strip()
-    return installation or machine or host.boot_id
+    return host.installation_uuid or machine or host.boot_id
 
 
 def initiator_name(given: Optional[str]) -> str:

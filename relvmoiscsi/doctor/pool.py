@@ -15,7 +15,6 @@ from relvmoiscsi.doctor import finding as findings_
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import PHRASE, TYPE, TYPES, DriverInfo
 from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, warning
-from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.this_host import Host
@@ -60,7 +59,7 @@ def read_pool(here: Host) -> Pool:
         xapi = Xapi(session_ref, socket)
         hosts = xapi.records("host")
         pool: Mapping[str, Any] = next(iter(xapi.records("pool").values()), {})
-        uuid = inventory(here).get("INSTALLATION_UUID", "")
+        uuid = here.installation_uuid
         own = next((ref for ref, host in hosts.items() if uuid and host.get("uuid") == uuid), "")
 
         def ask(ref: str) -> Answer:
