@@ -24,7 +24,6 @@ from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, O
 
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import say, waiting
-from relvmoiscsi.cli.secret_file import lines_of
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, ForwardingDevice, Range
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
@@ -32,6 +31,7 @@ from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.locks.lun_lock import lun_lock as lock_of_lun
 from relvmoiscsi.host.locks.user_lock import user_lock
+from relvmoiscsi.host.secret_file import lines_of
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Credentials, Initiator, LunDevice, LunInfo, Target, discover, list_luns, open_lun
 from relvmoiscsi.iscsi.names import verified

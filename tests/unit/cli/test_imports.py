@@ -47,16 +47,17 @@ def modules():
 
 def test_what_udev_asks_is_answered_without_engine_and_images(modules):
     assert "relvmoiscsi.direct.links" in modules["direct"]
-    needless = "engine resignature formats.vhd formats.qcow2 formats.mgt cli.reading cli.resignature cli.doctor"
+    needless = "engine resignature formats.vhd formats.qcow2 formats.mgt cli.reading cli.resignature doctor pool"
     rooms = tuple("relvmoiscsi." + name for name in (*needless.split(), "host.xapi.api"))
     assert [name for name in modules["direct"] if name.startswith(rooms)] == []
 
 
-@pytest.mark.parametrize("name, own", [("show", "reading"), ("resignature", "resignature")])
+@pytest.mark.parametrize("name, own", [("show", "cli.reading"), ("resignature", "cli.resignature")])
 def test_a_command_on_a_lun_comes_without_the_other_commands(modules, name, own):
     assert "relvmoiscsi.engine" in modules[name]
-    others = ("reading", "resignature", "settling", "map", "doctor", "settings", "direct", "pool")
-    assert [other for other in others if "relvmoiscsi.cli." + other in modules[name]] == [own]
+    commands = ("cli.reading", "cli.resignature", "cli.settling", "cli.map", "cli.settings_command")
+    others = tuple(f"relvmoiscsi.{other}." for other in (*commands, "doctor", "direct", "pool"))
+    assert [each for each in modules[name] if (each + ".").startswith(others)] == ["relvmoiscsi." + own]
 
 
 LIGHT = ("cli", "cli.output", "cli.overview", "errors", "wording")

@@ -5,12 +5,12 @@ import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, waiting
-from relvmoiscsi.cli.pool_connection import changes, opened, takes_copies
-from relvmoiscsi.cli.pool_vms import Tools
 from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.commands.options import changes, opened, takes_copies
+from relvmoiscsi.pool.commands.vm_commands import Tools
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget

@@ -7,18 +7,18 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
-from relvmoiscsi.cli import pool_secrets
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
 from relvmoiscsi.cli.output import Answer, Unheard, ask, must_be_able_to_ask, say, waiting
-from relvmoiscsi.cli.pool_connection import changes, opened, takes_copies
-from relvmoiscsi.cli.pool_vms import Tools
-from relvmoiscsi.cli.secret_file import first_line
-from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.errors import Partial, UsageError
+from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
 from relvmoiscsi.pool.attach import Attached
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan
 from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.commands import secrets_command
+from relvmoiscsi.pool.commands.options import changes, opened, takes_copies
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
+from relvmoiscsi.pool.commands.vm_commands import Tools
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
@@ -133,7 +133,7 @@ def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.
         yield seen
     if arguments.clean_secrets:
         with arguments.so_far.work():
-            pool_secrets.clean(calls, pool, getattr(arguments, "dry_run", False))
+            secrets_command.clean(calls, pool, getattr(arguments, "dry_run", False))
 
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:

@@ -6,11 +6,11 @@ import time
 from typing import Dict, List
 
 from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
-from relvmoiscsi.cli.pool_connection import opened
-from relvmoiscsi.cli.pool_vms import Tools
-from relvmoiscsi.cli.secret_file import first_line
+from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import orphans, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.commands.options import opened
+from relvmoiscsi.pool.commands.vm_commands import Tools
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.wording import counted, printable
 

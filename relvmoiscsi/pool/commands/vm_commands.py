@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, must_be_able_to_ask, say, waiting
-from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
 from relvmoiscsi.pool.vms.choice import Source

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, Tuple
 
 from relvmoiscsi.cli.output import waiting
-from relvmoiscsi.cli.secret_file import first_line
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.connection import LOCAL, Where, connect
