@@ -24,7 +24,7 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock as lock_of_lun
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+from relvmoiscsi.host.xapi.api import XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.iscsi.url import is_url
 from relvmoiscsi.lun import users
@@ -129,13 +129,10 @@ def way_out(path: str, ids: ScsiIds, read_sr: Callable[[], str]) -> str:
 
 def _attachments() -> Optional[Attachments]:
     """Return xapi's records of the SRs on this host; None where xapi does not answer."""
-    socket = HOST.xapi_socket
     try:
-        with local_session(socket, XAPI_SECONDS) as session_ref:
-            xapi = Xapi(session_ref, socket, timeout=XAPI_SECONDS)
-            uuid = HOST.installation_uuid
-            own = [ref for ref, host in xapi.records("host").items() if uuid and host.get("uuid") == uuid]
-            return Attachments(xapi.records("PBD"), xapi.records("SR"), "".join(own))
+        with local_xapi(HOST.xapi_socket, XAPI_SECONDS) as xapi:
+            own = own_ref(xapi.records("host"), HOST)
+            return Attachments(xapi.records("PBD"), xapi.records("SR"), own)
     except XapiFailure:
         return None
 

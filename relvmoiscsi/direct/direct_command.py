@@ -4,7 +4,7 @@
 import argparse
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Maker, waiting
 from relvmoiscsi.direct import links as direct
@@ -16,11 +16,9 @@ from relvmoiscsi.host.config_file import NOT_CHANGED, changing, read_config, rep
 from relvmoiscsi.host.disk import multipath, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.lun.pool_records import read_pool
 from relvmoiscsi.wording import human_size, printable, table
-
-if TYPE_CHECKING:
-    from relvmoiscsi.host.xapi.api import Xapi
 
 HOST = THIS_HOST
 
@@ -181,10 +179,8 @@ def look(path: str) -> direct.Owner:
 @contextmanager
 def _pool() -> "Iterator[_Pool]":
     """Open a session to the pool. Raises XapiFailure when xapi does not answer."""
-    from relvmoiscsi.host.xapi.api import Xapi, local_session  # noqa: PLC0415 - slow to import, and udev waits
-
-    with local_session(HOST.xapi_socket) as session_ref:
-        yield _Pool(Xapi(session_ref, HOST.xapi_socket), HOST)
+    with local_xapi(HOST.xapi_socket) as xapi:
+        yield _Pool(xapi, HOST)
 
 
 class _Pool:
@@ -196,8 +192,7 @@ class _Pool:
 
     def host(self) -> str:
         """Return the reference of this host; "" if xapi does not know the host."""
-        uuid = self._host.installation_uuid
-        return next((ref for ref, host in self.records("host").items() if uuid and host.get("uuid") == uuid), "")
+        return own_ref(self.records("host"), self._host)
 
     def has_multipathing(self) -> bool:
         host = self.records("host").get(self.host(), {})
@@ -302,8 +297,6 @@ def _devices(entry: Entry) -> List[str]:
 
 def _check_no_vm(entry: Entry, notes: List[str]) -> None:
     """Raises Refused when the LUN is a disk of a VM, running or halted. Without xapi, only open devices count."""
-    from relvmoiscsi.host.xapi.api import XapiFailure  # noqa: PLC0415
-
     try:
         with _pool() as pool:
             vbds = [vbd for vdi in pool.vdis(direct.link_of(entry.name, HOST)).values() for vbd in vdi.get("VBDs", [])]

@@ -18,9 +18,8 @@ from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, wa
 from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+from relvmoiscsi.host.xapi.api import AWAY, Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import Use
-from relvmoiscsi.host.xapi.sdk import AWAY
 from relvmoiscsi.host.xapi.stale_volumes import Attachments, vg_command
 
 PLUGIN = "relvmoiscsi"
@@ -54,16 +53,13 @@ class Pool(NamedTuple):
 
 def read_pool(here: Host) -> Pool:
     """Ask xapi, and the other hosts through xapi. Raises XapiFailure when xapi does not answer."""
-    socket = here.xapi_socket
-    with local_session(socket) as session_ref:
-        xapi = Xapi(session_ref, socket)
+    with local_xapi(here.xapi_socket) as xapi:
         hosts = xapi.records("host")
         pool: Mapping[str, Any] = next(iter(xapi.records("pool").values()), {})
-        uuid = here.installation_uuid
-        own = next((ref for ref, host in hosts.items() if uuid and host.get("uuid") == uuid), "")
+        own = own_ref(hosts, here)
 
         def ask(ref: str) -> Answer:
-            return _ask(Xapi(session_ref, socket, timeout=PLUGIN_SECONDS), ref, ref == own)
+            return _ask(xapi.within(PLUGIN_SECONDS), ref, ref == own)
 
         with ThreadPoolExecutor(HOSTS_AT_ONCE) as threads:
             answers = dict(zip(hosts, threads.map(ask, hosts)))

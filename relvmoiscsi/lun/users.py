@@ -20,7 +20,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import stale_volumes
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.lun import known_sr
@@ -214,8 +214,7 @@ def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host, seconds: floa
     if not lun.scsi_ids:
         return _NO_SCSI_ID
     try:
-        with local_session(host.xapi_socket, seconds) as session_ref:
-            xapi = Xapi(session_ref, host.xapi_socket, timeout=seconds)
+        with local_xapi(host.xapi_socket, seconds) as xapi:
             pools = list(xapi.records("pool").values())
             pool: Mapping[str, Any] = pools[0] if pools else {}
             records = read_pool(xapi)

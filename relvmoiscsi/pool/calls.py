@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError
-from relvmoiscsi.host.xapi.sdk import AWAY, GONE, reason
+from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
+from relvmoiscsi.host.xapi.sdk import GONE, reason
 
 EVENT_SECONDS = 30.0
 
@@ -32,22 +33,13 @@ DATABASE_NAMES = {
 }
 
 
-class PoolFailure(RelvmoiscsiError):
-    """The pool did not answer, or answered with an error; `description` is xapi's error, first the code."""
-
-    exit_status = 6
-    sm_key = "APIFailure"
+class PoolFailure(XapiFailure):
+    """The pool did not answer, or answered with an error."""
 
     def __init__(self, message: str, description: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.description = list(description)
+        super().__init__(message, description)
         if self.code in _NOT_THERE:
             self.exit_status = NotFound.exit_status
-
-    @property
-    def code(self) -> str:
-        """Return the code of xapi's error ("UUID_INVALID"); "" where xapi gave none."""
-        return self.description[0] if self.description else ""
 
 
 #: driver errors for a LUN, an IQN, a name or a portal that does not exist; sr_driver/codes.py has the numbers

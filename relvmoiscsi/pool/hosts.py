@@ -15,7 +15,7 @@ import threading
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.host.xapi.sdk import AWAY
+from relvmoiscsi.host.xapi.api import AWAY
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import SCSI_ID_MISSING
 from relvmoiscsi.pool.luns import PoolLun

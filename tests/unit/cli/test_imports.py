@@ -48,7 +48,7 @@ def modules():
 def test_what_udev_asks_is_answered_without_engine_and_images(modules):
     assert "relvmoiscsi.direct.links" in modules["direct"]
     needless = "engine resignature formats.vhd formats.qcow2 formats.mgt cli.reading cli.resignature doctor pool"
-    rooms = tuple("relvmoiscsi." + name for name in (*needless.split(), "host.xapi.api"))
+    rooms = tuple("relvmoiscsi." + name for name in (*needless.split(), "host.xapi.sdk"))
     assert [name for name in modules["direct"] if name.startswith(rooms)] == []
 
 
