@@ -13,7 +13,7 @@ import xmlrpc.client
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 
-from relvmoiscsi import untrusted
+from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.sdk import GONE, reason
@@ -202,7 +202,7 @@ def expression(kind: str, equal: Mapping[str, str]) -> str:
 def result_text(value: str) -> str:
     """Return the text in a task's result, an XML-RPC `<value>`; another text is returned unchanged."""
     try:
-        (found,), _ = untrusted.xmlrpc_of("<params><param>" + (value or "<value/>") + "</param></params>")
+        (found,), _ = untrusted_xml.xmlrpc_of("<params><param>" + (value or "<value/>") + "</param></params>")
     except (ValueError, xmlrpc.client.Fault):
         return value
     return str(found)
