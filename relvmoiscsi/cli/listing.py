@@ -10,7 +10,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.cli import over_iscsi
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.iscsi import LunInfo, Target
+from relvmoiscsi.iscsi import DiscoveredTarget, LunInfo
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.url import Url, parse_url
 from relvmoiscsi.wording import human_size, printable, table
@@ -97,12 +97,12 @@ def _read(arguments: argparse.Namespace, url: Url, info: LunInfo) -> Listed:
 # --- text
 
 
-def _target_facts(text: str, targets: Sequence[Target]) -> Dict[str, Any]:
+def _target_facts(text: str, targets: Sequence[DiscoveredTarget]) -> Dict[str, Any]:
     rows = [{"iqn": target.iqn, "portals": [str(portal) for portal in target.portals]} for target in targets]
     return {"device": text, "targets": rows}
 
 
-def _target_lines(text: str, targets: Sequence[Target]) -> List[str]:
+def _target_lines(text: str, targets: Sequence[DiscoveredTarget]) -> List[str]:
     if not targets:
         return [f"{text}: the portal shows no target to this machine. Map a LUN to its initiator name at the array."]
     rows = [["target", "portals"]]

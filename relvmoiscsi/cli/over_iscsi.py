@@ -33,7 +33,16 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock as lock_of_lun
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.secret_file import lines_of
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.iscsi import Credentials, Initiator, LunDevice, LunInfo, Target, discover, list_luns, open_lun
+from relvmoiscsi.iscsi import (
+    Credentials,
+    DiscoveredTarget,
+    Initiator,
+    LunDevice,
+    LunInfo,
+    discover,
+    list_luns,
+    open_lun,
+)
 from relvmoiscsi.iscsi.names import verified
 from relvmoiscsi.iscsi.url import FORM, Url, parse_url
 
@@ -272,7 +281,7 @@ def _seen_as(scsi_id: Optional[str]) -> List[str]:
 # --- what is there
 
 
-def targets(arguments: argparse.Namespace, text: str) -> List[Target]:
+def targets(arguments: argparse.Namespace, text: str) -> List[DiscoveredTarget]:
     """Return the targets of a portal. Raises UsageError, NotFound, Refused."""
     login = _login(arguments, text)
     with _at_target(login, PATIENCE_SECONDS):

@@ -26,23 +26,23 @@ _KERNEL_NAME = re.compile(r"(sd|hd|vd|xvd|td)[a-z]+\d*\Z|(dm-|sr|scd|nbd|loop|md
 _SCSI_ID = re.compile(r"[0-9A-Fa-fS][A-Za-z0-9#+.:=@_-]{3,199}\Z")
 
 
-class Entry(NamedTuple):
+class DirectLun(NamedTuple):
     """A LUN and the name of its link."""
 
     name: str
     scsi_id: str
 
 
-class Section(NamedTuple):
+class DirectSection(NamedTuple):
     """The entries of the section, and a sentence for each invalid line."""
 
-    entries: Tuple[Entry, ...] = ()
+    entries: Tuple[DirectLun, ...] = ()
     problems: Tuple[str, ...] = ()
 
-    def named(self, name: str) -> Optional[Entry]:
+    def named(self, name: str) -> Optional[DirectLun]:
         return next((entry for entry in self.entries if entry.name == name), None)
 
-    def of_lun(self, scsi_id: str) -> Optional[Entry]:
+    def of_lun(self, scsi_id: str) -> Optional[DirectLun]:
         return next((entry for entry in self.entries if entry.scsi_id == scsi_id), None)
 
 
@@ -70,9 +70,9 @@ def check_scsi_id(scsi_id: str) -> str:
 # --- reading
 
 
-def read_section(text: str) -> Section:
+def read_section(text: str) -> DirectSection:
     """Return the section of the file's text. If several lines have one name or one LUN, the first line counts."""
-    entries: List[Entry] = []
+    entries: List[DirectLun] = []
     problems: List[str] = []
     for number, line in lines_of_section(text.split("\n"), SECTION):
         try:
@@ -82,10 +82,10 @@ def read_section(text: str) -> Section:
                 entries.append(entry)
         except UsageError as problem:
             problems.append(f"Line {number + 1}: {problem.message}")
-    return Section(tuple(entries), tuple(problems))
+    return DirectSection(tuple(entries), tuple(problems))
 
 
-def _entry(line: str) -> Optional[Entry]:
+def _entry(line: str) -> Optional[DirectLun]:
     """Return the entry of a line; None for an empty line or a comment. Raises UsageError."""
     text = said(line)
     if not text:
@@ -93,10 +93,10 @@ def _entry(line: str) -> Optional[Entry]:
     match = KEY_VALUE.match(text)
     if line[:1].isspace() or match is None:
         raise UsageError(f"{text!r} is not of the form `name = SCSIid`.")
-    return Entry(check_name(match.group(1)), check_scsi_id(match.group(2)))
+    return DirectLun(check_name(match.group(1)), check_scsi_id(match.group(2)))
 
 
-def _check_new(entry: Entry, entries: Sequence[Entry]) -> None:
+def _check_new(entry: DirectLun, entries: Sequence[DirectLun]) -> None:
     for other in entries:
         if entry.name == other.name:
             raise UsageError(f"The name {other.name} is taken: it is LUN {other.scsi_id}. Choose another name.")
@@ -110,7 +110,7 @@ def _check_new(entry: Entry, entries: Sequence[Entry]) -> None:
 # --- changing the text
 
 
-def with_entry(text: str, entry: Entry) -> str:
+def with_entry(text: str, entry: DirectLun) -> str:
     """Return the text with one more entry. Raises UsageError if the text has the name or the LUN already."""
     section = read_section(text)
     _check_new(entry, section.entries)
@@ -157,7 +157,7 @@ def _name_of(line: str) -> str:
     return entry.name if entry else ""
 
 
-def _checked(text: str, expected: Sequence[Entry]) -> str:
+def _checked(text: str, expected: Sequence[DirectLun]) -> str:
     """Return the new text if it has the expected entries. Raises Refused otherwise: a person must edit the file."""
     if set(read_section(text).entries) != set(expected):
         raise Refused(f"The section [{SECTION}] cannot be changed safely. Edit the section by hand.")

@@ -34,7 +34,7 @@ _ON_ALL = "Install the same package on every host of the pool, then restart ever
 Answer = Union[Tuple[str, List[Finding]], Exception]
 
 
-class Pool(NamedTuple):
+class PoolFacts(NamedTuple):
     """The records of xapi; keys are references."""
 
     own_ref: str  #: the host of this process; "" if xapi does not know the host
@@ -51,7 +51,7 @@ class Pool(NamedTuple):
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
 
 
-def read_pool(here: Host) -> Pool:
+def read_pool(here: Host) -> PoolFacts:
     """Ask xapi, and the other hosts through xapi. Raises XapiFailure when xapi does not answer."""
     with local_xapi(here.xapi_socket) as xapi:
         hosts = xapi.records("host")
@@ -64,7 +64,7 @@ def read_pool(here: Host) -> Pool:
         with ThreadPoolExecutor(HOSTS_AT_ONCE) as threads:
             answers = dict(zip(hosts, threads.map(ask, hosts)))
         srs = xapi.records("SR")
-        return Pool(
+        return PoolFacts(
             own,
             str(pool.get("master", "")),
             pool.get("other_config", {}),
@@ -93,7 +93,7 @@ def no_pool(failure: Exception) -> Finding:
     return unknown("pool", sentence, "Start xapi, then run `relvmoiscsi doctor` again as root.")
 
 
-def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Finding]:
+def examine_pool(here: Host, pool: PoolFacts, info: Optional[DriverInfo]) -> List[Finding]:
     """Return the findings on the pool; `info` is the answer of this host's driver."""
     return [
         examine_registration(pool),
@@ -109,7 +109,7 @@ def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Fin
     ]
 
 
-def examine_registration(pool: Pool) -> Finding:
+def examine_registration(pool: PoolFacts) -> Finding:
     lacking = [name for name in TYPES if name not in pool.types]
     master = f"xapi of the pool's master, {pool.name(pool.master_ref)},"
     if not lacking:
@@ -118,7 +118,7 @@ def examine_registration(pool: Pool) -> Finding:
     return (problem if TYPE in lacking else warning)("registration", sentence, _ON_MASTER)
 
 
-def examine_record(here: Host, pool: Pool, info: Optional[DriverInfo]) -> Finding:
+def examine_record(here: Host, pool: PoolFacts, info: Optional[DriverInfo]) -> Finding:
     """Check the SM record, which `xe sm-list` prints on any host."""
     detects = f'`xe sm-list | grep "{PHRASE}"`, by which CloudStack detects it,'
     if not pool.drivers:
@@ -139,7 +139,7 @@ def examine_record(here: Host, pool: Pool, info: Optional[DriverInfo]) -> Findin
     return ok("sm-record", f'{detects} finds "{name}", version {version}, {file}.')
 
 
-def examine_hosts(pool: Pool) -> List[Finding]:
+def examine_hosts(pool: PoolFacts) -> List[Finding]:
     """Check that every host has the package, in the same version; add the findings of each host."""
     found = [finding for ref in pool.answers for finding in _host(pool, ref)]
     if not pool.own_ref:
@@ -149,7 +149,7 @@ def examine_hosts(pool: Pool) -> List[Finding]:
     return found or [ok("hosts", f"{count} relvmoiscsi {__version__}, and no host finds a problem.")]
 
 
-def _host(pool: Pool, ref: str) -> List[Finding]:
+def _host(pool: PoolFacts, ref: str) -> List[Finding]:
     """Return the findings on a host that is not ready or has a warning; [] for a ready host."""
     answer, host = pool.answers[ref], pool.name(ref)
     if isinstance(answer, Exception):
@@ -174,7 +174,7 @@ def _no_answer(failure: Exception, host: str) -> Finding:
     return unknown("hosts", sentence, "Run `relvmoiscsi doctor` on that host.")
 
 
-def examine_initiators(pool: Pool) -> Finding:
+def examine_initiators(pool: PoolFacts) -> Finding:
     """Check that xapi has an initiator name for each host: the driver logs in with this name."""
     nameless = [
         pool.name(ref)
@@ -187,14 +187,14 @@ def examine_initiators(pool: Pool) -> Finding:
     return problem("initiator", sentence, "Set the name: `xe host-param-set uuid=<host> iscsi_iqn=<IQN>`.")
 
 
-def examine_upgrade(pool: Pool) -> List[Finding]:
+def examine_upgrade(pool: PoolFacts) -> List[Finding]:
     if _UPGRADE not in pool.other_config:
         return []
     sentence = "A rolling pool upgrade is under way, and xapi refuses SR.create until it has ended."
     return [problem("upgrade", sentence, "Upgrade the remaining hosts and reinstall relvmoiscsi on each of them.")]
 
 
-def examine_ssh(pool: Pool) -> List[Finding]:
+def examine_ssh(pool: PoolFacts) -> List[Finding]:
     """Check SSH, which hosts since XenServer 8 may have disabled: CloudStack detects the driver by an SSH command."""
     off = [pool.name(ref) for ref, host in pool.hosts.items() if host.get("ssh_enabled") is False]
     if not off:
@@ -203,7 +203,7 @@ def examine_ssh(pool: Pool) -> List[Finding]:
     return [warning("ssh", sentence, "For CloudStack: `xe host-enable-ssh` on these hosts, then reconnect them.")]
 
 
-def examine_leftovers(pool: Pool) -> List[Finding]:
+def examine_leftovers(pool: PoolFacts) -> List[Finding]:
     """Look for SRs of relvmoiscsi's types. xapi has such a record during a call, and keeps the record if xapi dies.
 
     No LUN has the UUID of such an SR.
@@ -219,7 +219,7 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
     return [warning("leftover-srs", sentence, advice)]
 
 
-def examine_volumes(here: Host, pool: Pool) -> List[Finding]:
+def examine_volumes(here: Host, pool: PoolFacts) -> List[Finding]:
     """Look for active volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has the cause."""
     disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*")))]
     return [
@@ -240,7 +240,7 @@ def _active(sr_uuid: str, disk: str) -> Finding:
     return warning("active-volumes", sentence, advice)
 
 
-def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
+def examine_vdis_of_pool(here: Host, pool: PoolFacts) -> List[Finding]:
     """Do all hosts have the same setting `vdis`? A call runs on the master, and any host may become the master."""
     said = {ref: answer[1] for ref, answer in pool.answers.items() if not isinstance(answer, Exception)}
     if pool.own_ref in said:
@@ -260,7 +260,7 @@ def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
     return [warning("settings", sentence, advice)]
 
 
-def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:
+def examine_multipathing(here: Host, pool: PoolFacts) -> List[Finding]:
     """Is multipathing on for all hosts or for none, and does this host have the programs?"""
     on = {ref: multipath.is_on({}, host.get("other_config", {})) for ref, host in pool.hosts.items()}
     if len(set(on.values())) > 1:

@@ -73,7 +73,7 @@ class VdiRecord(NamedTuple):
     metadata_of_pool: str  #: reference of the pool that writes its database into the VDI; "" for no pool
 
 
-class Link(NamedTuple):
+class SlotLink(NamedTuple):
     """A UUID in an unreadable slot, and its place."""
 
     at: int  #: bytes from the start of the volume
@@ -84,7 +84,7 @@ class Unread(NamedTuple):
     """A slot whose record cannot be read; `links` are the UUIDs in the tags `uuid` and `snapshot_of` of the slot."""
 
     offset: int
-    links: Tuple[Link, ...]
+    links: Tuple[SlotLink, ...]
 
 
 class Mgt(NamedTuple):
@@ -169,9 +169,9 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
     )
 
 
-def _links(data: bytes, offset: int) -> Tuple[Link, ...]:
+def _links(data: bytes, offset: int) -> Tuple[SlotLink, ...]:
     found = _LINK.finditer(data, offset, offset + RECORD_BYTES)
-    return tuple(Link(match.start(1), match.group(1).decode("ascii")) for match in found)
+    return tuple(SlotLink(match.start(1), match.group(1).decode("ascii")) for match in found)
 
 
 def _tags(data: bytes, start: int, end: int, where: Place) -> Tags:

@@ -24,7 +24,7 @@ SCAN, LABEL = "scan", "label VDIs"
 _FLAGS = {"gc": "false", "indestructible": "true"}
 
 
-class Step(NamedTuple):
+class AttachStep(NamedTuple):
     """One change of a LUN or of the pool."""
 
     what: str
@@ -69,25 +69,25 @@ class LunPlan(NamedTuple):
         return self.attaches and not self.sr and self.refusal is None
 
     @property
-    def steps(self) -> List[Step]:
+    def steps(self) -> List[AttachStep]:
         """Return the steps of `attach`, in order; [] for a refused LUN."""
         return list(self._steps())
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[AttachStep]:
         if self.refusal is not None:
             return
         if self.resignatures:
-            yield Step(RESIGNATURE)
+            yield AttachStep(RESIGNATURE)
         if self.introduces:
-            yield Step(INTRODUCE, self.name)
+            yield AttachStep(INTRODUCE, self.name)
         elif self.marks:
-            yield Step(MARK)
-        yield from (Step(CREATE_PBD, host.name) for host in self.hosts if host.creates)
-        yield from (Step(PLUG, host.name) for host in self.hosts if host.plugs)
+            yield AttachStep(MARK)
+        yield from (AttachStep(CREATE_PBD, host.name) for host in self.hosts if host.creates)
+        yield from (AttachStep(PLUG, host.name) for host in self.hosts if host.plugs)
         if self.scans:
-            yield Step(SCAN)
+            yield AttachStep(SCAN)
         if self.labels:
-            yield Step(LABEL)
+            yield AttachStep(LABEL)
 
     @property
     def plugs(self) -> bool:

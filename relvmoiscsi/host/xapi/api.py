@@ -87,7 +87,7 @@ class Xapi:
         headers = {"Subtask-of": self._subtask_of} if self._subtask_of else {}
         # A time limit of 0 would not wait at all; xapi answers in a millisecond.
         seconds = max(_SHORTEST, self._deadline.within(self._timeout))
-        made = sdk.Transport(lambda: sdk.UnixConnection(self._socket_path, seconds), True, headers)
+        made = sdk.XapiTransport(lambda: sdk.UnixConnection(self._socket_path, seconds), True, headers)
         session = sdk.module().Session("http://localhost/", transport=made)
         session._session = self._session_ref
         return session

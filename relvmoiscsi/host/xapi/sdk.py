@@ -36,7 +36,7 @@ def module() -> Any:
         ) from error
 
 
-class Transport(xmlrpc.client.Transport):
+class XapiTransport(xmlrpc.client.Transport):
     """Calls over connections that `connection` makes and gives a time limit.
 
     The standard library repeats a call if the answer to the first was lost. With `is_sent_once` the transport sends a

@@ -14,7 +14,7 @@ from relvmoiscsi.pool.commands.vm_commands import Tools
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
-from relvmoiscsi.pool.vms.discard import Plan
+from relvmoiscsi.pool.vms.discard import DiscardPlan
 from relvmoiscsi.wording import counted, printable
 
 _DISCARD = """\
@@ -74,7 +74,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
     return _discarded(plan, gone, failed, "discarded", destroyed)
 
 
-def _question(plan: Plan) -> str:
+def _question(plan: DiscardPlan) -> str:
     halted = plan.all_losers()
     lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
     lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
@@ -110,7 +110,11 @@ def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[
 
 
 def _discarded(
-    plan: Plan, gone: Sequence[str], failed: Dict[str, RelvmoiscsiError], word: str, destroyed: Dict[str, List[str]]
+    plan: DiscardPlan,
+    gone: Sequence[str],
+    failed: Dict[str, RelvmoiscsiError],
+    word: str,
+    destroyed: Dict[str, List[str]],
 ) -> Answer:
     rows: List[Dict[str, Any]] = []
     lines = []

@@ -110,7 +110,7 @@ def _luns(arguments: argparse.Namespace) -> Answer:
         return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
-def _source(arguments: argparse.Namespace) -> luns.Source:
+def _source(arguments: argparse.Namespace) -> luns.LunSearch:
     """Return the source of LUNs from the options. Raises UsageError."""
     file = arguments.chap_password_file
     if bool(arguments.chap_user) != bool(file):
@@ -119,13 +119,13 @@ def _source(arguments: argparse.Namespace) -> luns.Source:
     if file and not password:
         raise UsageError(f"{file} has no password in its first line.")
     target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
-    source = luns.Source(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
+    source = luns.LunSearch(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
     source.verify()
     return source
 
 
 @contextmanager
-def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.Source) -> Iterator[List[PoolLun]]:
+def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.LunSearch) -> Iterator[List[PoolLun]]:
     """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
     with ExitStack() as stack:
         with waiting("the LUNs of the pool"):

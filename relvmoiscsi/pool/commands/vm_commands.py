@@ -15,7 +15,7 @@ from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
-from relvmoiscsi.pool.vms.choice import Source
+from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
@@ -191,7 +191,12 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
 
 
 def _wanted(
-    arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[Source], dry_run: bool
+    arguments: argparse.Namespace,
+    calls: Calls,
+    found: Inventory,
+    copy: Copy,
+    sources: Sequence[VmSource],
+    dry_run: bool,
 ) -> Tuple[choice.CloneRequest, Inventory]:
     """Return the options for `clone`, and the inventory with the isolated network.
 
@@ -224,7 +229,7 @@ def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
     return pairs
 
 
-def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[Source, str], None]:
+def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[VmSource, str], None]:
     """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
 
     In a terminal, it also prints the remaining time, by the VMs of `todo` that were made.
@@ -233,7 +238,7 @@ def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[Sourc
     made: List[str] = []
     failed: List[str] = []
 
-    def tell(source: Source, status: str) -> None:
+    def tell(source: VmSource, status: str) -> None:
         state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
         arguments.so_far.tell(vm, state, status if state == DONE else "clone")
         if not arguments.json:
@@ -247,7 +252,7 @@ def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[Sourc
     return tell
 
 
-def _said(source: Source) -> str:
+def _said(source: VmSource) -> str:
     return f"{source.name} ({source.uuid})"
 
 
@@ -268,7 +273,7 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
 
 
 def _to_know(
-    found: Inventory, sources: Sequence[Source], wanted: choice.CloneRequest, results: Sequence[Cloned]
+    found: Inventory, sources: Sequence[VmSource], wanted: choice.CloneRequest, results: Sequence[Cloned]
 ) -> Sequence[str]:
     """Return what a person must know before the first start of a clone."""
     if not any(each.status == clone.MADE for each in results):

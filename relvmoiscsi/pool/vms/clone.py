@@ -23,7 +23,7 @@ from relvmoiscsi.pool import jobs, lock
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import choice, inventory, left_behind, ova, transfer
-from relvmoiscsi.pool.vms.choice import CloneRequest, Source
+from relvmoiscsi.pool.vms.choice import CloneRequest, VmSource
 from relvmoiscsi.pool.vms.discard import destroy
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 
@@ -53,7 +53,7 @@ class Cloned(NamedTuple):
     status: str
     name: str = ""
     uuid: str = ""  #: of the copy
-    disks: Sequence[ova.Disk] = ()
+    disks: Sequence[ova.CloneDisk] = ()
     networks: Mapping[str, Tuple[str, str]] = {}  #: names of the networks of original and clone, by device
     snapshots: Sequence[str] = ()
     notes: Sequence[str] = ()
@@ -73,8 +73,8 @@ class Cloned(NamedTuple):
 
 
 def clone(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest,
-    tell: Callable[[Source, str], None] = lambda *_: None,
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest,
+    tell: Callable[[VmSource, str], None] = lambda *_: None,
 ) -> List[Cloned]:  # fmt: skip
     """Clone each VM; return the results in the order of `sources`.
 
@@ -113,7 +113,7 @@ def clone(
 
 
 def would(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest
 ) -> List[Cloned]:
     """Return the results that `clone` would give: export and edit the records, and change nothing.
 
@@ -126,13 +126,13 @@ def would(
 
 
 def _each(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest,
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest,
     work: Callable[["_Clone"], Cloned],
 ) -> List[Cloned]:  # fmt: skip
     """Call `work` for several VMs in parallel; an error becomes a result."""
     named = choice.names(found, copy, sources, wanted)
 
-    def one(calls: Calls, source: Source) -> Cloned:
+    def one(calls: Calls, source: VmSource) -> Cloned:
         return work(_Clone(calls, pool, found, copy, source, named[source.uuid], wanted))
 
     with in_state(left_behind.CLONES):
@@ -149,7 +149,7 @@ class _Clone:
     """The clone of one VM."""
 
     def __init__(
-        self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: Source, name: str, wanted: CloneRequest
+        self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: VmSource, name: str, wanted: CloneRequest
     ) -> None:
         self.calls, self.pool, self.found, self.copy = calls, pool, found, copy
         self.source, self.name, self.wanted = source, name, wanted

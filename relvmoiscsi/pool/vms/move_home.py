@@ -70,7 +70,7 @@ def _verify(calls: Calls, vm: str, record: Record) -> List[Swap]:
     return swaps
 
 
-def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> int:
+def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> int:
     """Return the size of the disk, in bytes.
 
     Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure.

@@ -203,7 +203,7 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
             )
 
 
-def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> None:
+def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> None:
     """Raises Refused for a disk whose move home has begun, because this disk has the newest data."""
     name, arrived = record["name_label"], restore_journal.arrived_as(record, swap)
     if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):

@@ -17,7 +17,7 @@ from relvmoiscsi.pool import jobs, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
 from relvmoiscsi.pool.vms import inventory, left_behind, ova, ova_file, records_key, transfer
-from relvmoiscsi.pool.vms.choice import Source
+from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import printable
 
@@ -293,7 +293,7 @@ def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
 
 def choose(
     found: Inventory, copy: Copy, records: Records, names: Sequence[str], everything: bool = False
-) -> List[Source]:
+) -> List[VmSource]:
     """Return the saved VMs with these UUIDs or names, or all saved VMs, with their saved records.
 
     A VM whose records of an unknown writer claim a disk that is not its own has the reason as its `problem`. Raises
@@ -304,7 +304,7 @@ def choose(
     chosen = list(rows) if everything else [inventory.find(rows, name, "saved VM") for name in names]
     here = {str(vm["uuid"]): ref for ref, vm in found.vms.items()}
     documents = saved.documents(list(dict.fromkeys(chosen)))
-    sources = [Source(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid]) for uuid in documents]
+    sources = [VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid]) for uuid in documents]
     if records.is_known:
         return sources
     claims = Claims(found, saved)
@@ -325,7 +325,7 @@ class Claims:
             if vbd["type"] == "Disk" and vbd["VDI"] in found.vdis and vbd["VM"] in found.vms:
                 self._users.setdefault(str(found.vdis[vbd["VDI"]]["uuid"]), set()).add(vbd["VM"])
 
-    def problem(self, source: Source) -> Optional[RelvmoiscsiError]:
+    def problem(self, source: VmSource) -> Optional[RelvmoiscsiError]:
         """Return why the records of a VM are not believed; None where nothing contradicts them."""
         try:
             uuid, own, all_disks = ova.disks_of(source.document)
@@ -343,7 +343,7 @@ class Claims:
             "made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
         )
 
-    def _contradiction(self, source: Source, vdi: str, is_own: bool) -> str:
+    def _contradiction(self, source: VmSource, vdi: str, is_own: bool) -> str:
         claiming = [name for name in self._names.get(vdi, []) if not is_own or name != source.name]
         users = self._users.get(vdi, set())
         owners = {self._found.vms[ref]["snapshot_of"] if self._is_snapshot(ref) else ref for ref in users}

@@ -32,7 +32,7 @@ from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.qcow2 import ENTRY_BYTES
 from relvmoiscsi.formats.qcow2_clusters import ZEROS, Needs
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
-from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Member, cut_short, find_owners
+from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member, cut_short, find_owners
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Counts
 
 
@@ -44,7 +44,7 @@ class Copied(NamedTuple):
     length: int
 
 
-class Layout(NamedTuple):
+class Qcow2Layout(NamedTuple):
     """The parts of the new image and their places."""
 
     unit: int  #: bytes of a cluster of the new image
@@ -117,7 +117,7 @@ SPARE_EXTENTS = 1
 _BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 300, 300
 
 
-def layouts(members: Sequence[Member], thick: bool, memory: Memory) -> Iterator[Layout]:
+def layouts(members: Sequence[Qcow2Member], thick: bool, memory: Memory) -> Iterator[Qcow2Layout]:
     """The layouts: first with room beside the dead clusters, then as large as SM makes the volume.
 
     With `thick` the volume has room for a full disk. `memory` counts the memory for a layout; raises Refused when the
@@ -141,7 +141,7 @@ def layouts(members: Sequence[Member], thick: bool, memory: Memory) -> Iterator[
 class _Choice:
     """Chooses the extents that stay, and computes the size of the new volume."""
 
-    def __init__(self, members: Sequence[Member], unit: int, owners: Arrays) -> None:
+    def __init__(self, members: Sequence[Qcow2Member], unit: int, owners: Arrays) -> None:
         self.unit, self.owners, self.disk_bytes = unit, owners, members[0].virtual_size
         self.units, self.per_extent, self.per_table = (
             -(-self.disk_bytes // unit),
@@ -188,7 +188,7 @@ class _Choice:
     def copied_bytes(self, kept: Sequence[int]) -> int:
         return (sum(self.alive.values()) - sum(self.alive[extent] for extent in kept)) * self.unit
 
-    def layout(self, kept: Sequence[int], thick: bool, is_roomy: bool) -> Layout:
+    def layout(self, kept: Sequence[int], thick: bool, is_roomy: bool) -> Qcow2Layout:
         alive, all_alive = sum(self.alive[extent] for extent in kept), sum(self.alive.values()) + len(self.cut)
         head, needed = self._head(len(kept), alive, all_alive - alive)
         extents = head + len(kept)
@@ -197,7 +197,7 @@ class _Choice:
             extents = max(extents + tail, self.most_extents)
         else:
             extents += SPARE_EXTENTS
-        return Layout(
+        return Qcow2Layout(
             unit=self.unit,
             units=self.units,
             owners=self.owners,

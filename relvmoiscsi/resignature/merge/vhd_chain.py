@@ -61,7 +61,7 @@ class Bitmaps:
         self._ends.append(len(self._packed))
 
 
-class Member(NamedTuple):
+class VhdMember(NamedTuple):
     """An image of a chain."""
 
     name: str  #: name of the volume
@@ -107,7 +107,7 @@ class Member(NamedTuple):
         return max(end, blocks.data_at(last) + blocks.BLOCK_BYTES) if last else end
 
 
-def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[Member, ...]:
+def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[VhdMember, ...]:
     """The images of a chain, the leaf first. Raises FormatError or Refused for an image that tapdisk has not made.
 
     Reads the tables of all images in one batch, then all batmaps, then bitmaps in batches.
@@ -127,12 +127,12 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     return members
 
 
-def _partial(member: Member) -> Iterator[int]:
+def _partial(member: VhdMember) -> Iterator[int]:
     """The blocks that the image has and that the batmap does not mark as full."""
     return (block for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block])
 
 
-def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
+def built_on(vg: VolumeGroup, members: Iterable[VhdMember]) -> List[Range]:
     """The ranges that change when a program writes to an image: headers, tables, and the footer in the last sector."""
     found: List[Range] = []
     for member in members:
@@ -145,7 +145,7 @@ def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
     return found
 
 
-def bitmaps_as_read(vg: VolumeGroup, members: Iterable[Member]) -> Iterator[Chunk]:
+def bitmaps_as_read(vg: VolumeGroup, members: Iterable[VhdMember]) -> Iterator[Chunk]:
     """The bitmaps as read. A write to sectors that a block lacked changes its bitmap, and no range of `built_on`."""
     for member in members:
         for block, data in member.bitmaps.items():
@@ -176,13 +176,15 @@ def _batmap(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader)
     return vg.ranges(volume.lv, header.batmap_offset, length)
 
 
-def _member(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader, table: bytes, batmap: bytes) -> Member:
+def _member(
+    vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader, table: bytes, batmap: bytes
+) -> VhdMember:
     name, entries = volume.name.text, blocks.read_entries(table)
     full = blocks.verify_batmap(header, batmap, content.virtual_size, Place(name, header.batmap_offset))
     _verify_entries(entries, vg.size_of(volume.lv), blocks.end_of_headers(content.header, header), name)
     footer, crowded = content.end_footer or content.footer, _crowded(entries)
     size, bitmaps = content.virtual_size, Bitmaps()
-    return Member(name, volume.lv, size, footer, content.header, header, entries, full, bitmaps, crowded)
+    return VhdMember(name, volume.lv, size, footer, content.header, header, entries, full, bitmaps, crowded)
 
 
 def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: str) -> None:
@@ -207,7 +209,7 @@ def _crowded(entries: Sequence[int]) -> FrozenSet[int]:
     return frozenset(block for block, entry in enumerate(entries) if entry in found) if found else frozenset()
 
 
-def _read_bitmaps(device: Device, vg: VolumeGroup, members: Sequence[Member]) -> None:
+def _read_bitmaps(device: Device, vg: VolumeGroup, members: Sequence[VhdMember]) -> None:
     wanted = [(member, block) for member in members for block in _partial(member)]
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
@@ -248,13 +250,13 @@ class Sectors(NamedTuple):
         return found
 
 
-def find_owners(members: Sequence[Member], tears_pages: bool) -> "Rows[OwnedBlock]":
+def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedBlock]":
     """All blocks that any image has, in the order of the disk. `tears_pages`: a cut may tear a page of 4 KiB."""
     found = (_owned(block, members, tears_pages) for block in _blocks_of(members))
     return owned_blocks(owned for owned in found if owned is not None)
 
 
-def _blocks_of(members: Sequence[Member]) -> Iterator[int]:
+def _blocks_of(members: Sequence[VhdMember]) -> Iterator[int]:
     """The blocks of the disk that any image has. This is fast for a large disk with few blocks."""
     there = bytearray(len(members[0].entries))
     for member in members:
@@ -264,13 +266,13 @@ def _blocks_of(members: Sequence[Member]) -> Iterator[int]:
     return compress(range(len(there)), there)
 
 
-def sectors_of(members: Sequence[Member], owned: OwnedBlock) -> Sectors:
+def sectors_of(members: Sequence[VhdMember], owned: OwnedBlock) -> Sectors:
     """The sectors of a block in its owner and in the parents."""
     (_owner, bits), *below = _found(owned.block, members)
     return Sectors(bits, tuple(below))
 
 
-def _found(block: int, members: Sequence[Member]) -> Iterator[Tuple[int, int]]:
+def _found(block: int, members: Sequence[VhdMember]) -> Iterator[Tuple[int, int]]:
     """The images from which a guest reads sectors of a block: the index in the chain, and the bitmap of the sectors.
 
     A guest reads zeros behind the end of a parent's disk, also when a lower image has sectors there.
@@ -286,12 +288,12 @@ def _found(block: int, members: Sequence[Member]) -> Iterator[Tuple[int, int]]:
             return
 
 
-def _seen(block: int, member: Member, index: int) -> int:
+def _seen(block: int, member: VhdMember, index: int) -> int:
     """The bitmap of the sectors of a block in front of the end of the image's disk."""
     return blocks.first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
 
 
-def _owned(block: int, members: Sequence[Member], tears_pages: bool) -> Optional[OwnedBlock]:
+def _owned(block: int, members: Sequence[VhdMember], tears_pages: bool) -> Optional[OwnedBlock]:
     parts = list(_found(block, members))
     if not parts:
         return None
@@ -305,7 +307,7 @@ def _owned(block: int, members: Sequence[Member], tears_pages: bool) -> Optional
     return OwnedBlock(block, index, BLOCK_SECTORS - bin(bits).count("1"), must_be_copied)
 
 
-def _has_hidden_sectors(block: int, members: Sequence[Member], index: int) -> bool:
+def _has_hidden_sectors(block: int, members: Sequence[VhdMember], index: int) -> bool:
     """Whether the image has sectors of a block behind the end of its own disk, or of the disk of an image above."""
     seen = FULL
     for number, member in enumerate(members[: index + 1]):

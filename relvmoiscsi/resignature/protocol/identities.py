@@ -13,7 +13,7 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
 from relvmoiscsi.resignature.protocol import structure
-from relvmoiscsi.resignature.protocol.run import Field, Run
+from relvmoiscsi.resignature.protocol.run import IdField, Run
 
 #: other programs may write the bytes of a shorter field by chance
 _TELLING_BYTES = 16
@@ -99,7 +99,7 @@ class _Sides:
         self.old = now.with_chunks(Chunk(write.offset, write.old) for write in run.writes)
         self._new = now.with_chunks(Chunk(write.offset, write.new) for write in run.writes)
 
-    def is_ours(self, field: Field, careful: bool) -> bool:
+    def is_ours(self, field: IdField, careful: bool) -> bool:
         """Whether the device holds the old or the new bytes of a field, in each block.
 
         With `careful`, a short field counts only when its whole structure is old or new.
@@ -108,7 +108,7 @@ class _Sides:
             return False
         return not careful or field.length >= _TELLING_BYTES or self._is_either(field.around or self._blocks(field))
 
-    def _blocks(self, field: Field) -> List[Range]:
+    def _blocks(self, field: IdField) -> List[Range]:
         size = self._block_bytes
         return [
             Range(start, align_up(piece.end, size) - start)
@@ -127,7 +127,7 @@ class _Sides:
         return True
 
 
-def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[Field]:
+def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[IdField]:
     """Give the contents their old identities back. Returns the fields that another program has changed: these stay.
 
     Pass `careful` when LVM has changed the volume group since the run: other volumes may have the extents.
@@ -151,7 +151,7 @@ def _sealed(kind: str, data: bytes, before: bytes) -> bytes:
     return as_before if as_before == before and structure.is_whole(kind, before) else structure.resealed(kind, data)
 
 
-def first_changed(run: Run, buffer: WriteBuffer) -> Optional[Field]:
+def first_changed(run: Run, buffer: WriteBuffer) -> Optional[IdField]:
     """The first field that holds neither its old nor its new bytes, or whose structure is damaged."""
     sides = _Sides(run, buffer)
     for field in run.fields:

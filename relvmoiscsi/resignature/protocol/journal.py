@@ -4,7 +4,7 @@
     ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
 
 The journal holds the old and the new bytes of whole blocks, and the places of the identities in the blocks
-(`run.Field`). While a run is cut, VMs, SM and LVM may write the bytes between the identities.
+(`run.IdField`). While a run is cut, VMs, SM and LVM may write the bytes between the identities.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 )
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit, decode_units, encode_rebuilt
 from relvmoiscsi.resignature.protocol.run import (
-    Field,
+    IdField,
     MdaMove,
     Run,
     Write,
@@ -236,8 +236,8 @@ def _table_unit(payload: BytesIO, offset: int, length: int, first: int, end: int
     return TableUnit(offset, payload.read(length), payload.read(length), first, end)
 
 
-def _field(pieces: Sequence[Sequence[int]], what: str, kind: str, around: Sequence[Sequence[int]]) -> Field:
-    return Field(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
+def _field(pieces: Sequence[Sequence[int]], what: str, kind: str, around: Sequence[Sequence[int]]) -> IdField:
+    return IdField(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
 
 
 # --- the label sector in each phase of a run

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen, Written
+from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Unseen, Written
 from relvmoiscsi.resignature.writing.step import batches, not_held, range_of
 
 log = logging.getLogger(__name__)
@@ -88,23 +88,23 @@ def _pieces_of(unseen: Unseen) -> Iterator[List[Chunk]]:
     return batches(chain(unseen.chunks, unseen.more), lambda chunk: len(chunk.data))
 
 
-def _copies_of(unseen: Unseen) -> Iterator[List[Copy]]:
+def _copies_of(unseen: Unseen) -> Iterator[List[BlockCopy]]:
     for several in unseen.copies:
         yield from batches(_pieces(several), lambda piece: piece.length)
 
 
-def _pieces(copies: Iterable[Copy]) -> Iterator[Copy]:
+def _pieces(copies: Iterable[BlockCopy]) -> Iterator[BlockCopy]:
     return (piece for copy in copies for piece in _parts(copy))
 
 
-def _parts(copy: Copy) -> Iterator[Copy]:
+def _parts(copy: BlockCopy) -> Iterator[BlockCopy]:
     for done in range(0, copy.length, PIECE_BYTES):
         length = min(PIECE_BYTES, copy.length - done)
         zeros = copy.zeros if done + length == copy.length else 0
-        yield Copy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
+        yield BlockCopy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
 
 
-def _read(device: Device, batch: Sequence[Copy]) -> List[Chunk]:
+def _read(device: Device, batch: Sequence[BlockCopy]) -> List[Chunk]:
     sources = [Range(copy.source, copy.length) for copy in batch if copy.source is not None]
     found = iter(device.read(sources))
     return [

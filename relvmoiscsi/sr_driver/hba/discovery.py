@@ -158,7 +158,7 @@ class Discovery:
                 stack.push(hiding.pop_all())
                 stack.callback(lambda: forget(self.deadline.for_cleanup()))
 
-    def _bring(self, places: Sequence[hba.Place], there: Sequence[str]) -> None:
+    def _bring(self, places: Sequence[hba.ScanPlace], there: Sequence[str]) -> None:
         started = time.monotonic()
         log.info("scanning %s for the LUN %s", _listed(f"{one.adapter.name} ({one})" for one in places), self.scsi_id)
         self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))

@@ -22,7 +22,7 @@ from relvmoiscsi.host.iscsi_sessions import offload_hint
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
-from relvmoiscsi.iscsi.names import Credentials, Initiator, Target, verified
+from relvmoiscsi.iscsi.names import Credentials, DiscoveredTarget, Initiator, verified
 from relvmoiscsi.iscsi.opening import LunName, open_lun
 from relvmoiscsi.iscsi.target_sessions import discover
 from relvmoiscsi.portal import Portal
@@ -41,7 +41,7 @@ class Access(NamedTuple):
     initiators: Tuple[Initiator, ...]  #: one initiator for each network interface, in the order to try
     credentials: Credentials
 
-    def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[Target]:
+    def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[DiscoveredTarget]:
         """Return the targets that the portals offer. Raises NotFound, Refused, OutOfTime."""
         asked = self.portals if portals is None else portals
         return self.in_turn(lambda initiator: discover(asked, initiator, self.credentials, deadline))

@@ -10,7 +10,7 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.iscsi.names import LunInfo, Target
+from relvmoiscsi.iscsi.names import DiscoveredTarget, LunInfo
 from relvmoiscsi.iscsi.opening import list_luns
 from relvmoiscsi.iscsi.target_sessions import in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
@@ -31,7 +31,7 @@ def verify_named(access: Access, deadline: Deadline) -> None:
 
 def _missing_iqn(access: Access, deadline: Deadline) -> Listed:
     """Return the answer without targetIQN: the targets that each portal offers."""
-    targets: List[Target] = []
+    targets: List[DiscoveredTarget] = []
     failures: List[RelvmoiscsiError] = []
     for portal, seconds in in_turn(access.portals, deadline):
         try:
@@ -74,7 +74,7 @@ def lun_list(luns: Sequence[LunInfo]) -> str:
     )
 
 
-def target_list(targets: Sequence[Target], asked: Portal) -> str:
+def target_list(targets: Sequence[DiscoveredTarget], asked: Portal) -> str:
     """Return the XML of error 96. As in SM, the last entry stands for all targets of the portal."""
     offered = [(portal, target.iqn) for target in targets for portal in target.portals]
     places = [*offered, (asked, ANY_IQN)]

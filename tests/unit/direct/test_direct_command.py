@@ -11,8 +11,8 @@ from kit import builder
 from kit.direct_world import LUN, OTHER, World, in_process
 from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi.direct import direct_command, links
-from relvmoiscsi.direct.links import Owner
 from relvmoiscsi.errors import CommandFailed, DeviceError
+from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.this_host import Host
 

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from kit.direct_world import LUN, OTHER, World, in_process
 from relvmoiscsi.direct import config, links
-from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_section, with_entry, without_entry
-from relvmoiscsi.direct.links import Owner, Status, Uncertain
+from relvmoiscsi.direct.config import DirectLun, check_name, check_scsi_id, read_section, with_entry, without_entry
+from relvmoiscsi.direct.links import Status, Uncertain
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
+from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host import config_file
 from relvmoiscsi.host.config_file import changing, read_config, replace_config
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
-DISK = Entry("disk", LUN)
+DISK = DirectLun("disk", LUN)
 
 
 #: lines that an administrator, an editor or an accident puts into a file
@@ -42,7 +43,7 @@ def test_names_and_ids_are_read_from_the_section_alone():
         "[DEFAULT]\nno = 3600140500000000000000000000000000\n[direct] ; the LUNs\n# comment\n\n"
         f"disk = {LUN}\nlog.1: {OTHER}  # theirs\n[other]\nother = 36001405aa\n"
     )
-    assert read_section(text) == ((DISK, Entry("log.1", OTHER)), ())
+    assert read_section(text) == ((DISK, DirectLun("log.1", OTHER)), ())
 
 
 @pytest.mark.parametrize("line, reason", [
@@ -90,11 +91,11 @@ def test_adding_and_removing_restores_every_byte(text):
     # An empty section below our mark is one that we made: it goes with its last line.
     assume(config.MARK + "\n[direct]" not in text.replace("\r", ""))
     try:
-        changed = with_entry(text, Entry("new", LUN))
+        changed = with_entry(text, DirectLun("new", LUN))
     except Refused:
         return  # a file to be edited by hand
-    assert read_section(changed).named("new") == Entry("new", LUN)
-    assert set(read_section(changed).entries) == {*section.entries, Entry("new", LUN)}
+    assert read_section(changed).named("new") == DirectLun("new", LUN)
+    assert set(read_section(changed).entries) == {*section.entries, DirectLun("new", LUN)}
     assert without_entry(changed, "new") == text
 
 

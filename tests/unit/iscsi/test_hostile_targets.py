@@ -19,7 +19,17 @@ from kit.iscsi.quirks import FAMILIES, QUIRKS, TWO_PORTALS, USER, Quirk, quirk
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.iscsi import Credentials, Initiator, LunInfo, Portal, Target, discover, link, list_luns, open_lun
+from relvmoiscsi.iscsi import (
+    Credentials,
+    DiscoveredTarget,
+    Initiator,
+    LunInfo,
+    Portal,
+    discover,
+    link,
+    list_luns,
+    open_lun,
+)
 from relvmoiscsi.portal import parse_address
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -305,7 +315,7 @@ def test_a_discovery_of_900_targets():
         found = discover(portals_of(target), ME, Credentials(), Deadline(50))
 
         assert len(found) == 901
-        assert found[0] == Target(target.iqn, tuple(portals_of(target)))
+        assert found[0] == DiscoveredTarget(target.iqn, tuple(portals_of(target)))
 
 
 @pytest.mark.parametrize("name", ["discovery_silent", "discovery_closes"])

@@ -29,7 +29,7 @@ DOCUMENTS = st.recursive(
 
 def parsed(document):
     """What a session of the SDK takes of a server's answer."""
-    transport = sdk.Transport(connection=lambda: None)
+    transport = sdk.XapiTransport(connection=lambda: None)
     transport.verbose = False
     return transport.parse_response(io.BytesIO(document))
 
