@@ -46,8 +46,8 @@ from relvmoiscsi.resignature.inspection import (
     one_vdi,
     state_of,
 )
-from relvmoiscsi.resignature.merge import choice
-from relvmoiscsi.resignature.merge.choice import OneVdiRequest, fits, named_now, said_who_asks
+from relvmoiscsi.resignature.merge import vdi_choice
+from relvmoiscsi.resignature.merge.vdi_choice import OneVdiRequest, fits, named_now, said_who_asks
 from relvmoiscsi.resignature.planning import collapse, new_ids, run_plan
 from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.planning.plan_check import check_plan
@@ -207,7 +207,7 @@ def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optiona
     """Raises Refused where a resignatured LUN does not hold the requested VDIs; `run` is the journal, if readable."""
     if one is None and run is not None and run.one is not None and earlier_run.has_kept_all(device, lun, run):
         return
-    choice.refuse_other_vdis(device.name, lun, run, one)
+    vdi_choice.refuse_other_vdis(device.name, lun, run, one)
 
 
 def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> None:

@@ -8,7 +8,14 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Maker, waiting
 from relvmoiscsi.direct import links as direct
-from relvmoiscsi.direct.config import DirectLun, check_name, check_scsi_id, read_section, with_entry, without_entry
+from relvmoiscsi.direct.direct_config import (
+    DirectLun,
+    check_name,
+    check_scsi_id,
+    read_section,
+    with_entry,
+    without_entry,
+)
 from relvmoiscsi.direct.links import Status
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.formats.lvm.owner import Owner, read_owner

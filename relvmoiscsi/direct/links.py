@@ -23,7 +23,7 @@ from typing import Callable, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.direct.config import DirectLun, read_section
+from relvmoiscsi.direct.direct_config import DirectLun, read_section
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.config_file import read_config

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Facts as JSON-ready dictionaries, and as text for people. Pure.
 
-lun        content of a LUN, for `show` and `check`.
-ids        map of a run, old ids to new ids; result of a run.
-cost       cost of a reduction to one VDI.
-loss       volumes that a run drops.
-plan       a plan, write by write.
+lun_report  content of a LUN, for `show` and `check`.
+ids         map of a run, old ids to new ids; result of a run.
+cost        cost of a reduction to one VDI.
+loss        volumes that a run drops.
+plan        a plan, write by write.
 """
 
 from relvmoiscsi.report.cost import cost_facts, cost_text
 from relvmoiscsi.report.ids import map_facts, map_text, result_facts, whole_map_lines
 from relvmoiscsi.report.loss import dropped_facts, loss_of
-from relvmoiscsi.report.lun import (
+from relvmoiscsi.report.lun_report import (
     ASCII_BRANCHES,
     UNICODE_BRANCHES,
     Branches,

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 from relvmoiscsi.engine import Lun, Prepared, Volume
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.report.cost import IRREVERSIBLE
-from relvmoiscsi.report.lun import problems_by_lv
+from relvmoiscsi.report.lun_report import problems_by_lv
 from relvmoiscsi.wording import printable
 
 #: for VDIs that stay as they are; the other volumes only leave LVM's list

@@ -16,7 +16,7 @@ from relvmoiscsi.errors import (
     reading,
 )
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.merge.choice import OneVdiRequest, has_one_row
+from relvmoiscsi.resignature.merge.vdi_choice import OneVdiRequest, has_one_row
 from relvmoiscsi.resignature.planning import collapse
 from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.protocol import sentences

@@ -8,7 +8,7 @@ from typing import Callable, List
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
-from relvmoiscsi.pool.vms import left_behind, restore_journal, vbds
+from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
@@ -32,7 +32,7 @@ def home(
         restore_journal.verify_free(calls, record, swaps)
         ahead = [swap for swap in swaps if vbds.read(calls, vm, swap.userdevice).vdi == swap.new]
         return result_of(record, WOULD_HOME, ahead)
-    sentence = left_behind.moving_home(record)
+    sentence = run_states.moving_home(record)
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", sentence) as locked:
         swaps = restore_journal.journal_of(locked.read())
         for swap in swaps:
@@ -119,7 +119,7 @@ def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) ->
             # the VM has the new VDI already; only the destruction of the old VDI failed
             restore_journal.write_arrived(locked, locked.read(), swap, now.vdi)
         is_licence = failure.code == "LICENCE_RESTRICTION"
-        failure.in_state((left_behind.not_movable if is_licence else left_behind.moving_home)(record))
+        failure.in_state((run_states.not_movable if is_licence else run_states.moving_home)(record))
         raise
     _verify_is_home(locked, swap)
     restore_journal.write_arrived(locked, record, swap, locked.device(swap).vdi)

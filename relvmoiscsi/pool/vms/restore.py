@@ -19,7 +19,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.vms import left_behind, restore_journal, swap_disks, vbds
+from relvmoiscsi.pool.vms import restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
 
@@ -145,7 +145,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         shuts_down = record["power_state"] == "Running" and not is_done
         notes = _notes(calls, vm, record, disks)
         return result_of(record, ALREADY if is_over else WOULD, disks, notes=notes, shuts_down=shuts_down)
-    sentence = left_behind.swapping(record)
+    sentence = run_states.swapping(record)
     with restore_journal.locked(calls, vm, record, disks, "restore", sentence) as locked:
         return _restore(locked, [*disks, *_others(locked.read(), disks)] if locked.is_after_a_cut else disks, shutdown)
 
@@ -252,7 +252,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
     if dry_run:
         restore_journal.verify_free(calls, record, swaps)
         return result_of(record, WOULD_UNDO, swaps, shuts_down=is_swapped and record["power_state"] == "Running")
-    sentence = left_behind.swapping(record)
+    sentence = run_states.swapping(record)
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", sentence) as locked:
         return _undo(locked, shutdown)
 
@@ -313,7 +313,7 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
     if dry_run:
         restore_journal.verify_free(calls, record, swaps)
         return result_of(record, WOULD_KEEP, notes=_what_it_has(calls, vm, record, swaps))
-    with restore_journal.locked(calls, vm, record, swaps, "restore --keep", left_behind.KEEPING) as locked:
+    with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.KEEPING) as locked:
         record = locked.read()
         swaps, _ = restore_journal.read(record)
         notes = _what_it_has(calls, vm, record, swaps)

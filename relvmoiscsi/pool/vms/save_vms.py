@@ -16,7 +16,7 @@ from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, Saved
 from relvmoiscsi.pool import jobs, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
-from relvmoiscsi.pool.vms import inventory, left_behind, ova, ova_file, records_key, transfer
+from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import printable
@@ -97,7 +97,7 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
     serial = _serial(calls, sr) + 1
     content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, [*good, *kept], key)
     fingerprint = _verified(content).fingerprint
-    with in_state(left_behind.SAVING):
+    with in_state(run_states.SAVING):
         _set_serial(calls, sr, serial)
         vdi = _written(calls, sr, f"{serial} {when}", content)
         _drop_older(calls, sr, vdi)

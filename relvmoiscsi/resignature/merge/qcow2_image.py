@@ -15,11 +15,11 @@ from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
 from relvmoiscsi.formats.qcow2 import COUNT_BYTES, ENTRY_BYTES, HEAD_BYTES, Qcow2, read_qcow2
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
-from relvmoiscsi.resignature.merge.choice import Chain
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
 from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member, place_of, read_member, read_members
 from relvmoiscsi.resignature.merge.qcow2_layout import Qcow2Layout, layouts
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
+from relvmoiscsi.resignature.merge.vdi_choice import Chain
 from relvmoiscsi.resignature.protocol.rebuilt import Again, BlockCopy, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached

@@ -19,8 +19,8 @@ from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
 from relvmoiscsi.formats.vhd import DynamicHeader, Footer, Vhd, sealed
 from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
-from relvmoiscsi.resignature.merge.choice import Chain
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
+from relvmoiscsi.resignature.merge.vdi_choice import Chain
 from relvmoiscsi.resignature.merge.vhd_chain import (
     OwnedBlock,
     Sectors,

@@ -10,8 +10,8 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_only
 from relvmoiscsi.resignature.merge import qcow2_image, vhd_image
-from relvmoiscsi.resignature.merge.choice import Chain, OneVdiRequest, choose_chain
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Counts, Image, MergeStrategy, segments_of
+from relvmoiscsi.resignature.merge.vdi_choice import Chain, OneVdiRequest, choose_chain
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work, verify_lun
 
 _KEEP_ALL = "With all its VDIs (`vdis=all`) the clone can be resignatured."

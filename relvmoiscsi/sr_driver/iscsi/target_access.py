@@ -22,8 +22,8 @@ from relvmoiscsi.host.iscsi_sessions import offload_hint
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
+from relvmoiscsi.iscsi.lun_opening import LunName, open_lun
 from relvmoiscsi.iscsi.names import Credentials, DiscoveredTarget, Initiator, verified
-from relvmoiscsi.iscsi.opening import LunName, open_lun
 from relvmoiscsi.iscsi.target_sessions import discover
 from relvmoiscsi.portal import Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, Config

@@ -10,8 +10,8 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import terminated
+from relvmoiscsi.iscsi.lun_opening import list_luns
 from relvmoiscsi.iscsi.names import DiscoveredTarget, LunInfo
-from relvmoiscsi.iscsi.opening import list_luns
 from relvmoiscsi.iscsi.target_sessions import in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import ANY_IQN
