@@ -12,8 +12,8 @@ reading        survey (label and VG), volumes (images, saved VM records), read_c
                and records under change)
 planning       new_ids (derived or chosen); collapse (a LUN with one VDI); run_plan, volume_writes (inside volumes);
                identity_check (each identity is new, nothing else differs), plan_check (the plan, read back in memory)
-merge          a leaf and its parents become one image: vdi_choice (which VDI), strategy (costs, extents), compact (values
-               in little memory); vhd_chain, qcow2_chain (owners of blocks); vhd_layout, qcow2_layout (places of
+merge          a leaf and its parents become one image: vdi_choice (which VDI), strategy (costs, extents), compact
+               (values in little memory); vhd_chain, qcow2_chain (owners of blocks); vhd_layout, qcow2_layout (places of
                blocks); vhd_image, qcow2_image (strategies and bytes)
 protocol       steps (the table); commit_record (in the label), journal (bytes; the label in each state), run (content
                of a journal), rebuilt (a new image in a journal), structure (under a checksum), identities (take

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Choose a merge strategy for a chain, and give the LUN with one VDI after the merge. Reads only."""
 
-from typing import FrozenSet, List, NamedTuple, Optional, Sequence
+from typing import Callable, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import FormatError, Refused, WayOut
@@ -9,7 +9,6 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_only
-from relvmoiscsi.resignature.merge import qcow2_image, vhd_image
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Counts, Image, MergeStrategy, segments_of
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, OneVdiRequest, choose_chain
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work, verify_lun
@@ -73,8 +72,7 @@ def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: i
     """The cheapest strategy for which the LUN has room."""
     problem: Optional[Refused] = None
     least: Optional[int] = None
-    image = qcow2_image if chain.leaf.name.kind == naming.QCOW2 else vhd_image
-    for way in image.strategies(device, lun, chain, lot):
+    for way in _strategies(chain)(device, lun, chain, lot):
         cost = _cost(lun, chain, way.counts)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             least = cost.data_bytes if least is None else min(least, cost.data_bytes)
@@ -92,6 +90,17 @@ def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: i
         "--vdis one` on the host has no such limit.",
         sm_key="InvalidArg",
     )
+
+
+def _strategies(chain: Chain) -> Callable[[Device, Lun, Chain, int], Iterator[MergeStrategy]]:
+    """The strategies for the format of a chain. The modules of a format are imported when a chain of it is merged."""
+    if chain.leaf.name.kind == naming.QCOW2:
+        from relvmoiscsi.resignature.merge import qcow2_image  # noqa: PLC0415
+
+        return qcow2_image.strategies
+    from relvmoiscsi.resignature.merge import vhd_image  # noqa: PLC0415
+
+    return vhd_image.strategies
 
 
 def _cost(lun: Lun, chain: Chain, counts: Counts) -> Cost:

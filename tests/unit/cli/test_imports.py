@@ -35,13 +35,14 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def modules():
-    """Modules of the package that each of COMMANDS imports."""
+    """Modules of the package, and TLS, that each of COMMANDS imports."""
     done = subprocess.run([sys.executable, "-c", LISTER, json.dumps(COMMANDS)], check=True, cwd=str(TOP),
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           env=dict(os.environ, PYTHONPATH=str(TOP)))  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.decode().splitlines()]
     return {
-        words[0]: [name for name in each if name.startswith("relvmoiscsi.")] for words, each in zip(COMMANDS, lines)
+        words[0]: [name for name in each if name == "ssl" or name.startswith("relvmoiscsi.")]
+        for words, each in zip(COMMANDS, lines)
     }
 
 
@@ -58,6 +59,12 @@ def test_a_command_on_a_lun_comes_without_the_other_commands(modules, name, own)
     commands = ("cli.reading", "cli.resignature", "cli.settling", "cli.map", "cli.settings_command")
     others = tuple(f"relvmoiscsi.{other}." for other in (*commands, "doctor", "direct", "pool"))
     assert [each for each in modules[name] if (each + ".").startswith(others)] == ["relvmoiscsi." + own]
+
+
+@pytest.mark.parametrize("name", ["direct", "show", "resignature", "settings"])
+def test_a_command_that_asks_no_pool_and_merges_no_chain_comes_without_tls_and_without_merging(modules, name):
+    merging = ("relvmoiscsi.resignature.merge.vhd_image", "relvmoiscsi.resignature.merge.qcow2_image")
+    assert not {"ssl", "relvmoiscsi.host.xapi.sdk", *merging} & set(modules[name])
 
 
 LIGHT = ("cli", "cli.output", "cli.overview", "errors", "wording")

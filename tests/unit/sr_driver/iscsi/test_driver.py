@@ -25,7 +25,7 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.iscsi import Initiator, Portal, open_lun, opening
+from relvmoiscsi.iscsi import Initiator, Portal, lun_opening, open_lun
 from relvmoiscsi.lun import users
 from relvmoiscsi.sr_driver import rewrite
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun as lun_module
@@ -418,7 +418,7 @@ def test_a_lun_that_is_mapped_in_its_place_without_a_word_gets_no_write(driver, 
 
 def test_a_twin_is_not_written_while_the_clone_does_not_tell_its_id(driver, clone, monkeypatch):
     """Two LUNs of one SCSIid, of which one is busy."""
-    monkeypatch.setattr(opening, "_TELLING_TRIES", 1)
+    monkeypatch.setattr(lun_opening, "_TELLING_TRIES", 1)
     twin = Lun(8, disk=clone.disk.copy(), naa=clone.naa)
 
     def busy(_connection, task):
@@ -518,8 +518,8 @@ COPIED = "245c4417-fca9-4004-a680-107c048a8b04"  #: of a LUN of which 4 MiB of g
 def test_one_vdi_is_refused_where_digests_would_make_it_take_hours(driver, monkeypatch):
     clone = Lun(7, disk=golden.load_live("coalescing_VHD_data").disk)
     with HostileTarget([clone], quirks=["digests"]) as target, monkeypatch.context() as slow:
-        slow.setattr(opening, "kernel_crc32c", lambda: None)
-        slow.setattr(opening, "_SLOW_COPY_BYTES", 1 << 20)
+        slow.setattr(lun_opening, "kernel_crc32c", lambda: None)
+        slow.setattr(lun_opening, "_SLOW_COPY_BYTES", 1 << 20)
         found = driver.create(target, vdis="one", vdi=COPIED)
     assert "The target demands digests" in found.result.text and "Nothing was written." in found.result.text
     assert clone.writes == 0
