@@ -36,7 +36,7 @@ from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import DiscoveredTarget, LunInfo, Portal
 from relvmoiscsi.lun import users
-from relvmoiscsi.report.ids import result_facts
+from relvmoiscsi.report import result_facts
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
 from relvmoiscsi.sr_driver.hba import config as hba_config
