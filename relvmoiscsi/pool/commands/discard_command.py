@@ -9,8 +9,7 @@ from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.commands.options import changes, opened, takes_copies
-from relvmoiscsi.pool.commands.vm_commands import Tools
+from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened, takes_copies
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
@@ -27,8 +26,8 @@ example:
   relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""
 
 
-def add_command(tools: Tools) -> None:
-    discarding = tools.command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
+def add_command(command: CommandMaker) -> None:
+    discarding = command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
     takes_copies(discarding)
     discarding.add_argument(

@@ -16,9 +16,8 @@ from relvmoiscsi.pool.attach import Attached
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import secrets_command
-from relvmoiscsi.pool.commands.options import changes, opened, takes_copies
+from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened, takes_copies
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
-from relvmoiscsi.pool.commands.vm_commands import Tools
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
@@ -49,11 +48,11 @@ example:
   relvmoiscsi pool map "Production 2026-11-22\""""
 
 
-def add_commands(tools: Tools) -> None:
-    listing = tools.command("luns", _luns, "list and classify the LUNs that the pool sees", _LUNS)
+def add_commands(command: CommandMaker) -> None:
+    listing = command("luns", _luns, "list and classify the LUNs that the pool sees", _LUNS)
     _takes_portal(listing)
     _takes_jobs(listing)
-    attaching = tools.command("attach", _attach, "attach clones as SRs on all hosts", _ATTACH)
+    attaching = command("attach", _attach, "attach clones as SRs on all hosts", _ATTACH)
     attaching.add_argument("scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` prints it")
     takes_copies(attaching)
     attaching.add_argument(
@@ -75,7 +74,7 @@ def add_commands(tools: Tools) -> None:
     _takes_portal(attaching)
     _takes_jobs(attaching)
     changes(attaching)
-    mapping = tools.command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
+    mapping = command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
     mapping.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
 
 

@@ -47,14 +47,13 @@ def add_pool(make: Maker) -> None:
         takes_connection(sub)
         return sub
 
-    tools = vm_commands.Tools(command, changes, opened)
-    lun_commands.add_commands(tools)
-    discard_command.add_command(tools)
+    lun_commands.add_commands(command)
+    discard_command.add_command(command)
     unlocking = command("unlock", _unlock, "break the lock that a killed client has left on a copy", _UNLOCK)
     unlocking.add_argument("sr", metavar="SR", help="the copy, by UUID or name, or the lock name from the refusal")
     changes(unlocking)
-    vm_commands.add_commands(tools)
-    secrets_command.add_command(tools)
+    vm_commands.add_commands(command)
+    secrets_command.add_command(command)
 
 
 def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:
