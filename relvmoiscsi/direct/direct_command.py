@@ -115,7 +115,7 @@ def _add(arguments: argparse.Namespace) -> Answer:
             text = read_config(HOST.config)
             is_new = read_section(text).named(entry.name) != entry
             new_text = with_entry(text, entry) if is_new else text
-            _check_pool(entry, pool)
+            direct.check_no_user(entry.scsi_id, read_pool(pool), direct.link_of(entry.name, HOST), HOST)
             if is_new and not arguments.iscsi:
                 direct.check_transport(udev.disks_of(entry.scsi_id, HOST), HOST)
             device = _checked_device(entry, pool.has_multipathing(), is_new, notes)
@@ -133,10 +133,6 @@ def _add(arguments: argparse.Namespace) -> Answer:
             "{} did not appear: {}".format(direct.link_of(entry.name, HOST), status.problem or "udev was too slow.")
         ).in_state(f"{entry.name} has LUN {entry.scsi_id} in {HOST.config}.")
     return _answer(entry, status, _vdi(entry, notes), notes)
-
-
-def _check_pool(entry: DirectLun, pool: "_Pool") -> None:
-    direct.check_no_user(entry.scsi_id, read_pool(pool), direct.link_of(entry.name, HOST), HOST)
 
 
 def _checked_device(entry: DirectLun, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
@@ -341,12 +337,9 @@ def _table(found: Sequence[Tuple[DirectLun, Status]]) -> List[str]:
     rows = [["NAME", "SCSIID", "DEVICE", "SIZE", "LINK"]]
     for entry, status in found:
         size = human_size(status.size_bytes) if status.device else "-"
-        rows.append([entry.name, entry.scsi_id, status.device or "-", size, _link(status)])
+        link = "linked" if status.is_linked else "not linked: " + printable(status.problem)
+        rows.append([entry.name, entry.scsi_id, status.device or "-", size, link])
     return table(rows)
-
-
-def _link(status: Status) -> str:
-    return "linked" if status.is_linked else "not linked: " + printable(status.problem)
 
 
 def _facts(entry: DirectLun, status: Status) -> Dict[str, Any]:

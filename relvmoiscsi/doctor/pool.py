@@ -18,7 +18,7 @@ from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, wa
 from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.host.xapi.api import AWAY, Xapi, XapiFailure, local_xapi, own_ref
+from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.host.xapi.stale_volumes import Attachments, vg_command
 
@@ -59,7 +59,13 @@ def read_pool(here: Host) -> PoolFacts:
         own = own_ref(hosts, here)
 
         def ask(ref: str) -> Answer:
-            return _ask(xapi.within(PLUGIN_SECONDS), ref, ref == own)
+            asked = xapi.within(PLUGIN_SECONDS)
+            try:
+                if ref == own:
+                    return str(asked.call("host.call_plugin", ref, PLUGIN, "version", {})), []
+                return findings_.from_json(str(asked.call("host.call_plugin", ref, PLUGIN, "doctor", {})))
+            except (XapiFailure, ValueError) as error:
+                return error
 
         with ThreadPoolExecutor(HOSTS_AT_ONCE) as threads:
             answers = dict(zip(hosts, threads.map(ask, hosts)))
@@ -75,15 +81,6 @@ def read_pool(here: Host) -> PoolFacts:
             Attachments(xapi.records("PBD"), srs, own),
             tuple(str(sr.get("uuid", "")) for sr in srs.values() if str(sr.get("type")).lower() in TYPES),
         )
-
-
-def _ask(xapi: Xapi, ref: str, is_own: bool) -> Answer:
-    try:
-        if is_own:
-            return str(xapi.call("host.call_plugin", ref, PLUGIN, "version", {})), []
-        return findings_.from_json(str(xapi.call("host.call_plugin", ref, PLUGIN, "doctor", {})))
-    except (XapiFailure, ValueError) as error:
-        return error
 
 
 def no_pool(failure: Exception) -> Finding:

@@ -174,7 +174,11 @@ def plan(
 def _planned(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str, originals: "Originals") -> LunPlan:
     sr = sr_of(pool, lun)
     try:
-        _verify(pool, lun, sr)
+        verify_not_overwritten(pool, lun)
+        if lun.kind == RESIGNATURED:
+            verify_no_database(pool, lun.scsi_id, lun.metadata_of)
+        if sr is not None:
+            verify_same(pool.srs[sr], lun)
     except Refused as refusal:
         return LunPlan(lun, name, sr or "", refusal=refusal)
     on = hosts.planned(pool, sr)
@@ -262,14 +266,6 @@ def _is_to_be_labelled(calls: Calls, lun: PoolLun, copies: Records, originals: "
     of_sr = lun.of_sr or originals.by_ids(calls, lun.sr_uuid, copies)
     old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
     return of_sr != lun.of_sr or bool(vdis.unlabelled(lun.sr_uuid, copies, old))
-
-
-def _verify(pool: Pool, lun: PoolLun, sr: Optional[str]) -> None:
-    verify_not_overwritten(pool, lun)
-    if lun.kind == RESIGNATURED:
-        verify_no_database(pool, lun.scsi_id, lun.metadata_of)
-    if sr is not None:
-        verify_same(pool.srs[sr], lun)
 
 
 def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A LUN: the SR, its VDIs as a tree, its volumes, the cost of one VDI, the defects, the comparison of two LUNs."""
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.engine import (
     CAN_BE_ONE,
@@ -136,14 +136,10 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
         "read_only": volume.lv.read_only,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
         "snapshot_of": (record.snapshot_of or None) if record else None,
-        "cbt": uuid in _cbt_uuids(lun),
+        "cbt": uuid in [str(log.name.uuid) for log in lun.volumes if log.name.kind == naming.CBT_LOG],
         "lv": volume.lv.name,
         "problem": problem,
     }
-
-
-def _cbt_uuids(lun: Lun) -> List[str]:
-    return [str(volume.name.uuid) for volume in lun.volumes if volume.name.kind == naming.CBT_LOG]
 
 
 def cost_facts(cost: Cost) -> Dict[str, int]:
@@ -246,9 +242,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
     return lines + note_lines(facts["notes"])
 
 
-class _Node(NamedTuple):
-    prefix: str
-    vdi: Mapping[str, Any]
+_Node = Tuple[str, Mapping[str, Any]]  #: the branches before a VDI, and the VDI
 
 
 def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
@@ -261,7 +255,7 @@ def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
     todo = [("", "", vdi) for vdi in reversed(children.get(None, []))]
     while todo:
         prefix, below, vdi = todo.pop()
-        nodes.append(_Node(prefix, vdi))
+        nodes.append((prefix, vdi))
         under = children.get(vdi["uuid"], [])
         for index, child in reversed(list(enumerate(under))):
             is_last = index == len(under) - 1
@@ -272,19 +266,22 @@ def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
                     child,
                 )
             )
-    drawn = {node.vdi["uuid"] for node in nodes}
-    return nodes + [_Node("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]
+    drawn = {vdi["uuid"] for _, vdi in nodes}
+    return nodes + [("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]
 
 
 def _row(lun: Lun, node: _Node) -> List[str]:
-    vdi = node.vdi
+    prefix, vdi = node
+    is_mgt_damaged = lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes)
+    # The first group of the original's UUID is enough to find the VDI in the same table.
+    snapshot = f"snapshot of {vdi['snapshot_of'].split('-')[0]}" if vdi["snapshot_of"] else "snapshot"
     notes = [
         note
         for note, shown in (
             ("hidden", vdi["hidden"]),
             ("CBT", vdi["cbt"]),
-            (_snapshot_note(vdi["snapshot_of"]), vdi["is_a_snapshot"]),
-            ("no MGT record", vdi["uuid"] not in lun.records() and not _is_mgt_damaged(lun)),
+            (snapshot, vdi["is_a_snapshot"]),
+            ("no MGT record", vdi["uuid"] not in lun.records() and not is_mgt_damaged),
             ("does not read", vdi["problem"] and vdi["virtual_size_bytes"] is None),
             ("has a defect", vdi["problem"] and vdi["virtual_size_bytes"] is not None),
         )
@@ -292,21 +289,12 @@ def _row(lun: Lun, node: _Node) -> List[str]:
     ]
     label = printable(vdi["name_label"])
     return [
-        node.prefix + vdi["uuid"],
+        prefix + vdi["uuid"],
         "?" if vdi["virtual_size_bytes"] is None else human_size(vdi["virtual_size_bytes"]),
         human_size(vdi["size_bytes"]),
         vdi["kind"],
         (label + (" [{}]".format(", ".join(notes)) if notes else "")).lstrip(),
     ]
-
-
-def _is_mgt_damaged(lun: Lun) -> bool:
-    return lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes)
-
-
-def _snapshot_note(uuid: Optional[str]) -> str:
-    """Return the note with the first group of the UUID, which is enough to find the VDI in the same table."""
-    return "snapshot of {}".format(uuid.split("-")[0]) if uuid else "snapshot"
 
 
 def note_lines(sentences: Iterable[str]) -> List[str]:

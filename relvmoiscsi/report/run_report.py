@@ -2,7 +2,7 @@
 """A run: the old-to-new map and the result, the volumes that the run drops, the plan write by write."""
 
 from itertools import groupby
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.engine import (
     EMPTY_UNIT,
@@ -139,21 +139,24 @@ def dropped_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> List[Di
     `defects` are the defects of the LUN with these volumes.
     """
     stay, problems = {volume.lv.id for volume in lun.settled().volumes}, problems_by_lv(lun, defects)
-    return [_dropped(lun, volume, problems.get(volume.lv.name)) for volume in lun.volumes if volume.lv.id not in stay]
-
-
-def _dropped(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, Any]:
-    record = lun.records().get(str(volume.name.uuid)) if volume.is_disk else None
-    return {
-        "lv": volume.name.text,
-        "kind": volume.name.kind,
-        "uuid": volume.name.uuid,
-        "is_vdi": volume.is_disk,
-        "name_label": record.name_label if record else "",
-        "hidden": volume.is_disk and volume.hidden,
-        "is_a_snapshot": bool(record and record.is_a_snapshot),
-        "problem": problem,
-    }
+    rows: List[Dict[str, Any]] = []
+    for volume in lun.volumes:
+        if volume.lv.id in stay:
+            continue
+        record = lun.records().get(str(volume.name.uuid)) if volume.is_disk else None
+        rows.append(
+            {
+                "lv": volume.name.text,
+                "kind": volume.name.kind,
+                "uuid": volume.name.uuid,
+                "is_vdi": volume.is_disk,
+                "name_label": record.name_label if record else "",
+                "hidden": volume.is_disk and volume.hidden,
+                "is_a_snapshot": bool(record and record.is_a_snapshot),
+                "problem": problems.get(volume.lv.name),
+            }
+        )
+    return rows
 
 
 class Loss(NamedTuple):
@@ -210,9 +213,16 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     for step in steps.ALL_PARTS:
         for same, group in groupby(plan.each_write(step), _same_bytes):
             if same:
-                rows.append(_alike(list(group)))
-            else:
-                rows += map(_write, group)
+                several = list(group)
+                row = _write_facts(None, len(several[0].new), several[0].what)
+                rows.append({**row, "new": several[0].new.hex(), "offsets": [planned.offset for planned in several]})
+                continue
+            for planned in group:
+                row = _write_facts(planned.offset, len(planned.new), planned.what)
+                row["old"] = planned.old.hex() if planned.old is not None else None
+                if planned.what != NEW_IMAGE or len(planned.new) <= _MOST_IMAGE_BYTES:
+                    row["new"] = planned.new.hex()
+                rows.append(row)
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(_write_facts(None, plan.unseen.copied_bytes, "guest data, copied"))
     return rows
@@ -221,19 +231,6 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
 def _same_bytes(planned: Planned) -> bytes:
     """Return the bytes of a bitmap that a new image leaves empty or full; b"" for any other write."""
     return planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) and planned.old is None else b""
-
-
-def _alike(several: Sequence[Planned]) -> Dict[str, Any]:
-    row = _write_facts(None, len(several[0].new), several[0].what)
-    return {**row, "new": several[0].new.hex(), "offsets": [planned.offset for planned in several]}
-
-
-def _write(planned: Planned) -> Dict[str, Any]:
-    row = _write_facts(planned.offset, len(planned.new), planned.what)
-    row["old"] = planned.old.hex() if planned.old is not None else None
-    if planned.what != NEW_IMAGE or len(planned.new) <= _MOST_IMAGE_BYTES:
-        row["new"] = planned.new.hex()
-    return row
 
 
 def _write_facts(offset: Optional[int], length: int, what: str) -> Dict[str, Any]:
@@ -245,13 +242,11 @@ def plan_text(plan: Plan) -> str:
     rows = [["offset", "bytes", "what"]]
     for step in steps.ALL_PARTS:
         for what, planned in groupby(plan.each_write(step), lambda write: write.what):
-            rows += _plan_rows(what, [(write.offset, len(write.new)) for write in planned])
+            places = [(write.offset, len(write.new)) for write in planned]
+            if len(places) <= _MOST_ALIKE:
+                rows += [[str(offset), str(length), what] for offset, length in places]
+            else:
+                rows.append(["", str(sum(length for _, length in places)), f"{what}, {len(places)} times"])
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(["", str(plan.unseen.copied_bytes), "guest data, copied"])
     return "\n".join("  " + line for line in table(rows, right=(0, 1)))
-
-
-def _plan_rows(what: str, places: Sequence[Tuple[int, int]]) -> List[List[str]]:
-    if len(places) <= _MOST_ALIKE:
-        return [[str(offset), str(length), what] for offset, length in places]
-    return [["", str(sum(length for _, length in places)), f"{what}, {len(places)} times"]]

@@ -176,7 +176,10 @@ def _clone(arguments: argparse.Namespace) -> Answer:
         with arguments.so_far.work(todo), waiting("the pool"):
             wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
             results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments, todo))
-    lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
+    lines = [_cloned_text(results)]
+    if any(each.status == clone.MADE for each in results):  # what a person must know before the first start
+        lines += clone.TO_KNOW
+        lines += [clone.SAME_NETWORK] if choice.used_networks(found, sources, wanted) else []
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
 
 
@@ -260,15 +263,6 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
         if each.status == clone.MADE:
             lines.append(f"  next: xe vm-start uuid={each.uuid}")
     return "\n".join(map(printable, lines))
-
-
-def _to_know(
-    found: Inventory, sources: Sequence[VmSource], wanted: choice.CloneRequest, results: Sequence[Cloned]
-) -> Sequence[str]:
-    """Return what a person must know before the first start of a clone."""
-    if not any(each.status == clone.MADE for each in results):
-        return ()
-    return (*clone.TO_KNOW, *((clone.SAME_NETWORK,) if choice.used_networks(found, sources, wanted) else ()))
 
 
 def _status(results: Sequence[Cloned]) -> int:
