@@ -78,11 +78,11 @@ class Failed(RelvmoiscsiError):
 def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict[str, Any]:
     """Inspect a LUN in a child process, which is abandoned when the LUN does not answer. Raises RelvmoiscsiError."""
 
-    def inspected(_begin: Any) -> str:
+    def inspected(_begin: Any) -> Dict[str, Any]:
         with open_device(path, writable=False) as device:
-            return json.dumps(told(engine.inspect(device)))
+            return told(engine.inspect(device))
 
-    found: Dict[str, Any] = json.loads(run_in_child(inspected, Deadline(LUN_SECONDS), "the LUN had been read"))
+    found: Dict[str, Any] = run_in_child(inspected, Deadline(LUN_SECONDS), "the LUN had been read")
     return found
 
 
@@ -129,7 +129,7 @@ def _behind_targets(arguments: Arguments, host: Host, deadline: Deadline) -> "Tu
     """Return the LUNs behind the iSCSI targets of this host's SRs, by SCSIid, and a sentence for each silent target."""
     if "session_ref" not in arguments or arguments.get("hba", "false") == "true":
         return {}, []
-    from relvmoiscsi.cli.over_iscsi import host_uuid  # noqa: PLC0415 - only this function needs these imports
+    from relvmoiscsi.cli.login import host_uuid  # noqa: PLC0415 - only this function needs these imports
     from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
     from relvmoiscsi.plugin_targets import luns_of_srs  # noqa: PLC0415
 
@@ -147,7 +147,7 @@ def _read_ahead(
     """
     if not behind:
         return {}
-    from relvmoiscsi.cli.over_iscsi import each_at_once  # noqa: PLC0415
+    from relvmoiscsi.lun.source import each_at_once  # noqa: PLC0415
 
     def read(scsi_id: str) -> Optional[Dict[str, Any]]:
         if deadline.has_passed:

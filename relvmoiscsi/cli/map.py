@@ -7,7 +7,7 @@ The computation needs no device: each new id is derived from the UUID of the new
 import argparse
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.opening import device_word, opened_to_read, takes_login
+from relvmoiscsi.cli.opening import device_word, source_of, takes_login
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -53,8 +53,8 @@ def _map(arguments: argparse.Namespace) -> Answer:
 def _map_of(arguments: argparse.Namespace) -> Answer:
     """Return the map of a LUN. Raises NotFound where the LUN has no map, and the errors of reading a LUN."""
     path = arguments.lun
-    with opened_to_read(arguments, path) as device:
-        found = engine.inspect(device)
+    with source_of(arguments, path).opened_to_read() as lun:
+        found = engine.inspect(lun.device)
     if found.problem is not None:
         raise found.problem
     if found.state != engine.RESIGNATURED:

@@ -16,6 +16,7 @@ import os
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -28,6 +29,8 @@ from relvmoiscsi.lun.known_sr import KnownSr
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
 
 log = logging.getLogger(__name__)
+
+XAPI_SECONDS = 10.0  #: the time limit of a command for one answer of xapi
 
 
 class PoolHost(NamedTuple):
@@ -195,17 +198,23 @@ class PoolAnswer(NamedTuple):
         """Has no pool answered?"""
         return self.uuid is None and self.objection is None
 
+    def verify(self) -> None:
+        """Raise the objection, unless the caller overrides it."""
+        if self.objection is not None and not self.is_overridden:
+            raise self.objection.in_state(NOTHING_WRITTEN)
+
 
 NOBODY_NEEDED = PoolAnswer("No pool was asked whether the LUN is in use: there is nothing to write.")
+ASKED_BEFORE = PoolAnswer("The pool was asked before the LUN was opened, and is asked again under the locks.", "")
 _IMAGE_FILE = PoolAnswer("This is an image file: no pool was asked whether it is in use.")
 _NO_XAPI = PoolAnswer("No xapi on this machine: no pool was asked whether this LUN is in use.")
 _NO_SCSI_ID = PoolAnswer("The LUN has no SCSIid: no pool was asked whether this LUN is in use.")
 
 
-def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host, seconds: float) -> PoolAnswer:
+def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host) -> PoolAnswer:
     """Ask the pool of this host about a LUN, and about the UUID that the new SR will have; "" for no new SR.
 
-    `is_lun` is False for an image file. `seconds` limits each answer.
+    `is_lun` is False for an image file.
     """
     if not is_lun:
         return _IMAGE_FILE
@@ -214,8 +223,8 @@ def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host, seconds: floa
     if not lun.scsi_ids:
         return _NO_SCSI_ID
     try:
-        with local_session(host.xapi_socket, seconds) as session_ref:
-            xapi = Xapi(session_ref, host.xapi_socket, timeout=seconds)
+        with local_session(host.xapi_socket, XAPI_SECONDS) as session_ref:
+            xapi = Xapi(session_ref, host.xapi_socket, timeout=XAPI_SECONDS)
             pools = list(xapi.records("pool").values())
             pool: Mapping[str, Any] = pools[0] if pools else {}
             records = read_pool(xapi)
@@ -248,7 +257,7 @@ def missing_confirmation(path: str, found: PoolAnswer, ids: ScsiIds, is_asked: b
     if ids.own is None:
         return Refused(
             f"No pool was asked whether {path} is in use, and the device has no SCSIid. If the device is the "
-            "unused clone, use --not-in-use."
+            f"unused clone, use --not-in-use{', and --yes in a script' if is_asked else ''}."
         )
     if is_asked:
         return None
@@ -259,6 +268,18 @@ def missing_confirmation(path: str, found: PoolAnswer, ids: ScsiIds, is_asked: b
 
 
 # --- holders of the LUN on this host
+
+
+def attachments_here(host: Host) -> Optional[Attachments]:
+    """Return xapi's records of the SRs on this host; None where xapi does not answer."""
+    try:
+        with local_session(host.xapi_socket, XAPI_SECONDS) as session_ref:
+            xapi = Xapi(session_ref, host.xapi_socket, timeout=XAPI_SECONDS)
+            uuid = inventory(host).get("INSTALLATION_UUID", "")
+            own = [ref for ref, record in xapi.records("host").items() if uuid and record.get("uuid") == uuid]
+            return Attachments(xapi.records("PBD"), xapi.records("SR"), "".join(own))
+    except XapiFailure:
+        return None
 
 
 def advice_on_holders(

@@ -19,7 +19,7 @@ from kit.iscsi_world import IQN, put, put_session
 from kit.pool.simulator import Pool, sm_directory
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine, plugin
-from relvmoiscsi.cli import guard
+from relvmoiscsi.cli import opening
 from relvmoiscsi.errors import DeviceError, NotFound, UsageError
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import lun_lock
@@ -272,7 +272,7 @@ def image(tmp_path, monkeypatch):
     build_sr([vhd("disk", bat_entries=SMALL_BAT)]).disk.to_file(str(path))
     monkeypatch.setattr(plugin, "luns", lambda host: {SCSI_ID: str(path)})
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
-    monkeypatch.setattr(guard, "HOST", Host(str(tmp_path / "no host")))
+    monkeypatch.setattr(opening, "HOST", Host(str(tmp_path / "no host")))
     return path
 
 

@@ -27,14 +27,15 @@ SAME = """
 import sys
 from types import SimpleNamespace
 from relvmoiscsi import cli
-from relvmoiscsi.cli import on_lun, resignature, settling
+from relvmoiscsi.cli import resignature, settling
+from relvmoiscsi.lun import source
 
 def opened(path, writable):
     device = real(path, writable)
     device.physical_block_size = 4096
     return device
 
-real, on_lun.open_device = on_lun.open_device, opened
+real, source.open_device = source.open_device, opened
 resignature.os = settling.os = SimpleNamespace(urandom=bytes)
 sys.exit(cli.main(sys.argv[1:]))
 """

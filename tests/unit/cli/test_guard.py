@@ -11,7 +11,7 @@ import pytest
 from kit import shell
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
 from kit.sr_states import ATTACHED, OTHER, STATES, UNPLUGGED, State, name_of
-from relvmoiscsi.cli import guard, on_lun
+from relvmoiscsi.cli import opening
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import scsi_id as live_scsi
@@ -20,7 +20,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import other_hosts
-from relvmoiscsi.lun import users
+from relvmoiscsi.lun import source, users
 
 YES = ("--yes", "--scsi-id", SCSI_ID)
 NOTHING = "Nothing was written."
@@ -29,7 +29,7 @@ NOTHING = "Nothing was written."
 @pytest.fixture
 def mute(root, monkeypatch):
     """xapi's socket is there, and whoever connects waits."""
-    monkeypatch.setattr(guard, "XAPI_SECONDS", 0.05)
+    monkeypatch.setattr(users, "XAPI_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(Host(root).xapi_socket)
         listener.listen(8)
@@ -187,14 +187,14 @@ def test_a_copy_of_a_cut_run_is_rolled_back_only_if_neither_of_its_srs_may_be_th
 def taken(lun, root, monkeypatch):
     """The storage manager has activated the MGT volume of the LUN's SR on it; nobody else may open it for writing."""
     mgt = "VG_XenStorage--{}-MGT".format(ORIGINAL.replace("-", "--"))
-    opened = on_lun.open_device
+    opened = source.open_device
 
     def open_device(path, writable, **more):
         if writable:
             raise Refused(f"{path} is in use by device-mapper volume {mgt}.").in_state(NOTHING)
         return opened(path, writable, **more)
 
-    monkeypatch.setattr(on_lun, "open_device", open_device)
+    monkeypatch.setattr(source, "open_device", open_device)
     monkeypatch.setattr(users, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
     return lun
 
@@ -324,6 +324,6 @@ def test_a_lun_that_a_program_uses_through_another_path_is_refused(lun, unwritte
         raise Refused(used)
         yield
 
-    monkeypatch.setattr(on_lun, "exclusive_open", in_use)
+    monkeypatch.setattr(source, "exclusive_open", in_use)
     assert NOTHING in unwritten(4, "resignature", lun, *YES, says=used).err
-    assert asked == [(SCSI_ID, NO_DEADLINE, guard.HOST, None)]
+    assert asked == [(SCSI_ID, NO_DEADLINE, opening.HOST, None)]

@@ -17,15 +17,16 @@ from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
-from relvmoiscsi import procedure
-from relvmoiscsi.cli import guard, on_lun, output, over_iscsi, resignature
-from relvmoiscsi.cli.over_iscsi import SECRET, TARGET_SECRET, TARGET_USER, USER, UrlDevice
+from relvmoiscsi.cli import login, on_lun, opening, output, resignature
+from relvmoiscsi.cli.login import SECRET, TARGET_SECRET, TARGET_USER, USER
 from relvmoiscsi.device import Fence
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi.link import Link
+from relvmoiscsi.lun import guard, run, source
+from relvmoiscsi.lun.gate import GatedDevice
 
 ALICE, ARRAY = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
 NAME = "iqn.2026-01.test:me"
@@ -37,9 +38,9 @@ def machine(tmp_path, monkeypatch):
     root = tmp_path / "machine"
     (root / "etc").mkdir(parents=True)
     (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
-    monkeypatch.setattr(guard, "HOST", Host(str(root)))
+    monkeypatch.setattr(opening, "HOST", Host(str(root)))
     monkeypatch.setattr(guard, "LOCK_SECONDS", 0)
-    monkeypatch.setattr(on_lun, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0)
     for name in (USER, SECRET, TARGET_USER, TARGET_SECRET):
         monkeypatch.delenv(name, raising=False)
     return root
@@ -106,7 +107,7 @@ def test_the_result_is_shown_checked_mapped_compared_and_undone(command, clone):
 
 def cut_run(command, monkeypatch, target):
     """A resignature that Ctrl-C ends at its fifth write."""
-    real, left = UrlDevice.write, [4]
+    real, left = GatedDevice.write, [4]
 
     def write(device, chunks):
         for chunk in chunks:
@@ -116,7 +117,7 @@ def cut_run(command, monkeypatch, target):
             real(device, [chunk])
 
     with monkeypatch.context() as patch:
-        patch.setattr(UrlDevice, "write", write)
+        patch.setattr(GatedDevice, "write", write)
         ran = command("resignature", target.where, *ANYHOW)
     target.new_call()
     return ran
@@ -139,7 +140,7 @@ def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, one_lun,
     ran = command(name, one_lun.where, "--yes", "--scsi-id", OTHER_SCSI_ID)
     assert ran.status == 4 and "it is another LUN" in ran.err
     with monkeypatch.context() as patch:
-        patch.setattr(over_iscsi, "own_scsi_id", lambda *_: OTHER_SCSI_ID)  # put there between look and session
+        patch.setattr(source.LunUrl, "_own_scsi_id", lambda _self: OTHER_SCSI_ID)  # put there between look and session
         ran = command(name, one_lun.where, *ANYHOW)
     assert ran.status == 4 and "it is another LUN now" in ran.err and "Nothing was written." in ran.err
     assert clone == before
@@ -182,7 +183,7 @@ def refuses(command, target, says, *words):
 
 
 def test_a_lun_that_changes_between_two_looks_is_in_use(command, clone, one_lun, monkeypatch):
-    monkeypatch.setattr(on_lun.time, "sleep", lambda _seconds: clone.poke(4096 + 100, b"x"))
+    monkeypatch.setattr(run.time, "sleep", lambda _seconds: clone.poke(4096 + 100, b"x"))
     refuses(command, one_lun, "changed at byte 4196", "--yes", "--scsi-id", one_lun.lun(0).scsi_id)
 
 
@@ -197,7 +198,7 @@ def test_a_lun_that_this_machine_sees_as_a_disk_is_not_written_to(command, one_l
 
 def test_a_disk_that_comes_meanwhile_is_told(command, one_lun, monkeypatch):
     seen = iter([[], ["sdq"]])
-    monkeypatch.setattr(over_iscsi, "_seen_as", lambda _scsi_id: next(seen))
+    monkeypatch.setattr(source, "disks_with", lambda _scsi_id, _host: next(seen))
     ran = command("resignature", one_lun.where, *ANYHOW)
     assert ran.status == 0 and "found the LUN as /dev/sdq" in ran.err
 
@@ -208,15 +209,15 @@ LOCKS = {0: (lun_lock, "is held by this very process"), 1000: (user_lock, "Anoth
 @pytest.mark.parametrize("uid", LOCKS)
 def test_two_commands_of_root_or_of_users_do_not_work_on_one_lun(command, one_lun, uid, monkeypatch):
     lock, says = LOCKS[uid]
-    os.symlink("/proc", guard.HOST.proc)
-    with lock(one_lun.lun(0).scsi_id, guard.HOST, 0):
-        monkeypatch.setattr(over_iscsi.os, "geteuid", lambda: uid)
+    os.symlink("/proc", opening.HOST.proc)
+    with lock(one_lun.lun(0).scsi_id, opening.HOST, 0):
+        monkeypatch.setattr(os, "geteuid", lambda: uid)
         refuses(command, one_lun, says)
 
 
 def test_no_user_keeps_root_off(command, one_lun, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with user_lock(one_lun.lun(0).scsi_id, guard.HOST, 0):
+    with user_lock(one_lun.lun(0).scsi_id, opening.HOST, 0):
         assert command("resignature", one_lun.where, *ANYHOW).status == 0
 
 
@@ -322,15 +323,14 @@ def test_what_is_no_initiator_name_is_an_error_of_usage(command, name):
 def test_an_initiator_name_has_at_most_223_bytes_and_a_longer_one_is_told_as_that(length, is_taken):
     name = "iqn.2026-11.".ljust(length, "a")
     if is_taken:
-        assert over_iscsi.initiator_name(name) == name
+        assert login.initiator_name(name) == name
     else:
         with pytest.raises(UsageError, match="it has more than 223 bytes"):
-            over_iscsi.initiator_name(name)
+            login.initiator_name(name)
 
 
 def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch):
-    monkeypatch.setattr(over_iscsi, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(over_iscsi.opened_url.__wrapped__, "__defaults__", (None, 0.2))
+    monkeypatch.setattr(opening, "PATIENCE_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command("show", url(target, 0), "--json")
 
@@ -340,26 +340,26 @@ def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch
 
 
 def test_the_initiator_is_named_by_the_option_the_host_or_the_machine(machine, monkeypatch):
-    own = over_iscsi.initiator_name(None)
+    own = login.initiator_name(None, opening.HOST)
     assert re.match(r"iqn\.2026-11\.invalid\.relvmoiscsi:[0-9a-f]{16}\Z", own)
-    assert over_iscsi.initiator_name(None) == own
+    assert login.initiator_name(None, opening.HOST) == own
     (machine / "etc/machine-id").write_text("f" * 32)
-    assert over_iscsi.initiator_name(None) != own
+    assert login.initiator_name(None, opening.HOST) != own
     (machine / "etc/iscsi").mkdir()
     (machine / "etc/iscsi/initiatorname.iscsi").write_text("# of xapi\nInitiatorName=iqn.2026-01.test:host\n")
-    assert over_iscsi.initiator_name(None) == "iqn.2026-01.test:host"
-    assert over_iscsi.initiator_name(NAME) == NAME
+    assert login.initiator_name(None, opening.HOST) == "iqn.2026-01.test:host"
+    assert login.initiator_name(NAME) == NAME
 
 
 def test_the_host_is_told_apart_by_the_id_of_its_installation_or_machine(machine):
-    assert over_iscsi.host_uuid() == "0123456789abcdef" * 2
+    assert login.host_uuid(opening.HOST) == "0123456789abcdef" * 2
     (machine / "etc/xensource-inventory").write_text("INSTALLATION_UUID='5d2d9e72-1839-4ea5-85bd-6cecf8841738'\n")
-    assert over_iscsi.host_uuid() == "5d2d9e72-1839-4ea5-85bd-6cecf8841738"
+    assert login.host_uuid(opening.HOST) == "5d2d9e72-1839-4ea5-85bd-6cecf8841738"
     for name in ("machine-id", "xensource-inventory"):
         (machine / "etc" / name).unlink()
     (machine / "proc/sys/kernel/random").mkdir(parents=True)
     (machine / "proc/sys/kernel/random/boot_id").write_text("of this boot\n")
-    assert over_iscsi.host_uuid() == "of this boot"
+    assert login.host_uuid(opening.HOST) == "of this boot"
 
 
 # --- what is there
@@ -374,14 +374,14 @@ def test_a_url_without_an_iqn_lists_targets(command, one_lun):
 def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_read_hides_no_other(
     command, clone, monkeypatch
 ):
-    real = over_iscsi.open_lun
+    real = source.open_lun
 
     def open_lun(*where, **more):
         if where[3] == 2:
-            raise guard.Refused("It is reserved by another host.")
+            raise Refused("It is reserved by another host.")
         return real(*where, **more)
 
-    monkeypatch.setattr(over_iscsi, "open_lun", open_lun)
+    monkeypatch.setattr(source, "open_lun", open_lun)
     with serving(clone, SparseDisk(1 << 20), clone) as target:
         first, second, third = command("show", url(target), "--json").json["luns"]
         text = command("show", url(target))
@@ -434,7 +434,7 @@ def test_ctrl_c_waits_for_no_lun_that_is_being_read():
     before = signal.signal(signal.SIGINT, hear)
     try:
         with pytest.raises(KeyboardInterrupt):
-            over_iscsi.each_at_once([interrupted] + [read] * 8)
+            source.each_at_once([interrupted] + [read] * 8)
         assert not ended
     finally:
         signal.signal(signal.SIGINT, before)
@@ -478,10 +478,14 @@ def test_a_portal_that_is_not_there_is_told_once(command):
 
 
 def test_where_digests_are_slow_large_copies_are_refused():
-    device = SimpleNamespace(copy_limit_bytes=100)
-    procedure.check_copy(device, 100)
-    with pytest.raises(guard.Refused, match="demands digests"):
-        procedure.check_copy(device, 101)
+    lun = SimpleNamespace(copy_limit_bytes=100)
+
+    def prepared(copied):
+        return SimpleNamespace(cost=SimpleNamespace(data_bytes=copied))
+
+    run._check_copy(lun, prepared(100))
+    with pytest.raises(Refused, match="demands digests"):
+        run._check_copy(lun, prepared(101))
 
 
 # --- a run that was cut, and a run that was overtaken
@@ -523,7 +527,7 @@ def test_the_round_trips_of_a_run_and_of_one_that_settles_a_run_before(command, 
 @pytest.mark.parametrize("output_as", [(), ("--json",)])
 def test_a_command_that_was_overtaken_says_so_and_which_run_holds_the_lun(command, one_lun, monkeypatch, output_as):
     """Another host has taken the run back: the label is as it was before."""
-    before, real, writes = one_lun.lun(0).disk.peek(512, 512), UrlDevice.write, []
+    before, real, writes = one_lun.lun(0).disk.peek(512, 512), GatedDevice.write, []
 
     def write(device, chunks):
         writes.append(None)
@@ -533,7 +537,7 @@ def test_a_command_that_was_overtaken_says_so_and_which_run_holds_the_lun(comman
         real(device, chunks)
 
     held = []
-    monkeypatch.setattr(UrlDevice, "write", write)
+    monkeypatch.setattr(GatedDevice, "write", write)
     where = one_lun.where.replace("127.0.0.1", "localhost")
     ran = command("resignature", where, *ANYHOW, *output_as)
 

@@ -15,17 +15,16 @@ from kit.iscsi import idle_time
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.quirks import quirk
-from kit.outcome import Silent
-from relvmoiscsi import engine, procedure
-from relvmoiscsi.cli.over_iscsi import Patience, UrlDevice
-from relvmoiscsi.deadline import Deadline
+from kit.outcome import run_on
+from relvmoiscsi import engine
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import Chunk, Fence
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import DeviceError, Overtaken, Refused, RelvmoiscsiError
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.target_sessions import TargetSessions
-from relvmoiscsi.sr_driver.iscsi.iscsi_lun import BatchDeadline, CallDevice
+from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
 
 pytestmark = pytest.mark.states
 
@@ -58,21 +57,22 @@ def serving(disk, kind=HostileTarget, quirks=()):
 
 
 def by_command(target, who, act):
-    patience = Patience(120)
-    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, 0, True, patience, scsi_id=SCSI_ID) as device:
-        return act(UrlDevice(f"iscsi://{target.portal}/{target.iqn}/0", device, patience))
+    steps = StepDeadline.of_steps(120)
+    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, 0, True, steps, scsi_id=SCSI_ID) as device:
+        device.name = f"iscsi://{target.portal}/{target.iqn}/0"
+        return act(GatedDevice(device, SessionGate(steps, NO_DEADLINE)))
 
 
 def by_driver(target, who, act):
     call = Deadline(500)
-    batch = BatchDeadline(call)
-    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, SCSI_ID, True, batch) as device:
-        return act(CallDevice(device, call, batch))
+    steps = StepDeadline(call)
+    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, SCSI_ID, True, steps) as device:
+        return act(GatedDevice(device, SessionGate(steps, call)))
 
 
 def resignature(device, seed="a", **more):
     request = engine.ResignatureRequest(scsi_id=SCSI_ID, **more)
-    return procedure.resignature(device, entropy(seed), Silent(), request)
+    return run_on(device, entropy(seed), request)
 
 
 to_one = partial(resignature, one=OneVdiRequest())

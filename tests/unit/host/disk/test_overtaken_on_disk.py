@@ -12,15 +12,15 @@ import pytest
 from kit.clock import Clock
 from kit.cuts import SCSI_ID, entropy, image
 from kit.examples import of_each_kind
-from kit.outcome import Silent
+from kit.outcome import run_on
 from kit.sparse import SparseDisk
-from relvmoiscsi import engine, procedure
+from relvmoiscsi import engine
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import block_device
 from relvmoiscsi.host.disk.block_device import ImageFile
 from relvmoiscsi.host.disk.paths import NamedPath
-from relvmoiscsi.host.own_process import AskingDevice
+from relvmoiscsi.lun.gate import ChildGate, GatedDevice
 
 pytestmark = pytest.mark.states
 
@@ -75,11 +75,11 @@ def named(device):
     """As the driver for host bus adapters and the command open a disk: NamedPath, in a child that asks its parent."""
     path = NamedPath(device, (SCSI_ID, ""))
     path.verify_name = lambda: None
-    return AskingDevice(path, lambda: None)
+    return GatedDevice(path, ChildGate(lambda: None))
 
 
 def resignature(device, seed="a"):
-    return procedure.resignature(device, entropy(seed), Silent(), engine.ResignatureRequest(scsi_id=SCSI_ID))
+    return run_on(device, entropy(seed), engine.ResignatureRequest(scsi_id=SCSI_ID))
 
 
 def other_host(path, work):

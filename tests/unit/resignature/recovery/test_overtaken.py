@@ -14,8 +14,8 @@ from kit.crash import CrashDisk
 from kit.cuts import SCSI_ID, cut_before, entropy, image, lvm_commit, with_new_volume
 from kit.examples import of_each_kind, some
 from kit.fenced import FencedDisk
-from kit.outcome import Silent
-from relvmoiscsi import engine, procedure
+from kit.outcome import run_on
+from relvmoiscsi import engine
 from relvmoiscsi.device import Fence
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -39,7 +39,7 @@ def chain(_name="a random chain"):
 
 def resignature(device, seed="a", **more):
     request = engine.ResignatureRequest(scsi_id=SCSI_ID, **more)
-    return procedure.resignature(device, entropy(seed), Silent(), request)
+    return run_on(device, entropy(seed), request)
 
 
 def recover(device):

@@ -26,10 +26,10 @@ from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun, opening
-from relvmoiscsi.lun import users
-from relvmoiscsi.sr_driver import rewrite
+from relvmoiscsi.lun import call as call_module
+from relvmoiscsi.lun import guard, users
+from relvmoiscsi.lun.gate import GatedDevice
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun as lun_module
-from relvmoiscsi.sr_driver.iscsi.iscsi_lun import CallDevice
 
 USER, TARGET = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
 SUCCESS = wire.Fault(1, SUCCESS_TEXT)
@@ -85,10 +85,10 @@ def host_has(monkeypatch):
         return of
 
     def has(*devices):
-        monkeypatch.setattr(lun_module, "exclusive_open", context("exclusive open", devices))
+        monkeypatch.setattr(call_module, "exclusive_open", context("exclusive open", devices))
         monkeypatch.setattr(lun_module, "add_lun", lambda *what: done.append(("add", *what[:3])))
-        monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", context("SM's lock", []))
-        monkeypatch.setattr(rewrite, "lvm_locks", context("LVM's locks", LvmLocks()))
+        monkeypatch.setattr(guard.sm_locks, "lvm_lock", context("SM's lock", []))
+        monkeypatch.setattr(guard, "lvm_locks", context("LVM's locks", LvmLocks()))
         return done
 
     return has
@@ -129,7 +129,7 @@ def test_a_lun_that_is_in_use_on_this_host_is_refused(driver, clone, host_has, m
         raise Refused("/dev/sdb is in use by the file system mounted at /srv.")
         yield
 
-    monkeypatch.setattr(lun_module, "exclusive_open", in_use)
+    monkeypatch.setattr(call_module, "exclusive_open", in_use)
     with HostileTarget([clone]) as target:
         found = driver.create(target)
 
@@ -361,17 +361,17 @@ def test_a_command_of_root_keeps_the_call_away_and_an_ordinary_user_does_not(dri
 
 def test_a_probe_beside_a_writer_does_not_end_its_session(driver, clone, monkeypatch):
     """One of another host, where the lock of the LUN says nothing of this one."""
-    write, seen = CallDevice.write, []
+    write, seen = GatedDevice.write, []
 
     def write_beside_a_probe(device, chunks):
-        monkeypatch.setattr(CallDevice, "write", write)
+        monkeypatch.setattr(GatedDevice, "write", write)
         write(device, chunks)
         me = Initiator("iqn.2026-01.test:xs1", "0a0b0c0d-0000-4000-8000-000000000002")
         where = [Portal("127.0.0.1", target.port)]
         with open_lun(where, target.iqn, me, clone.scsi_id, False, Deadline(5)) as beside:
             seen.append(beside.info.scsi_id)
 
-    monkeypatch.setattr(CallDevice, "write", write_beside_a_probe)
+    monkeypatch.setattr(GatedDevice, "write", write_beside_a_probe)
     with HostileTarget([clone], ignore=("isid kept",)) as target:
         found = driver.create(target)
 
@@ -400,7 +400,7 @@ def at_first(clone, what, act):
 def test_a_lun_that_is_mapped_in_its_place_without_a_word_gets_no_write(driver, clone, monkeypatch, number):
     """LIO makes no unit attention for a LUN that comes where another one was."""
     neighbour, scsi_id = Lun(7, disk=clone.disk.copy(), naa="6001405" + 25 * "e"), clone.scsi_id
-    batches, write = [], CallDevice.write
+    batches, write = [], GatedDevice.write
 
     def remap_and_write(device, chunks):
         batches.append(chunks)
@@ -408,7 +408,7 @@ def test_a_lun_that_is_mapped_in_its_place_without_a_word_gets_no_write(driver, 
             target.luns[:] = [neighbour]
         write(device, chunks)
 
-    monkeypatch.setattr(CallDevice, "write", remap_and_write)
+    monkeypatch.setattr(GatedDevice, "write", remap_and_write)
     with HostileTarget([clone]) as target:
         found = driver("sr_create", target, scsi_id)
 
