@@ -47,15 +47,15 @@ log = logging.getLogger(__name__)
 def finish(device: Device, mark: Mark) -> None:
     """Take steps 5 and 6 of a run that was cut after its commit. A second call changes nothing.
 
-    Raises Refused for a LUN that contradicts the mark, DeviceError when an operation fails.
+    Raises Refused for a LUN that contradicts the mark; Unfinished, Overtaken and DeviceError after a write.
     """
     run = mark.journal.run
     still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
     with in_state(still, FormatError), since_mark(device.name, run.kind, mark.label.offset):
-        _verify_fits(device, mark)
+        _verify_fits(device, mark, NOTHING_WRITTEN)
         mark = _claimed(device, mark)
-        _verify_fits(device, mark)
-        device.fence.hold_also(_headers(device, [move.second for move in run.mdas if move.moves]))
+        _verify_fits(device, mark, f"Only the mark of {device.name} was written.")
+        device.fence.hold_also(_headers(device, [area for move in run.mdas for area in (move.original, move.second)]))
         finalize(device, mark.label, mark.journal)
 
 
@@ -69,13 +69,13 @@ def take_back(device: Device, mark: Mark) -> None:
         t1    host B takes the run back
         t2    host A's commit arrives: the label lists second areas without headers, so LVM sees no half-written SR
 
-    Raises Refused for a LUN that contradicts the mark, DeviceError when an operation fails.
+    Raises Refused for a LUN that contradicts the mark; Unfinished, Overtaken and DeviceError after a write.
     """
     run = mark.journal.run
     with since_mark(device.name, run.kind, mark.label.offset):
-        _verify_fits(device, mark)
+        _verify_fits(device, mark, NOTHING_WRITTEN)
         mark = _claimed(device, mark)
-        _verify_fits(device, mark)
+        _verify_fits(device, mark, f"Only the mark of {device.name} was written.")
         headers = _headers(device, [move.original for move in run.mdas])
         device.fence.hold_also(headers)
         careful = [chunk.data for chunk in headers] != [move.old_header for move in run.mdas]
@@ -140,10 +140,10 @@ def label_before(mark: Mark) -> bytes:
 # --- whether the metadata areas contradict the mark
 
 
-def _verify_fits(device: Device, mark: Mark) -> None:
+def _verify_fits(device: Device, mark: Mark, state: str) -> None:
     found = misfit(device, mark)
     if found is not None:
-        raise Refused(found, sm_key="SRUnavailable").in_state(NOTHING_WRITTEN)
+        raise Refused(found, sm_key="SRUnavailable").in_state(state)
 
 
 def misfit(device: Device, mark: Mark) -> Optional[str]:

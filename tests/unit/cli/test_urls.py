@@ -537,7 +537,7 @@ def test_a_command_that_was_overtaken_says_so_and_which_run_holds_the_lun(comman
     where = one_lun.where.replace("127.0.0.1", "localhost")
     ran = command("resignature", where, *ANYHOW, *output_as)
 
-    assert ran.status == 4 and one_lun.lun(0).disk == held[0]
+    assert ran.status == 10 and one_lun.lun(0).disk == held[0]
     assert f"{where} changed at byte 512 during this run: another host works on the LUN" in ran.err
     assert f"Another run has settled this run. `relvmoiscsi show {where}` shows the state of {where}." in ran.err
     assert "successfully" not in ran.out and "new SR" not in ran.out

@@ -182,7 +182,8 @@ def test_whoever_was_overtaken_leaves_the_lun_to_the_other_and_says_so(name, way
             continue
         assert end.differences(after) == [], where
         # from the headers on, B finishes the run in the very bytes in which A would have
-        assert isinstance(failure, (Refused, DeviceError)) or number <= first_change or number >= headers, where
+        is_told = isinstance(failure, (Refused, Overtaken, DeviceError))
+        assert is_told or number <= first_change or number >= headers, where
 
 
 # --- a dead client's late writes
@@ -239,7 +240,7 @@ def test_a_late_write_of_a_dead_client_changes_nothing_behind_the_look_that_deci
         if failure is None:
             assert disk.differences(expected) == [] or stop <= names.index("behind the reset"), where
         else:  # the LUN had changed since B had read it for its plan
-            assert isinstance(failure, Refused) and stop <= names.index("behind the reset"), where
+            assert isinstance(failure, (Refused, Overtaken)) and stop <= names.index("behind the reset"), where
         found = engine.inspect(disk)
         assert (found.state, found.problem) == (engine.RESIGNATURED, None), where
 
