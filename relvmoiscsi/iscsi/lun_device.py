@@ -151,7 +151,8 @@ class LunDevice(Device):
             self._drop(politely=True)  # the target may ask for an answer meanwhile
             self.fence.on_wait(Fence.OUTLAST_SECONDS)
             self._sessions.wait(Fence.OUTLAST_SECONDS)
-        self._run(WRITE, [])
+        if self._link is None or self._reset_on is not self._link:
+            self._run(WRITE, [])
 
     def close(self) -> None:
         """Log out. A second call does nothing."""
