@@ -217,8 +217,9 @@ class LunDevice(Device):
     def _attempt(self, link: Link, rest: List[Operation]) -> None:
         """Run operations, or the first write alone. Remove completed operations from `rest`. Handle a failure.
 
-        The caller has looked before a write. No write leaves after the lease of that look. A slow target gets fewer
-        bytes in an attempt: otherwise the lease would end in each attempt, and each new session would repeat all.
+        The caller has looked before a write. No write command leaves after the lease of that look. Then a command may
+        take any time: whoever settles this run resets the LUN, and the reset ends the command. A slow target gets fewer
+        commands in an attempt: otherwise the lease would end in each attempt, and each new session would repeat all.
         """
         is_write = bool(rest[0].command.data)
         now = _batches(rest, self._attempt_bytes)[0] if is_write else list(rest)
@@ -229,7 +230,7 @@ class LunDevice(Device):
         tasks = link.session.start([one.command for one in now] + names + [one.command for one in places])
         whole = list(zip(now, tasks))
         if places:
-            link.send_until = self.fence.expires
+            link.write_until = self.fence.expires
         try:
             link.wait(lambda: link.session.is_idle, f"the {self._action} of {self.name}")
         except BaseException:
@@ -238,7 +239,7 @@ class LunDevice(Device):
             self._drop(politely=False)  # otherwise late data would overwrite buffers that the caller reads
             raise
         finally:
-            link.send_until = math.inf
+            link.write_until = math.inf
             rest[: len(now)] = [operation for operation, task in whole if not _is_done(task)]
         self._first_is_answered = True
         if is_write:

@@ -4,6 +4,7 @@
 test_overtaken.py of the engine has more kinds of work. Here are sessions, resets, unit attentions and the lease.
 """
 
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -22,7 +23,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Fence
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import DeviceError, Overtaken, Refused, RelvmoiscsiError
-from relvmoiscsi.iscsi import Initiator, Portal, open_lun
+from relvmoiscsi.iscsi import Initiator, Portal, link, open_lun
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.target_sessions import TargetSessions
 from relvmoiscsi.sr_driver.iscsi.iscsi_lun import BatchDeadline, CallDevice
@@ -295,6 +296,35 @@ def test_a_target_that_needs_longer_than_the_lease_for_a_batch_gets_smaller_part
         assert target.count("session") == 1
         assert target.lun(0).writes == 8
     assert clock.now - began < 8 * seconds + 1
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_one_write_that_takes_longer_than_the_lease_is_waited_for_and_the_next_looks_again(
+    is_overtaken, monkeypatch, clock
+):
+    """The look was fresh when the command was sent. A host that settles the run resets the LUN, which ends it."""
+    mib, seconds, real = 1 << 20, Fence.LEASE_SECONDS + 5, Lun.write
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 60.0)  # a slow LUN: its target answers pings meanwhile
+    target = HostileTarget([Lun(0, 16 * mib)], window=1)
+
+    def slow(lun, offset, part):
+        clock.now += seconds
+        real(lun, offset, part)
+        if is_overtaken:
+            lun.disk.poke(12 * mib, b"B" * 512)
+
+    def act(device):
+        device.fence.hold([Chunk(12 * mib, bytes(512))])
+        device.write([Chunk(0, b"1" * mib + b"2" * mib)])
+
+    monkeypatch.setattr(Lun, "write", slow)
+    with target:
+        began = clock.now
+        with pytest.raises(Overtaken) if is_overtaken else ExitStack():
+            by_command(target, A, act)
+        written = 1 if is_overtaken else 2
+        assert (target.lun(0).writes, target.count("session")) == (written, 1)
+    assert clock.now - began < written * seconds + 1
 
 
 def test_of_a_client_that_stands_still_in_an_attempt_nothing_leaves_after_the_lease(monkeypatch, clock):
