@@ -230,14 +230,14 @@ class Partial(RelvmoiscsiError):
 
 
 class Overtaken(RelvmoiscsiError):
-    """Another host has changed the LUN since this run looked at it. This run has stopped in the middle."""
+    """Another run, or another host, has changed the LUN since this run looked at it. This run has stopped."""
 
     exit_status = 10
     sm_key = "SRInUse"
 
     def __init__(self, device: str, offset: int) -> None:
         super().__init__(
-            f"{device} changed at byte {offset} during this run: another host works on the LUN, or the array has "
-            "restored it. This run has stopped, and writes no more."
+            f"{device} changed at byte {offset} during this run: another run or another host works on the LUN, "
+            "or the array has restored it. This run has stopped, and writes no more."
         )
         self.offset = offset

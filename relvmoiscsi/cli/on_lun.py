@@ -151,16 +151,10 @@ def opened(arguments: argparse.Namespace, writable: bool = True) -> Iterator[Tar
         with in_state(NOTHING_WRITTEN):
             open_word = _opened_url if is_url(arguments.device) else _opened_path
             device, ids = open_word(arguments, writable, held)
-            if writable:
-                device.fence.on_wait = partial(_say_wait, arguments.device)
             target = Target(arguments, device, ids)
             if writable and isinstance(device, HostDevice) and ids.own is not None:
                 target.named = _named(device, ids.own)
         yield target
-
-
-def _say_wait(path: str, seconds: float) -> None:
-    say(f"Another host may have begun the run on {path}: waiting {seconds:g} seconds for its last write.")
 
 
 def _named(disk: HostDevice, scsi_id: str) -> NamedPath:

@@ -149,7 +149,6 @@ class LunDevice(Device):
         """Reset the LUN, unless this session has. `of_another_host`: after that host's lease, and in any case."""
         if of_another_host:
             self._drop(politely=True)  # the target may ask for an answer meanwhile
-            self.fence.on_wait(Fence.OUTLAST_SECONDS)
             self._sessions.wait(Fence.OUTLAST_SECONDS)
         if self._link is None or self._reset_on is not self._link:
             self._run(WRITE, [])
@@ -218,7 +217,7 @@ class LunDevice(Device):
         """Run operations, or the first write alone. Remove completed operations from `rest`. Handle a failure.
 
         The caller has looked before a write. No write command leaves after the lease of that look. Then a command may
-        take any time: whoever settles this run resets the LUN, and the reset ends the command. A slow target gets fewer
+        take any time: the host that settles this run resets the LUN, which ends the command. A slow target gets fewer
         commands in an attempt: otherwise the lease would end in each attempt, and each new session would repeat all.
         """
         is_write = bool(rest[0].command.data)

@@ -11,7 +11,7 @@ LVM, SM or a VM may have written to the LUN since the cut. Their writes stay.
 import logging
 from typing import List, Optional, Sequence
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range
+from relvmoiscsi.device import SECTOR, Chunk, Device, Fence, Range
 from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
     FormatError,
@@ -36,7 +36,7 @@ from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Labels, Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
-from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_mark, unfinished
+from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_mark, unfinished, waiting
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.finalize import finalize
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
@@ -97,7 +97,8 @@ def _claimed(device: Device, mark: Mark) -> Mark:
     """Claim the run. After that, the client that began the run cannot write any more (`Fence`).
 
     Where that client was of this host, over the same transport, it has ended: the caller has the lock of the LUN and
-    has opened the LUN. Otherwise, wait for its lease. Returns the mark as it was made, without writer and claim.
+    has opened the LUN. Otherwise, say so, and wait for its lease. Returns the mark as it was made, without writer and
+    claim.
     """
     found, fence = mark.label.sector, device.fence
     is_ours = any(fence.writer) and mark.commit_record.writer == fence.writer
@@ -106,7 +107,7 @@ def _claimed(device: Device, mark: Mark) -> Mark:
     write(device, [claimed])
     flush(device)
     if not is_ours:
-        log.info("%s: another host may have begun this run; waiting for its last write", device.name)
+        log.warning("%s", waiting(device.name, Fence.OUTLAST_SECONDS))  # SMlog, and stderr of the command
         device.end_late_writes(of_another_host=True)
     fence.look(device.read)
     label = pv.parse_label(written_by(found, bytes(4)), mark.label.number, Place(device.name, mark.label.offset))

@@ -153,16 +153,18 @@ CUT = {"before": 4, "behind": 5}
     (bytes(4), bytes(4), True),
     (b"A   ", bytes(4), True),
 ])  # fmt: skip
-def test_whoever_settles_waits_for_a_client_that_may_still_write(when, begun_by, settled_by, waits):
+def test_whoever_settles_waits_for_a_client_that_may_still_write_and_says_so(when, begun_by, settled_by, waits, caplog):
     clock = Clock()
     disk = begun_and_cut(clock, begun_by, CUT[when])
-    told = []
     second = FencedDisk(disk, clock, writer=settled_by)
-    second.fence.on_wait = told.append
 
     recover(second)
 
     assert second.waited == (WAIT_SECONDS if waits else 0)
+    said = [
+        "or this host by another way to the LUN: waiting 12 seconds" in record.getMessage() for record in caplog.records
+    ]
+    assert sum(said) == waits
     assert engine.inspect(disk).state == ("clean" if when == "before" else "resignatured")
 
 

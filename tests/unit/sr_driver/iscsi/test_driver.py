@@ -29,6 +29,7 @@ from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun, opening
+from relvmoiscsi.iscsi.target_sessions import TargetSessions
 from relvmoiscsi.lun import users
 from relvmoiscsi.sr_driver import rewrite
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun as lun_module
@@ -73,6 +74,23 @@ def test_the_round_trips_of_a_call_and_of_one_that_settles_a_call_before(
         assert driver.create(target).result == SUCCESS
 
     assert (of_a_call, len(round_trips)) == ((34 + others, 56 + others) if count == 500 else (33 + others, 54 + others))
+
+
+def test_smlog_says_for_what_a_call_waits_before_it_waits(driver, clone, smlog, monkeypatch):
+    said_before = []
+
+    def wait(_sessions, _seconds):
+        said_before.extend(text for _priority, text in smlog)
+
+    monkeypatch.setattr(TargetSessions, "wait", wait)
+    with HostileTarget([clone]) as target:
+        with monkeypatch.context() as cut:
+            cut.setattr(CallDevice, "write", cut_behind_the_mark(CallDevice.write))
+            driver.create(target)
+        target.new_call()
+        assert driver.create(target, localIQN="iqn.2026-01.test:another").result == SUCCESS
+
+    assert [text for text in said_before if "Another host may have begun the run on iscsi://" in text]
 
 
 def cut_behind_the_mark(real):
