@@ -106,7 +106,7 @@ class LunDevice(Device):
         self._batch: Sequence[Operation] = ()
         self._rest: List[Operation] = []
         self._has_looked = False  # at names and fence, in this batch
-        self._first_is_answered = False  # the first attempt of this batch
+        self._first_is_answered = False  # the attempt of this batch that has the first write alone
         self._losses = self._violations = self._attentions = 0
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
@@ -283,7 +283,7 @@ class LunDevice(Device):
         if failed:
             self._has_looked = False
             self._heed(link, *max(failed, key=lambda pair: _verdict(pair[1]).value))
-        elif places or not self.fence.places:
+        elif places or not self.fence.places:  # not after a read, which looks at the names alone
             starts, buffers = [one.offset for one in places], [one.command.into for one in places]
             self.fence.verify([cut_out(place, starts, buffers) for place in self.fence.places], begun)
 
@@ -381,7 +381,7 @@ class LunDevice(Device):
                 "ISCSIDevice",
             )
         self._is_known = True
-        if not self.fence.places:
+        if not self.fence.places:  # then the names are all that `_ask` would look at
             self._has_looked = True
             self.fence.verify([], begun)
 
