@@ -292,7 +292,8 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
 
 
 def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
-    """Execute a prepared plan. Raises Refused or DeviceError; the error states the state of the device.
+    """Execute a prepared plan. Raises Refused, Overtaken, Unfinished or DeviceError; the error states
+    the state of the device.
 
     `progress` gets the number of copied bytes that are read back before the commit. Exceptions of `progress` propagate.
     """

@@ -7,7 +7,6 @@ import os
 import shlex
 import stat
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, Dict, Iterator, List
 
 from relvmoiscsi import engine, report
@@ -53,7 +52,6 @@ def opened_to_write(arguments: argparse.Namespace) -> Iterator[OpenLun]:
     with ExitStack() as held, _recording():
         with in_state(NOTHING_WRITTEN):
             lun = held.enter_context(source_of(arguments, arguments.device).opened_to_write(permission))
-        lun.device.fence.on_wait = partial(_say_wait, lun.name)
         yield lun
 
 
@@ -118,10 +116,6 @@ def warn(sentence: str) -> None:
     text = printable(sentence)
     say("warning: " + text)
     run.record.warning("%s", text)
-
-
-def _say_wait(name: str, seconds: float) -> None:
-    say(f"Another host may have begun the run on {name}: waiting {seconds:g} seconds for its last write.")
 
 
 def answer(arguments: argparse.Namespace, lun: OpenLun, outcome: run.Outcome, headline: str) -> Answer:

@@ -135,6 +135,7 @@ EXIT_STATUS = {
     "DeviceError": 7,
     "Unfinished": 8,
     "Partial": 9,
+    "Overtaken": 10,
 }
 EXIT_STATUS_OF_A_BUG = 70
 

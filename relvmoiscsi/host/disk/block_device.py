@@ -143,7 +143,6 @@ class HostDevice(Device):
     def end_late_writes(self, of_another_host: bool = False) -> None:
         """Wait for the lease of another host. A process of this host has ended only after its last request."""
         if of_another_host:
-            self.fence.on_wait(Fence.OUTLAST_SECONDS)
             time.sleep(Fence.OUTLAST_SECONDS)
 
     def data_ranges(self) -> List[Range]:

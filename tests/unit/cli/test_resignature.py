@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`resignature`: plan, question, choice of ids, what is refused, and that a second run has nothing to do.
 
-Which of the ways a LUN goes that is cut, done or a copy: tests/unit/test_procedure.py. The object that --json prints:
+Which of the ways a LUN goes that is cut, done or a copy: tests/unit/lun/test_run.py. The object that --json prints:
 test_documented.py.
 """
 

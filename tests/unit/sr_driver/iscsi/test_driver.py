@@ -10,22 +10,26 @@ from xml.etree import ElementTree
 import pytest
 
 from kit import golden
+from kit.builder import many_vdis
 from kit.driver_calls import SUCCESS_TEXT
+from kit.examples import WHOLE
 from kit.iscsi import acts, scsi
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.iscsi.quirks import Quirk, quirk
 from kit.pool import wire
+from kit.sparse import SparseDisk
 from kit.sr_states import OTHER, SAME, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import DeviceError, Refused
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun, opening
+from relvmoiscsi.iscsi.target_sessions import TargetSessions
 from relvmoiscsi.lun import call as call_module
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.gate import GatedDevice
@@ -47,6 +51,58 @@ def test_a_clone_gets_new_identities_and_the_same_call_again_writes_nothing_and_
         again = driver.create(target)
     assert first.result == again.result == SUCCESS and first.stderr == b""
     assert (clone.writes, engine.inspect(clone.disk).lun.sr_uuid) == (writes, sr_uuid)
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["the only LUN", "one of two LUNs"])
+@pytest.mark.parametrize("count", [1, 6, 50, *([500] if WHOLE else [])])
+def test_the_round_trips_of_a_call_and_of_one_that_settles_a_call_before(
+    driver, count, others, round_trips, monkeypatch
+):
+    """A read of 500 VDIs has one more."""
+    clone = Lun(7, disk=many_vdis(count).disk)
+    before = clone.disk.copy()
+    with HostileTarget([clone, *[Lun(8, disk=SparseDisk(1 << 20))] * others], ignore=("isid kept",)) as target:
+        assert driver.create(target).result == SUCCESS
+        of_a_call = len(round_trips)
+
+        clone.disk.poke(0, before.peek(0, before.size_bytes))
+        with monkeypatch.context() as cut:
+            cut.setattr(CallDevice, "write", cut_behind_the_mark(CallDevice.write))
+            assert driver.create(target).result != SUCCESS
+        target.new_call()
+        del round_trips[:]
+        assert driver.create(target).result == SUCCESS
+
+    assert (of_a_call, len(round_trips)) == ((34 + others, 56 + others) if count == 500 else (33 + others, 54 + others))
+
+
+def test_smlog_says_for_what_a_call_waits_before_it_waits(driver, clone, smlog, monkeypatch):
+    said_before = []
+
+    def wait(_sessions, _seconds):
+        said_before.extend(text for _priority, text in smlog)
+
+    monkeypatch.setattr(TargetSessions, "wait", wait)
+    with HostileTarget([clone]) as target:
+        with monkeypatch.context() as cut:
+            cut.setattr(CallDevice, "write", cut_behind_the_mark(CallDevice.write))
+            driver.create(target)
+        target.new_call()
+        assert driver.create(target, localIQN="iqn.2026-01.test:another").result == SUCCESS
+
+    assert [text for text in said_before if "Another host may have begun the run on iscsi://" in text]
+
+
+def cut_behind_the_mark(real):
+    left = [2]
+
+    def write(device, chunks):
+        if not left[0]:
+            raise DeviceError(device.name, "write", chunks[0].offset, len(chunks[0].data), "the test ends the call")
+        left[0] -= 1
+        real(device, chunks)
+
+    return write
 
 
 @pytest.mark.parametrize(
