@@ -42,7 +42,7 @@ from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
 
 if TYPE_CHECKING:
     from relvmoiscsi.plugin_targets import TargetLun
@@ -252,9 +252,9 @@ def _phase(path: Optional[str], see: Look) -> Tuple[str, int]:
 
 def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
     """Resignature a LUN of this host by the command, with its checks. Raises UsageError, NotFound, Failed."""
-    scsi_id = arguments.get("scsi_id", "")
-    if not is_scsi_id(scsi_id):
+    if not arguments.get("scsi_id"):
         raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
+    scsi_id = typed_scsi_id(arguments["scsi_id"])
     path = luns(host).get(scsi_id)
     if path is None:
         raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")

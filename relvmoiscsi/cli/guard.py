@@ -29,8 +29,8 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.iscsi.url import is_url
 from relvmoiscsi.lun import users
-from relvmoiscsi.lun.users import PoolAnswer, Question, ScsiIds
-from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.lun.users import DeviceId, PoolAnswer, Question
+from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import printable
 
 log = logging.getLogger(__name__)
@@ -40,28 +40,28 @@ XAPI_SECONDS = 10.0  #: time limit for one answer
 LOCK_SECONDS = 45.0  #: time limit for a lock; the SR driver needs less time
 
 
-def scsi_ids(path: str, given: Optional[str]) -> ScsiIds:
-    """Return the given SCSIid and the SCSIid of the device.
+def scsi_id(path: str, given: Optional[str]) -> DeviceId:
+    """Return the SCSIid of the device, after a comparison with --scsi-id.
 
-    Raises UsageError for a malformed SCSIid; NotFound or Refused without a device. Raises DeviceError when the device
-    gives no SCSIid and `given` is None. Raises Refused when the two SCSIids differ.
+    Raises UsageError for a malformed SCSIid, and as `agreed` does. Raises NotFound or Refused without a device. Raises
+    DeviceError when the device does not answer.
     """
-    check_given(given)
-    own = own_scsi_id(path) if given else (scsi_id_of(path) if is_block_device(path) else None)
-    return agreed(path, given, own)
+    given = in_udevs_form(given)
+    return agreed(path, given, scsi_id_of(path) if is_block_device(path) else None)
 
 
-def check_given(given: Optional[str]) -> None:
-    """Raises UsageError for a malformed SCSIid."""
-    if given is not None and not is_scsi_id(given):
-        raise UsageError(f"{given!r} is no SCSIid.")
+def in_udevs_form(given: Optional[str]) -> Optional[str]:
+    """Return the value of --scsi-id in udev's form. Raises UsageError for a malformed SCSIid."""
+    return None if given is None else typed_scsi_id(given)
 
 
-def agreed(path: str, given: Optional[str], own: Optional[str]) -> ScsiIds:
-    """Return both SCSIids. Raises Refused when the two SCSIids differ."""
-    if None not in (given, own) and given != own:
+def agreed(path: str, given: Optional[str], own: Optional[str]) -> DeviceId:
+    """Compare two SCSIids. Raises Refused when the SCSIids differ; UsageError when the device has no SCSIid."""
+    if given is not None and own is None:
+        raise UsageError(f"{path} has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id.")
+    if given is not None and given != own:
         raise Refused(f"{path} has the SCSIid {own}, and --scsi-id says {given}: it is another LUN.")
-    return ScsiIds(given, own)
+    return DeviceId(own, given is not None)
 
 
 def own_scsi_id(path: str) -> Optional[str]:
@@ -72,7 +72,7 @@ def own_scsi_id(path: str) -> Optional[str]:
 # --- the pool
 
 
-def ask_pool(path: str, ids: ScsiIds, replaced: Sequence[str] = (), new_sr: str = "") -> PoolAnswer:
+def ask_pool(path: str, ids: DeviceId, replaced: Sequence[str] = (), new_sr: str = "") -> PoolAnswer:
     """Ask the pool of this host about a LUN, and about the UUID that the SR of the LUN will have.
 
     `replaced` are the UUIDs of the SRs that the LUN will no longer hold.
@@ -80,7 +80,7 @@ def ask_pool(path: str, ids: ScsiIds, replaced: Sequence[str] = (), new_sr: str 
     return users.ask_pool(Question(ids.names, replaced), new_sr, is_lun(path), HOST, XAPI_SECONDS)
 
 
-def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> PoolAnswer:
+def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: DeviceId) -> PoolAnswer:
     """Return the answer if the command may continue; raise Refused otherwise.
 
     Raises Refused when the pool uses the LUN, or when xapi does not answer. Raises Refused when no pool was asked and
@@ -106,7 +106,7 @@ def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: Scs
     return found
 
 
-def beside_yes(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> str:
+def beside_yes(arguments: argparse.Namespace, found: PoolAnswer, ids: DeviceId) -> str:
     """Return the options without which --yes is refused; "" where --yes is enough."""
     if arguments.not_in_use or ids.is_named or not is_nobody_asked(arguments.device, found):
         return ""
@@ -118,7 +118,7 @@ def is_nobody_asked(path: str, found: PoolAnswer) -> bool:
     return is_lun(path) and found.is_missing
 
 
-def way_out(path: str, ids: ScsiIds, read_sr: Callable[[], str]) -> str:
+def way_out(path: str, ids: DeviceId, read_sr: Callable[[], str]) -> str:
     """Return the advice for a refusal: how to remove the volumes that SM has activated on a clone; "" without volumes.
 
     `read_sr` returns the UUID of the SR on the LUN. A LUN in the records of the pool may be the original.

@@ -35,7 +35,7 @@ from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.iscsi.url import is_url, parse_url
-from relvmoiscsi.lun.users import ScsiIds
+from relvmoiscsi.lun.users import DeviceId
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.wording import human_size, printable
 
@@ -67,7 +67,7 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 class Target:
     """A LUN that a command writes to, opened exclusively."""
 
-    def __init__(self, arguments: argparse.Namespace, device: "Opened", ids: ScsiIds) -> None:
+    def __init__(self, arguments: argparse.Namespace, device: "Opened", ids: DeviceId) -> None:
         self.path, self.device, self.ids = arguments.device, device, ids
         self.named: Device = device  #: for writes. A disk says its name with each batch of writes
         self._arguments = arguments
@@ -173,8 +173,8 @@ def _named(disk: HostDevice, scsi_id: str) -> NamedPath:
     return named
 
 
-def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack) -> "Tuple[Opened, ScsiIds]":
-    ids = guard.scsi_ids(arguments.device, arguments.scsi_id)
+def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack) -> "Tuple[Opened, DeviceId]":
+    ids = guard.scsi_id(arguments.device, arguments.scsi_id)
     if writable:
         held.enter_context(guard.lun_lock(arguments.device, ids.names))
     try:
@@ -189,7 +189,7 @@ def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack)
         raise
 
 
-def _opened_url(arguments: argparse.Namespace, writable: bool, held: ExitStack) -> "Tuple[Opened, ScsiIds]":
+def _opened_url(arguments: argparse.Namespace, writable: bool, held: ExitStack) -> "Tuple[Opened, DeviceId]":
     """Open the LUN of a URL; for a write, after the lock of the LUN.
 
         t0  another command of this machine writes to the LUN in its session
@@ -198,13 +198,12 @@ def _opened_url(arguments: argparse.Namespace, writable: bool, held: ExitStack) 
     The lock prevents t1, and the lock needs the SCSIid. Without --scsi-id, a session that only reads gives the SCSIid.
     The session that writes compares the SCSIid.
     """
-    url, given = arguments.device, arguments.scsi_id
-    guard.check_given(given)
+    url, given = arguments.device, guard.in_udevs_form(arguments.scsi_id)
     if not writable:
         device = held.enter_context(over_iscsi.opened_url(arguments, url, writable))
         return device, guard.agreed(url, given, device.info.scsi_id)
     own = given or over_iscsi.own_scsi_id(arguments, url)
-    ids = ScsiIds(given, own)
+    ids = DeviceId(own, given is not None)
     held.enter_context(over_iscsi.lun_lock(ids.own))
     over_iscsi.refuse_where_seen(url, ids.own)
     return held.enter_context(over_iscsi.opened_url(arguments, url, writable, ids.own)), ids

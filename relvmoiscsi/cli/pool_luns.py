@@ -22,7 +22,7 @@ from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
-from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import counted, human_size, printable
 
 _LUNS = """\
@@ -54,7 +54,9 @@ def add_commands(tools: Tools) -> None:
     _takes_portal(listing)
     _takes_jobs(listing)
     attaching = tools.command("attach", _attach, "attach clones as SRs on all hosts", _ATTACH)
-    attaching.add_argument("scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` prints it")
+    attaching.add_argument(
+        "scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` or the array prints it"
+    )
     takes_copies(attaching)
     attaching.add_argument(
         "--foreign",
@@ -176,9 +178,7 @@ def _words(pool: Pool, lun: PoolLun) -> str:
 
 def _attach(arguments: argparse.Namespace) -> Answer:
     source = _source(arguments)
-    for scsi_id in arguments.scsi_ids:
-        if not is_scsi_id(scsi_id):
-            raise UsageError(f"{scsi_id!r} is no SCSIid.")
+    arguments.scsi_ids = [typed_scsi_id(text) for text in arguments.scsi_ids]
     if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
         raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
     attach_plan.verify_template(_template(arguments))

@@ -15,7 +15,7 @@ from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi.url import is_url
-from relvmoiscsi.lun.users import ScsiIds
+from relvmoiscsi.lun.users import DeviceId
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _show(arguments: argparse.Namespace) -> Answer:
         found = engine.inspect(device)
         one = engine.one_vdi(device, found.lun) if found.lun is not None else None
         saved = saved_vms(device, found.lun) if found.lun is not None else None
-        ids = ScsiIds(None, scsi_id_of(device))
+        ids = DeviceId(scsi_id_of(device))
         pool = ask_pool(arguments.device, ids, [found.lun.sr_uuid] if found.lun is not None else [])
         told = identify(device, ids.own, pool, found.lun, found.run and found.run.ids.sr)
     facts = report.inspection_facts(arguments.device, found)

@@ -78,7 +78,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         return finished
     with opened(arguments, writable=not arguments.dry_run) as target, Bar() as bar:
         request = ResignatureRequest(
-            target.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi, without
+            target.ids.own, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi, without
         )
         done = procedure.resignature(target.named, os.urandom, _Terminal(arguments, target, chosen, bar), request)
         if isinstance(done, AlreadyDone):
@@ -96,7 +96,7 @@ def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional
     would scan the LUN when the command closes it.
     """
     with opened(arguments, writable=False) as target, in_state(NOTHING_WRITTEN):
-        done = engine.find_done(target.device, target.ids.recorded)
+        done = engine.find_done(target.device, target.ids.own)
         if done is None:
             return None
         lun = engine.inspect(target.device).lun
@@ -118,7 +118,7 @@ def _already_done(
     path, new_ids = arguments.device, done.run.ids if done.run else None
     known = new_ids or IdMap("", {"": done.sr_uuid}, {})
     _refuse_contradictions(arguments, chosen, known, "Use --again to resignature the LUN once more.")
-    result = Result(engine.RESIGNATURED, lun, new_ids, target.ids.recorded, already_done=True)
+    result = Result(engine.RESIGNATURED, lun, new_ids, target.ids.own, already_done=True)
     text = f"{path} was already resignatured, as SR {done.sr_uuid}. Nothing was written."
     facts = report.result_facts(path, result)
     facts.setdefault("sr", {"old": None, "new": done.sr_uuid})
@@ -129,7 +129,7 @@ def _already_done(
 def _planned(target: Target, prepared: Prepared) -> Answer:
     path, lun, run, found = target.path, prepared.lun, prepared.plan.run, target.identification
     assert found is not None  # `agrees_to` has called `identify`
-    facts = report.result_facts(path, Result(prepared.state, lun, run.ids, target.ids.recorded))
+    facts = report.result_facts(path, Result(prepared.state, lun, run.ids, target.ids.own))
     facts["lun"] = found.facts()
     facts["plan"] = report.plan_facts(prepared.plan)
     lines = [f"{path}: dry run. These writes are planned; nothing was written.", *found.lines()]

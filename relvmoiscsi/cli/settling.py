@@ -50,7 +50,7 @@ def _recover(arguments: argparse.Namespace) -> Answer:
         target.identify(None, run.ids.sr)
         target.ask(_question(target, mark))
         with target.locks(run):
-            result = engine.recover(target.named, mark, target.ids.recorded)
+            result = engine.recover(target.named, mark, target.ids.own)
     text = _TAKEN_BACK if engine.goes_back(mark) else FINISHED
     return answer(target, result, text.format(target.path, KINDS[mark.commit_record.kind]))
 

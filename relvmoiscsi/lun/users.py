@@ -52,26 +52,15 @@ def read_hosts(xapi: Xapi) -> Hosts:
 # --- the rule
 
 
-class ScsiIds(NamedTuple):
-    """The SCSIids by which the pool may know a LUN."""
+class DeviceId(NamedTuple):
+    """The SCSIid of a device."""
 
-    given: Optional[str]  #: from the caller
-    own: Optional[str]  #: from the device
+    own: Optional[str]  #: None for a device without a SCSIid
+    is_named: bool = False  #: Has the caller given this SCSIid?
 
     @property
     def names(self) -> List[str]:
-        """Return the known SCSIids, without duplicates."""
-        return list(dict.fromkeys(filter(None, self)))
-
-    @property
-    def recorded(self) -> Optional[str]:
-        """Return the SCSIid for the records of a run."""
-        return self.given or self.own
-
-    @property
-    def is_named(self) -> bool:
-        """Has the caller given the SCSIid of the device?"""
-        return self.own is not None and self.given == self.own
+        return [] if self.own is None else [self.own]
 
 
 class Question(NamedTuple):
@@ -238,7 +227,7 @@ def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host, seconds: floa
     return PoolAnswer(f"The pool {called} was asked: {what}.", uuid, label, refusal)
 
 
-def missing_confirmation(path: str, found: PoolAnswer, ids: ScsiIds, is_asked: bool) -> Optional[Refused]:
+def missing_confirmation(path: str, found: PoolAnswer, ids: DeviceId, is_asked: bool) -> Optional[Refused]:
     """Return why a LUN must be named, where no pool was asked; None where a question is enough.
 
     `is_asked` says whether a person is asked before the write.

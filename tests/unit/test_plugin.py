@@ -289,8 +289,9 @@ def test_a_refusal_is_an_error_in_the_words_of_the_command(image):
     image.write_bytes(bytes(1 << 20))
     with pytest.raises(plugin.Failed, match="Nothing was written"):
         plugin.resignature({"scsi_id": SCSI_ID})
-    with pytest.raises(NotFound, match="sees no LUN"):
-        plugin.resignature({"scsi_id": OTHER})
+    for text in (OTHER, "naa." + OTHER[1:].upper()):
+        with pytest.raises(NotFound, match=f"sees no LUN with the SCSIid {OTHER}"):
+            plugin.resignature({"scsi_id": text})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"scsi_id": "../x"}, {"scsi_id": SCSI_ID, "dry_run": "yes"}])

@@ -37,7 +37,7 @@ options:
     default: attached
   scsi_ids:
     description:
-      - SCSIids of LUNs.
+      - SCSIids of LUNs, as the host or the array prints them.
     type: list
     elements: str
     default: []

@@ -13,7 +13,7 @@ from relvmoiscsi.errors import UsageError
 
 
 def copy_of(stage, **more):
-    return stage.now("lun", **{"scsi_ids": [stage.clone], "leave_others": True, **more})
+    return stage.now("lun", **{"scsi_ids": ["naa." + stage.clone[1:].upper()], "leave_others": True, **more})
 
 
 def sr_of(found):

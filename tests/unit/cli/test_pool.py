@@ -83,7 +83,8 @@ def test_one_command_to_have_all_and_one_to_be_rid_of_them(lab, clone, pool_comm
 
 def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     before, uuid = lab.summary(), lab.world.sr_uuid(clone)
-    ran = pool_command("attach", clone, "--dry-run", "--name", "{sr} copy")
+    printed = "naa." + clone[1:].upper()
+    ran = pool_command("attach", printed, "--dry-run", "--name", "{sr} copy")
     assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, uuid)
     steps = 'resignature; introduce as "Production copy"; create PBD on xs1, xs2; plug on xs1, xs2; scan; label VDIs'
     assert ran.out.splitlines() == ["Planned steps:", f"{clone}: {steps}"]

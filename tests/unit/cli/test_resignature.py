@@ -253,8 +253,9 @@ def test_ids_that_were_chosen_otherwise_are_refused(finished, unwritten, tmp_pat
 
 @pytest.mark.parametrize("options", [[], ["--scsi-id", SCSI_ID]])
 def test_a_second_run_has_nothing_to_do_and_writes_nothing_to_a_lun_that_may_be_in_use(
-    image, command, unwritten, options
+    request, command, unwritten, options
 ):
+    image = request.getfixturevalue("lun" if options else "image")
     first = command("resignature", image, *YES, *options).json
     image.chmod(0o444)
 
@@ -316,12 +317,13 @@ def test_before_a_cut_run_is_finished_there_is_a_question(committed, command, ty
 
 
 @pytest.fixture
-def cut_copy(image, command, monkeypatch):
+def cut_copy(lun, command, monkeypatch, has_scsi_id):
     """A copy of the LUN SCSI_ID, whose resignature was cut; it is the LUN OTHER_SCSI_ID itself."""
     with monkeypatch.context() as patch:
         shell.cut(patch, 5)
-        command("resignature", image, "--yes", "--scsi-id", SCSI_ID)
-    return image
+        command("resignature", lun, "--yes", "--scsi-id", SCSI_ID)
+    has_scsi_id(OTHER_SCSI_ID)
+    return lun
 
 
 @pytest.mark.parametrize(
