@@ -11,7 +11,8 @@
                  {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
-    resignature  scsi_id, dry_run, clear_metadata_vdi, vdis, sr_uuid: the output of `relvmoiscsi resignature --json`
+    resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the output of `relvmoiscsi
+                 resignature --json`
     add_lun      iqn, scsi_id, number: make each iSCSI session of this host to the IQN show the LUN with this kernel
                  number, and no other LUN
                  {"problems": ["<sentence>", ...]}
@@ -264,7 +265,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
 def words(path: str, arguments: Arguments) -> List[str]:
     """Return the command line for these arguments. Raises UsageError."""
     found = ["resignature", path, "--json", "--yes"]
-    for name in ("dry_run", "clear_metadata_vdi"):
+    for name in ("dry_run", "clear_metadata_vdi", "later_copy"):
         value = arguments.get(name, "false")
         if value not in ("true", "false"):
             raise UsageError(f"The argument {name} is neither true nor false. Give true or false.")

@@ -7,7 +7,7 @@ _relvmoiscsi_words() {
         '') echo '-h --help --version show check resignature recover undo map doctor settings direct pool' ;;
         'show') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file' ;;
         'check') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file --original --identities-only' ;;
-        'resignature') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --dry-run --sr-uuid --map --vdis --vdi --without --clear-metadata-vdi --again' ;;
+        'resignature') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --dry-run --sr-uuid --map --vdis --vdi --without --clear-metadata-vdi --again --later-copy' ;;
         'recover') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file' ;;
         'undo') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file' ;;
         'map') echo '-h --help --json -v --verbose --device --initiator-name --chap-file --sr' ;;

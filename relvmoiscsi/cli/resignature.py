@@ -3,7 +3,7 @@
 
 import argparse
 import os
-from typing import Any, ContextManager, Optional
+from typing import Any, ContextManager, Dict, Optional
 
 from relvmoiscsi import engine, procedure, report, untrusted
 from relvmoiscsi.cli.identification import identify
@@ -12,6 +12,7 @@ from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import (
     RESIGNATURE,
     AlreadyDone,
+    LaterCopy,
     Lun,
     Mark,
     OneVdiRequest,
@@ -66,6 +67,11 @@ def add_resignature(make: Maker) -> None:
     )
     parser.add_argument("--clear-metadata-vdi", action="store_true", help="clear the pool-metadata flag on all VDIs")
     parser.add_argument("--again", action="store_true", help="resignature the LUN even if it was resignatured before")
+    parser.add_argument(
+        "--later-copy",
+        action="store_true",
+        help="with --yes: the LUN is a copy of a resignatured LUN, and not that LUN under a new SCSIid",
+    )
 
 
 def _resignature(arguments: argparse.Namespace) -> Answer:
@@ -80,13 +86,21 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         request = ResignatureRequest(
             target.ids.own, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi, without
         )
-        done = procedure.resignature(target.named, os.urandom, _Terminal(arguments, target, chosen, bar), request)
+        terminal = _Terminal(arguments, target, chosen, bar)
+        done = procedure.resignature(target.named, os.urandom, terminal, request)
         if isinstance(done, AlreadyDone):
             return _already_done(arguments, chosen, done, target, engine.inspect(target.device).lun)
     if isinstance(done, Prepared):
         return _planned(target, done)
     headline = FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path)
-    return answer(target, done.result, headline)
+    told = answer(target, done.result, headline)
+    told.facts.update(_later_copy_facts(terminal.later_copy))
+    return told
+
+
+def _later_copy_facts(copy: Optional[LaterCopy]) -> Dict[str, Any]:
+    """Return `later_copy` for --json, for a LUN that carries the run of another SCSIid."""
+    return {} if copy is None else {"later_copy": copy._asdict()}
 
 
 def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[OneVdiRequest]) -> Optional[Answer]:
@@ -132,6 +146,7 @@ def _planned(target: Target, prepared: Prepared) -> Answer:
     facts = report.result_facts(path, Result(prepared.state, lun, run.ids, target.ids.own))
     facts["lun"] = found.facts()
     facts["plan"] = report.plan_facts(prepared.plan)
+    facts.update(_later_copy_facts(prepared.later_copy))
     lines = [f"{path}: dry run. These writes are planned; nothing was written.", *found.lines()]
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
@@ -163,6 +178,7 @@ class _Terminal(procedure.Voice):
     def __init__(self, arguments: argparse.Namespace, target: Target, chosen: IdMap, bar: Bar) -> None:
         self._arguments, self._target, self._chosen = arguments, target, chosen
         self._bar = bar
+        self.later_copy: Optional[LaterCopy] = None  #: of the LUN that a new run was planned for
 
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
         """Raise `problem` for an interrupted undo, which the user must finish, and in a dry run. Ask otherwise."""
@@ -190,10 +206,28 @@ class _Terminal(procedure.Voice):
         self._target.identify(prepared.lun, replaced=(ids.sr,), new_sr=ids.new_sr)
         if prepared.cost is not None:
             procedure.check_copy(self._target.device, prepared.cost.data_bytes)
+        as_copy = self._as_later_copy(prepared.later_copy)
         if self._arguments.dry_run:
             return False
-        self._target.ask(f"Give {self._target.path} these new identities?", self._say_plan(prepared))
+        self._target.ask(f"Give {self._target.path} these new identities{as_copy}?", self._say_plan(prepared))
         return True
+
+    def _as_later_copy(self, copy: Optional[LaterCopy]) -> str:
+        """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
+
+        A target may give the LUN itself a new SCSIid. So a script must say that the LUN is a copy. Raises Refused.
+        """
+        self.later_copy, arguments = copy, self._arguments
+        if copy is None:
+            return ""
+        sentence = printable(copy.sentence(self._target.path))
+        if arguments.yes and not (arguments.dry_run or arguments.again or arguments.later_copy):
+            raise Refused(
+                f"{sentence} If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it has its new "
+                "identities already."
+            ).in_state(NOTHING_WRITTEN)
+        say("note: " + sentence)
+        return ", as a later copy"
 
     def _say_plan(self, prepared: Prepared) -> str:
         """Print the plan; return the question about the loss of data, "" without a loss."""

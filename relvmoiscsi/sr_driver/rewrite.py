@@ -106,6 +106,8 @@ class _SmLog(procedure.Voice):
 
     def agrees_to(self, prepared: Prepared) -> bool:
         self._replaced = (prepared.plan.run.ids.sr,)
+        if prepared.later_copy is not None:
+            log.info("%s", prepared.later_copy.sentence(self._device.name))
         for sentence in notes(prepared.lun):
             log.info("%s: %s", self._device.name, sentence)
         if prepared.cost is not None:

@@ -301,10 +301,10 @@ def test_what_cannot_be_meant(image, arguments):
 
 
 def test_options_become_those_of_the_command():
-    arguments = {"clear_metadata_vdi": "true", "vdis": "one", "dry_run": "false", "ignored": "x"}
+    arguments = {"clear_metadata_vdi": "true", "later_copy": "true", "vdis": "one", "dry_run": "false", "ignored": "x"}
 
     assert plugin.words("/dev/x", arguments) == [
-        "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--vdis", "one",
+        "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--later-copy", "--vdis", "one",
     ]  # fmt: skip
 
 

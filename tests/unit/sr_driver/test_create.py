@@ -133,3 +133,19 @@ def test_more_than_one_vdi_is_said_plainly(caplog, waits, kind, lines):
     said = [record.getMessage() for record in caplog.records if "CloudStack" in record.getMessage()]
     assert len(said) == lines
     assert all(f"the SR has {rows} VDIs" in line for line in said)
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_later_copy_of_a_resignatured_lun_is_logged_and_gets_new_identities(caplog):
+    """CloudStack clones resignatured LUNs all the time, and nobody could answer a question."""
+    caplog.set_level(logging.INFO)
+    disk, later = golden.load("one").disk, SCSI_ID[:-4] + "beef"
+    first = rewrite.resignatured(disk, engine.ResignatureRequest(SCSI_ID), NO_DEADLINE)
+    sentence = f" was resignatured as LUN {SCSI_ID}, and is the LUN {later} now: it is taken for a later copy."
+    assert not any("later copy" in line for line in caplog.messages)
+
+    second = rewrite.resignatured(disk, engine.ResignatureRequest(later), NO_DEADLINE)
+    again = rewrite.resignatured(disk, engine.ResignatureRequest(later), NO_DEADLINE)
+
+    assert len({first, second}) == 2 and again == second
+    assert [line for line in caplog.messages if "later copy" in line] == [disk.name + sentence]
