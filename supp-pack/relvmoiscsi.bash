@@ -19,7 +19,7 @@ _relvmoiscsi_words() {
         'direct list') echo '-h --help --json -v --verbose' ;;
         'pool') echo '-h --help --json -v --verbose luns attach map discard unlock clone restore rescue save-vms secrets' ;;
         'pool luns') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs' ;;
-        'pool attach') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --foreign --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs --dry-run --yes' ;;
+        'pool attach') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --foreign --unplugged --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs --dry-run --yes' ;;
         'pool map') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure' ;;
         'pool discard') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms --dry-run --yes' ;;
         'pool unlock') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;

@@ -64,6 +64,11 @@ def add_commands(tools: Tools) -> None:
         help="accept clones of SRs unknown to this pool; you confirm no other pool uses them",
     )
     attaching.add_argument(
+        "--unplugged",
+        action="store_true",
+        help="accept clones of SRs that no host has attached; you confirm that no such LUN is the SR itself",
+    )
+    attaching.add_argument(
         "--leave-others",
         action="store_true",
         help="proceed even if hosts will see clones that still have the identities of their originals",
@@ -159,7 +164,7 @@ def _words(pool: Pool, lun: PoolLun) -> str:
         luns.ATTACHED: f"attached, {quoted}",
         luns.CLONE: f"clone of {quoted}",
         luns.UNKNOWN_SR: f"{quoted}, which this pool does not know ({lun.sr_uuid})",
-        luns.UNCONNECTED: f"{quoted}, which has no PBD: original or clone is unknown",
+        luns.UNCONNECTED: f"{quoted}, which no live host has attached on another LUN: original or clone is unknown",
         luns.RESIGNATURED: f"resignatured, a copy of {quoted if lun.of_sr else 'an SR'}; not attached here",
         luns.UNFINISHED: "resignature interrupted; `attach` finishes the resignature",
     }
@@ -174,6 +179,8 @@ def _words(pool: Pool, lun: PoolLun) -> str:
 
 
 # --- attach
+
+_OTHER_POOL = "Another pool may use this LUN"
 
 
 def _attach(arguments: argparse.Namespace) -> Answer:
@@ -201,14 +208,21 @@ def _attached(
     write_map: Callable[[Dict[str, Any]], bool],
 ) -> Answer:
     of = [records.original_uuid(pool, text) for text in arguments.clones_of]
+    seen = attach.as_clones(seen, arguments.scsi_ids, of) if arguments.unplugged else seen
     chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all, arguments.foreign)
     left = attach.unseen(seen, arguments.scsi_ids, of, arguments.all)
     for lun in attach.doubtful(seen, chosen) if of or arguments.all else []:
-        say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. Another pool may use this LUN."))
+        why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
+        say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}."))
     if not arguments.leave_others:
         attach.verify_none_left(seen, chosen)
     wanted = AttachRequest(
-        _template(arguments), records.today(), records.run_id(), arguments.jobs, arguments.leave_others
+        _template(arguments),
+        records.today(),
+        records.run_id(),
+        arguments.jobs,
+        arguments.leave_others,
+        are_unplugged=arguments.unplugged,
     )
     planned = attach_plan.plan(calls, pool, chosen, wanted, seen)
     for row in planned if arguments.name is not None else []:

@@ -16,6 +16,7 @@ import os
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from relvmoiscsi import known_sr
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -23,8 +24,7 @@ from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
-from relvmoiscsi.lun import known_sr
-from relvmoiscsi.lun.known_sr import KnownSr
+from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,10 @@ def verify_unused(lun: Question, xapi: Xapi) -> None:
     """Raise Refused if a call of an SR driver must not write to the LUN. Raises XapiFailure."""
     refusal = objection(lun, read_pool(xapi), partial(read_hosts, xapi))
     if isinstance(refusal, MayBeSr):
-        refusal.message += f" If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}."
+        refusal.message += (
+            f" If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}, or --unplugged of "
+            "`relvmoiscsi pool attach`."
+        )
     if refusal is not None:
         raise refusal.in_state(NOTHING_WRITTEN)
 
@@ -108,7 +111,7 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
             )
     for sr_uuid in lun.replaced:
         sr = known_sr.find_sr(sr_uuid, pool.srs, pool.pbds)
-        if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr, pool.vdis):
+        if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr):
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
             if refusal is not None:
                 return refusal
