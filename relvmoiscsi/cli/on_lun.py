@@ -26,6 +26,7 @@ from relvmoiscsi.lun.guard import Permission
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, OpenLun
 from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.portal import DEFAULT_PORT
+from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import human_size, printable
 
 FINISHED = "{}: the {} was finished."
@@ -48,11 +49,17 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 @contextmanager
 def opened_to_write(arguments: argparse.Namespace) -> Iterator[OpenLun]:
     """Open the device for a write. The map of a run goes to SMlog, or to syslog on a machine without SM."""
-    permission = Permission(arguments.scsi_id, arguments.not_in_use, not arguments.yes)
     with ExitStack() as held, _recording():
         with in_state(NOTHING_WRITTEN):
-            lun = held.enter_context(source_of(arguments, arguments.device).opened_to_write(permission))
+            source = source_of(arguments, arguments.device)
+            lun = held.enter_context(source.opened_to_write(permission_of(arguments)))
         yield lun
+
+
+def permission_of(arguments: argparse.Namespace) -> Permission:
+    """Return what the options say about the LUN. Raises UsageError for a malformed SCSIid."""
+    scsi_id = None if arguments.scsi_id is None else typed_scsi_id(arguments.scsi_id)
+    return Permission(scsi_id, arguments.not_in_use, not arguments.yes)
 
 
 @contextmanager

@@ -4,20 +4,29 @@
 import argparse
 import os
 from contextlib import ExitStack, contextmanager
-from typing import Callable, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.cli.identification import identify
-from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, warn, writes
+from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, permission_of, warn, writes
 from relvmoiscsi.cli.opening import source_of
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
-from relvmoiscsi.engine import RESIGNATURE, AlreadyDone, Lun, OneVdiRequest, Prepared, ResignatureRequest, Result, notes
+from relvmoiscsi.engine import (
+    RESIGNATURE,
+    AlreadyDone,
+    LaterCopy,
+    Lun,
+    OneVdiRequest,
+    Prepared,
+    ResignatureRequest,
+    Result,
+    notes,
+)
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.guard import Permission
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import DryRun, NewRun, Proposal, Settlement
 from relvmoiscsi.lun.users import NOBODY_NEEDED
@@ -61,6 +70,11 @@ def add_resignature(make: Maker) -> None:
     )
     parser.add_argument("--clear-metadata-vdi", action="store_true", help="clear the pool-metadata flag on all VDIs")
     parser.add_argument("--again", action="store_true", help="resignature the LUN even if it was resignatured before")
+    parser.add_argument(
+        "--later-copy",
+        action="store_true",
+        help="with --yes: the LUN is a copy of a resignatured LUN, and not that LUN under a new SCSIid",
+    )
 
 
 def _resignature(arguments: argparse.Namespace) -> Answer:
@@ -71,7 +85,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
 
     def request(lun: OpenLun) -> ResignatureRequest:
         clear = arguments.clear_metadata_vdi
-        return ResignatureRequest(lun.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, clear, without)
+        return ResignatureRequest(lun.ids.own, chosen, arguments.again, arguments.sr_uuid, one, clear, without)
 
     if arguments.dry_run:
         return _dry_run(arguments, chosen, request)
@@ -84,7 +98,15 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         if isinstance(done, AlreadyDone):
             return _already_done(arguments, chosen, done, lun, engine.inspect(lun.device).lun)
     headline = FINISHED.format(name, "resignature") if done.was_cut else _NEW.format(name)
-    return answer(arguments, lun, done, headline)
+    told = answer(arguments, lun, done, headline)
+    if isinstance(done.proposal, NewRun):
+        told.facts.update(_later_copy_facts(done.proposal.prepared.later_copy))
+    return told
+
+
+def _later_copy_facts(copy: Optional[LaterCopy]) -> Dict[str, Any]:
+    """Return `later_copy` for --json, for a LUN that carries the run of another SCSIid."""
+    return {} if copy is None else {"later_copy": copy._asdict()}
 
 
 def _dry_run(arguments: argparse.Namespace, chosen: IdMap, request: Callable[[OpenLun], ResignatureRequest]) -> Answer:
@@ -97,6 +119,8 @@ def _dry_run(arguments: argparse.Namespace, chosen: IdMap, request: Callable[[Op
         warn(f"--not-in-use: {lun.name} will be changed despite this refusal: {objection.message}")
     elif objection is not None:
         say("note: a run without --dry-run is refused: " + printable(objection.message))
+    if done.prepared.later_copy is not None:
+        say("note: " + printable(done.prepared.later_copy.sentence(lun.name)))
     return _planned(lun, done)
 
 
@@ -106,17 +130,17 @@ def _opened_to_look(arguments: argparse.Namespace) -> Iterator[OpenLun]:
 
     Opening for writing would be refused, and udev would scan the LUN when the command closes it.
     """
-    permission = Permission(arguments.scsi_id, arguments.not_in_use, not arguments.yes)
     with ExitStack() as held:
         with in_state(NOTHING_WRITTEN):
-            lun = held.enter_context(source_of(arguments, arguments.device).opened_to_read(permission))
+            source = source_of(arguments, arguments.device)
+            lun = held.enter_context(source.opened_to_read(permission_of(arguments)))
         yield lun
 
 
 def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[OneVdiRequest]) -> Optional[Answer]:
     """Return the answer for a LUN that an earlier run has resignatured; None for any other LUN."""
     with _opened_to_look(arguments) as lun, in_state(NOTHING_WRITTEN):
-        done = engine.find_done(lun.device, lun.ids.recorded)
+        done = engine.find_done(lun.device, lun.ids.own)
         if done is None:
             return None
         content = engine.inspect(lun.device).lun
@@ -138,7 +162,7 @@ def _already_done(
     path, new_ids = arguments.device, done.run.ids if done.run else None
     known = new_ids or IdMap("", {"": done.sr_uuid}, {})
     _refuse_contradictions(arguments, chosen, known, "Use --again to resignature the LUN once more.")
-    result = Result(engine.RESIGNATURED, content, new_ids, lun.ids.recorded, already_done=True)
+    result = Result(engine.RESIGNATURED, content, new_ids, lun.ids.own, already_done=True)
     text = f"{path} was already resignatured, as SR {done.sr_uuid}. Nothing was written."
     facts = report.result_facts(path, result)
     facts.setdefault("sr", {"old": None, "new": done.sr_uuid})
@@ -149,9 +173,10 @@ def _already_done(
 def _planned(lun: OpenLun, planned: DryRun) -> Answer:
     prepared, found = planned.prepared, identify(lun, planned.pool, planned.prepared.lun)
     content, ids = prepared.lun, prepared.plan.run.ids
-    facts = report.result_facts(lun.name, Result(prepared.state, content, ids, lun.ids.recorded))
+    facts = report.result_facts(lun.name, Result(prepared.state, content, ids, lun.ids.own))
     facts["lun"] = found.facts()
     facts["plan"] = report.plan_facts(prepared.plan)
+    facts.update(_later_copy_facts(prepared.later_copy))
     lines = [f"{lun.name}: dry run. These writes are planned; nothing was written.", *found.lines()]
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
@@ -186,8 +211,25 @@ class _Consent(Terminal):
             self._to_settle(proposal)
         elif isinstance(proposal, NewRun):
             self.identify(proposal)
-            question = f"Give {self._lun.name} these new identities?"
+            as_copy = self._as_later_copy(proposal.prepared.later_copy)
+            question = f"Give {self._lun.name} these new identities{as_copy}?"
             self.ask(proposal, question, _say_plan(self._arguments, proposal.prepared))
+
+    def _as_later_copy(self, copy: Optional[LaterCopy]) -> str:
+        """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
+
+        A target may give the LUN itself a new SCSIid. So a script must say that the LUN is a copy. Raises Refused.
+        """
+        if copy is None:
+            return ""
+        sentence = printable(copy.sentence(self._lun.name))
+        if self._arguments.yes and not (self._arguments.again or self._arguments.later_copy):
+            raise Refused(
+                f"{sentence} If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it has its new "
+                "identities already."
+            ).in_state(NOTHING_WRITTEN)
+        say("note: " + sentence)
+        return ", as a later copy"
 
     def _to_settle(self, proposal: Settlement) -> None:
         """Raise the problem of an interrupted undo, which the user must finish. Ask otherwise."""

@@ -23,7 +23,7 @@ from relvmoiscsi.iscsi import LunDevice
 from relvmoiscsi.lun.gate import ChildGate, GatedDevice, SessionGate, StepDeadline
 from relvmoiscsi.lun.guard import CallGuard, Guard, ReadGuard, VerifyUnused, wait_seconds
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, OpenLun
-from relvmoiscsi.lun.users import ScsiIds
+from relvmoiscsi.lun.users import DeviceId
 
 _DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
 
@@ -44,7 +44,7 @@ def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> Context
 @contextmanager
 def session_to_read(scsi_id: str, session: Session, deadline: Deadline, lock_seconds: float) -> Iterator[OpenLun]:
     """Open a LUN over a session for reading, for the block. Raises RelvmoiscsiError."""
-    ids, steps = ScsiIds(scsi_id, scsi_id), StepDeadline(deadline)
+    ids, steps = DeviceId(scsi_id, is_named=True), StepDeadline(deadline)
     with lun_locked(scsi_id, deadline, lock_seconds), ExitStack() as held, terminated.only_here():
         with terminated.waiting():
             device = held.enter_context(session(False, steps))
@@ -65,7 +65,7 @@ def session_to_write(
     After a block without an error, `afterwards` is called under the lock of the LUN, with the kernel's number of the
     LUN. Raises RelvmoiscsiError. If the LUN could not be opened, the error says that nothing was written.
     """
-    ids, steps = ScsiIds(scsi_id, scsi_id), StepDeadline(deadline)
+    ids, steps = DeviceId(scsi_id, is_named=True), StepDeadline(deadline)
     with ExitStack() as locked:
         with in_state(lambda: state_unopened(deadline)):
             locked.enter_context(lun_locked(scsi_id, deadline, lock_seconds))
@@ -80,7 +80,7 @@ def session_to_write(
         afterwards(device.info.kernel_number)
 
 
-def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, ids: ScsiIds, guard: Guard) -> OpenLun:
+def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, ids: DeviceId, guard: Guard) -> OpenLun:
     gated = GatedDevice(device, SessionGate(steps, deadline))
     return OpenLun(gated, ISCSI_LUN, ids, guard, copy_limit_bytes=device.copy_limit_bytes)
 
@@ -88,7 +88,7 @@ def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, ids:
 @contextmanager
 def disks_to_read(scsi_id: str, nodes: Sequence[str]) -> Iterator[OpenLun]:
     """Open these nodes that lead to a LUN for reading, for the block. Raises NotFound if all have gone."""
-    ids = ScsiIds(scsi_id, scsi_id)
+    ids = DeviceId(scsi_id, is_named=True)
     with _opened(nodes, lambda node: open_device(node, writable=False)) as device:
         yield OpenLun(device, BLOCK_DEVICE, ids, ReadGuard(ids, True, THIS_HOST))
 
@@ -107,7 +107,7 @@ def disks_to_write(
     `name` is the LUN's SCSIid and serial number, which the LUN says before each batch. `begin` asks the parent, which
     holds the lock of the LUN. `has_sm_lock`: the parent has SM's LVM lock already. Raises as `disks_to_read`, Refused.
     """
-    ids, guard = ScsiIds(name[0], name[0]), CallGuard(deadline, verify, is_disk=True, has_sm_lock=has_sm_lock)
+    ids, guard = DeviceId(name[0], is_named=True), CallGuard(deadline, verify, is_disk=True, has_sm_lock=has_sm_lock)
 
     def open_one(node: str) -> ContextManager[Device]:
         return open_device(node, writable=True, lock_timeout=wait_seconds(deadline, _DISK_LOCK_SECONDS))

@@ -21,7 +21,7 @@ from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.own_process import in_call
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import users
-from relvmoiscsi.lun.users import PoolAnswer, Question, ScsiIds
+from relvmoiscsi.lun.users import DeviceId, PoolAnswer, Question
 
 LOCK_SECONDS = 45.0  #: the wait of a command for a lock; the SR driver needs less time
 _CALL_LOCK_SECONDS = 600.0  #: the wait of a driver for LVM commands and other calls, within the deadline
@@ -71,7 +71,7 @@ class CommandGuard(Guard):
     """The guard of a command. `is_lun` is False for an image file, `is_disk` True for a device that LVM sees."""
 
     def __init__(
-        self, name: str, ids: ScsiIds, permission: Permission, is_lun: bool, is_disk: bool, host: Host
+        self, name: str, ids: DeviceId, permission: Permission, is_lun: bool, is_disk: bool, host: Host
     ) -> None:
         self._name, self._ids, self._permission, self._host = name, ids, permission, host
         self._is_lun, self._is_disk = is_lun, is_disk
@@ -145,7 +145,7 @@ def wait_seconds(deadline: Deadline, seconds: float) -> float:
 class ReadGuard(Guard):
     """The guard of a LUN that is open for reading: the pool is asked, and no lock is taken."""
 
-    def __init__(self, ids: ScsiIds, is_lun: bool, host: Host) -> None:
+    def __init__(self, ids: DeviceId, is_lun: bool, host: Host) -> None:
         self._ids, self._is_lun, self._host = ids, is_lun, host
 
     def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:

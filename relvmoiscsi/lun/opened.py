@@ -7,7 +7,7 @@ from relvmoiscsi.device import Device, Range
 from relvmoiscsi.host.disk.block_device import HostDevice
 from relvmoiscsi.host.disk.scsi_id import Hardware
 from relvmoiscsi.lun.guard import Guard
-from relvmoiscsi.lun.users import ScsiIds
+from relvmoiscsi.lun.users import DeviceId
 
 IMAGE_FILE, BLOCK_DEVICE, ISCSI_LUN = "image file", "block device", "iSCSI LUN"
 
@@ -19,7 +19,7 @@ class OpenLun:
         self,
         device: Device,
         kind: str,
-        ids: ScsiIds,
+        ids: DeviceId,
         guard: Guard,
         hardware: Hardware = Hardware(),  # noqa: B008 - a tuple
         copy_limit_bytes: Optional[int] = None,

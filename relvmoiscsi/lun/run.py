@@ -185,7 +185,7 @@ def recover(lun: OpenLun, consent: Consent) -> Optional[Outcome]:
     proposal = Settlement(mark)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
-        result = engine.recover(lun.device, mark, lun.ids.recorded)
+        result = engine.recover(lun.device, mark, lun.ids.own)
     return _recorded(lun, Outcome(result, proposal, was_cut=True))
 
 

@@ -38,8 +38,7 @@ from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
 from relvmoiscsi.lun.guard import CommandGuard, Guard, Permission, ReadGuard
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, IMAGE_FILE, ISCSI_LUN, OpenLun
-from relvmoiscsi.lun.users import ScsiIds
-from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.lun.users import DeviceId
 
 PATIENCE_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
 LISTED_AT_ONCE = 4  #: sessions in parallel; arrays limit their number
@@ -59,8 +58,11 @@ class Source(ABC):
         self.name, self.host = name, host
 
     @abstractmethod
-    def opened_to_read(self, permission: Permission = Permission()) -> ContextManager[OpenLun]:  # noqa: B008
-        """Open the device for the block; it may be in use. Raises NotFound, UsageError, Refused."""
+    def opened_to_read(self, permission: Optional[Permission] = None) -> ContextManager[OpenLun]:
+        """Open the device for the block; it may be in use. Raises NotFound, UsageError, Refused.
+
+        With a permission, a device that does not tell its SCSIid is an error.
+        """
 
     @abstractmethod
     def opened_to_write(self, permission: Permission) -> ContextManager[OpenLun]:
@@ -79,17 +81,13 @@ class Source(ABC):
         return []
 
 
-def check_given(given: Optional[str]) -> None:
-    """Raises UsageError for a malformed SCSIid."""
-    if given is not None and not is_scsi_id(given):
-        raise UsageError(f"{given!r} is no SCSIid.")
-
-
-def agreed(name: str, given: Optional[str], own: Optional[str]) -> ScsiIds:
-    """Return both SCSIids. Raises Refused when the two SCSIids differ."""
-    if None not in (given, own) and given != own:
+def agreed(name: str, given: Optional[str], own: Optional[str]) -> DeviceId:
+    """Compare two SCSIids. Raises Refused when the SCSIids differ; UsageError when the device has no SCSIid."""
+    if given is not None and own is None:
+        raise UsageError(f"{name} has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id.")
+    if given is not None and given != own:
         raise Refused(f"{name} has the SCSIid {own}, and --scsi-id says {given}: it is another LUN.")
-    return ScsiIds(given, own)
+    return DeviceId(own, given is not None)
 
 
 def source_at(path: str, host: Host) -> Source:
@@ -110,16 +108,14 @@ class ImageFile(Source):
     is_lun = False
 
     @contextmanager
-    def opened_to_read(self, permission: Permission = Permission()) -> Iterator[OpenLun]:  # noqa: B008
-        check_given(permission.scsi_id)
-        ids = ScsiIds(permission.scsi_id, None)
+    def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
+        ids = agreed(self.name, permission and permission.scsi_id, None)
         with open_device(self.name, writable=False) as device:
             yield OpenLun(device, IMAGE_FILE, ids, ReadGuard(ids, False, self.host))
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
-        check_given(permission.scsi_id)
-        ids = ScsiIds(permission.scsi_id, None)
+        ids = agreed(self.name, permission.scsi_id, None)
         with open_device(self.name, writable=True) as device:
             yield OpenLun(device, IMAGE_FILE, ids, CommandGuard(self.name, ids, permission, False, False, self.host))
 
@@ -134,14 +130,14 @@ class Disk(Source):
     """A block device: a disk, a path of a map, a map, or a loop device."""
 
     @contextmanager
-    def opened_to_read(self, permission: Permission = Permission()) -> Iterator[OpenLun]:  # noqa: B008
+    def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
         with open_device(self.name, writable=False) as device:
-            ids = self._ids(permission.scsi_id, is_needed=False)
+            ids = self._id(permission.scsi_id) if permission else DeviceId(scsi_id_at(self.name))
             yield OpenLun(device, BLOCK_DEVICE, ids, ReadGuard(ids, True, self.host), hardware_of(self.name, self.host))
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
-        ids = self._ids(permission.scsi_id, is_needed=True)
+        ids = self._id(permission.scsi_id)
         with ExitStack() as held:
             for scsi_id in sorted(ids.names):
                 _take(held, lun_lock(scsi_id, self.host, guard.LOCK_SECONDS))
@@ -156,13 +152,11 @@ class Disk(Source):
     def is_same(self, other: Source) -> bool:
         return not isinstance(other, LunUrl) and same_device(self.name, other.name)
 
-    def _ids(self, given: Optional[str], is_needed: bool) -> ScsiIds:
-        """Return the SCSIids. Raises DeviceError when the device must give one, and does not answer."""
-        check_given(given)
-        own = scsi_id_of(self.name) if is_needed and given is None else scsi_id_at(self.name)
-        return agreed(self.name, given, own)
+    def _id(self, given: Optional[str]) -> DeviceId:
+        """Return the SCSIid of the device. Raises as `agreed`, and DeviceError when the device does not answer."""
+        return agreed(self.name, given, scsi_id_of(self.name))
 
-    def _open_alone(self, held: ExitStack, ids: ScsiIds) -> Device:
+    def _open_alone(self, held: ExitStack, ids: DeviceId) -> Device:
         """Open the device. A LUN with a SCSIid keeps its name, or is refused.
 
         The kernel keeps the SCSIid of the LUN that it has found. The array may have mapped the original there since.
@@ -176,7 +170,7 @@ class Disk(Source):
         named.verify_name()
         return named
 
-    def _way_out(self, ids: ScsiIds) -> str:
+    def _way_out(self, ids: DeviceId) -> str:
         """Return the advice for a refusal: how to remove volumes that SM has activated on a clone; "" without volumes.
 
         A LUN in the records of the pool may be the original.
@@ -224,10 +218,9 @@ class LunUrl(Source):
         self.url, self.login, self._waiting, self._seconds, self._scsi_id = url, login, waiting, seconds, scsi_id
 
     @contextmanager
-    def opened_to_read(self, permission: Permission = Permission()) -> Iterator[OpenLun]:  # noqa: B008
-        check_given(permission.scsi_id)
+    def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
         with self._session(False, self._scsi_id) as device:
-            ids = agreed(self.name, permission.scsi_id, device.info.scsi_id)
+            ids = agreed(self.name, permission and permission.scsi_id, device.info.scsi_id)
             yield self._open_lun(device, ids, ReadGuard(ids, True, self.host))
 
     @contextmanager
@@ -240,8 +233,7 @@ class LunUrl(Source):
         The lock prevents t1, and the lock needs the SCSIid. Without --scsi-id, a session that only reads gives the
         SCSIid. The session that writes compares the SCSIid.
         """
-        check_given(permission.scsi_id)
-        ids = ScsiIds(permission.scsi_id, permission.scsi_id or self._own_scsi_id())
+        ids = DeviceId(permission.scsi_id or self._own_scsi_id(), permission.scsi_id is not None)
         with ExitStack() as held:
             if ids.own is not None:
                 # An ordinary user cannot see root's lock, and takes the lock of ordinary users.
@@ -300,7 +292,7 @@ class LunUrl(Source):
             device.name = self.name
             yield _UrlDevice(device, SessionGate(steps, NO_DEADLINE))
 
-    def _open_lun(self, device: "_UrlDevice", ids: ScsiIds, who: Guard) -> OpenLun:
+    def _open_lun(self, device: "_UrlDevice", ids: DeviceId, who: Guard) -> OpenLun:
         hardware = Hardware(device.info.vendor, device.info.model, device.info.serial)
         return OpenLun(device, ISCSI_LUN, ids, who, hardware, device.copy_limit_bytes)
 

@@ -16,6 +16,7 @@ import os
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from relvmoiscsi import known_sr
 from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
@@ -24,8 +25,7 @@ from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
-from relvmoiscsi.lun import known_sr
-from relvmoiscsi.lun.known_sr import KnownSr
+from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
 
 log = logging.getLogger(__name__)
@@ -55,26 +55,15 @@ def read_hosts(xapi: Xapi) -> Hosts:
 # --- the rule
 
 
-class ScsiIds(NamedTuple):
-    """The SCSIids by which the pool may know a LUN."""
+class DeviceId(NamedTuple):
+    """The SCSIid of a device."""
 
-    given: Optional[str]  #: from the caller
-    own: Optional[str]  #: from the device
+    own: Optional[str]  #: None for a device without a SCSIid
+    is_named: bool = False  #: Has the caller given this SCSIid?
 
     @property
     def names(self) -> List[str]:
-        """Return the known SCSIids, without duplicates."""
-        return list(dict.fromkeys(filter(None, self)))
-
-    @property
-    def recorded(self) -> Optional[str]:
-        """Return the SCSIid for the records of a run."""
-        return self.given or self.own
-
-    @property
-    def is_named(self) -> bool:
-        """Has the caller given the SCSIid of the device?"""
-        return self.own is not None and self.given == self.own
+        return [] if self.own is None else [self.own]
 
 
 class Question(NamedTuple):
@@ -100,7 +89,10 @@ def verify_unused(lun: Question, xapi: Xapi) -> None:
     """Raise Refused if a call of an SR driver must not write to the LUN. Raises XapiFailure."""
     refusal = objection(lun, read_pool(xapi), partial(read_hosts, xapi))
     if isinstance(refusal, MayBeSr):
-        refusal.message += f" If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}."
+        refusal.message += (
+            f" If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}, or --unplugged of "
+            "`relvmoiscsi pool attach`."
+        )
     if refusal is not None:
         raise refusal.in_state(NOTHING_WRITTEN)
 
@@ -122,7 +114,7 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
             )
     for sr_uuid in lun.replaced:
         sr = known_sr.find_sr(sr_uuid, pool.srs, pool.pbds)
-        if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr, pool.vdis):
+        if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr):
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
             if refusal is not None:
                 return refusal
@@ -247,7 +239,7 @@ def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host) -> PoolAnswer
     return PoolAnswer(f"The pool {called} was asked: {what}.", uuid, label, refusal)
 
 
-def missing_confirmation(path: str, found: PoolAnswer, ids: ScsiIds, is_asked: bool) -> Optional[Refused]:
+def missing_confirmation(path: str, found: PoolAnswer, ids: DeviceId, is_asked: bool) -> Optional[Refused]:
     """Return why a LUN must be named, where no pool was asked; None where a question is enough.
 
     `is_asked` says whether a person is asked before the write.

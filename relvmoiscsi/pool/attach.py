@@ -29,6 +29,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
     ATTACHED,
+    CLONE,
     ORIGINAL,
     RESIGNATURED,
     UNCONNECTED,
@@ -110,6 +111,9 @@ def choose(
         _verify_attachable(lun, are_clones)
     for sr in of:
         if not any(lun.of_sr == sr and _is_copy(lun, are_clones) for lun in found) and not unseen(found, [], of):
+            for lun in found:
+                if lun.of_sr == sr and lun.kind == UNCONNECTED:
+                    _verify_attachable(lun, are_clones)
             raise NotFound(f"The pool sees no clone of the SR {sr}. {_LOOK}")
     for lun in found:
         is_named = lun.of_sr in of and _is_copy(lun, are_clones)
@@ -123,6 +127,19 @@ def choose(
 def _is_copy(lun: PoolLun, are_clones: bool) -> bool:
     """Is the LUN certainly a copy, or does the caller vouch for the LUN (`are_clones`)?"""
     return lun.kind == ATTACHED or lun.kind in ATTACHABLE and (lun.is_ours or are_clones and lun.kind == UNKNOWN_SR)
+
+
+def as_clones(found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[str]) -> List[PoolLun]:
+    """Return the same LUNs, with kind CLONE for each chosen LUN that may be the original.
+
+    The caller vouches that the chosen LUNs are clones; `scsi_ids` and `of` are as for `choose`.
+    """
+    return [
+        lun._replace(kind=CLONE, is_ours=True)
+        if lun.kind == UNCONNECTED and (lun.scsi_id in scsi_ids or lun.of_sr in of)
+        else lun
+        for lun in found
+    ]
 
 
 def unseen(
@@ -156,8 +173,9 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
         )
     if lun.kind == UNCONNECTED:
         raise Refused(
-            f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which has no PBD. The LUN may be "
-            "the original. Plug the SR first, or forget the SR."
+            f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which no live host has attached on "
+            "another LUN. The LUN may be the original. Plug the SR first, or forget the SR. If you know that the LUN "
+            "is a clone, add --unplugged."
         )
     if lun.kind == UNKNOWN_SR and not are_clones:
         raise Refused(
@@ -237,7 +255,7 @@ def _carry_out(
     def renewed(one: Calls, row: LunPlan) -> LunPlan:
         with _told(tell, row, RESIGNATURING):
             held.verify(one)
-            create(one, pool, row.lun)
+            create(one, pool, row.lun, wanted.are_unplugged)
             return row._replace(lun=identified(one, pool, row.lun))  # the probe gives the SR and the databases
 
     def introduced(one: Calls, row: LunPlan) -> LunPlan:
@@ -331,11 +349,16 @@ def _told(tell: Progress, row: LunPlan, step: str) -> Iterator[None]:
     tell(row.lun.scsi_id, step, OVER)
 
 
-def create(calls: Calls, pool: Pool, lun: PoolLun) -> None:
-    """Give the LUN new identities, unless the LUN has new identities. Raises PoolFailure, Refused."""
+def create(calls: Calls, pool: Pool, lun: PoolLun, is_unplugged: bool) -> None:
+    """Give the LUN new identities, unless the LUN has new identities. Raises PoolFailure, Refused.
+
+    `is_unplugged`: the caller vouches that the LUN is a clone, though no host has the original SR attached.
+    """
     attach_plan.verify_not_overwritten(pool, lun)
     try:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
+        if is_unplugged:
+            config["clone-of"] = lun.of_sr
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):

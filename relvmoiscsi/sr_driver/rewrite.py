@@ -28,7 +28,7 @@ _WHY = {
 def rewrite(lun: OpenLun, config: CallRequest, asked: Optional[OneVdiSetting], deadline: Deadline) -> str:
     """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID."""
     one = OneVdiRequest(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
-    request = ResignatureRequest(lun.ids.recorded, one=one, clear_databases=config.clear_databases)
+    request = ResignatureRequest(lun.ids.own, one=one, clear_databases=config.clear_databases)
     log_of_copy = CopyLog(lun.name, deadline)
     done = run.resignature(lun, request, os.urandom, lambda proposal: log_step(lun, proposal), log_of_copy)
     if isinstance(done, AlreadyDone):
@@ -52,6 +52,8 @@ def log_step(lun: OpenLun, proposal: Proposal) -> None:
         what = _WHY[proposal.why] if proposal.why else "finishing the run"
         log.info("%s holds an unfinished run for SCSIid %s; %s", lun.name, proposal.mark.journal.run.scsi_id, what)
     elif isinstance(proposal, NewRun):
+        if proposal.prepared.later_copy is not None:
+            log.info("%s", proposal.prepared.later_copy.sentence(lun.name))
         for sentence in notes(proposal.prepared.lun):
             log.info("%s: %s", lun.name, sentence)
         if proposal.prepared.cost is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Opti
 
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.settings import VDIS
-from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
 
 if TYPE_CHECKING:  # these imports are slow, and a call with a refused device-config does not need them
@@ -77,11 +77,13 @@ class CallRequest:
 
 
 def scsi_id_in(device_config: Mapping[str, str]) -> str:
-    """Return the SCSIid; "" if the key is missing. Raises UsageError (ConfigSCSIid)."""
-    scsi_id = device_config.get("SCSIid", "").strip()
-    if scsi_id and not is_scsi_id(scsi_id):
-        raise UsageError(f"{scsi_id!r} is no SCSIid (device-config:SCSIid).", "ConfigSCSIid")
-    return scsi_id
+    """Return the SCSIid in udev's form; "" if the key is missing. Raises UsageError (ConfigSCSIid)."""
+    text = device_config.get("SCSIid", "").strip()
+    try:
+        return typed_scsi_id(text) if text else ""
+    except UsageError as problem:
+        problem.message += " The key is device-config:SCSIid."
+        raise
 
 
 def vdis_in(device_config: Mapping[str, str]) -> Optional[str]:

@@ -14,7 +14,7 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.guard import Guard
 from relvmoiscsi.lun.opened import ISCSI_LUN, OpenLun
-from relvmoiscsi.lun.users import PoolAnswer, ScsiIds
+from relvmoiscsi.lun.users import DeviceId, PoolAnswer
 
 
 def entropy_of(seed=0):
@@ -40,7 +40,7 @@ class Unguarded(Guard):
 
 def opened(device, guard=None, scsi_id=None):
     """A device as a LUN that is open."""
-    return OpenLun(device, ISCSI_LUN, ScsiIds(scsi_id, scsi_id), guard or Unguarded())
+    return OpenLun(device, ISCSI_LUN, DeviceId(scsi_id), guard or Unguarded())
 
 
 def run_on(device, entropy, request=engine.ResignatureRequest(), consent=run.consent_unasked, guard=None):  # noqa: B008

@@ -289,8 +289,9 @@ def test_a_refusal_is_an_error_in_the_words_of_the_command(image):
     image.write_bytes(bytes(1 << 20))
     with pytest.raises(plugin.Failed, match="Nothing was written"):
         plugin.resignature({"scsi_id": SCSI_ID})
-    with pytest.raises(NotFound, match="sees no LUN"):
-        plugin.resignature({"scsi_id": OTHER})
+    for text in (OTHER, "naa." + OTHER[1:].upper()):
+        with pytest.raises(NotFound, match=f"sees no LUN with the SCSIid {OTHER}"):
+            plugin.resignature({"scsi_id": text})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"scsi_id": "../x"}, {"scsi_id": SCSI_ID, "dry_run": "yes"}])
@@ -300,10 +301,10 @@ def test_what_cannot_be_meant(image, arguments):
 
 
 def test_options_become_those_of_the_command():
-    arguments = {"clear_metadata_vdi": "true", "vdis": "one", "dry_run": "false", "ignored": "x"}
+    arguments = {"clear_metadata_vdi": "true", "later_copy": "true", "vdis": "one", "dry_run": "false", "ignored": "x"}
 
     assert plugin.words("/dev/x", arguments) == [
-        "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--vdis", "one",
+        "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--later-copy", "--vdis", "one",
     ]  # fmt: skip
 
 

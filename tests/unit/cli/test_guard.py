@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import socket
 from contextlib import contextmanager
 
@@ -278,10 +279,27 @@ def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
     assert not os.path.exists(os.path.join(root, "var/lock"))
 
 
+@pytest.mark.parametrize("name", shell.WRITERS)
+def test_an_image_file_has_no_scsi_id(lun_for, unwritten, name):
+    """It was passed over: a person believed that the file had been compared."""
+    says = " has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id."
+    unwritten(2, name, lun_for(name), *YES, says=says)
+
+
+def test_scsi_id_takes_what_an_array_prints_and_shows_what_udev_prints(lun, command, unwritten):
+    capitals = ":".join(re.findall("..", SCSI_ID[1:].upper()))
+    wrong = "naa." + OTHER_SCSI_ID[1:].upper()
+    says = f"{lun} has the SCSIid {SCSI_ID}, and --scsi-id says {OTHER_SCSI_ID}: it is another LUN."
+    unwritten(4, "resignature", lun, "--yes", "--scsi-id", wrong, says=says)
+
+    ran = command("resignature", lun, "--yes", "--json", "--scsi-id", capitals)
+    assert (ran.status, ran.json["scsi_id"]) == (0, SCSI_ID)
+
+
 def test_an_image_file_needs_no_locks(image, command, root):
     os.makedirs(os.path.join(root, "var/lock/sm"))
     with sm_locks.lvm_lock(Host(root)), lun_lock(SCSI_ID, Host(root)):
-        assert command("resignature", *YES, image).status == 0
+        assert command("resignature", "--yes", image).status == 0
 
 
 # --- another LUN at the number of the clone; the kernel keeps the SCSIid of the LUN that it has found there

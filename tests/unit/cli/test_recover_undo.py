@@ -151,17 +151,18 @@ def test_recover_says_that_it_finished_even_where_something_else_is_damaged(comm
 
 
 def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undone(
-    image, command, unwritten, monkeypatch
+    lun, command, unwritten, monkeypatch, has_scsi_id
 ):
-    writes = writes_of_a_run(image, command)
+    writes = writes_of_a_run(lun, command)
     with monkeypatch.context() as patch:
         shell.cut(patch, writes - 2)
-        command("resignature", image, "--yes", "--scsi-id", SCSI_ID)
+        command("resignature", lun, "--yes", "--scsi-id", SCSI_ID)
 
-    words = ("recover", image, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID)
-    ran = unwritten(4, *words, says=f"`relvmoiscsi undo {image}`")
+    has_scsi_id(OTHER_SCSI_ID)
+    words = ("recover", lun, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID)
+    ran = unwritten(4, *words, says=f"`relvmoiscsi undo {lun}`")
     assert ran.json["state"] == "unfinished" and SCSI_ID in ran.err
-    assert command("undo", image, "--yes").status == 0 and state(image, command) == "clean"
+    assert command("undo", lun, "--yes", "--not-in-use").status == 0 and state(lun, command) == "clean"
 
 
 def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, unwritten):

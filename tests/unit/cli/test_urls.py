@@ -77,17 +77,18 @@ ANYHOW = ("--yes", "--not-in-use")
 # --- what a run does
 
 
-def test_a_resignature_writes_what_it_writes_to_an_image_file(command, clone, one_lun, tmp_path, monkeypatch):
+def test_a_resignature_writes_what_it_writes_to_a_disk(command, clone, one_lun, lun, has_scsi_id, monkeypatch, machine):
     words = ("--yes", "--sr-uuid", SR, "--scsi-id", one_lun.lun(0).scsi_id)
+    has_scsi_id(one_lun.lun(0).scsi_id)
     monkeypatch.setattr(resignature, "os", SimpleNamespace(urandom=bytes))  # of which the number of the run is made
-    path = tmp_path / "same.img"
-    clone.to_file(str(path))
-    assert command("resignature", path, *words).status == 0
+    clone.to_file(str(lun))
+    assert command("resignature", lun, *words).status == 0
+    monkeypatch.setattr(opening, "HOST", Host(str(machine)))
     ran = command("resignature", one_lun.where, *words, "--json")
 
     assert ran.status == 0, ran.err
     assert ran.json["lun"]["kind"] == "iSCSI LUN" and ran.json["lun"]["vendor"] == "HOSTILE"
-    assert clone == SparseDisk.from_file(str(path)) and not one_lun.lun(0).unflushed
+    assert clone == SparseDisk.from_file(str(lun)) and not one_lun.lun(0).unflushed
 
 
 def test_the_result_is_shown_checked_mapped_compared_and_undone(command, clone):

@@ -49,6 +49,7 @@ def test_names_and_ids_are_read_from_the_section_alone():
     ("disk", "is not of the form"),
     ("../etc = " + LUN, "cannot be the name"),
     ("disk = $(reboot)", "is not a SCSIid"),
+    ("disk = 6001405" + "A" * 25, "write 36001405" + "a" * 25),
     ("first = " + OTHER, "The name first is taken"),
     ("disk = 36001405aaaa", "has a name already: first"),
 ])  # fmt: skip

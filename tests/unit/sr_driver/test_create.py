@@ -116,10 +116,10 @@ def waits(monkeypatch):
     return found
 
 
-def rewritten(disk, deadline):
+def rewritten(disk, deadline, scsi_id=SCSI_ID):
     """A call of the driver for a LUN that LVM sees."""
     who = guard.CallGuard(deadline, lambda _replaced: None, is_disk=True, has_sm_lock=False)
-    return rewrite.rewrite(opened(disk, who, SCSI_ID), parse_config(DEVICE_CONFIG), None, deadline)
+    return rewrite.rewrite(opened(disk, who, scsi_id), parse_config(DEVICE_CONFIG), None, deadline)
 
 
 def test_who_holds_a_lock_is_told_before_the_time_is_over(waits):
@@ -142,3 +142,19 @@ def test_more_than_one_vdi_is_said_plainly(caplog, waits, kind, lines):
     said = [record.getMessage() for record in caplog.records if "CloudStack" in record.getMessage()]
     assert len(said) == lines
     assert all(f"the SR has {rows} VDIs" in line for line in said)
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_later_copy_of_a_resignatured_lun_is_logged_and_gets_new_identities(caplog):
+    """CloudStack clones resignatured LUNs all the time, and nobody could answer a question."""
+    caplog.set_level(logging.INFO)
+    disk, later = golden.load("one").disk, SCSI_ID[:-4] + "beef"
+    first = rewritten(disk, NO_DEADLINE)
+    sentence = f" was resignatured as LUN {SCSI_ID}, and is the LUN {later} now: it is taken for a later copy."
+    assert not any("later copy" in line for line in caplog.messages)
+
+    second = rewritten(disk, NO_DEADLINE, later)
+    again = rewritten(disk, NO_DEADLINE, later)
+
+    assert len({first, second}) == 2 and again == second
+    assert [line for line in caplog.messages if "later copy" in line] == [disk.name + sentence]

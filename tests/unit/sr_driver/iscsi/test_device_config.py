@@ -46,7 +46,7 @@ READ = {
         *((iqn, "") for iqn in ("", None, " ", "*")),
         *((" " + iqn, iqn) for iqn in (IQN, "eui.0123456789ABCDEF", "naa.52004567BA64678D", "iqn.2001-04.x:a_b.C,t0")),
     ],
-    ("SCSIid", "scsi_id"): [("", ""), (None, ""), (" ", "")],
+    ("SCSIid", "scsi_id"): [("", ""), (None, ""), (" ", ""), ("NAA." + "6A" * 16, "3" + "6a" * 16)],
     ("localIQN", "local_iqn"): [(" iqn.1993-08.org.debian:01:x ", "iqn.1993-08.org.debian:01:x"), (" ", None)],
     ("SRmaster", "is_master"): [("false", False), (None, True)],
     ("vdis", "vdis"): [(None, None), ("", None), (" ", None), ("one", "one"), (" all ", "all")],
@@ -68,7 +68,7 @@ NONE_OF_THOSE = {
     "target": ("ConfigTargetMissing", [None, "  ", " , ,", "[]"]),
     "port": ("ISCSIPort", ["0", "65536", "-1", "3260x", "\u00b2", "\u0663\u0662\u0666\u0660", "9" * 5000, "1_0"]),
     "targetIQN": ("ConfigTargetIQNMissing", ["clone7", "iqn.", "iqn.a\nb", "iqn.x/../../y", "iqn." + "x" * 220]),
-    "SCSIid": ("ConfigSCSIid", ["a b", "../x", "x" * 256, "\u00e9"]),
+    "SCSIid": ("ConfigSCSIid", ["a b", "../x", "x" * 256, "\u00e9", "1" * 24]),
     "vdis": ("InvalidArg", ["two", "ONE"]),
     "vdi": ("InvalidArg", [VDI[:-1], "root disk"]),
 }

@@ -67,7 +67,7 @@ def test_the_round_trips_of_a_call_and_of_one_that_settles_a_call_before(
 
         clone.disk.poke(0, before.peek(0, before.size_bytes))
         with monkeypatch.context() as cut:
-            cut.setattr(CallDevice, "write", cut_behind_the_mark(CallDevice.write))
+            cut.setattr(GatedDevice, "write", cut_behind_the_mark(GatedDevice.write))
             assert driver.create(target).result != SUCCESS
         target.new_call()
         del round_trips[:]
@@ -85,7 +85,7 @@ def test_smlog_says_for_what_a_call_waits_before_it_waits(driver, clone, smlog, 
     monkeypatch.setattr(TargetSessions, "wait", wait)
     with HostileTarget([clone]) as target:
         with monkeypatch.context() as cut:
-            cut.setattr(CallDevice, "write", cut_behind_the_mark(CallDevice.write))
+            cut.setattr(GatedDevice, "write", cut_behind_the_mark(GatedDevice.write))
             driver.create(target)
         target.new_call()
         assert driver.create(target, localIQN="iqn.2026-01.test:another").result == SUCCESS
@@ -299,10 +299,10 @@ def test_the_original_under_a_new_scsi_id_is_refused_before_the_first_write(driv
             assert found.result == SUCCESS and clone.writes
             return
         target.new_call()
-        says = f"say device-config:clone-of={uuid}. Nothing was written. [SRInUse]"
+        says = f"say device-config:clone-of={uuid}, or --unplugged of `relvmoiscsi pool attach`. Nothing was written."
         is_same = state.lun == SAME
         assert (found.result.code, clone.writes) == (202, 0)
-        assert is_same or found.result.text.endswith(says)
+        assert is_same or found.result.text.endswith(says + " [SRInUse]")
 
         again = driver.create(target, **{"clone-of": uuid.upper()})
     assert (again.result == SUCCESS) is not is_same
