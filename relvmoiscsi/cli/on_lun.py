@@ -181,10 +181,10 @@ def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack)
         if writable and ids.own is not None:  # LVM may have taken another path of the LUN
             own = live_scsi.kernel_name(arguments.device, guard.HOST)
             held.enter_context(exclusive_open(ids.own, NO_DEADLINE, guard.HOST, own))
-        return held.enter_context(open_device(arguments.device, writable)), ids
+        return held.enter_context(open_device(arguments.device, writable, only_block=arguments.block_device)), ids
     except Refused as refused:
         if writable:
-            more = guard.way_out(arguments.device, ids, partial(_sr_on, arguments.device))
+            more = guard.way_out(arguments.device, ids, partial(_sr_on, arguments))
             refused.message = f"{refused.message} {more}".strip()
         raise
 
@@ -210,9 +210,9 @@ def _opened_url(arguments: argparse.Namespace, writable: bool, held: ExitStack) 
     return held.enter_context(over_iscsi.opened_url(arguments, url, writable, ids.own)), ids
 
 
-def _sr_on(path: str) -> str:
+def _sr_on(arguments: argparse.Namespace) -> str:
     """Return the UUID of the SR on a LUN; "" without a readable SR. Raises RelvmoiscsiError."""
-    with open_device(path, writable=False) as device:
+    with opened_to_read(arguments, arguments.device) as device:
         lun = engine.inspect(device).lun
     return lun.sr_uuid if lun is not None else ""
 
