@@ -29,8 +29,8 @@ from types import SimpleNamespace
 from relvmoiscsi import cli
 from relvmoiscsi.cli import on_lun, resignature, settling
 
-def opened(path, writable):
-    device = real(path, writable)
+def opened(path, writable, **more):
+    device = real(path, writable, **more)
     device.physical_block_size = 4096
     return device
 
