@@ -31,18 +31,18 @@ def device_word(word: str) -> str:
 
 
 def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add DEVICE and the login options to the parser; return the parser."""
+    """Add DEVICE and its options to the parser; return the parser."""
     what = "block device, image file, or iscsi://[user@]host[:port]/iqn/lun"
     parser.add_argument("device", metavar="DEVICE", type=device_word, help=what)
-    return takes_login(parser)
+    return takes_device_options(parser)
 
 
-def takes_login(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the login options for a URL to the parser. The command refuses these options without a URL."""
+def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the options of a device to the parser. The command refuses the login options without a URL."""
     run = parser.get_default("run")
 
     def command(arguments: argparse.Namespace) -> Answer:
-        _check_login(arguments)
+        _check_options(arguments)
         answer: Answer = run(arguments)
         return answer
 
@@ -51,12 +51,16 @@ def takes_login(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--initiator-name", metavar="IQN", help=what)
     what = "with a URL: file with CHAP users and passwords, one NAME=VALUE per line"
     parser.add_argument("--chap-file", metavar="FILE", help=what)
+    what = "refuse an image file and a URL, for callers whose rights must not exceed block devices"
+    parser.add_argument("--block-device", action="store_true", help=what)
     return parser
 
 
-def _check_login(arguments: argparse.Namespace) -> None:
+def _check_options(arguments: argparse.Namespace) -> None:
     words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
     if any(word is not None and is_url(word) for word in words):
+        if arguments.block_device:
+            raise UsageError("--block-device needs the path of a block device: a URL is none.")
         return
     for name in ("--initiator-name", "--chap-file"):
         if getattr(arguments, name[2:].replace("-", "_")) is not None:
@@ -65,7 +69,7 @@ def _check_login(arguments: argparse.Namespace) -> None:
 
 def source_of(arguments: argparse.Namespace, word: str) -> Source:
     """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-    return url_of(arguments, word) if is_url(word) else source_at(word, HOST)
+    return url_of(arguments, word) if is_url(word) else source_at(word, HOST, arguments.block_device)
 
 
 def url_of(

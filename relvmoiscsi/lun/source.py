@@ -24,7 +24,7 @@ from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk import scsi_id as live_scsi
-from relvmoiscsi.host.disk.block_device import open_device, same_device
+from relvmoiscsi.host.disk.block_device import HostDevice, open_device, same_device
 from relvmoiscsi.host.disk.exclusive import stat_path
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.paths import NamedPath
@@ -90,9 +90,12 @@ def agreed(name: str, given: Optional[str], own: Optional[str]) -> DeviceId:
     return DeviceId(own, given is not None)
 
 
-def source_at(path: str, host: Host) -> Source:
-    """Return the disk or image file at a path. Raises NotFound or Refused for a missing or unusable path."""
-    return Disk(path, host) if is_block_device(path) else ImageFile(path, host)
+def source_at(path: str, host: Host, only_block: bool = False) -> Source:
+    """Return the disk or image file at a path. Raises NotFound or Refused for a missing or unusable path.
+
+    With `only_block`, the open refuses an image file.
+    """
+    return Disk(path, host, only_block) if only_block or is_block_device(path) else ImageFile(path, host)
 
 
 def is_block_device(path: str) -> bool:
@@ -129,9 +132,16 @@ class ImageFile(Source):
 class Disk(Source):
     """A block device: a disk, a path of a map, a map, or a loop device."""
 
+    def __init__(self, name: str, host: Host, only_block: bool) -> None:
+        super().__init__(name, host)
+        self._only_block = only_block
+
+    def _open(self, writable: bool) -> HostDevice:
+        return open_device(self.name, writable, only_block=self._only_block)
+
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
-        with open_device(self.name, writable=False) as device:
+        with self._open(writable=False) as device:
             ids = self._id(permission.scsi_id) if permission else DeviceId(scsi_id_at(self.name))
             yield OpenLun(device, BLOCK_DEVICE, ids, ReadGuard(ids, True, self.host), hardware_of(self.name, self.host))
 
@@ -162,10 +172,10 @@ class Disk(Source):
         The kernel keeps the SCSIid of the LUN that it has found. The array may have mapped the original there since.
         """
         if ids.own is None:
-            return held.enter_context(open_device(self.name, writable=True))
+            return held.enter_context(self._open(writable=True))
         own = live_scsi.kernel_name(self.name, self.host)  # LVM may have taken another path of the LUN
         held.enter_context(exclusive_open(ids.own, NO_DEADLINE, self.host, own))
-        disk = held.enter_context(open_device(self.name, writable=True))
+        disk = held.enter_context(self._open(writable=True))
         named = NamedPath(disk, (ids.own, live_scsi.live_serial(self.name)))
         named.verify_name()
         return named
@@ -183,7 +193,7 @@ class Disk(Source):
 
     def _sr_on(self) -> str:
         """Return the UUID of the SR on the LUN; "" without a readable SR. Raises RelvmoiscsiError."""
-        with open_device(self.name, writable=False) as device:
+        with self._open(writable=False) as device:
             lun = engine.inspect(device).lun
         return lun.sr_uuid if lun is not None else ""
 

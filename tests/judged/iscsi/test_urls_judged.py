@@ -31,8 +31,8 @@ from relvmoiscsi import cli
 from relvmoiscsi.cli import resignature, settling
 from relvmoiscsi.lun import run, source
 
-def opened(path, writable):
-    device = real(path, writable)
+def opened(path, writable, **more):
+    device = real(path, writable, **more)
     device.physical_block_size = 4096
     return device
 

@@ -607,6 +607,18 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
 
 
+def test_each_lock_that_would_go_is_named_before_anybody_is_asked(lab, pool_command, type_in, locked):
+    """`restore` locks the copy and the VM. A person who is asked of one lock must not break another one."""
+    lab.pool.db.set("pool", lab.pool.pool, "other_config", {})
+    with connect(lab.where()) as calls:
+        lock.Held(calls, ["a-vm", locked.scsi_id], "restore").take()
+    assert pool_command("unlock", locked.scsi_id, "--dry-run").out.count("would be unlocked") == 2
+    type_in("n\n")
+    ran = pool_command("unlock", locked.scsi_id)
+    assert ran.status == 4 and "These 2 locks would be broken: " in ran.err and "a-vm, locked by `" in ran.err
+    assert len(locks(lab)) == 2
+
+
 def test_a_lock_that_goes_while_somebody_is_asked_is_told(lab, pool_command, locked, monkeypatch):
     def released(*_):
         for key in locks(lab):

@@ -287,6 +287,21 @@ def test_who_logs_in_is_not_said_for_a_path(command, one_lun, clone, tmp_path, c
     assert command("check", tmp_path / "lun", "--original", one_lun.where, "--initiator-name", NAME).status != 2
 
 
+def test_a_caller_who_may_use_block_devices_alone_opens_neither_a_file_nor_a_url(command, one_lun, clone, tmp_path):
+    """By rootwrap such a caller names a link below /dev, which may lead anywhere."""
+    clone.to_file(str(tmp_path / "lun"))
+    before = (tmp_path / "lun").read_bytes()
+    (tmp_path / "link").symlink_to(tmp_path / "lun")
+    for where in (tmp_path / "lun", tmp_path / "link"):
+        for action in ("show", "check", "recover", "undo", "resignature"):
+            ran = command(action, where, "--block-device", *(ANYHOW if action not in ("show", "check") else ()))
+            assert ran.status == 2 and "is no block device" in ran.err, action
+        assert "is no block device" in command("map", "--device", where, "--block-device").err
+    assert (tmp_path / "lun").read_bytes() == before
+    ran = command("show", one_lun.where, "--block-device")
+    assert ran.status == 2 and "--block-device needs the path of a block device" in ran.err
+
+
 @pytest.mark.parametrize(
     "values, words",
     [
