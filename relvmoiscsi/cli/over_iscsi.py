@@ -35,7 +35,6 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock as lock_of_lun
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Credentials, Initiator, LunDevice, LunInfo, Target, discover, list_luns, open_lun
-from relvmoiscsi.iscsi.names import verified
 from relvmoiscsi.iscsi.url import FORM, Url, parse_url
 
 log = logging.getLogger(__name__)
@@ -101,18 +100,11 @@ def credentials(arguments: argparse.Namespace, url: Url) -> Credentials:
             raise UsageError(f"The file {arguments.chap_file} of --chap-file holds no CHAP user and no password.")
     else:
         values = {name: os.environ.get(name, "") for name in _NAMES}
-    found = Credentials(url.user or values[USER], values[SECRET], values[TARGET_USER], values[TARGET_SECRET])
-    for user, secret, where in (
-        (found.user, found.secret, SECRET),
-        (found.incoming_user, found.incoming_secret, TARGET_SECRET),
-    ):
-        if user and not secret:
-            raise UsageError(f"The CHAP user {user!r} has no password: give {where}, or --chap-file with that line.")
-        if secret and not user:
-            raise UsageError(f"{where} is a password without a user: give the CHAP user as well.")
-    if found.incoming_user and not found.user:
-        raise UsageError(f"The target authenticates only to a CHAP user: give {USER} and {SECRET} as well.")
-    return verified(found)
+    try:
+        return Credentials(url.user or values[USER], values[SECRET], values[TARGET_USER], values[TARGET_SECRET])
+    except UsageError as problem:
+        problem.message += f" The environment or --chap-file gives them as {', '.join(_NAMES)}."
+        raise
 
 
 def _in_file(path: str) -> Dict[str, str]:
