@@ -101,10 +101,6 @@ MAY_READ = {
     "host.hba.scan": "the answer of its child",
     "host.own_process": "the answer of its child",
     "sr_driver.rewrite": "the answer of its child",
-    "formats.mgt": "bytes, which have ASCII digits only",
-    "formats.lvm.text_format": "a word that a regular expression has checked",
-    "resignature.reading.sm_journals": "bytes, which have ASCII digits only",
-    "pool.secrets": "a word of its own mark, of which `int` is caught",
 }
 
 MAY_PRINT = ("__main__", "cli", "report")
