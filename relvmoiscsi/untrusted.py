@@ -77,6 +77,13 @@ def text_of(value: Any) -> str:
     return value
 
 
+def size_of(value: Any) -> int:
+    """Return a parsed value that is a whole number from 0 on. Raises ValueError for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError("a value is not a size")
+    return value
+
+
 def xml_of(document: Union[str, bytes]) -> ET.Element:
     """Return the root of an XML document; bytes are UTF-8. Raises ValueError, and no other error.
 

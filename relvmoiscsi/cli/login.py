@@ -18,7 +18,6 @@ from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.iscsi import Credentials
-from relvmoiscsi.iscsi.names import verified
 
 USER, SECRET = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
 TARGET_USER, TARGET_SECRET = "LIBISCSI_CHAP_TARGET_USERNAME", "LIBISCSI_CHAP_TARGET_PASSWORD"
@@ -69,18 +68,11 @@ def credentials(chap_file: Optional[str], user: str) -> Credentials:
             raise UsageError(f"The file {chap_file} of --chap-file holds no CHAP user and no password.")
     else:
         values = {name: os.environ.get(name, "") for name in _NAMES}
-    found = Credentials(user or values[USER], values[SECRET], values[TARGET_USER], values[TARGET_SECRET])
-    for name, secret, where in (
-        (found.user, found.secret, SECRET),
-        (found.incoming_user, found.incoming_secret, TARGET_SECRET),
-    ):
-        if name and not secret:
-            raise UsageError(f"The CHAP user {name!r} has no password: give {where}, or --chap-file with that line.")
-        if secret and not name:
-            raise UsageError(f"{where} is a password without a user: give the CHAP user as well.")
-    if found.incoming_user and not found.user:
-        raise UsageError(f"The target authenticates only to a CHAP user: give {USER} and {SECRET} as well.")
-    return verified(found)
+    try:
+        return Credentials(user or values[USER], values[SECRET], values[TARGET_USER], values[TARGET_SECRET])
+    except UsageError as problem:
+        problem.message += f" The environment or --chap-file gives them as {', '.join(_NAMES)}."
+        raise
 
 
 def _in_file(path: str) -> Dict[str, str]:

@@ -324,7 +324,7 @@ def _tell(descriptor: int, line: bytes) -> None:
 
 def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
     """Return the next line, b"" at the end of the pipe; None at the deadline."""
-    line = b""
+    line = bytearray()
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not line.endswith(b"\n"):
@@ -337,7 +337,7 @@ def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
         if not data:
             return b""
         line += data
-    return line[:-1]
+    return bytes(line[:-1])
 
 
 def _milliseconds(deadline: Optional[Deadline]) -> Optional[float]:

@@ -195,16 +195,16 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
 
 
 def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
-    """Return a LUN of the plugin's answer, as from a probe. Pure."""
-    lun = Seen(row["scsi_id"], None, int(row.get("size_bytes") or 0), "")
+    """Return a LUN of the plugin's answer, as from a probe. Pure. Raises ValueError."""
+    lun = Seen(untrusted.text_of(row["scsi_id"]), None, untrusted.size_of(row.get("size_bytes") or 0), "")
     sr = pool.sr_on(lun.scsi_id)
     if sr is not None and pool.pbds_of(sr):
         config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
         return _in_use(pool, sr, portal_of(config), lun)
     if row["state"] is None:
-        return _unreachable(pool, HBA, lun, row["problem"] or "")
-    texts: Dict[str, Any] = {name: row.get(key) or "" for name, key in _ROW.items()}
-    databases, is_copied = tuple(row.get("metadata_of") or ()), bool(row.get("copied"))
+        return _unreachable(pool, HBA, lun, untrusted.text_of(row["problem"] or ""))
+    texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
+    databases, is_copied = tuple(untrusted.texts_of(row.get("metadata_of") or [])), bool(row.get("copied"))
     return named(pool, HBA, lun, OnLun(row["state"], is_copied=is_copied, metadata_of=databases, **texts))
 
 

@@ -98,10 +98,6 @@ MAY_READ = {
     "untrusted": "the reader",
     "plugin": "its own answers, and those of its child",
     "host.own_process": "the answer of its child",
-    "formats.mgt": "bytes, which have ASCII digits only",
-    "formats.lvm.text_format": "a word that a regular expression has checked",
-    "resignature.reading.sm_journals": "bytes, which have ASCII digits only",
-    "pool.secrets": "a word of its own mark, of which `int` is caught",
 }
 
 #: What opens, locks or writes a LUN: a caller reaches it through `lun` alone, which cannot forget a guard.

@@ -231,7 +231,7 @@ def test_chap_comes_from_the_environment(command, clone, monkeypatch):
     with serving(clone, chap=ALICE, mutual=ARRAY) as target:
         for values, status, says in (
             ({}, 4, ""),
-            ({USER: "alice"}, 2, "'alice' has no password: give LIBISCSI_CHAP_PASSWORD"),
+            ({USER: "alice"}, 2, "'alice' has no password, or an empty password"),
             ({SECRET: ALICE.secret}, 0, ""),
             ({TARGET_USER: ARRAY.user, TARGET_SECRET: ARRAY.secret}, 0, ""),
             ({TARGET_SECRET: "wrongwrongwrong"}, 4, "could not prove itself"),
@@ -305,8 +305,14 @@ def test_a_caller_who_may_use_block_devices_alone_opens_neither_a_file_nor_a_url
 @pytest.mark.parametrize(
     "values, words",
     [
-        ({SECRET: "sesamesesame"}, "is a password without a user"),
-        ({TARGET_USER: "array", TARGET_SECRET: "emasesemases"}, "authenticates only to a CHAP user"),
+        ({SECRET: "sesamesesame"}, "The CHAP password has no user"),
+        ({TARGET_USER: "array"}, "The incoming CHAP user 'array' has no password"),
+        ({TARGET_SECRET: "emasesemases"}, "The incoming CHAP password has no user"),
+        ({TARGET_USER: "array", TARGET_SECRET: "emasesemases"}, "proves itself only to a CHAP user"),
+        (
+            {USER: "alice", SECRET: "emasesemases", TARGET_USER: "array", TARGET_SECRET: "emasesemases!"},
+            "is equal to the other or begins with it",
+        ),
     ],
 )
 def test_half_of_chap_is_an_error_of_usage(command, monkeypatch, values, words):
@@ -314,6 +320,7 @@ def test_half_of_chap_is_an_error_of_usage(command, monkeypatch, values, words):
         monkeypatch.setenv(name, value)
     ran = command("show", NOBODY)
     assert ran.status == 2 and words in ran.err and "emas" not in ran.err
+    assert SECRET in ran.err, "where the missing half belongs"
 
 
 def test_no_secret_is_said_or_logged(command, clone, monkeypatch, smlines, caplog):

@@ -3,6 +3,8 @@
 no clone until somebody says so; and nothing is left out without a word.
 """
 
+import json
+
 import pytest
 
 from kit.cuts import cut_before, read_mark
@@ -157,6 +159,31 @@ def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
     assert set(found) == {original, clone} and behind_target not in found
     assert (found[clone].kind, found[clone].name, found[original].kind) == ("clone", "Fabric", "original")
     assert (found[clone].size_bytes, found[clone].portal) == (world.lun(clone).disk.size_bytes, records.HBA)
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("size_bytes", "\u00b2"),
+        ("size_bytes", "7"),
+        ("size_bytes", -1),
+        ("scsi_id", ["x"]),
+        ("name", 7),
+        ("metadata_of", "x"),
+    ],
+)
+def test_an_answer_of_the_plugin_with_another_type_is_said(lab, world, key, value):
+    def plugin(*words):
+        answer = json.loads(world.plugin(*words))
+        for row in answer["luns"]:
+            row[key] = value
+        return json.dumps(answer)
+
+    lab.original("Fabric", target=FABRIC)
+    lab.clone("Fabric")
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
+    with connect(lab.where()) as calls, pytest.raises(PoolFailure, match="the master cannot be read: a value is not a"):
+        luns.find_on_master(calls, records.read(calls))
 
 
 @pytest.mark.parametrize("document", ["<", "<!DOCTYPE x><SRlist/>", "<SRlist/>", "<SRlist><SR/></SRlist>"])

@@ -398,6 +398,22 @@ def test_a_copy_that_no_host_has_or_not_the_master_is_told_without_end(attached,
     assert not attached.db.refs("task")
 
 
+PAGES = {
+    "many beginnings of a tag": b"<" * (8 << 20),  # where each looks for an end: hours
+    "a number of 5000 digits": b"&#" + b"9" * 5000 + b";",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_an_error_page_of_a_stranger_ends_in_a_sentence(attached, monkeypatch, name):
+    monkeypatch.setattr(transfer_of_client, "VERDICT_SECONDS", 0.05)
+    monkeypatch.setattr(transfer, "_page", lambda *_: PAGES[name])
+    no_longer_plugged(attached, attached.sr)
+    with pytest.raises(PoolFailure, match="answered 500 to GET /export_raw_vdi") as caught:
+        attached.sources("web")
+    assert len(str(caught.value)) < 500
+
+
 # --- what somebody has written who is no save-vms
 
 

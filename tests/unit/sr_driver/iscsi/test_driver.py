@@ -378,6 +378,32 @@ def test_chap_of_both_sides_and_no_secret_gets_out(driver, clone, smlog, is_secr
     assert USER.secret not in said and TARGET.secret not in said and "logged in to" in said
 
 
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"incoming_chapuser": TARGET.user}, f"The incoming CHAP user '{TARGET.user}' has no password"),
+        ({"incoming_chappassword": TARGET.secret}, "The incoming CHAP password has no user"),
+        ({"incoming_chapuser": TARGET.user, "incoming_chapsecret": ""}, "has no password, or an empty password"),
+        ({"chapuser": ""}, "The CHAP password has no user"),
+        ({"chappassword": ""}, f"The CHAP user '{USER.user}' has no password"),
+        ({"incoming_chapuser": TARGET.user, "incoming_chappassword": USER.secret + "!"}, "begins with it"),
+    ],
+    ids=["user alone", "password alone", "empty Secret", "own password alone", "own user alone", "begins with it"],
+)
+def test_half_of_chap_is_refused_before_a_login(driver, clone, config, words):
+    """A login without the incoming pair would be one-way, and the target would prove nothing."""
+    given = {"chapuser": USER.user, "chappassword": USER.secret, **config}
+    if "incoming_chapsecret" in given:
+        ref = driver.pool.db.create("secret", value="")
+        given["incoming_chapsecret"] = driver.pool.db.get("secret", ref, "uuid")
+    with HostileTarget([clone], chap=USER, mutual=TARGET) as target:
+        found = driver.create(target, **given)
+
+        assert target.count("connected") == 0
+    assert words in found.result.text
+    assert USER.secret not in found.result.text and TARGET.secret not in found.result.text
+
+
 # --- a probe
 
 
