@@ -241,7 +241,7 @@ def _break_locks(calls: Calls, left: Left) -> None:
     others |= {vm["uuid"] for vm in calls.records("VM").values()}
     for what, one in lock.read(calls).items():
         if what in ours or what not in others and one.host == socket.gethostname():
-            lock.unlock(calls, one)
+            lock.unlock(calls, what, lock.to_break(calls, what))
 
 
 def _take_vm(calls: Calls, ref: str, vm: Record) -> None:

@@ -89,8 +89,6 @@ class Fence:
         """
         self.name, self.clock, self.lease_seconds = name, clock, lease_seconds
         self.writer, self.claim = writer, claim
-        #: called with the seconds to wait, before the run waits for the last write of another host
-        self.on_wait: Callable[[float], None] = lambda seconds: None
         self._versions: Dict[Range, List[bytes]] = {}  # by place: the bytes of the last flush, then each write since
         self._looked: Optional[float] = None
 

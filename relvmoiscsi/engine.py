@@ -77,6 +77,7 @@ from relvmoiscsi.resignature.reading.sm_work import databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
 from relvmoiscsi.resignature.reading.way_out import telling_way_out
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
+from relvmoiscsi.resignature.recovery.earlier_run import LaterCopy
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
@@ -89,7 +90,7 @@ PROMISED = tuple(__all__)
 __all__ += [  # for the other packages, which import nothing from `resignature`; may change
     "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
     "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "CommitRecord",
-    "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "Plan", "Planned", "Progress", "steps",
+    "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Unreadable", "Volume", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_vdis",
     "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
@@ -145,6 +146,7 @@ class Prepared(NamedTuple):
     defects: Tuple[RelvmoiscsiError, ...] = ()  #: of the LUN with the volumes that the request drops
     writes: int = 0  #: writes that `copy_unseen` has made
     bytes_written: int = 0
+    later_copy: Optional[LaterCopy] = None  #: the LUN carries the finished resignature of another SCSIid
 
 
 # --- resignature
@@ -199,8 +201,11 @@ def prepare(
         )
         made = made._replace(unseen=image.unseen if image is not None else Unseen())
         check_plan(cache, lun, made)
+        later_copy = earlier_run.later_copy(cache, label, record, request.scsi_id)
     cost = way.cost if way is not None else None
-    return Prepared(state_of(record), made, lun, counting.reads, counting.read_batches, cost, defects)
+    return Prepared(
+        state_of(record), made, lun, counting.reads, counting.read_batches, cost, defects, later_copy=later_copy
+    )
 
 
 def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[OneVdiRequest]) -> None:
@@ -292,7 +297,8 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
 
 
 def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
-    """Execute a prepared plan. Raises Refused or DeviceError; the error states the state of the device.
+    """Execute a prepared plan. Raises Refused, Overtaken, Unfinished or DeviceError; the error states
+    the state of the device.
 
     `progress` gets the number of copied bytes that are read back before the commit. Exceptions of `progress` propagate.
     """

@@ -97,21 +97,13 @@ class NotFound(RelvmoiscsiError):
 
 
 class Refused(RelvmoiscsiError):
-    """The operation would be unsafe: active, in use, not a clone, not enough room for the journal."""
+    """The operation would be unsafe: active, in use, not a clone, not enough room for the journal.
+
+    Nothing was written, or only what the state of the disk names. A refusal in the middle of a run is Unfinished.
+    """
 
     exit_status = 4
     sm_key = "SRInUse"
-
-
-class Overtaken(Refused):
-    """Another host has changed the LUN since this run looked at it."""
-
-    def __init__(self, device: str, offset: int) -> None:
-        super().__init__(
-            f"{device} changed at byte {offset} during this run: another host works on the LUN, or the array has "
-            "restored it. This run has stopped, and writes no more."
-        )
-        self.offset = offset
 
 
 class WayOut(NamedTuple):
@@ -225,7 +217,7 @@ class DeviceError(RelvmoiscsiError):
 
 
 class Unfinished(RelvmoiscsiError):
-    """A journal on the disk shows an interrupted run."""
+    """The disk holds a run that was cut: an earlier run, or this run itself."""
 
     exit_status = 8
     sm_key = "SRUnavailable"
@@ -235,3 +227,17 @@ class Partial(RelvmoiscsiError):
     """Some of the requested objects are done and some are not; the result lists both."""
 
     exit_status = 9
+
+
+class Overtaken(RelvmoiscsiError):
+    """Another run, or another host, has changed the LUN since this run looked at it. This run has stopped."""
+
+    exit_status = 10
+    sm_key = "SRInUse"
+
+    def __init__(self, device: str, offset: int) -> None:
+        super().__init__(
+            f"{device} changed at byte {offset} during this run: another run or another host works on the LUN, "
+            "or the array has restored it. This run has stopped, and writes no more."
+        )
+        self.offset = offset

@@ -11,7 +11,8 @@
                  {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
-    resignature  scsi_id, dry_run, clear_metadata_vdi, vdis, sr_uuid: the output of `relvmoiscsi resignature --json`
+    resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the output of `relvmoiscsi
+                 resignature --json`
     add_lun      iqn, scsi_id, number: make each iSCSI session of this host to the IQN show the LUN with this kernel
                  number, and no other LUN
                  {"problems": ["<sentence>", ...]}
@@ -42,7 +43,7 @@ from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
 
 if TYPE_CHECKING:
     from relvmoiscsi.plugin_targets import TargetLun
@@ -78,11 +79,11 @@ class Failed(RelvmoiscsiError):
 def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict[str, Any]:
     """Inspect a LUN in a child process, which is abandoned when the LUN does not answer. Raises RelvmoiscsiError."""
 
-    def inspected(_begin: Any) -> str:
+    def inspected(_begin: Any) -> Dict[str, Any]:
         with open_device(path, writable=False) as device:
-            return json.dumps(told(engine.inspect(device)))
+            return told(engine.inspect(device))
 
-    found: Dict[str, Any] = json.loads(run_in_child(inspected, Deadline(LUN_SECONDS), "the LUN had been read"))
+    found: Dict[str, Any] = run_in_child(inspected, Deadline(LUN_SECONDS), "the LUN had been read")
     return found
 
 
@@ -129,7 +130,7 @@ def _behind_targets(arguments: Arguments, host: Host, deadline: Deadline) -> "Tu
     """Return the LUNs behind the iSCSI targets of this host's SRs, by SCSIid, and a sentence for each silent target."""
     if "session_ref" not in arguments or arguments.get("hba", "false") == "true":
         return {}, []
-    from relvmoiscsi.cli.over_iscsi import host_uuid  # noqa: PLC0415 - only this function needs these imports
+    from relvmoiscsi.cli.login import host_uuid  # noqa: PLC0415 - only this function needs these imports
     from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
     from relvmoiscsi.plugin_targets import luns_of_srs  # noqa: PLC0415
 
@@ -147,7 +148,7 @@ def _read_ahead(
     """
     if not behind:
         return {}
-    from relvmoiscsi.cli.over_iscsi import each_at_once  # noqa: PLC0415
+    from relvmoiscsi.lun.source import each_at_once  # noqa: PLC0415
 
     def read(scsi_id: str) -> Optional[Dict[str, Any]]:
         if deadline.has_passed:
@@ -252,9 +253,9 @@ def _phase(path: Optional[str], see: Look) -> Tuple[str, int]:
 
 def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
     """Resignature a LUN of this host by the command, with its checks. Raises UsageError, NotFound, Failed."""
-    scsi_id = arguments.get("scsi_id", "")
-    if not is_scsi_id(scsi_id):
+    if not arguments.get("scsi_id"):
         raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
+    scsi_id = typed_scsi_id(arguments["scsi_id"])
     path = luns(host).get(scsi_id)
     if path is None:
         raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")
@@ -264,7 +265,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
 def words(path: str, arguments: Arguments) -> List[str]:
     """Return the command line for these arguments. Raises UsageError."""
     found = ["resignature", path, "--json", "--yes"]
-    for name in ("dry_run", "clear_metadata_vdi"):
+    for name in ("dry_run", "clear_metadata_vdi", "later_copy"):
         value = arguments.get(name, "false")
         if value not in ("true", "false"):
             raise UsageError(f"The argument {name} is neither true nor false. Give true or false.")

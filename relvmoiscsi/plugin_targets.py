@@ -9,11 +9,11 @@ gets no disk of the clone.
 from functools import partial
 from typing import ContextManager, Dict, List, NamedTuple, Tuple
 
-from relvmoiscsi.cli.over_iscsi import each_at_once
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi import LunDevice, LunInfo, list_luns
+from relvmoiscsi.lun.source import each_at_once
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
 

@@ -4,8 +4,27 @@
 import re
 from typing import List
 
+from relvmoiscsi.errors import UsageError
+
 #: printable, without a slash: a SCSIid becomes part of paths
 _SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")
+
+_NAA = "6[0-9a-f]{31}|[0-57-9a-f][0-9a-f]{15}"
+_EUI = "[0-9a-f]{16}(?:[0-9a-f]{8}){0,2}"
+#: udev's first character, and the forms of the number that a person may type
+_TYPED = (
+    ("3", re.compile(rf"(?:naa\.|wwn-0x)({_NAA})\Z")),
+    ("3", re.compile(r"(?:0x)?(6[0-9a-f]{31}|5[0-9a-f]{15})\Z")),
+    ("2", re.compile(rf"eui\.({_EUI})\Z")),
+    ("", re.compile(rf"(?:scsi-|0x)?(3(?:{_NAA})|2(?:{_EUI}))\Z")),
+)
+_OF_ANY_KIND = re.compile(rf"(?:0x)?(?:{_EUI})\Z")
+_SAYS_ITS_KIND = ("naa.", "wwn-0x", "eui.", "0x")
+
+_FORMS = (
+    "Give the SCSIid as `scsi_id -g` prints it, or the array's number with naa. or eui. before it. Without a prefix, "
+    "only 32 hex digits that begin with 6 are taken, and 16 that begin with 5."
+)
 
 
 def is_scsi_id(text: str) -> bool:
@@ -16,6 +35,34 @@ def is_scsi_id(text: str) -> bool:
 def is_printed(text: str) -> bool:
     """Is the text a SCSIid as scsi_id prints it? The first character is a designator type, or S for a serial number."""
     return is_scsi_id(text) and text[0] in "0123456789abcdefABCDEFS"
+
+
+def typed_scsi_id(text: str) -> str:
+    """Return udev's form of a SCSIid that a person has copied from an array, a switch or a host. Raises UsageError.
+
+    An array prints the number of a LUN without udev's first character, the type of the number. It may print capitals,
+    groups of digits, and a prefix for the type:
+
+        naa.6001405a..., wwn-0x6001405A..., 60:01:40:5a:..., 6001405a... (32 digits)    36001405a...
+        naa.5001405a..., wwn-0x5001405A..., 50:01:40:5a:..., 5001405a... (16 digits)    35001405a...
+        eui.0025385a... (16, 24 or 32 digits)                                           20025385a...
+        scsi-<SCSIid>, and any other text                                               as it is
+
+    Other digits without a prefix may be an EUI, a NAA, or a serial number, so they are refused. scsi_id prints no such
+    text: its first character makes the number of digits odd.
+    """
+    text = text.strip()
+    lower = re.sub(r"(?<=[0-9a-f])[:-](?=[0-9a-f])", "", text.lower())
+    for kind, form in _TYPED:
+        match = form.match(lower)
+        if match is not None:
+            return kind + match.group(1)
+    if _OF_ANY_KIND.match(lower):
+        raise UsageError(f"{text!r} may be a number of several kinds. {_FORMS}", "ConfigSCSIid")
+    text = re.sub(r"\Ascsi-(?=.)", "", text, flags=re.IGNORECASE)
+    if not is_scsi_id(text) or lower.startswith(_SAYS_ITS_KIND):
+        raise UsageError(f"{text!r} is no SCSIid. {_FORMS}", "ConfigSCSIid")
+    return text
 
 
 def in_udev(scsi_id: str) -> str:

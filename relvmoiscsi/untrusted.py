@@ -75,6 +75,13 @@ def text_of(value: Any) -> str:
     return value
 
 
+def size_of(value: Any) -> int:
+    """Return a parsed value that is a whole number from 0 on. Raises ValueError for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError("a value is not a size")
+    return value
+
+
 def _verify_size(text: str, most_values: int) -> None:
     """Raises ValueError for a JSON text with many values or deep levels. The text may be invalid from some point on."""
     bare = _STRING.sub('""', _ESCAPE.sub("", text))

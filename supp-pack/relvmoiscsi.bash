@@ -5,12 +5,12 @@
 _relvmoiscsi_words() {
     case $1 in
         '') echo '-h --help --version show check resignature recover undo map doctor settings direct pool' ;;
-        'show') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file' ;;
-        'check') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file --original --identities-only' ;;
-        'resignature') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --dry-run --sr-uuid --map --vdis --vdi --without --clear-metadata-vdi --again' ;;
-        'recover') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file' ;;
-        'undo') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file' ;;
-        'map') echo '-h --help --json -v --verbose --device --initiator-name --chap-file --sr' ;;
+        'show') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file --block-device' ;;
+        'check') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file --block-device --original --identities-only' ;;
+        'resignature') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device --dry-run --sr-uuid --map --vdis --vdi --without --clear-metadata-vdi --again --later-copy' ;;
+        'recover') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device' ;;
+        'undo') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device' ;;
+        'map') echo '-h --help --json -v --verbose --device --initiator-name --chap-file --block-device --sr' ;;
         'doctor') echo '-h --help --json -v --verbose' ;;
         'settings') echo '-h --help --json -v --verbose --vdis' ;;
         'direct') echo '-h --help --json -v --verbose add remove list' ;;
@@ -19,7 +19,7 @@ _relvmoiscsi_words() {
         'direct list') echo '-h --help --json -v --verbose' ;;
         'pool') echo '-h --help --json -v --verbose luns attach map discard unlock clone restore rescue save-vms secrets' ;;
         'pool luns') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs' ;;
-        'pool attach') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --foreign --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs --dry-run --yes' ;;
+        'pool attach') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --foreign --unplugged --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs --dry-run --yes' ;;
         'pool map') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure' ;;
         'pool discard') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms --dry-run --yes' ;;
         'pool unlock') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;

@@ -9,7 +9,6 @@ import builtins
 import gc
 import io
 import os
-import random
 import re
 import signal
 import subprocess
@@ -101,7 +100,7 @@ def _sampled(items):
         few = values[0].get_closest_marker("states").kwargs.get("few", FEW)
         if len(values) > few:
             count = max(few, len(values) // 4)
-            left_out |= set(values) - set(random.Random(f"{examples.SEED} {kind}").sample(values, count))
+            left_out |= set(values) - set(examples.dice(kind).sample(values, count))
     return [item for item in items if item not in left_out]
 
 
@@ -136,7 +135,7 @@ def _smoke(items):
         modules.setdefault(item.path, {}).setdefault(item.nodeid.split("[")[0], []).append(item)
     kept = []
     for path, tests in modules.items():
-        chance = random.Random(f"{examples.SEED} {path.relative_to(HERE)}")
+        chance = examples.dice(str(path.relative_to(HERE)))
         wholly = [test for test, values in tests.items() if _talks_to_interpreter(path, values[0])]
         others = [test for test in tests if test not in wholly]
         others = chance.sample(others, -(-len(others) // 6))

@@ -76,17 +76,20 @@ if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ]; then
     exit 0
 fi
 
+# tools/requirements.sh writes the hashes. Nothing is built from source: a build would fetch its tools without a hash.
 # fill_by_uv, fill_by_pip: make the venv and install what it needs; both are called by name.
 # shellcheck disable=SC2317
 fill_by_uv() {
     tools/venv.sh uv && "$python" -m venv --without-pip "$venv" &&
-        .venv/uv/bin/uv pip install --quiet --python "$venv/bin/python" -r "$requirements" </dev/null
+        .venv/uv/bin/uv pip install --quiet --require-hashes --no-build --python "$venv/bin/python" \
+            -r "$requirements" </dev/null
 }
 
 # shellcheck disable=SC2317
 fill_by_pip() {
     "$python" -m venv "$venv" &&
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" </dev/null
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+            -r "$requirements" </dev/null
 }
 
 echo "making $venv with $("$python" --version)"

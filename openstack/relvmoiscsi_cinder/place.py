@@ -31,6 +31,11 @@ class Place(NamedTuple):
         return {"env_variables": {**inherited, **self.settings}}
 
 
+def on_this_host(path: str) -> Place:
+    """Return the place of a volume that this host has as a block device. The command runs as root, by rootwrap."""
+    return Place((path,), ("--block-device",))
+
+
 def place_of(connection: Mapping[str, Any], initiator: str) -> Optional[Place]:
     """Return the place of a LUN from Cinder's connection information; None without complete iSCSI information."""
     data = connection["data"]

@@ -19,10 +19,10 @@ from cinder.db import api as db
 from cinder.volume import group_types, volume_utils
 from oslo_log import log as logging
 
-from relvmoiscsi.cli.over_iscsi import initiator_name
+from relvmoiscsi.cli.login import initiator_name
 from relvmoiscsi_cinder.asking import VDIS, WANTED, vdis_wanted
 from relvmoiscsi_cinder.command import Told, give_identities
-from relvmoiscsi_cinder.place import Place, place_of
+from relvmoiscsi_cinder.place import Place, on_this_host, place_of
 
 __all__ = ["CAPABILITY", "METADATA", "VDIS", "WANTED", "ResignatureFailed", "ResignatureMixin"]
 
@@ -191,7 +191,7 @@ class _NoConnector:
 
 
 def _place(device: Any) -> Place:
-    return device if isinstance(device, Place) else Place((device["path"],))
+    return device if isinstance(device, Place) else on_this_host(device["path"])
 
 
 @contextlib.contextmanager

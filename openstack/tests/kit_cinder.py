@@ -25,6 +25,11 @@ from relvmoiscsi import cli
 from relvmoiscsi_cinder import lvm, resignature
 
 CONF = cfg.CONF
+#: the command, which takes a file for the block device that it stands for; test_rootwrap.py has the command as it is
+ON_FILES = (
+    'import runpy, sys; sys.argv[:] = [word for word in sys.argv if word != "--block-device"]; '
+    'runpy.run_module("relvmoiscsi", run_name="__main__")'
+)
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EMPTY = (
     "The volume is empty: its first 65536 bytes are zero. It is another LUN, or the array has not filled the clone "
@@ -161,7 +166,7 @@ class FileCase(test.TestCase):
         command = os.path.join(directory, "relvmoiscsi")
         with open(command, "w") as script:
             script.write(f'#!/bin/sh\necho "$*" >>{self.directory}/calls\n')
-            script.write(f'PYTHONPATH={TOP} exec {sys.executable} -m relvmoiscsi "$@"\n')
+            script.write(f"PYTHONPATH={TOP} exec {sys.executable} -c '{ON_FILES}' \"$@\"\n")
         os.chmod(command, 0o755)
         self.useFixture(test.fixtures.EnvironmentVariable("PATH", directory + ":" + os.environ["PATH"]))
         self.stub_out("cinder.utils.get_root_helper", lambda: "env")

@@ -10,7 +10,7 @@ from rtslib_fb.utils import normalize_wwn
 
 from kit.iscsi.options import Chap
 from kit.iscsi.programs import Tgt, free_port, missing
-from relvmoiscsi.cli import guard, over_iscsi
+from relvmoiscsi.cli import login
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi_cinder import resignature
 from relvmoiscsi_cinder.place import place_of
@@ -144,8 +144,8 @@ class PlaceCase(FileCase):
         assert "secret" not in " ".join((*proven.devices, *proven.options))
 
     def test_the_name_of_a_machine_without_open_iscsi_is_one_that_targetcli_takes(self):
-        with mock.patch.object(guard, "HOST", Host("/nowhere")):
-            name = over_iscsi.initiator_name(None)
+        with mock.patch.object(login, "THIS_HOST", Host("/nowhere")):
+            name = login.initiator_name(None)
             properties = {}
             with resignature._attaching(properties):
                 assert properties == {"initiator": name}

@@ -3,6 +3,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,13 +12,14 @@ from cinder.tests.unit import test
 from oslo_rootwrap import wrapper
 
 from relvmoiscsi_cinder.command import give_identities
-from relvmoiscsi_cinder.place import Place
+from relvmoiscsi_cinder.place import on_this_host
 
 FILTERS = Path(__file__).resolve().parents[1] / "etc/cinder/rootwrap.d"
 SR = "5cd1ad2e-3de1-4d44-8086-8c23494508a5"
 DEVICES = ("/dev/sdb", "/dev/mapper/36001405aa", "/dev/disk/by-id/dm-uuid-mpath-36001405aa", "/dev/drbd1000",
            "/dev/stack-volumes/volume-5cd1ad2e")  # fmt: skip
-YES = ("--json", "--yes", "--not-in-use")
+ASKED = ("--json", "--block-device")
+YES = (*ASKED, "--yes", "--not-in-use")
 RESIGNATURE = (*YES, "--again", "--sr-uuid", SR, "--vdis")
 
 
@@ -46,19 +49,46 @@ class TestRootwrap(test.TestCase):
             return json.dumps({"state": "unfinished" if len(calls) % 4 == 1 else "clean"}), ""
 
         for device in DEVICES:
-            give_identities(execute, Place((device,)), SR, "all")
+            give_identities(execute, on_this_host(device), SR, "all")
         self.assertEqual(["show", "recover", "show", "resignature"] * len(DEVICES), calls)
 
-    def test_nothing_else_is_allowed(self):
-        self.assertTrue(self.may_run("relvmoiscsi", "show", "/dev/sdb", "--json"))
+    def test_a_link_below_dev_that_leads_to_a_file_is_refused_by_the_command(self):
+        """The user cinder may write to /dev/shm; no expression tells where a link leads."""
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            Path(folder, "image").write_bytes(bytes(1 << 20))
+            link = Path(folder, "link")
+            link.symlink_to(Path(folder, "image"))
+            for argv in (("show", str(link), *ASKED), ("resignature", str(link), *RESIGNATURE, "all")):
+                self.assertTrue(self.may_run("relvmoiscsi", *argv))
+                command = [sys.executable, "-m", "relvmoiscsi", *argv]
+                ran = subprocess.run(command, check=False, capture_output=True, text=True)
+                self.assertEqual(2, ran.returncode, ran.stderr)
+                self.assertIn("is no block device", json.loads(ran.stdout)["error"]["message"])
+
+    def test_a_line_feed_at_the_end_of_a_word_is_refused(self):
+        """`$` of an expression is also before the last line feed."""
         for argv in (
-            ("show", "/etc/shadow", "--json"),
-            ("show", "/dev/../etc/shadow", "--json"),
-            ("show", "/dev/.hidden", "--json"),
-            ("show", "/dev/", "--json"),
-            ("show", "/dev/sdb", "--json", "--map-out", "/etc/ld.so.preload"),
-            ("show", "iscsi://10.0.0.6/iqn.a/0", "--json"),
-            ("show", "--chap-file=/root/.ssh/id_rsa", "--json"),
+            ("show", "/dev/sdb", *ASKED),
+            ("recover", "/dev/sdb", *YES),
+            ("resignature", "/dev/sdb", *RESIGNATURE, "all"),
+        ):
+            self.assertTrue(self.may_run("relvmoiscsi", *argv))
+            for number in range(len(argv)):
+                words = [word + "\n" * (at == number) for at, word in enumerate(argv)]
+                self.assertFalse(self.may_run("relvmoiscsi", *words), words)
+
+    def test_nothing_else_is_allowed(self):
+        self.assertTrue(self.may_run("relvmoiscsi", "show", "/dev/sdb", *ASKED))
+        for argv in (
+            ("show", "/etc/shadow", *ASKED),
+            ("show", "/dev/../etc/shadow", *ASKED),
+            ("show", "/dev/.hidden", *ASKED),
+            ("show", "/dev/", *ASKED),
+            ("show", "/dev/sdb", "--json"),
+            ("resignature", "/dev/sdb", "--json", *RESIGNATURE[2:], "all"),
+            ("show", "/dev/sdb", *ASKED, "--map-out", "/etc/ld.so.preload"),
+            ("show", "iscsi://10.0.0.6/iqn.a/0", *ASKED),
+            ("show", "--chap-file=/root/.ssh/id_rsa", *ASKED),
             ("recover", "/dev/sdb", *YES, "--map-out", "/etc/ld.so.preload"),
             ("resignature", "/dev/sdb", *RESIGNATURE, "none"),
             ("resignature", "/dev/sdb", *RESIGNATURE, "all", "--map-out", "/etc/ld.so.preload"),

@@ -5,17 +5,14 @@ No other module computes the identification. Prompts, the dry run and `show` pri
 facts as `lun`.
 """
 
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
-from relvmoiscsi.cli.opening import IMAGE_FILE, hardware_of, kind_of
 from relvmoiscsi.engine import Lun
 from relvmoiscsi.formats import naming
 from relvmoiscsi.host.disk.scsi_id import Hardware
+from relvmoiscsi.lun.opened import IMAGE_FILE, OpenLun
 from relvmoiscsi.lun.users import PoolAnswer
 from relvmoiscsi.wording import human_size, printable
-
-if TYPE_CHECKING:
-    from relvmoiscsi.cli.opening import Opened
 
 _AT_WORK = "The storage manager was working on the SR when the copy was taken, or is working now."
 
@@ -23,7 +20,7 @@ _AT_WORK = "The storage manager was working on the SR when the copy was taken, o
 class Identification(NamedTuple):
     """A device and its content before a command changes the content."""
 
-    kind: str  #: from `opening.kind_of`
+    kind: str  #: as OpenLun's
     scsi_id: Optional[str]  #: from the device
     hardware: Hardware
     size_bytes: int
@@ -73,18 +70,16 @@ class Identification(NamedTuple):
         return printable(f"  SR       {self.sr_uuid}{label}{count}")
 
 
-def identify(
-    device: "Opened", own_scsi_id: Optional[str], pool: PoolAnswer, lun: Optional[Lun], sr_uuid: Optional[str] = None
-) -> Identification:
-    """Identify an open device. `lun` is its content; `sr_uuid` is the SR where the content is unreadable."""
+def identify(lun: OpenLun, pool: PoolAnswer, content: Optional[Lun], sr_uuid: Optional[str] = None) -> Identification:
+    """Identify an open LUN. `content` is what it holds; `sr_uuid` is the SR where the content is unreadable."""
     return Identification(
-        kind=kind_of(device),
-        scsi_id=own_scsi_id,
-        hardware=hardware_of(device),
-        size_bytes=device.size_bytes,
-        sr_uuid=lun.sr_uuid if lun else sr_uuid,
-        sr_name_label=(lun.mgt.name_label if lun.mgt else "") if lun else None,
-        vdis=len(lun.disks()) if lun else None,
-        is_sm_at_work=any(volume.name.kind == naming.JOURNAL for volume in lun.volumes) if lun else False,
+        kind=lun.kind,
+        scsi_id=lun.ids.own,
+        hardware=lun.hardware,
+        size_bytes=lun.device.size_bytes,
+        sr_uuid=content.sr_uuid if content else sr_uuid,
+        sr_name_label=(content.mgt.name_label if content.mgt else "") if content else None,
+        vdis=len(content.disks()) if content else None,
+        is_sm_at_work=any(volume.name.kind == naming.JOURNAL for volume in content.volumes) if content else False,
         pool=pool,
     )

@@ -7,13 +7,15 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
-from relvmoiscsi.cli import over_iscsi
+from relvmoiscsi.cli.opening import url_of
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import DiscoveredTarget, LunInfo
 from relvmoiscsi.iscsi.faults import Lost
-from relvmoiscsi.iscsi.url import Url, parse_url
+from relvmoiscsi.lun.source import each_at_once
 from relvmoiscsi.wording import human_size, printable, table
+
+LIST_SECONDS = 20.0  #: for all work on one LUN of a list
 
 
 class Listed(NamedTuple):
@@ -48,17 +50,18 @@ def listed(arguments: argparse.Namespace) -> Optional[Answer]:
 
     Raises UsageError, NotFound, Refused.
     """
-    text, url = arguments.device, parse_url(arguments.device)
+    text, source = arguments.device, url_of(arguments, arguments.device)
+    url = source.url
     if url.lun is not None:
         with suppress(Lost):  # the command that opens the LUN logs in again
-            _say_equal_scsi_ids(over_iscsi.luns(arguments, text), url.lun)
+            _say_equal_scsi_ids(source.luns(), url.lun)
         return None
     if not url.iqn:
-        targets = over_iscsi.targets(arguments, text)
+        targets = source.targets()
         return Answer(_target_facts(text, targets), "\n".join(_target_lines(text, targets)))
-    infos = over_iscsi.luns(arguments, text)
+    infos = source.luns()
     _say_equal_scsi_ids(infos)
-    luns = over_iscsi.each_at_once([partial(_read, arguments, url, info) for info in infos])
+    luns = each_at_once([partial(_read, arguments, info) for info in infos])
     facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
     return Answer(facts, "\n".join(_lun_lines(text, luns)))
 
@@ -77,14 +80,14 @@ def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) 
             )
 
 
-def _read(arguments: argparse.Namespace, url: Url, info: LunInfo) -> Listed:
+def _read(arguments: argparse.Namespace, info: LunInfo) -> Listed:
     """Read the content of a LUN. An unreadable LUN is listed with the reason."""
     if info.problem:
         return Listed(info, problem=info.problem)
     text = arguments.device.rstrip("/") + f"/{info.number}"
     try:
-        with over_iscsi.opened_url(arguments, text, False, info.scsi_id, over_iscsi.LIST_SECONDS) as device:
-            found = engine.inspect(device)
+        with url_of(arguments, text, LIST_SECONDS, info.scsi_id).opened_to_read() as opened:
+            found = engine.inspect(opened.device)
     except RelvmoiscsiError as problem:
         return Listed(info, problem=problem.message)
     lun, reason = found.lun, found.problem.message if found.problem is not None else None

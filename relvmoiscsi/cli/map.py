@@ -7,7 +7,7 @@ The computation needs no device: each new id is derived from the UUID of the new
 import argparse
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.opening import device_word, opened_to_read, takes_login
+from relvmoiscsi.cli.opening import device_word, source_of, takes_device_options
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -29,7 +29,7 @@ def add_map(make: Maker) -> None:
     parser = make(_map, _MAP)
     what = "print the whole map of this resignatured LUN"
     parser.add_argument("--device", dest="lun", metavar="DEVICE", type=device_word, help=what)
-    takes_login(parser)
+    takes_device_options(parser)
     parser.add_argument("--sr", metavar="NEW", help="UUID of the new SR")
     parser.add_argument("old", metavar="OLD", nargs="*", help="UUID of a VDI or LVM id on the original")
 
@@ -53,8 +53,8 @@ def _map(arguments: argparse.Namespace) -> Answer:
 def _map_of(arguments: argparse.Namespace) -> Answer:
     """Return the map of a LUN. Raises NotFound where the LUN has no map, and the errors of reading a LUN."""
     path = arguments.lun
-    with opened_to_read(arguments, path) as device:
-        found = engine.inspect(device)
+    with source_of(arguments, path).opened_to_read() as lun:
+        found = engine.inspect(lun.device)
     if found.problem is not None:
         raise found.problem
     if found.state != engine.RESIGNATURED:

@@ -4,8 +4,8 @@
 The command makes the file and removes the file before the LUN is opened. So an unwritable path is an error before any
 change, and a killed run leaves no file. The new file gets its name after its content is complete and durable. --map-out
 never replaces content: the name may belong to an image, to the file behind a loop device, or to the only record of an
-earlier run. The file has mode 0600, because names of VMs and disks are in it. Its directory must not be another user's:
-that user could direct a command of root to any file of the host.
+earlier run. The file has mode 0600, because names of VMs and disks are in it. No other user may be able to replace a
+directory on the way to the file: that user could direct a command of root to any file of the host.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 from relvmoiscsi.cli.output import Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import sync_directory
+from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 
 EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
 
@@ -97,15 +98,14 @@ class _MapFile:
 
 def _verify_ours(path: str) -> None:
     """Raise UsageError for a link, and where another user could replace the file. Raises OSError."""
+    try:
+        verify_own_way(path)
+    except NotOwn as problem:
+        raise UsageError(f"{path} is no safe place for a map: {problem}. Give a directory of your own.") from None
     if os.path.lexists(path):
         there = os.lstat(path)
         if stat.S_ISLNK(there.st_mode) or there.st_uid != os.geteuid():
             raise UsageError(f"{path} is a link, or belongs to another user: --map-out replaces no such file.")
-    directory = os.stat(os.path.dirname(path))
-    if directory.st_uid not in (0, os.geteuid()):
-        raise UsageError(f"{path} is in a directory of another user. Give a directory of your own.")
-    if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
-        raise UsageError(f"{path} is in a directory that every user can change. Give a directory of your own.")
 
 
 def _is_free(path: str) -> bool:

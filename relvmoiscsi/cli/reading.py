@@ -3,23 +3,20 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.guard import ask_pool
 from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.listing import listed
-from relvmoiscsi.cli.opening import device_word, is_same, opened_to_read, ranges_with_data, scsi_id_of, takes_device
+from relvmoiscsi.cli.opening import device_word, source_of, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi.url import is_url
-from relvmoiscsi.lun.users import ScsiIds
+from relvmoiscsi.lun.opened import OpenLun
+from relvmoiscsi.lun.source import Source
 from relvmoiscsi.wording import error_facts, human_size, printable
-
-if TYPE_CHECKING:
-    from relvmoiscsi.cli.opening import Opened
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
@@ -58,13 +55,12 @@ def _show(arguments: argparse.Namespace) -> Answer:
         found_there = listed(arguments)
         if found_there is not None:
             return found_there
-    with opened_to_read(arguments, arguments.device) as device:
-        found = engine.inspect(device)
-        one = engine.one_vdi(device, found.lun) if found.lun is not None else None
-        saved = saved_vms(device, found.lun) if found.lun is not None else None
-        ids = ScsiIds(None, scsi_id_of(device))
-        pool = ask_pool(arguments.device, ids, [found.lun.sr_uuid] if found.lun is not None else [])
-        told = identify(device, ids.own, pool, found.lun, found.run and found.run.ids.sr)
+    with source_of(arguments, arguments.device).opened_to_read() as lun:
+        found = engine.inspect(lun.device)
+        one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
+        saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
+        pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
+        told = identify(lun, pool, found.lun, found.run and found.run.ids.sr)
     facts = report.inspection_facts(arguments.device, found)
     facts["lun"] = told.facts()
     if one is not None:
@@ -85,15 +81,16 @@ def _branches() -> report.Branches:
 def _check(arguments: argparse.Namespace) -> Answer:
     if arguments.identities_only and not arguments.original:
         raise UsageError("--identities-only needs --original.")
-    with opened_to_read(arguments, arguments.device) as device:
-        found = engine.inspect(device)
+    source = source_of(arguments, arguments.device)
+    with source.opened_to_read() as lun:
+        found = engine.inspect(lun.device)
         facts = report.inspection_facts(arguments.device, found)
         if found.defects:
             return _told(arguments, found.defects[0], facts, report.defects_text(arguments.device, found))
         if found.problem is not None:
             raise found.problem
         if arguments.original:
-            return _compare(arguments, device, facts)
+            return _compare(arguments, source, lun, facts)
     if found.contradictions:
         return _told(arguments, found.contradictions[0], facts, report.contradictions_text(arguments.device, found))
     text = f"{arguments.device}: every structure checks; state {found.state}."
@@ -107,15 +104,16 @@ def _told(arguments: argparse.Namespace, first: RelvmoiscsiError, facts: Dict[st
     return Answer({**facts, **error_facts(first)}, text, first.exit_status)
 
 
-def _compare(arguments: argparse.Namespace, clone: "Opened", facts: Dict[str, Any]) -> Answer:
-    if is_same(arguments.original, arguments.device):
+def _compare(arguments: argparse.Namespace, source: Source, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
+    original_source = source_of(arguments, arguments.original)
+    if original_source.is_same(source):
         raise UsageError(f"{arguments.original} and {arguments.device} are the same device.")
-    with opened_to_read(arguments, arguments.original) as original:
+    with original_source.opened_to_read() as original:
         data: Optional[List[Range]] = None
         if not arguments.identities_only:
-            data = _joined(ranges_with_data(original) + ranges_with_data(clone))
+            data = _joined(original.data_ranges() + clone.data_ranges())
         with Bar() as bar:
-            found = engine.compare(original, clone, data, bar)
+            found = engine.compare(original.device, clone.device, data, bar)
     facts.update(report.comparison_facts(arguments.device, arguments.original, found))
     if found.problems:
         refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)

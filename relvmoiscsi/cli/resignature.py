@@ -3,28 +3,32 @@
 
 import argparse
 import os
-from typing import Any, ContextManager, Optional
+from contextlib import ExitStack, contextmanager
+from typing import Any, Callable, Dict, Iterator, Optional
 
-from relvmoiscsi import engine, procedure, report, untrusted
+from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.cli.identification import identify
-from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
+from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, permission_of, warn, writes
+from relvmoiscsi.cli.opening import source_of
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import (
     RESIGNATURE,
     AlreadyDone,
+    LaterCopy,
     Lun,
-    Mark,
     OneVdiRequest,
     Prepared,
     ResignatureRequest,
     Result,
-    Run,
     notes,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
+from relvmoiscsi.lun import run
+from relvmoiscsi.lun.opened import OpenLun
+from relvmoiscsi.lun.run import DryRun, NewRun, Proposal, Settlement
 from relvmoiscsi.lun.users import NOBODY_NEEDED
 from relvmoiscsi.wording import printable
 
@@ -66,163 +70,197 @@ def add_resignature(make: Maker) -> None:
     )
     parser.add_argument("--clear-metadata-vdi", action="store_true", help="clear the pool-metadata flag on all VDIs")
     parser.add_argument("--again", action="store_true", help="resignature the LUN even if it was resignatured before")
+    parser.add_argument(
+        "--later-copy",
+        action="store_true",
+        help="with --yes: the LUN is a copy of a resignatured LUN, and not that LUN under a new SCSIid",
+    )
 
 
 def _resignature(arguments: argparse.Namespace) -> Answer:
-    path = arguments.device
+    name = arguments.device
     with in_state(NOTHING_WRITTEN):
         chosen, one = _chosen(arguments), _one(arguments)
         without = tuple(mapfile.checked_uuid(uuid.lower()) for uuid in arguments.without)
-    finished = None if arguments.again or arguments.dry_run else _finished_before(arguments, chosen, one)
+
+    def request(lun: OpenLun) -> ResignatureRequest:
+        clear = arguments.clear_metadata_vdi
+        return ResignatureRequest(lun.ids.own, chosen, arguments.again, arguments.sr_uuid, one, clear, without)
+
+    if arguments.dry_run:
+        return _dry_run(arguments, chosen, request)
+    finished = None if arguments.again else _finished_before(arguments, chosen, one)
     if finished is not None:
         return finished
-    with opened(arguments, writable=not arguments.dry_run) as target, Bar() as bar:
-        request = ResignatureRequest(
-            target.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi, without
-        )
-        done = procedure.resignature(target.named, os.urandom, _Terminal(arguments, target, chosen, bar), request)
+    with opened_to_write(arguments) as lun, Bar() as bar:
+        consent = _Consent(arguments, lun, chosen)
+        done = run.resignature(lun, request(lun), os.urandom, consent, lambda _what, copied, total: bar(copied, total))
         if isinstance(done, AlreadyDone):
-            return _already_done(arguments, chosen, done, target, engine.inspect(target.device).lun)
-    if isinstance(done, Prepared):
-        return _planned(target, done)
-    headline = FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path)
-    return answer(target, done.result, headline)
+            return _already_done(arguments, chosen, done, lun, engine.inspect(lun.device).lun)
+    headline = FINISHED.format(name, "resignature") if done.was_cut else _NEW.format(name)
+    told = answer(arguments, lun, done, headline)
+    if isinstance(done.proposal, NewRun):
+        told.facts.update(_later_copy_facts(done.proposal.prepared.later_copy))
+    return told
+
+
+def _later_copy_facts(copy: Optional[LaterCopy]) -> Dict[str, Any]:
+    """Return `later_copy` for --json, for a LUN that carries the run of another SCSIid."""
+    return {} if copy is None else {"later_copy": copy._asdict()}
+
+
+def _dry_run(arguments: argparse.Namespace, chosen: IdMap, request: Callable[[OpenLun], ResignatureRequest]) -> Answer:
+    with _opened_to_look(arguments) as lun:
+        done = run.plan(lun, request(lun), os.urandom)
+        if isinstance(done, AlreadyDone):
+            return _already_done(arguments, chosen, done, lun, engine.inspect(lun.device).lun)
+    objection = done.pool.objection
+    if objection is not None and arguments.not_in_use:
+        warn(f"--not-in-use: {lun.name} will be changed despite this refusal: {objection.message}")
+    elif objection is not None:
+        say("note: a run without --dry-run is refused: " + printable(objection.message))
+    if done.prepared.later_copy is not None:
+        say("note: " + printable(done.prepared.later_copy.sentence(lun.name)))
+    return _planned(lun, done)
+
+
+@contextmanager
+def _opened_to_look(arguments: argparse.Namespace) -> Iterator[OpenLun]:
+    """Open the LUN, which may be in use, for reading only.
+
+    Opening for writing would be refused, and udev would scan the LUN when the command closes it.
+    """
+    with ExitStack() as held:
+        with in_state(NOTHING_WRITTEN):
+            source = source_of(arguments, arguments.device)
+            lun = held.enter_context(source.opened_to_read(permission_of(arguments)))
+        yield lun
 
 
 def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[OneVdiRequest]) -> Optional[Answer]:
-    """Return the answer for a LUN that an earlier run has resignatured; None for any other LUN.
-
-    The LUN may be in use, so the command opens the LUN for reading only. Opening for writing would be refused, and udev
-    would scan the LUN when the command closes it.
-    """
-    with opened(arguments, writable=False) as target, in_state(NOTHING_WRITTEN):
-        done = engine.find_done(target.device, target.ids.recorded)
+    """Return the answer for a LUN that an earlier run has resignatured; None for any other LUN."""
+    with _opened_to_look(arguments) as lun, in_state(NOTHING_WRITTEN):
+        done = engine.find_done(lun.device, lun.ids.own)
         if done is None:
             return None
-        lun = engine.inspect(target.device).lun
-        if lun is not None:
-            engine.refuse_other_vdis(target.device, lun, done.run, one)
-        return _already_done(arguments, chosen, done, target, lun)
+        content = engine.inspect(lun.device).lun
+        if content is not None:
+            engine.refuse_other_vdis(lun.device, content, done.run, one)
+        return _already_done(arguments, chosen, done, lun, content)
 
 
 def _already_done(
-    arguments: argparse.Namespace, chosen: IdMap, done: AlreadyDone, target: Target, lun: Optional[Lun]
+    arguments: argparse.Namespace, chosen: IdMap, done: AlreadyDone, lun: OpenLun, content: Optional[Lun]
 ) -> Answer:
-    """Return the answer for a resignatured LUN. `lun` is the readable content of the LUN, which may be in use.
+    """Return the answer for a resignatured LUN. `content` is what it holds, if readable; it may be in use.
 
     Raises Refused where the options choose other ids than the ids on the LUN.
     """
     with in_state(NOTHING_WRITTEN):
-        engine.refuse_databases(arguments.device, lun, arguments.clear_metadata_vdi)
-        engine.refuse_left_behind(arguments.device, lun, done.run, [uuid.lower() for uuid in arguments.without])
+        engine.refuse_databases(arguments.device, content, arguments.clear_metadata_vdi)
+        engine.refuse_left_behind(arguments.device, content, done.run, [uuid.lower() for uuid in arguments.without])
     path, new_ids = arguments.device, done.run.ids if done.run else None
     known = new_ids or IdMap("", {"": done.sr_uuid}, {})
     _refuse_contradictions(arguments, chosen, known, "Use --again to resignature the LUN once more.")
-    result = Result(engine.RESIGNATURED, lun, new_ids, target.ids.recorded, already_done=True)
+    result = Result(engine.RESIGNATURED, content, new_ids, lun.ids.own, already_done=True)
     text = f"{path} was already resignatured, as SR {done.sr_uuid}. Nothing was written."
     facts = report.result_facts(path, result)
     facts.setdefault("sr", {"old": None, "new": done.sr_uuid})
-    facts["lun"] = identify(target.device, target.ids.own, NOBODY_NEEDED, lun, done.sr_uuid).facts()
+    facts["lun"] = identify(lun, NOBODY_NEEDED, content, done.sr_uuid).facts()
     return Answer(facts, text)
 
 
-def _planned(target: Target, prepared: Prepared) -> Answer:
-    path, lun, run, found = target.path, prepared.lun, prepared.plan.run, target.identification
-    assert found is not None  # `agrees_to` has called `identify`
-    facts = report.result_facts(path, Result(prepared.state, lun, run.ids, target.ids.recorded))
+def _planned(lun: OpenLun, planned: DryRun) -> Answer:
+    prepared, found = planned.prepared, identify(lun, planned.pool, planned.prepared.lun)
+    content, ids = prepared.lun, prepared.plan.run.ids
+    facts = report.result_facts(lun.name, Result(prepared.state, content, ids, lun.ids.own))
     facts["lun"] = found.facts()
     facts["plan"] = report.plan_facts(prepared.plan)
-    lines = [f"{path}: dry run. These writes are planned; nothing was written.", *found.lines()]
+    facts.update(_later_copy_facts(prepared.later_copy))
+    lines = [f"{lun.name}: dry run. These writes are planned; nothing was written.", *found.lines()]
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
         lines.append(report.cost_text(prepared.cost))
     loss = report.loss_of(prepared)
     if loss is not None:
-        facts["dropped"] = report.dropped_facts(lun, prepared.defects)
+        facts["dropped"] = report.dropped_facts(content, prepared.defects)
         lines += loss.lines
-    lines += [report.map_text(lun, run.ids), "", report.plan_text(prepared.plan)]
+    lines += [report.map_text(content, ids), "", report.plan_text(prepared.plan)]
     return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
 
 # --- questions at a terminal
 
 _NEW = "{} was resignatured."
-_OF_A_COPY = "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first."
-_OTHER_VDIS = "{} holds an interrupted resignature that keeps other VDIs; this run rolls it back first."
-_BEFORE_COMMIT = "{} holds a resignature that was interrupted before its commit; this run rolls it back first."
 _WHY = {
-    procedure.OF_A_COPY: _OF_A_COPY,
-    procedure.OTHER_VDIS: _OTHER_VDIS,
-    procedure.BEFORE_COMMIT: _BEFORE_COMMIT,
+    run.OF_A_COPY: "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first.",
+    run.OTHER_VDIS: "{} holds an interrupted resignature that keeps other VDIs; this run rolls it back first.",
+    run.BEFORE_COMMIT: "{} holds a resignature that was interrupted before its commit; this run rolls it back first.",
 }
 
 
-class _Terminal(procedure.Voice):
-    """Tells and asks a person at a terminal, or follows the options of a script."""
+class _Consent(Terminal):
+    """The consent to a new run, and to settling an interrupted run first."""
 
-    def __init__(self, arguments: argparse.Namespace, target: Target, chosen: IdMap, bar: Bar) -> None:
-        self._arguments, self._target, self._chosen = arguments, target, chosen
-        self._bar = bar
+    def __init__(self, arguments: argparse.Namespace, lun: OpenLun, chosen: IdMap) -> None:
+        super().__init__(arguments, lun)
+        self._chosen = chosen
 
-    def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
-        """Raise `problem` for an interrupted undo, which the user must finish, and in a dry run. Ask otherwise."""
-        if mark.commit_record.kind != RESIGNATURE:
-            raise problem
-        if self._arguments.dry_run:
-            what = "rolls it back first and starts a new run" if take_back else "finishes it"
-            problem.message += f" The same call without --dry-run {what}."
-            raise problem
-        self._target.identify(None, mark.journal.run.ids.sr, procedure.replaced_srs(mark, take_back))
-        path = self._arguments.device
-        if take_back:
-            say(_WHY[take_back].format(path, printable(str(mark.journal.run.scsi_id))))
-            self._target.ask("Roll the interrupted resignature back?")
-        else:
-            instead = (
-                f"`relvmoiscsi recover {path}` finishes the interrupted run, `relvmoiscsi undo {path}` rolls it back."
-            )
-            _refuse_contradictions(self._arguments, self._chosen, mark.journal.run.ids, instead)
-            say(f"{path} holds an interrupted resignature. This run finishes it with the ids that were chosen then.")
-            self._target.ask(f"Finish the resignature to SR {mark.journal.run.ids.new_sr}?")
+    def __call__(self, proposal: Proposal) -> None:
+        if isinstance(proposal, Settlement):
+            self._to_settle(proposal)
+        elif isinstance(proposal, NewRun):
+            self.identify(proposal)
+            as_copy = self._as_later_copy(proposal.prepared.later_copy)
+            question = f"Give {self._lun.name} these new identities{as_copy}?"
+            self.ask(proposal, question, _say_plan(self._arguments, proposal.prepared))
 
-    def agrees_to(self, prepared: Prepared) -> bool:
-        ids = prepared.plan.run.ids
-        self._target.identify(prepared.lun, replaced=(ids.sr,), new_sr=ids.new_sr)
-        if prepared.cost is not None:
-            procedure.check_copy(self._target.device, prepared.cost.data_bytes)
-        if self._arguments.dry_run:
-            return False
-        self._target.ask(f"Give {self._target.path} these new identities?", self._say_plan(prepared))
-        return True
+    def _as_later_copy(self, copy: Optional[LaterCopy]) -> str:
+        """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
 
-    def _say_plan(self, prepared: Prepared) -> str:
-        """Print the plan; return the question about the loss of data, "" without a loss."""
-        asks, loss = not self._arguments.yes, report.loss_of(prepared)
-        if asks:
-            tell(report.map_text(prepared.lun, prepared.plan.run.ids))
-        for sentence in notes(prepared.lun):
-            say("note: " + printable(sentence))
-        if prepared.cost is not None:
-            say(report.cost_text(prepared.cost))
-        if loss is None:
+        A target may give the LUN itself a new SCSIid. So a script must say that the LUN is a copy. Raises Refused.
+        """
+        if copy is None:
             return ""
-        if asks:
-            tell("\n".join(loss.lines))
-        return loss.question
+        sentence = printable(copy.sentence(self._lun.name))
+        if self._arguments.yes and not (self._arguments.again or self._arguments.later_copy):
+            raise Refused(
+                f"{sentence} If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it has its new "
+                "identities already."
+            ).in_state(NOTHING_WRITTEN)
+        say("note: " + sentence)
+        return ", as a later copy"
 
-    def locks(self, run: Run) -> ContextManager[Any]:
-        return self._target.locks(run)
+    def _to_settle(self, proposal: Settlement) -> None:
+        """Raise the problem of an interrupted undo, which the user must finish. Ask otherwise."""
+        name, run_cut = self._lun.name, proposal.mark.journal.run
+        if proposal.mark.commit_record.kind != RESIGNATURE and proposal.problem is not None:
+            raise proposal.problem
+        self.identify(proposal)
+        if proposal.why:
+            say(_WHY[proposal.why].format(name, printable(str(run_cut.scsi_id))))
+            self.ask(proposal, "Roll the interrupted resignature back?")
+            return
+        instead = f"`relvmoiscsi recover {name}` finishes the interrupted run, `relvmoiscsi undo {name}` rolls it back."
+        _refuse_contradictions(self._arguments, self._chosen, run_cut.ids, instead)
+        say(f"{name} holds an interrupted resignature. This run finishes it with the ids that were chosen then.")
+        self.ask(proposal, f"Finish the resignature to SR {run_cut.ids.new_sr}?")
 
-    def copying(self, done: int, total: int) -> None:
-        """Draw the bar for the copying."""
-        self._bar(done, total)
 
-    def reading_back(self, done: int, total: int) -> None:
-        """Draw a second bar, for the read-back."""
-        self.copying(done, total)
-
-    def has_settled(self, mark: Mark, result: Result) -> None:
-        """Print nothing: the answer reports a finished run, and an earlier message has announced a rollback."""
+def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> str:
+    """Print the plan; return the question about the loss of data, "" without a loss."""
+    asks, loss = not arguments.yes, report.loss_of(prepared)
+    if asks:
+        tell(report.map_text(prepared.lun, prepared.plan.run.ids))
+    for sentence in notes(prepared.lun):
+        say("note: " + printable(sentence))
+    if prepared.cost is not None:
+        say(report.cost_text(prepared.cost))
+    if loss is None:
+        return ""
+    if asks:
+        tell("\n".join(loss.lines))
+    return loss.question
 
 
 # --- chosen ids

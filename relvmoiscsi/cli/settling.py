@@ -6,10 +6,13 @@ import os
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.identification import identify
-from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
+from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import KINDS, RESIGNATURE, Mark
+from relvmoiscsi.engine import KINDS, Mark
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
+from relvmoiscsi.lun import run
+from relvmoiscsi.lun.opened import OpenLun
+from relvmoiscsi.lun.run import Proposal, Settlement, Undoing
 from relvmoiscsi.lun.users import NOBODY_NEEDED
 from relvmoiscsi.wording import printable
 
@@ -42,47 +45,48 @@ _TAKEN_BACK = "{}: the {} was interrupted before its commit and has been rolled 
 
 
 def _recover(arguments: argparse.Namespace) -> Answer:
-    with opened(arguments) as target:
-        mark = engine.find_unfinished(target.device)
-        if mark is None:
-            return _nothing_was_interrupted(target)
-        run = mark.journal.run
-        target.identify(None, run.ids.sr)
-        target.ask(_question(target, mark))
-        with target.locks(run):
-            result = engine.recover(target.named, mark, target.ids.recorded)
+    with opened_to_write(arguments) as lun:
+        terminal = Terminal(arguments, lun)
+
+        def consent(proposal: Proposal) -> None:
+            assert isinstance(proposal, Settlement)
+            terminal.identify(proposal)
+            terminal.ask(proposal, _question(lun.name, proposal.mark))
+
+        outcome = run.recover(lun, consent)
+        if outcome is None:
+            return _nothing_was_interrupted(lun)
+    assert isinstance(outcome.proposal, Settlement)
+    mark = outcome.proposal.mark
     text = _TAKEN_BACK if engine.goes_back(mark) else FINISHED
-    return answer(target, result, text.format(target.path, KINDS[mark.commit_record.kind]))
+    return answer(arguments, lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
 
 
-def _question(target: Target, mark: Mark) -> str:
+def _question(name: str, mark: Mark) -> str:
     """Return the question: what `recover` will do, and which SR the LUN will then hold."""
     kind, ids = KINDS[mark.commit_record.kind], mark.journal.run.ids
     what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(mark) else ("Finish", ids.new_sr)
-    return printable(f"{what} the {kind} of {target.path} that was interrupted, to SR {sr_uuid}?")
+    return printable(f"{what} the {kind} of {name} that was interrupted, to SR {sr_uuid}?")
 
 
-def _nothing_was_interrupted(target: Target) -> Answer:
+def _nothing_was_interrupted(lun: OpenLun) -> Answer:
     with in_state(NOTHING_WRITTEN):
-        found = engine.inspect(target.device)
+        found = engine.inspect(lun.device)
         if found.problem is not None:
             raise found.problem
-    facts = report.inspection_facts(target.path, found)
-    facts["lun"] = identify(target.device, target.ids.own, NOBODY_NEEDED, found.lun).facts()
-    return Answer(facts, f"{target.path}: no run was interrupted; state {found.state}. Nothing was written.")
+    facts = report.inspection_facts(lun.name, found)
+    facts["lun"] = identify(lun, NOBODY_NEEDED, found.lun).facts()
+    return Answer(facts, f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written.")
 
 
 def _undo(arguments: argparse.Namespace) -> Answer:
-    with opened(arguments) as target:
-        mark = engine.read_undoable(target.device)
-        run = mark.journal.run
-        old, now = (
-            (run.ids.sr, run.ids.new_sr) if mark.commit_record.kind == RESIGNATURE else (run.ids.new_sr, run.ids.sr)
-        )
-        with in_state(NOTHING_WRITTEN):
-            lun = engine.inspect(target.device).lun
-        target.identify(lun, now, () if engine.goes_back(mark) else (now,))
-        target.ask(printable(f"Give {target.path} back the identities of SR {old}?"))
-        with target.locks(run):
-            result = engine.undo(target.named, os.urandom)
-    return answer(target, result, f"{target.path} has its old identities back.")
+    with opened_to_write(arguments) as lun:
+        terminal = Terminal(arguments, lun)
+
+        def consent(proposal: Proposal) -> None:
+            assert isinstance(proposal, Undoing)
+            terminal.identify(proposal)
+            terminal.ask(proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))
+
+        outcome = run.undo(lun, os.urandom, consent)
+    return answer(arguments, lun, outcome, f"{lun.name} has its old identities back.")

@@ -25,6 +25,7 @@ from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.lun.pool_records import read_pool
+from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import human_size, printable, table
 
 HOST = THIS_HOST
@@ -92,7 +93,7 @@ def add_direct(make: Maker) -> None:
 
     adding = command("add", _add, "give a LUN a name and make the LUN a direct LUN", _ADD)
     adding.add_argument("name", metavar="NAME", help="name of the link in /dev/xapi/block")
-    adding.add_argument("scsi_id", metavar="SCSIID", help="SCSIid of the LUN, as `scsi_id -g` prints it")
+    adding.add_argument("scsi_id", metavar="SCSIID", help="SCSIid of the LUN, as `scsi_id -g` or the array prints it")
     adding.add_argument("--iscsi", action="store_true", help="accept a LUN behind iSCSI; you keep its session")
     removing = command("remove", _remove, "remove a direct LUN from the udev SR", _REMOVE)
     removing.add_argument("name", metavar="NAME", help="name of the direct LUN, as `list` prints it")
@@ -108,7 +109,7 @@ def _no_command(_arguments: argparse.Namespace) -> Answer:
 
 
 def _add(arguments: argparse.Namespace) -> Answer:
-    entry = DirectLun(check_name(arguments.name), check_scsi_id(arguments.scsi_id))
+    entry = DirectLun(check_name(arguments.name), check_scsi_id(typed_scsi_id(arguments.scsi_id)))
     notes: List[str] = []
     with changing(HOST):
         with in_state(NOT_CHANGED), _pool() as pool:

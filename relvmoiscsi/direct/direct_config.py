@@ -13,6 +13,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host.config_file import KEY_VALUE, append_section, header, insert_line, lines_of_section, said
+from relvmoiscsi.scsi_id_text import typed_scsi_id
 
 SECTION = "direct"
 
@@ -93,7 +94,10 @@ def _entry(line: str) -> Optional[DirectLun]:
     match = KEY_VALUE.match(text)
     if line[:1].isspace() or match is None:
         raise UsageError(f"{text!r} is not of the form `name = SCSIid`.")
-    return DirectLun(check_name(match.group(1)), check_scsi_id(match.group(2)))
+    written = check_scsi_id(match.group(2))
+    if typed_scsi_id(written) != written:  # the udev rule searches the file for the text that udev prints
+        raise UsageError(f"The udev rule does not find {written!r}: write {typed_scsi_id(written)}.", "ConfigSCSIid")
+    return DirectLun(check_name(match.group(1)), written)
 
 
 def _check_new(entry: DirectLun, entries: Sequence[DirectLun]) -> None:

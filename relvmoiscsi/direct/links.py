@@ -15,7 +15,6 @@ If the state is unknown at that moment (paths are down, the LUN does not answer)
 using the link.
 """
 
-import json
 import logging
 import os
 import re
@@ -126,16 +125,15 @@ def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, second
 def in_time(look: Looker, path: str, seconds: float) -> Owner:
     """Return the result of `look` within `seconds`. Raises Uncertain otherwise."""
 
-    def told(_begin: Begin) -> str:
-        return json.dumps(look(path)._asdict())
+    def told(_begin: Begin) -> Owner:
+        return look(path)
 
     try:
-        said = run_in_child(told, Deadline(seconds), "the LUN had been read", only_reads=True)
+        return Owner(*run_in_child(told, Deadline(seconds), "the LUN had been read", only_reads=True))
     except OutOfTime as over:
         raise Uncertain(f"{path} did not answer within {seconds:g} seconds.") from over
     except RelvmoiscsiError as error:
         raise Uncertain(f"{path} cannot be read: {error.message}") from error
-    return Owner(**json.loads(said))
 
 
 def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:

@@ -28,6 +28,7 @@ from html import unescape
 from sys import intern
 from typing import Container, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
 from relvmoiscsi.formats.ondisk import Change
@@ -122,10 +123,10 @@ def read_length(start: bytes, volume_size: int, volume: str) -> int:
         raise Malformed("MGT header", where, f"it begins with {header[:4]!r}")
     if header[4:5] != b":":
         raise Unsupported("MGT header", where, "it has the binary form of releases before 6.0")
-    fields = header.replace(b"\0", b"").split(b":")
-    if len(fields) != HEADER_FIELDS or not all(field.strip().isdigit() for field in fields[1:]):
+    fields = [field.strip().decode("ascii", "replace") for field in header.replace(b"\0", b"").split(b":")]
+    if len(fields) != HEADER_FIELDS or not all(untrusted.is_number(field) for field in fields[1:]):
         raise Malformed("MGT header", where, "it reads {!r}".format(header.rstrip(b" \0")[:64]))
-    length, major, _minor = (int(field.strip()[:18]) for field in fields[1:])
+    length, major, _minor = (untrusted.number(field) for field in fields[1:])
     if major != MAJOR:
         raise Unsupported("MGT header", where, f"its version is {major}")
     whole = length >= SR_END and (length - SR_END) % RECORD_BYTES == 0

@@ -32,7 +32,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from relvmoiscsi.deadline import BATCH_SECONDS, Deadline, OutOfTime
-from relvmoiscsi.device import Chunk, Device, ForwardingDevice, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import inherited_lock_fds, terminated
 
@@ -45,10 +44,10 @@ _LONGEST_POLL = 1 << 30  # milliseconds
 _MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again finishes it."
 
 Begin = Callable[[], None]
-#: takes the locks that a text names; the caller defines the text
-Lock = Callable[[str], ContextManager[object]]
+#: takes the locks that some values of JSON name; the caller defines the values
+Lock = Callable[..., ContextManager[object]]
 #: of one piece of parallel work: its result, or the error that it raised
-Outcome = Union[str, RelvmoiscsiError]
+Outcome = Union[Any, RelvmoiscsiError]
 
 _AT_ONCE = 64  #: processes; a host may have thousands of disks
 
@@ -66,46 +65,19 @@ class _Stop(BaseException):
     """Ends the work without a write. No code in between may handle this exception as a failure of the device."""
 
 
-class AskingDevice(ForwardingDevice):
-    """Calls `begin` before the first write or flush of a device, and before each batch after that.
-
-    A flush may take as long as a write.
-    """
-
-    def __init__(self, device: Device, begin: Begin) -> None:
-        super().__init__(device)
-        self._begin = begin
-        self._has_begun = False
-
-    def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        if self._has_begun:
-            self._begin()
-        return super().read(ranges)
-
-    def write(self, chunks: Sequence[Chunk]) -> None:
-        self._ask()
-        super().write(chunks)
-
-    def flush(self) -> None:
-        self._ask()
-        super().flush()
-
-    def _ask(self) -> None:
-        self._begin()
-        self._has_begun = True
-
-
 @contextmanager
-def in_call(lock: Lock, what: str) -> Iterator[None]:
-    """Hold the locks `lock(what)` while the block runs. In a child, the parent holds the locks, by the same function.
+def in_call(lock: Lock, *what: Any) -> Iterator[None]:
+    """Hold the locks `lock(*what)` while the block runs. In a child, the parent holds the locks, by the same function.
+
+    `what` are values of JSON.
 
     In a child, raises Refused for any RelvmoiscsiError that the parent's function raises.
     """
     if _parent is None:
-        with lock(what):
+        with lock(*what):
             yield
         return
-    answer = _ask(_parent, _LOCK + what.encode("ascii"))
+    answer = _ask(_parent, _LOCK + json.dumps(what).encode("ascii"))
     if "error" in answer:
         raise Refused(*answer["error"]).in_state(answer["state"])
     try:
@@ -141,9 +113,9 @@ class _Child(NamedTuple):
 
 
 def run_in_child(
-    work: Callable[[Begin], str], deadline: Deadline, what: str, only_reads: bool = False, lock: Optional[Lock] = None
-) -> str:
-    """Run `work` in a child process and return its result. `work` calls its argument before its first write.
+    work: Callable[[Begin], Any], deadline: Deadline, what: str, only_reads: bool = False, lock: Optional[Lock] = None
+) -> Any:
+    """Run `work` in a child process and return its result, a value of JSON. `work` calls its argument before it writes.
 
     From then on `work` calls the argument at least each BATCH_SECONDS, or is given up.
 
@@ -167,7 +139,7 @@ def run_in_child(
                 _kill(child.pid)
                 raise _silent() if begun else deadline.over(what)
             if line.startswith(_LOCK) and lock is not None:
-                _answer(child, _locked(locks, lock, line[len(_LOCK) :].decode("ascii")))
+                _answer(child, _locked(locks, lock, json.loads(line[len(_LOCK) :].decode("ascii"))))
             elif line == _UNLOCK:
                 locks.close()
                 _answer(child, {})
@@ -205,9 +177,9 @@ def _answer(child: _Child, answer: Dict[str, Any]) -> None:
         pass  # the child has ended; its other pipe reports the end
 
 
-def _locked(locks: ExitStack, lock: Lock, what: str) -> Dict[str, Any]:
+def _locked(locks: ExitStack, lock: Lock, what: Sequence[Any]) -> Dict[str, Any]:
     try:
-        locks.enter_context(lock(what))
+        locks.enter_context(lock(*what))
     except RelvmoiscsiError as error:
         return _as_json(error)
     return {}
@@ -217,7 +189,7 @@ def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
     return {"error": [error.message, error.sm_key], "state": error.disk_state}
 
 
-def run_parallel(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) -> List[Outcome]:
+def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: str) -> List[Outcome]:
     """Run each work in a child process, all at the same time. Return a result or an error for each, in order.
 
     Work that missed the deadline is given up; its error is OutOfTime. `what` is the step that did not happen. At most
@@ -244,7 +216,7 @@ def run_parallel(works: Sequence[Callable[[], str]], deadline: Deadline, what: s
     return [outcomes[number] if number in outcomes else deadline.over(what) for number in range(len(works))]
 
 
-def _without_begin(work: Callable[[], str]) -> Callable[[Begin], str]:
+def _without_begin(work: Callable[[], Any]) -> Callable[[Begin], Any]:
     return lambda _begin: work()
 
 
@@ -287,7 +259,7 @@ def _close(child: _Child) -> None:
     os.close(child.orders)
 
 
-def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
+def _fork(work: Callable[[Begin], Any], guards_lun: bool) -> _Child:
     """Fork a child that does the work. With `guards_lun`, the child keeps the locks that guard a LUN; else no lock.
 
     The child inherits this process's SIGTERM handler and never heeds the signal: before its first wait, the child calls
@@ -328,7 +300,7 @@ def _detach_from_caller(parent: int) -> None:
         os._exit(0)
 
 
-def _run_work(work: Callable[[Begin], str], parent: _Parent) -> Dict[str, Any]:
+def _run_work(work: Callable[[Begin], Any], parent: _Parent) -> Dict[str, Any]:
     def begin() -> None:
         if not _ask(parent, _MAY_I_WRITE)["yes"]:
             raise _Stop
@@ -352,7 +324,7 @@ def _tell(descriptor: int, line: bytes) -> None:
 
 def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
     """Return the next line, b"" at the end of the pipe; None at the deadline."""
-    line = b""
+    line = bytearray()
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not line.endswith(b"\n"):
@@ -365,7 +337,7 @@ def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
         if not data:
             return b""
         line += data
-    return line[:-1]
+    return bytes(line[:-1])
 
 
 def _milliseconds(deadline: Optional[Deadline]) -> Optional[float]:
@@ -374,10 +346,10 @@ def _milliseconds(deadline: Optional[Deadline]) -> Optional[float]:
     return None if math.isinf(left) else min(_LONGEST_POLL, left * 1000)
 
 
-def _result(line: bytes, begun: bool, state: str) -> str:
+def _result(line: bytes, begun: bool, state: str) -> Any:
     answer = json.loads(line.decode("ascii")) if line else {}
     if "value" in answer:
-        return str(answer["value"])
+        return answer["value"]
     if "error" in answer:
         raise RelvmoiscsiError(*answer["error"]).in_state(answer["state"] or (_MAYBE_BEGUN if begun else ""))
     if "bug" in answer:

@@ -2,25 +2,40 @@
 """Files of passwords that an option names: --password-file, --chap-password-file, --chap-file.
 
 A person may let another user run the command as root. That user must not be able to have the content of root's other
-files sent to a target or a pool. So a file of passwords belongs to the user of this process, and no other user has any
-right to the file. A pipe or a terminal is read as it is.
+files sent to a target or a pool. So a file of passwords is a regular file of the user of this process. No other user
+has any right to the file, and no other user can replace the file.
+
+A descriptor that the caller has opened is read as it is: /dev/stdin, and /dev/fd/63 of a shell's `<(command)`. No path
+is opened then, and the caller could read the content before.
 """
 
 import os
+import re
 import stat
 from typing import List
 
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+
+_DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
 
 
 def lines_of(path: str) -> List[str]:
     """Return the lines of a file of passwords. Raises UsageError; the message contains no line of the file."""
+    given = _DESCRIPTOR.fullmatch(path)
     try:
-        with open(path, encoding="utf-8") as file:
-            status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode):
-                _verify(path, status)
+        if given:
+            descriptor = os.dup(int(given.group(1) or given.group(2) or 0))
+        else:
+            verify_own_way(path)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8") as file:
+            _verify(path, os.fstat(descriptor), bool(given))
             return file.read().splitlines()
+    except NotOwn as problem:
+        raise UsageError(
+            f"The file of passwords {path} is not safe: {problem}. Put it into another directory."
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise UsageError(f"The file of passwords {path} cannot be read: {reason}.") from None
@@ -31,9 +46,12 @@ def first_line(path: str) -> str:
     return next(iter(lines_of(path)), "")
 
 
-def _verify(path: str, status: os.stat_result) -> None:
-    if os.path.islink(path):
-        raise UsageError(f"{path} is a link: give the file of passwords itself.")
+def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
+    """Raise UsageError for what another user can write or read. A given pipe or terminal is the caller's."""
+    if not stat.S_ISREG(status.st_mode):
+        if is_given:
+            return
+        raise UsageError(f"{path} is no regular file: give a file of passwords, or /dev/stdin for a pipe.")
     if status.st_uid != os.geteuid():
         raise UsageError(f"{path} holds passwords and belongs to another user. Give a file of your own.")
     if status.st_mode & 0o077:

@@ -9,7 +9,7 @@ import hmac
 from typing import Callable, Dict, Generator, Tuple
 
 from relvmoiscsi.iscsi.faults import AUTHENTICATION_FAILED, Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation
-from relvmoiscsi.iscsi.names import Credentials
+from relvmoiscsi.iscsi.names import Credentials, bytes_of
 from relvmoiscsi.iscsi.text_keys import NO_ANSWER, SECURITY, Keys, Request, TextAnswer, binary, number
 
 Entropy = Callable[[int], bytes]
@@ -95,7 +95,7 @@ def _not_accepted(target: str, is_mutual: bool) -> LoginRefused:
 
 
 def _response(algorithm: int, identifier: bytes, secret: str, challenge: bytes) -> bytes:
-    return hashlib.new(_ALGORITHMS[algorithm], identifier + secret.encode("utf-8") + challenge).digest()
+    return hashlib.new(_ALGORITHMS[algorithm], identifier + bytes_of(secret) + challenge).digest()
 
 
 def _only_once(keys: Keys) -> Dict[str, str]:

@@ -49,7 +49,7 @@ class Link:
         self._poll = select.poll()
         self._is_in = False
         self._lost: Optional[Lost] = None
-        self.send_until = math.inf  #: on the monotonic clock; after that time nothing of what is queued is sent
+        self.write_until = math.inf  #: on the monotonic clock; after that time no write command is sent
         self._last_byte = self._last_step = time.monotonic()
         self._steps = 0
         self._handle: Callable[[Pdu], None]
@@ -165,7 +165,7 @@ class Link:
             buffers = self.wire.outgoing()
             if not buffers:
                 return False
-            if time.monotonic() > self.send_until:
+            if time.monotonic() > self.write_until and self.session.has_unsent_write:
                 raise Lost(f"The writes to {self.portal} could not be sent in time.")
             try:
                 self.wire.sent(self._socket.sendmsg(buffers))

@@ -107,7 +107,7 @@ class LunDevice(Device):
         self._batch: Sequence[Operation] = ()
         self._rest: List[Operation] = []
         self._has_looked = False  # at names and fence, in this batch
-        self._first_is_answered = False  # the first attempt of this batch
+        self._first_is_answered = False  # the attempt of this batch that has the first write alone
         self._losses = self._violations = self._attentions = 0
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
@@ -150,9 +150,9 @@ class LunDevice(Device):
         """Reset the LUN, unless this session has. `of_another_host`: after that host's lease, and in any case."""
         if of_another_host:
             self._drop(politely=True)  # the target may ask for an answer meanwhile
-            self.fence.on_wait(Fence.OUTLAST_SECONDS)
             self._sessions.wait(Fence.OUTLAST_SECONDS)
-        self._run(WRITE, [])
+        if self._link is None or self._reset_on is not self._link:
+            self._run(WRITE, [])
 
     def close(self) -> None:
         """Log out. A second call does nothing."""
@@ -217,8 +217,9 @@ class LunDevice(Device):
     def _attempt(self, link: Link, rest: List[Operation]) -> None:
         """Run operations, or the first write alone. Remove completed operations from `rest`. Handle a failure.
 
-        The caller has looked before a write. No write leaves after the lease of that look. A slow target gets fewer
-        bytes in an attempt: otherwise the lease would end in each attempt, and each new session would repeat all.
+        The caller has looked before a write. No write command leaves after the lease of that look. Then a command may
+        take any time: the host that settles this run resets the LUN, which ends the command. A slow target gets fewer
+        commands in an attempt: otherwise the lease would end in each attempt, and each new session would repeat all.
         """
         is_write = bool(rest[0].command.data)
         now = _batches(rest, self._attempt_bytes)[0] if is_write else list(rest)
@@ -229,7 +230,7 @@ class LunDevice(Device):
         tasks = link.session.start([one.command for one in now] + names + [one.command for one in places])
         whole = list(zip(now, tasks))
         if places:
-            link.send_until = self.fence.expires
+            link.write_until = self.fence.expires
         try:
             link.wait(lambda: link.session.is_idle, f"the {self._action} of {self.name}")
         except BaseException:
@@ -238,7 +239,7 @@ class LunDevice(Device):
             self._drop(politely=False)  # otherwise late data would overwrite buffers that the caller reads
             raise
         finally:
-            link.send_until = math.inf
+            link.write_until = math.inf
             rest[: len(now)] = [operation for operation, task in whole if not _is_done(task)]
         self._first_is_answered = True
         if is_write:
@@ -283,7 +284,7 @@ class LunDevice(Device):
         if failed:
             self._has_looked = False
             self._heed(link, *max(failed, key=lambda pair: _verdict(pair[1]).value))
-        elif places or not self.fence.places:
+        elif places or not self.fence.places:  # not after a read, which looks at the names alone
             starts, buffers = [one.offset for one in places], [one.command.into for one in places]
             self.fence.verify([cut_out(place, starts, buffers) for place in self.fence.places], begun)
 
@@ -381,7 +382,7 @@ class LunDevice(Device):
                 "ISCSIDevice",
             )
         self._is_known = True
-        if not self.fence.places:
+        if not self.fence.places:  # then the names are all that `_ask` would look at
             self._has_looked = True
             self.fence.verify([], begun)
 

@@ -120,11 +120,14 @@ def _on_a_session(sessions: TargetSessions, ask: Callable[[Link], _Found]) -> Tu
 
 
 def _named(sessions: TargetSessions, link: Link, lun: LunName, writable: bool) -> Look:
-    """Return the LUN with this SCSIid or number, with its names. Raises NotFound, Refused."""
+    """Return the LUN with this SCSIid or number, with its names; with its size if no other LUN was asked.
+
+    Raises NotFound, Refused.
+    """
     luns, iqn = looking.list_luns(link), sessions.iqn
     if isinstance(lun, int) and not writable:  # a writer reads all LUNs: another LUN may have the same SCSIid
         luns = [address for address in luns if LunInfo(address).number == lun] or luns
-    looks = looking.names(link, luns)
+    looks = looking.look(link, luns) if len(luns) == 1 else looking.names(link, luns)
     if writable:
         looks = _verify_told(link, iqn, looks)
     disks = looking.distinct([one for one in looks if one.is_disk])
@@ -149,7 +152,7 @@ def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optiona
     known = _named(sessions, link, lun, writable)
     named = known.info
     name = f"the LUN {lun} behind {sessions.iqn}"
-    (one,) = looking.look(link, [named.lun])
+    one = known if named.size_bytes else looking.look(link, [named.lun])[0]
     while one.verdict == Verdict.LATER:  # `pause` raises OutOfTime at the deadline
         link.pause(looking.PAUSE_SECONDS)
         (one,) = looking.look(link, [named.lun])

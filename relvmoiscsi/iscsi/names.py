@@ -10,37 +10,60 @@ from relvmoiscsi.portal import Portal
 log = logging.getLogger(__name__)
 
 
-class Credentials(NamedTuple):
-    """CHAP users and secrets; "" if absent. With incoming user and secret, the target must prove its identity."""
+LEAST_SECRET_BYTES = 12  #: of a CHAP secret (RFC 7143 9.2.1): shorter secrets can be found from one recorded login
 
+
+class _ChapPairs(NamedTuple):
     user: str = ""
     secret: str = ""
     incoming_user: str = ""
     incoming_secret: str = ""
 
+
+class Credentials(_ChapPairs):
+    """CHAP users and secrets; "" if absent. With incoming user and secret, the target must prove its identity.
+
+    Raises UsageError for half a pair, and for secrets with which the proof of the target would be none: a response is
+    the hash of identifier, secret and challenge. If one secret begins with the other secret, a target without a secret
+    gets its proof from the initiator. In a second login, the target puts the rest and the challenge of the first login.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls, user: str = "", secret: str = "", incoming_user: str = "", incoming_secret: str = ""
+    ) -> "Credentials":
+        _verify_pair("CHAP", user, secret)
+        _verify_pair("incoming CHAP", incoming_user, incoming_secret)
+        if incoming_user and not user:
+            raise UsageError("The target proves itself only to a CHAP user: give that user and password as well.")
+        hashed, incoming_hashed = bytes_of(secret), bytes_of(incoming_secret)
+        if incoming_user and (incoming_hashed.startswith(hashed) or hashed.startswith(incoming_hashed)):
+            raise UsageError(
+                "One CHAP password is equal to the other or begins with it, so the target's answer would prove "
+                "nothing. Choose a different password for the target."
+            )
+        if any(0 < len(each) < LEAST_SECRET_BYTES for each in (hashed, incoming_hashed)):
+            log.warning("a CHAP password has less than %d bytes: choose a longer password", LEAST_SECRET_BYTES)
+        return super().__new__(cls, user, secret, incoming_user, incoming_secret)
+
     def __repr__(self) -> str:
         return f"Credentials(user={self.user!r}, incoming_user={self.incoming_user!r})"
 
 
+def _verify_pair(kind: str, user: str, secret: str) -> None:
+    if user and not secret:
+        raise UsageError(f"The {kind} user {user!r} has no password, or an empty password: give both, or neither.")
+    if secret and not user:
+        raise UsageError(f"The {kind} password has no user: give both, or neither.")
+
+
+def bytes_of(text: str) -> bytes:
+    """Return a user or secret as a login sends or hashes the text. The environment may hold bytes that are no UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 NO_CREDENTIALS = Credentials()
-LEAST_SECRET_BYTES = 12  #: of a CHAP secret (RFC 7143 9.2.1): shorter secrets can be found from one recorded login
-
-
-def verified(credentials: Credentials) -> Credentials:
-    """Return the credentials; log a warning for a short secret. Raises UsageError for equal secrets.
-
-    A target that knows no secret passes a mutual login with equal secrets: in a second login, the target has the
-    initiator answer the initiator's own challenge of the first login.
-    """
-    if credentials.incoming_user and credentials.secret == credentials.incoming_secret:
-        raise UsageError(
-            "The CHAP passwords of both directions are equal, so the target's answer would prove nothing. Choose a "
-            "different password for the target."
-        )
-    secrets = [secret for secret in (credentials.secret, credentials.incoming_secret) if secret]
-    if any(len(secret.encode("utf-8")) < LEAST_SECRET_BYTES for secret in secrets):
-        log.warning("a CHAP password has less than %d bytes: choose a longer password", LEAST_SECRET_BYTES)
-    return credentials
 
 
 class Initiator(NamedTuple):

@@ -80,6 +80,7 @@ class Wire:
         self.destination: Destination = _own_memory
         self._checksum = checksum
         self._outgoing: Deque[memoryview] = deque()
+        self.bytes_queued = self.bytes_sent = 0  #: since the start
         self._stage = memoryview(bytearray(_STAGE_BYTES))
         self._start = self._end = 0  # the unparsed part of the stage
         self._header: Optional[PduHeader] = None  # of the PDU whose data are arriving
@@ -118,6 +119,7 @@ class Wire:
 
     def sent(self, count: int) -> None:
         """Remove `count` sent bytes from the queue."""
+        self.bytes_sent += count
         while count:
             first = self._outgoing.popleft()
             if count < len(first):
@@ -128,6 +130,7 @@ class Wire:
     def _queue(self, data: Bytes) -> None:
         if data:
             self._outgoing.append(memoryview(data))
+            self.bytes_queued += len(data)
             if len(self._outgoing) > _MAX_QUEUED:
                 raise Violation("The target does not take the answers that it asks for.")
 

@@ -85,6 +85,7 @@ class Session:
         self.is_logged_out = False
         self.ping_is_out = False
         self._active: Dict[int, Task] = {}
+        self._writes_end = 0  # where the last write command ends, in the bytes of the wire
         self._delays: Dict[Tuple[bytes, int], str] = {}  # by LUN and operation code, in the order of the answers
         self._waiting: Deque[Task] = deque()
         self._cmd_sn = FIRST_CMD_SN
@@ -108,6 +109,11 @@ class Session:
         self._waiting.extend(tasks)
         self._begin_waiting()
         return tasks
+
+    @property
+    def has_unsent_write(self) -> bool:
+        """Is a write command still with this side? Its data may follow later: the target asks for the data."""
+        return self.wire.bytes_sent < self._writes_end or any(task.command.data for task in self._waiting)
 
     @property
     def is_idle(self) -> bool:
@@ -135,6 +141,8 @@ class Session:
             PduHeader(pdu.SCSI_COMMAND, flags, 0, 0, 0, command.lun, tag, command.expected, 0, 0, *words), at_once
         )
         task.moved = len(at_once)
+        if command.data:
+            self._writes_end = self.wire.bytes_queued
         return tag
 
     # --- other requests

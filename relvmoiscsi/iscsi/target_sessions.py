@@ -141,7 +141,7 @@ class TargetSessions:
     def wait(self, seconds: float) -> None:
         """Wait. Raises OutOfTime where the deadline comes first."""
         time.sleep(self.deadline.within(seconds))
-        self.deadline.check("another host had ended its writes")
+        self.deadline.check("the last write of the earlier run was over")
 
     def next_portal(self) -> bool:
         """Let the next session use another portal of the target. Return False if all portals have been tried."""

@@ -43,7 +43,7 @@ class TextAnswer(NamedTuple):
 
 
 def pack(keys: Keys) -> bytes:
-    return b"".join(f"{name}={value}\0".encode() for name, value in keys)
+    return b"".join(f"{name}={value}\0".encode("utf-8", "surrogateescape") for name, value in keys)
 
 
 def unpack(text: bytes) -> List[Tuple[str, str]]:

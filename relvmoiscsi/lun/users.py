@@ -16,18 +16,20 @@ import os
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from relvmoiscsi import known_sr
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import stale_volumes
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
-from relvmoiscsi.lun import known_sr
-from relvmoiscsi.lun.known_sr import KnownSr
+from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
 
 log = logging.getLogger(__name__)
+
+XAPI_SECONDS = 10.0  #: the time limit of a command for one answer of xapi
 
 
 class PoolHost(NamedTuple):
@@ -52,26 +54,15 @@ def read_hosts(xapi: Xapi) -> Hosts:
 # --- the rule
 
 
-class ScsiIds(NamedTuple):
-    """The SCSIids by which the pool may know a LUN."""
+class DeviceId(NamedTuple):
+    """The SCSIid of a device."""
 
-    given: Optional[str]  #: from the caller
-    own: Optional[str]  #: from the device
+    own: Optional[str]  #: None for a device without a SCSIid
+    is_named: bool = False  #: Has the caller given this SCSIid?
 
     @property
     def names(self) -> List[str]:
-        """Return the known SCSIids, without duplicates."""
-        return list(dict.fromkeys(filter(None, self)))
-
-    @property
-    def recorded(self) -> Optional[str]:
-        """Return the SCSIid for the records of a run."""
-        return self.given or self.own
-
-    @property
-    def is_named(self) -> bool:
-        """Has the caller given the SCSIid of the device?"""
-        return self.own is not None and self.given == self.own
+        return [] if self.own is None else [self.own]
 
 
 class Question(NamedTuple):
@@ -97,7 +88,10 @@ def verify_unused(lun: Question, xapi: Xapi) -> None:
     """Raise Refused if a call of an SR driver must not write to the LUN. Raises XapiFailure."""
     refusal = objection(lun, read_pool(xapi), partial(read_hosts, xapi))
     if isinstance(refusal, MayBeSr):
-        refusal.message += f" If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}."
+        refusal.message += (
+            f" If you know that this LUN is a clone, say device-config:clone-of={refusal.sr_uuid}, or --unplugged of "
+            "`relvmoiscsi pool attach`."
+        )
     if refusal is not None:
         raise refusal.in_state(NOTHING_WRITTEN)
 
@@ -119,7 +113,7 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
             )
     for sr_uuid in lun.replaced:
         sr = known_sr.find_sr(sr_uuid, pool.srs, pool.pbds)
-        if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr, pool.vdis):
+        if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr):
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
             if refusal is not None:
                 return refusal
@@ -195,17 +189,23 @@ class PoolAnswer(NamedTuple):
         """Has no pool answered?"""
         return self.uuid is None and self.objection is None
 
+    def verify(self) -> None:
+        """Raise the objection, unless the caller overrides it."""
+        if self.objection is not None and not self.is_overridden:
+            raise self.objection.in_state(NOTHING_WRITTEN)
+
 
 NOBODY_NEEDED = PoolAnswer("No pool was asked whether the LUN is in use: there is nothing to write.")
+ASKED_BEFORE = PoolAnswer("The pool was asked before the LUN was opened, and is asked again under the locks.", "")
 _IMAGE_FILE = PoolAnswer("This is an image file: no pool was asked whether it is in use.")
 _NO_XAPI = PoolAnswer("No xapi on this machine: no pool was asked whether this LUN is in use.")
 _NO_SCSI_ID = PoolAnswer("The LUN has no SCSIid: no pool was asked whether this LUN is in use.")
 
 
-def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host, seconds: float) -> PoolAnswer:
+def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host) -> PoolAnswer:
     """Ask the pool of this host about a LUN, and about the UUID that the new SR will have; "" for no new SR.
 
-    `is_lun` is False for an image file. `seconds` limits each answer.
+    `is_lun` is False for an image file.
     """
     if not is_lun:
         return _IMAGE_FILE
@@ -214,7 +214,7 @@ def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host, seconds: floa
     if not lun.scsi_ids:
         return _NO_SCSI_ID
     try:
-        with local_xapi(host.xapi_socket, seconds) as xapi:
+        with local_xapi(host.xapi_socket, XAPI_SECONDS) as xapi:
             pools = list(xapi.records("pool").values())
             pool: Mapping[str, Any] = pools[0] if pools else {}
             records = read_pool(xapi)
@@ -237,7 +237,7 @@ def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host, seconds: floa
     return PoolAnswer(f"The pool {called} was asked: {what}.", uuid, label, refusal)
 
 
-def missing_confirmation(path: str, found: PoolAnswer, ids: ScsiIds, is_asked: bool) -> Optional[Refused]:
+def missing_confirmation(path: str, found: PoolAnswer, ids: DeviceId, is_asked: bool) -> Optional[Refused]:
     """Return why a LUN must be named, where no pool was asked; None where a question is enough.
 
     `is_asked` says whether a person is asked before the write.
@@ -247,7 +247,7 @@ def missing_confirmation(path: str, found: PoolAnswer, ids: ScsiIds, is_asked: b
     if ids.own is None:
         return Refused(
             f"No pool was asked whether {path} is in use, and the device has no SCSIid. If the device is the "
-            "unused clone, use --not-in-use."
+            f"unused clone, use --not-in-use{', and --yes in a script' if is_asked else ''}."
         )
     if is_asked:
         return None
@@ -258,6 +258,16 @@ def missing_confirmation(path: str, found: PoolAnswer, ids: ScsiIds, is_asked: b
 
 
 # --- holders of the LUN on this host
+
+
+def attachments_here(host: Host) -> Optional[Attachments]:
+    """Return xapi's records of the SRs on this host; None where xapi does not answer."""
+    try:
+        with local_xapi(host.xapi_socket, XAPI_SECONDS) as xapi:
+            own = own_ref(xapi.records("host"), host)
+            return Attachments(xapi.records("PBD"), xapi.records("SR"), own)
+    except XapiFailure:
+        return None
 
 
 def advice_on_holders(

@@ -29,6 +29,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
     ATTACHED,
+    CLONE,
     ORIGINAL,
     RESIGNATURED,
     UNCONNECTED,
@@ -110,6 +111,9 @@ def choose(
         _verify_attachable(lun, are_clones)
     for sr in of:
         if not any(lun.of_sr == sr and _is_copy(lun, are_clones) for lun in found) and not unseen(found, [], of):
+            for lun in found:
+                if lun.of_sr == sr and lun.kind == UNCONNECTED:
+                    _verify_attachable(lun, are_clones)
             raise NotFound(f"The pool sees no clone of the SR {sr}. {_LOOK}")
     for lun in found:
         is_named = lun.of_sr in of and _is_copy(lun, are_clones)
@@ -123,6 +127,19 @@ def choose(
 def _is_copy(lun: PoolLun, are_clones: bool) -> bool:
     """Is the LUN certainly a copy, or does the caller vouch for the LUN (`are_clones`)?"""
     return lun.kind == ATTACHED or lun.kind in ATTACHABLE and (lun.is_ours or are_clones and lun.kind == UNKNOWN_SR)
+
+
+def as_clones(found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[str]) -> List[PoolLun]:
+    """Return the same LUNs, with kind CLONE for each chosen LUN that may be the original.
+
+    The caller vouches that the chosen LUNs are clones; `scsi_ids` and `of` are as for `choose`.
+    """
+    return [
+        lun._replace(kind=CLONE, is_ours=True)
+        if lun.kind == UNCONNECTED and (lun.scsi_id in scsi_ids or lun.of_sr in of)
+        else lun
+        for lun in found
+    ]
 
 
 def unseen(
@@ -156,8 +173,9 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
         )
     if lun.kind == UNCONNECTED:
         raise Refused(
-            f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which has no PBD. The LUN may be "
-            "the original. Plug the SR first, or forget the SR."
+            f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which no live host has attached on "
+            "another LUN. The LUN may be the original. Plug the SR first, or forget the SR. If you know that the LUN "
+            "is a clone, add --unplugged."
         )
     if lun.kind == UNKNOWN_SR and not are_clones:
         raise Refused(
@@ -209,7 +227,7 @@ def carry_out(
         _verify_as_planned(calls, pool, todo)
         new = [row.lun.scsi_id for row in planned if not row.sr and row.refusal is None]
         key = _begin(calls, pool, new, wanted.run)
-        work, group = _LunWork(held, pool, wanted.run, tell), attach_plan.seen_together(chosen)
+        work, group = _LunWork(held, pool, wanted, tell), attach_plan.seen_together(chosen)
         done = jobs.in_two_steps(calls, planned, work.begin, work.end, lambda row: group(row.lun), wanted.jobs)
         results = [
             each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
@@ -240,8 +258,9 @@ class _LunWork:
     The second step of a LUN begins after the first steps of all LUNs that a host sees together.
     """
 
-    def __init__(self, held: lock.Held, pool: Pool, run: str, tell: Progress) -> None:
-        self._held, self._pool, self._run, self._tell = held, pool, run, tell
+    def __init__(self, held: lock.Held, pool: Pool, wanted: AttachRequest, tell: Progress) -> None:
+        self._held, self._pool, self._tell = held, pool, tell
+        self._run, self._are_unplugged = wanted.run, wanted.are_unplugged
         self._originals, self._sessions = Originals(pool), hosts.Sessions(pool)
         self._own_ids: Set[str] = set()  #: SCSIids of the LUNs whose new identities a probe has shown
 
@@ -252,7 +271,7 @@ class _LunWork:
         if row.resignatures:
             with _told(self._tell, row, RESIGNATURING):
                 self._held.verify(calls)
-                create(calls, self._pool, row.lun)
+                create(calls, self._pool, row.lun, self._are_unplugged)
                 row = row._replace(lun=identified(calls, self._pool, row.lun))
         if not row.attaches:
             self._own_ids.add(row.lun.scsi_id)
@@ -325,11 +344,16 @@ def _told(tell: Progress, row: LunPlan, step: str) -> Iterator[None]:
     tell(row.lun.scsi_id, step, OVER)
 
 
-def create(calls: Calls, pool: Pool, lun: PoolLun) -> None:
-    """Give the LUN new identities, unless the LUN has new identities. Raises PoolFailure, Refused."""
+def create(calls: Calls, pool: Pool, lun: PoolLun, is_unplugged: bool) -> None:
+    """Give the LUN new identities, unless the LUN has new identities. Raises PoolFailure, Refused.
+
+    `is_unplugged`: the caller vouches that the LUN is a clone, though no host has the original SR attached.
+    """
     attach_plan.verify_not_overwritten(pool, lun)
     try:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
+        if is_unplugged:
+            config["clone-of"] = lun.of_sr
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):

@@ -46,6 +46,7 @@ class AttachRequest(NamedTuple):
     jobs: int = jobs.MOST
     leave_others: bool = False  #: True: hosts may see untouched clones of this pool
     attaches: bool = True  #: False: the LUNs get new identities, and the pool gets no SR
+    are_unplugged: bool = False  #: True: no host has the SRs of the LUNs attached, and the caller vouches for clones
 
 
 class LunPlan(NamedTuple):

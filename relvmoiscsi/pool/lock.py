@@ -301,23 +301,37 @@ class Held:
             raise stop
 
 
-def unlock(calls: Calls, lock: Lock) -> List[Lock]:
-    """Break a lock and the other locks of the same run. Return the broken locks. Raises PoolFailure.
+def to_break(calls: Calls, what: str) -> List[Lock]:
+    """Return the locks that a person breaks with the lock on `what`: those, and all others of the same runs.
 
-    All keys of the name go, also a key that no client reads.
+    At most one lock of each kind for each name. A run writes keys of one kind, so a token counts only among keys of its
+    kind: a vm-operator can copy the token of a guarded key, but only into an open key. Raises PoolFailure.
     """
-    broken: Dict[str, Lock] = {}
+    seen = _look(calls)
+    runs = {(each.begin, each.token) for each in seen.on(what) if each.token != _UNREADABLE}
+    there = [each for each in seen.locks if each.what == what or (each.begin, each.token) in runs]
+    last = {(each.what, each.begin): each for each in in_order(there)}
+    return sorted(last.values(), key=lambda each: (each.what != what, each.what, each.begin != KEY))
+
+
+def unlock(calls: Calls, what: str, told: Sequence[Lock]) -> List[Lock]:
+    """Break the lock on `what`, and the locks in `told` (from `to_break`). Return the broken locks. Raises PoolFailure.
+
+    All keys of `what` go, also a key that no client reads. Of other names, a lock goes only if `told` has its run.
+    """
+    runs = {(each.what, each.begin, each.token) for each in told}
+    broken: Dict[Tuple[str, str], Lock] = {}
     for _ in range(_MOST_ROUNDS):
         seen = _look(calls)
-        there = [each for each in seen.locks if each.what == lock.what or each.token == lock.token != _UNREADABLE]
-        of_run = {each.key for each in there}  # a stranger may have written the token of this run into a key
-        keys = [key for key in seen.keys if key in of_run or key.startswith(_of_name(lock.what))]
+        there = [each for each in seen.locks if each.what == what or (each.what, each.begin, each.token) in runs]
+        of_runs = {each.key for each in there}
+        keys = [key for key in seen.keys if key in of_runs or key.startswith(_of_name(what))]
         if not keys:
             break
         for key in keys:
             calls.call("pool.remove_from_other_config", seen.ref, key)
-        broken.update({each.what: each for each in in_order(there)})
-    return [broken[what] for what in sorted(broken)]
+        broken.update({(each.what, each.begin): each for each in in_order(there)})
+    return [broken[each] for each in sorted(broken)]
 
 
 def _of_name(what: str) -> Tuple[str, ...]:

@@ -3,10 +3,11 @@
 
     original        an SR of the pool is on the LUN
     attached        an SR of the pool is on the LUN, and `attach` has introduced this SR as a copy
-    clone           the LUN holds an SR of the pool, and the PBDs of that SR name another LUN
+    clone           the LUN holds an SR of the pool, and a live host has that SR attached on another LUN (known_sr.py)
     unknown SR      the LUN holds an SR that this pool does not have. Another pool may use the SR, or this pool has
                     forgotten the SR.
-    unconnected     the LUN holds an SR of the pool without a PBD: the LUN may be the original or a clone
+    unconnected     the LUN holds an SR of the pool that no live host has attached on another LUN: the LUN may be a
+                    clone, or the original, whose SCSIid may be new
     resignatured    the LUN has new identities, and is not attached to this pool. `is_ours`: a run of this pool was
                     interrupted, or the pool has the SR. Otherwise another pool may use the LUN.
     unfinished      a resignature was interrupted; attach finishes the resignature
@@ -20,7 +21,7 @@ of the master lists LUNs behind adapters; the plugin does not scan.
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from relvmoiscsi import untrusted
+from relvmoiscsi import known_sr, untrusted
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, lists, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
@@ -194,16 +195,16 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
 
 
 def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
-    """Return a LUN of the plugin's answer, as from a probe. Pure."""
-    lun = Seen(row["scsi_id"], None, int(row.get("size_bytes") or 0), "")
+    """Return a LUN of the plugin's answer, as from a probe. Pure. Raises ValueError."""
+    lun = Seen(untrusted.text_of(row["scsi_id"]), None, untrusted.size_of(row.get("size_bytes") or 0), "")
     sr = pool.sr_on(lun.scsi_id)
     if sr is not None and pool.pbds_of(sr):
         config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
         return _in_use(pool, sr, portal_of(config), lun)
     if row["state"] is None:
-        return _unreachable(pool, HBA, lun, row["problem"] or "")
-    texts: Dict[str, Any] = {name: row.get(key) or "" for name, key in _ROW.items()}
-    databases, is_copied = tuple(row.get("metadata_of") or ()), bool(row.get("copied"))
+        return _unreachable(pool, HBA, lun, untrusted.text_of(row["problem"] or ""))
+    texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
+    databases, is_copied = tuple(untrusted.texts_of(row.get("metadata_of") or [])), bool(row.get("copied"))
     return named(pool, HBA, lun, OnLun(row["state"], is_copied=is_copied, metadata_of=databases, **texts))
 
 
@@ -258,7 +259,7 @@ def _in_use(pool: Pool, ref: str, portal: ProbePortal, lun: Seen) -> PoolLun:
 def named(pool: Pool, portal: ProbePortal, lun: Seen, on: OnLun) -> PoolLun:
     """Classify a LUN that no PBD of the pool names, from the answer of its probe. Pure."""
     ref = pool.sr_by_uuid(on.sr_uuid) if on.sr_uuid else None
-    kind = _kind(pool, ref, lun.scsi_id, on)
+    kind = _kind(pool, lun.scsi_id, on)
     if kind == RESIGNATURED:
         of_sr = _original(pool, ref, on)
     else:  # the probe of an interrupted run may already show the new SR
@@ -281,16 +282,17 @@ def named(pool: Pool, portal: ProbePortal, lun: Seen, on: OnLun) -> PoolLun:
     )
 
 
-def _kind(pool: Pool, ref: Optional[str], scsi_id: str, on: OnLun) -> str:
-    """Return the kind of a LUN. `ref` is the SR of the pool with the UUID on the LUN."""
+def _kind(pool: Pool, scsi_id: str, on: OnLun) -> str:
     if on.state in (UNFINISHED, "empty", "foreign", "damaged", BUSY):
         return on.state
     has_own_ids = on.state == RESIGNATURED and not on.is_copied
-    if ref is None:
+    sr = known_sr.find_sr(on.sr_uuid, pool.srs, pool.pbds) if on.sr_uuid else None
+    if sr is None:
         return RESIGNATURED if has_own_ids else UNKNOWN_SR
-    is_here = pool.is_on(ref, scsi_id)
+    is_here = pool.is_on(sr.ref, scsi_id)
     if is_here is False:
-        return CLONE
+        live = [host for host, is_live in pool.live.items() if is_live]
+        return CLONE if known_sr.is_new(sr) or known_sr.is_attached_elsewhere(sr, live) else UNCONNECTED
     if has_own_ids:
         return RESIGNATURED
     return ORIGINAL if is_here else UNCONNECTED

@@ -17,6 +17,7 @@ import uuid
 from contextlib import contextmanager
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.pool.calls import Calls, PoolFailure, passing
 from relvmoiscsi.pool.records import RUN, Pool, ProbePortal
 
@@ -117,14 +118,14 @@ def _this_process() -> List[str]:
 
 def _has_ended(process: List[str]) -> bool:
     """Has a process of this kernel and namespace ended? False for a process elsewhere, and while its PID is in use."""
-    if len(process) != 3 or process[:2] != _this_process()[:2] or not process[2].isdigit():
+    if len(process) != 3 or process[:2] != _this_process()[:2]:
         return False
     try:
-        os.kill(int(process[2]), 0)
+        os.kill(untrusted.number(process[2]), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):
-        pass  # the PID belongs to a process of another user
+    except (OSError, OverflowError, ValueError):
+        pass  # the PID belongs to a process of another user, or the mark has none
     return False
 
 

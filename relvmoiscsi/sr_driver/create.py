@@ -5,7 +5,7 @@ import logging
 import math
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Iterator, Optional, Sequence
+from typing import TYPE_CHECKING, Iterator, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
@@ -19,6 +19,7 @@ from relvmoiscsi.sr_driver.transport import CallRequest, Lun, Transport
 
 if TYPE_CHECKING:
     from relvmoiscsi.device import Device
+    from relvmoiscsi.lun.opened import OpenLun
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +45,12 @@ def sr_create(
         """Ask again, and by the SR on the LUN: a user may have attached the LUN while the call waited for locks."""
         users.verify_unused(asks._replace(replaced=replaced), xapi)
 
-    lun.verify_again = verify_again
     log.info("sr_create: LUN %s", lun.scsi_id)
     with _naming_the_way_out(lun, call, xapi):
         if not config.is_meant:
             with in_state(NOTHING_WRITTEN):
                 raise _not_meant(lun, xapi)
-        return lun.with_device(partial(_resignatured, lun, config, asked), writable=True)
+        return lun.write(partial(_rewritten, config, asked, deadline), verify_again)
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def _way_out(lun: Lun, call: Call, xapi: Xapi) -> str:
     deadline = lun.deadline.for_cleanup()
 
     def sr_on(disk: str) -> str:
-        return _held_on("/dev/" + disk, deadline).split(" ")[0]
+        return _sr_on_disk("/dev/" + disk, deadline).uuid
 
     def attachments() -> Optional[Attachments]:
         try:
@@ -79,53 +79,56 @@ def _way_out(lun: Lun, call: Call, xapi: Xapi) -> str:
     return users.advice_on_holders([lun.scsi_id], sr_on, attachments)
 
 
+class FoundSr(NamedTuple):
+    """The SR on a LUN; without a readable SR, `uuid` is ""."""
+
+    uuid: str
+    what: str  #: for a sentence: the SR and its name, or why no SR can be read
+
+
 def _not_meant(lun: Lun, xapi: Xapi) -> UsageError:
     """Return the refusal without resign=true, with the SR on the LUN, and whether the pool knows that SR."""
-    sr_uuid, what = lun.with_device(_held_there, writable=False).split(" ", 1)
-    label = None if sr_uuid == "-" else users.known_label(sr_uuid, xapi)
+    found = FoundSr(*lun.read(lambda opened: _sr_on(opened.device)))
+    label = users.known_label(found.uuid, xapi) if found.uuid else None
     whose = "The pool has no such SR: it may be another pool's original. "
     if label is not None:
         whose = f"The pool has that SR, {label!r}: this is a clone of its LUN, or that LUN. "
-    elif sr_uuid == "-":
+    elif not found.uuid:
         whose = ""
     problem = (
-        f"An adapter sees whatever the array maps to it. The LUN {lun.scsi_id} holds {what}. {whose}If it is a clone "
-        "that is to have new identities, say device-config:resign=true."
+        f"An adapter sees whatever the array maps to it. The LUN {lun.scsi_id} holds {found.what}. {whose}If it is a "
+        "clone that is to have new identities, say device-config:resign=true."
     )
     return UsageError(problem, "InvalidArg").in_state("Nothing was written.")
 
 
-def _held_on(path: str, deadline: Deadline) -> str:
+def _sr_on_disk(path: str, deadline: Deadline) -> FoundSr:
     from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415 - only a refused call needs a disk
     from relvmoiscsi.host.own_process import Begin, run_in_child  # noqa: PLC0415 - the same
 
-    def read(_begin: Begin) -> str:
+    def read(_begin: Begin) -> FoundSr:
         with open_device(path, writable=False) as device:
-            return _held_there(device)
+            return _sr_on(device)
 
-    return run_in_child(read, deadline, "the LUN had been read", only_reads=True)
+    return FoundSr(*run_in_child(read, deadline, "the LUN had been read", only_reads=True))
 
 
-def _held_there(device: "Device") -> str:
+def _sr_on(device: "Device") -> FoundSr:
     from relvmoiscsi import engine  # noqa: PLC0415 - a call that ends before needs no engine
 
     found = engine.inspect(device)
     if found.lun is None:
-        return f"- no SR that can be read (it is {found.state})"
+        return FoundSr("", f"no SR that can be read (it is {found.state})")
     label = found.lun.mgt.name_label if found.lun.mgt else ""
-    return f"{found.lun.sr_uuid} the SR {found.lun.sr_uuid} ({label!r})"
+    return FoundSr(found.lun.sr_uuid, f"the SR {found.lun.sr_uuid} ({label!r})")
 
 
-def _resignatured(lun: Lun, config: CallRequest, asked: Optional[OneVdiSetting], device: "Device") -> str:
+def _rewritten(config: CallRequest, asked: Optional[OneVdiSetting], deadline: Deadline, lun: "OpenLun") -> str:
     """Give the LUN new identities and return the new SR UUID, which is not the UUID of this call's SR.
 
     xapi has a row for the call's SR. If xapi dies during the call, that row stays, and no other SR of the same UUID
     could be introduced.
     """
-    from relvmoiscsi.engine import OneVdiRequest, ResignatureRequest  # noqa: PLC0415 - a call that ends before needs none
-    from relvmoiscsi.sr_driver.rewrite import Locks, resignatured  # noqa: PLC0415 - the same
+    from relvmoiscsi.sr_driver.rewrite import rewrite  # noqa: PLC0415 - a call that ends before needs no engine
 
-    one = OneVdiRequest(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
-    request = ResignatureRequest(lun.scsi_id, one=one, clear_databases=config.clear_databases)
-    locks = Locks(of_lvm=lun.is_seen, of_sm=lun.is_seen and not lun.has_sm_lock)
-    return resignatured(device, request, lun.deadline, locks, lun.verify_again)
+    return rewrite(lun, config, asked, deadline)

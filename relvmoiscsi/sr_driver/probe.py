@@ -7,7 +7,6 @@ Source: xen-api ocaml/xapi/sm.ml, serialize_attach_detach.
 """
 
 import json
-from functools import partial
 from typing import List, Sequence, Tuple
 
 from relvmoiscsi import engine
@@ -34,7 +33,7 @@ def sr_probe(
     with in_state(lambda: NOTHING_WRITTEN if deadline.has_passed else ""):
         lun = transport.open_lun(call, config, xapi, smlog, deadline, 0.0)
         try:
-            return lun.with_device(partial(document, scsi_id=lun.scsi_id), writable=False)
+            return lun.read(lambda opened: document(opened.device, lun.scsi_id))
         except Busy as problem:
             return _document([("Devlist", lun.scsi_id), ("state", BUSY), ("problem", str(problem))])
 

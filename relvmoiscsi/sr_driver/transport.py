@@ -8,22 +8,21 @@ scan adds to this host.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Optional, TypeVar
 
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.settings import VDIS
-from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
 
 if TYPE_CHECKING:  # these imports are slow, and a call with a refused device-config does not need them
     from relvmoiscsi.deadline import Deadline
-    from relvmoiscsi.device import Device
+    from relvmoiscsi.host.sm_log import SmLogHandler
     from relvmoiscsi.host.xapi.api import Xapi
+    from relvmoiscsi.lun.guard import VerifyUnused
+    from relvmoiscsi.lun.opened import OpenLun
 
-#: the work of a call on a LUN; returns the text of the answer
-Work = Callable[["Device"], str]
-#: raises Refused if the pool uses the LUN; takes the UUIDs of the SRs that the LUN will no longer hold
-VerifyUnused = Callable[[Sequence[str]], None]
+Found = TypeVar("Found")
 
 
 class Listed(UsageError):
@@ -78,11 +77,13 @@ class CallRequest:
 
 
 def scsi_id_in(device_config: Mapping[str, str]) -> str:
-    """Return the SCSIid; "" if the key is missing. Raises UsageError (ConfigSCSIid)."""
-    scsi_id = device_config.get("SCSIid", "").strip()
-    if scsi_id and not is_scsi_id(scsi_id):
-        raise UsageError(f"{scsi_id!r} is no SCSIid (device-config:SCSIid).", "ConfigSCSIid")
-    return scsi_id
+    """Return the SCSIid in udev's form; "" if the key is missing. Raises UsageError (ConfigSCSIid)."""
+    text = device_config.get("SCSIid", "").strip()
+    try:
+        return typed_scsi_id(text) if text else ""
+    except UsageError as problem:
+        problem.message += " The key is device-config:SCSIid."
+        raise
 
 
 def vdis_in(device_config: Mapping[str, str]) -> Optional[str]:
@@ -131,34 +132,29 @@ def record_of_host(call: Call, xapi: "Xapi") -> Dict[str, Any]:
 class Lun:
     """The LUN that a call names."""
 
-    is_seen = True  #: LVM on this host sees the LUN, so writes need LVM's locks. Known after the LUN is open
-    has_sm_lock = False  #: SM's LVM lock has been held since before the LUN came
-
     def __init__(self, scsi_id: str, deadline: "Deadline", lock_seconds: float = math.inf) -> None:
         """`lock_seconds` limits the wait for a lock, together with the deadline."""
         self.scsi_id, self.deadline, self.lock_seconds = scsi_id, deadline, lock_seconds
-        #: the last check of the pool, under the locks against LVM; its errors refuse the call
-        self.verify_again: VerifyUnused = lambda _replaced: None
 
-    def with_device(self, work: Work, writable: bool) -> str:
-        """Open the LUN, run `work` on it and return its result. No other relvmoiscsi of this host works on the LUN.
+    def read(self, work: "Callable[[OpenLun], Found]") -> Found:
+        """Open the LUN for reading, run `work` on it and return its result, which is a value of JSON.
+
+        Afterwards the host is as before. Raises RelvmoiscsiError: Busy; NotFound; errors of `work`.
+        """
+        raise NotImplementedError
+
+    def write(self, work: "Callable[[OpenLun], Found]", verify: "VerifyUnused") -> Found:
+        """Open the LUN for writing, run `work` on it and return its result, which is a value of JSON.
+
+        No other relvmoiscsi of this host works on the LUN. `verify` asks under the locks who uses the LUN.
 
         The first write of `work` is refused after the deadline. Until the first write, a SIGTERM ends the call; then
         the work goes on to its end. Afterwards the host is as before. A LUN with new identities may stay on the host.
 
-        Raises RelvmoiscsiError: Busy; NotFound; Refused if a program uses a LUN that shall be written; errors of
-        `work`. If the LUN could not be opened for writing, the error says that nothing was written.
+        Raises as `read`, and Refused if a program uses the LUN. If the LUN could not be opened, the error says that
+        nothing was written.
         """
         raise NotImplementedError
-
-    @property
-    def state_unopened(self) -> str:
-        """The state of a LUN that could not be opened for writing."""
-        return self.deadline.disk_state if self.deadline.has_passed else NOTHING_WRITTEN
-
-
-#: call, checked device-config, xapi, log, deadline, seconds to wait for a lock
-OpenLun = Callable[[Any, Any, Any, Any, Any, float], Lun]
 
 
 class Transport(NamedTuple):
@@ -167,5 +163,7 @@ class Transport(NamedTuple):
     sr_type: str  #: the product's SR type: "relvmoiscsi"
     stock_type: str  #: the SR type that attaches the result: "lvmoiscsi"
     parse_config: Callable[[Mapping[str, str]], CallRequest]  #: raises UsageError
-    open_lun: OpenLun  #: raises Listed if a key is missing, or another RelvmoiscsiError
+    #: takes the seconds to wait for a lock as its last argument
+    #: raises Listed if a key is missing, or another RelvmoiscsiError
+    open_lun: "Callable[[Call, Any, Xapi, SmLogHandler, Deadline, float], Lun]"
     probe_seconds: float = 12.0  #: limit of a probe; a dead path alone takes 8. The clean-up has its own limit

@@ -12,14 +12,14 @@ import re
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from relvmoiscsi import engine, procedure
+from relvmoiscsi import engine
 from relvmoiscsi.errors import RelvmoiscsiError
 
 from . import cuts, lvmreader, reader
 from .chains.random_chain import random_chain
 from .chains.random_qcow2 import random_qcow2
 from .live import STATES
-from .outcome import Silent
+from .outcome import run_on
 
 CHAINS = {"chain of VHDs": random_chain, "chain of QCOW2 images": random_qcow2}
 KINDS = ("as it is", "spoiled", "cut", "cut undo", "cut and used", "cut", *CHAINS)
@@ -28,7 +28,7 @@ KINDS = ("as it is", "spoiled", "cut", "cut undo", "cut and used", "cut", *CHAIN
 def _call(lun: Any, one: Optional[engine.OneVdiRequest] = None) -> Any:
     """What the command and the driver do."""
     request = engine.ResignatureRequest(scsi_id=cuts.SCSI_ID, one=one)
-    return procedure.resignature(lun, cuts.entropy(0), Silent(), request)
+    return run_on(lun, cuts.entropy(0), request)
 
 
 def worker(seed: int, count: int, only: str = "") -> None:

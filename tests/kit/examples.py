@@ -9,6 +9,7 @@ RELVMOISCSI_SEED=<number>  the sample of an earlier run; CI always takes the sam
 import os
 import platform
 import random
+import re
 from itertools import takewhile
 from typing import Callable, Dict, Iterator, List, Sequence
 
@@ -18,6 +19,11 @@ if not os.environ.get("RELVMOISCSI_SEED"):
     # the workers of pytest-xdist, and the processes that tests start, take the same one
     os.environ["RELVMOISCSI_SEED"] = "1" if os.environ.get("CI") == "true" else str(random.randrange(1, 1000000))
 SEED = int(os.environ["RELVMOISCSI_SEED"])
+
+
+def dice(what: str) -> random.Random:
+    """The chance of one sample. Each process has an object at another address, and is to take the same sample."""
+    return random.Random(f"{SEED} " + re.sub(" at 0x[0-9a-f]+", "", what))
 
 
 def examples(count: int) -> int:
@@ -31,7 +37,7 @@ def steps(every: int, what: str = "") -> Iterator[int]:
     At these steps a client or call is killed, in the place of `what` where one test has several.
     """
     width = 1 if WHOLE else every * (3 if IS_36 else 1)
-    number = 1 if WHOLE else random.Random(f"{SEED} {what}").randrange(1, width + 1)
+    number = 1 if WHOLE else dice(what).randrange(1, width + 1)
     while True:
         yield number
         number += width
@@ -45,7 +51,7 @@ def of_each_kind(kinds: Sequence[str], every: int, what: str = "") -> List[int]:
         numbers.setdefault(kind, []).append(number)
     for kind, those in numbers.items():
         if not chosen & set(those):
-            chosen.add(random.Random(f"{SEED} {what} {kind}").choice(those))
+            chosen.add(dice(f"{what} {kind}").choice(those))
     return sorted(chosen)
 
 

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from kit.builder import build_sr, raw
 from kit.iscsi.lun import address_of
-from kit.outcome import Silent
+from kit.outcome import Unguarded, run_on
 from kit.pool import plugins, wire
 from kit.pool.database import NULL
 from kit.pool.datamodel import RELEASES
@@ -31,7 +31,7 @@ from kit.pool.runner import NotImplementedInBackend, Runner
 from kit.pool.simulator import Pool
 from kit.pool.standin import volumes_of
 from kit.reader import device_ranges, lv_bytes, read_sr
-from relvmoiscsi import engine, plugin, procedure
+from relvmoiscsi import engine, plugin
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import DiscoveredTarget, LunInfo, Portal
@@ -56,21 +56,15 @@ EXTENT = 4 << 20  #: bytes
 DUPLICATE, SCSI_ID_MISSING = 119, 107
 
 
-class Asking(Silent):
+class Asking(Unguarded):
     """Asks, as the driver does, whether the pool has the SR that the run takes off the LUN."""
 
     def __init__(self, asks, db):
         self._asks, self._db = asks, db
 
-    def agrees_to_settle(self, mark, take_back, problem):
-        self._verify(procedure.replaced_srs(mark, take_back))
-
-    def agrees_to(self, prepared):
-        self._verify([prepared.plan.run.ids.sr])
-        return True
-
-    def _verify(self, replaced):
+    def held(self, vg_names, replaced):
         users.verify_unused(self._asks._replace(replaced=replaced), self._db)
+        return super().held(vg_names, replaced)
 
 
 class Lun(NamedTuple):
@@ -188,7 +182,7 @@ class World:
         wanted = engine.ResignatureRequest(scsi_id=arguments["scsi_id"], clear_databases=clear)
         with self._lock:
             disk = self.lun(arguments["scsi_id"]).disk
-            done = procedure.resignature(disk, os.urandom, Silent(), wanted)
+            done = run_on(disk, os.urandom, wanted)
         return json.dumps(result_facts(disk.name, done.result))
 
     def _add_lun(self, host, arguments):
@@ -393,12 +387,8 @@ class World:
         end = time.monotonic() + self.create_s
         with self._lock:
             clear = config.get("clear-metadata-vdi") == "true"
-            procedure.resignature(
-                lun.disk,
-                os.urandom,
-                Asking(asks, db),
-                engine.ResignatureRequest(scsi_id=lun.scsi_id, clear_databases=clear),
-            )
+            request = engine.ResignatureRequest(scsi_id=lun.scsi_id, clear_databases=clear)
+            run_on(lun.disk, os.urandom, request, guard=Asking(asks, db))
         if self.create_s:  # on a host ten drivers are ten processes, and other calls do not wait for them
             self._probed(lun)
             self._volumes(lun)

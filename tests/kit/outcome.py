@@ -9,8 +9,12 @@ from kit import reader
 from kit.build_volumes import noise
 from kit.lvmreader import dashed
 from kit.sparse import SparseDisk
-from relvmoiscsi import engine, procedure
+from relvmoiscsi import engine
 from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.lun import run
+from relvmoiscsi.lun.guard import Guard
+from relvmoiscsi.lun.opened import ISCSI_LUN, OpenLun
+from relvmoiscsi.lun.users import DeviceId, PoolAnswer
 
 
 def entropy_of(seed=0):
@@ -24,25 +28,24 @@ def entropy_of(seed=0):
     return entropy
 
 
-class Silent(procedure.Voice):
-    """Agrees to everything and says nothing, as the driver does."""
+class Unguarded(Guard):
+    """Nobody uses the LUN, and no lock is taken."""
 
-    def agrees_to_settle(self, mark, take_back, problem):
-        pass
+    def ask(self, replaced, new_sr):
+        return PoolAnswer("Nobody uses it.", "the pool")
 
-    def agrees_to(self, prepared):
-        return True
-
-    def locks(self, run):
+    def held(self, vg_names, replaced):
         return ExitStack()
 
-    def copying(self, done, total):
-        pass
 
-    reading_back = copying
+def opened(device, guard=None, scsi_id=None):
+    """A device as a LUN that is open."""
+    return OpenLun(device, ISCSI_LUN, DeviceId(scsi_id), guard or Unguarded())
 
-    def has_settled(self, mark, result):
-        pass
+
+def run_on(device, entropy, request=engine.ResignatureRequest(), consent=run.consent_unasked, guard=None):  # noqa: B008
+    """The run of the command and the driver on a device, with consent to everything."""
+    return run.resignature(opened(device, guard), request, entropy, consent)
 
 
 class Outcome:

@@ -195,14 +195,18 @@ class Lab:
         return Where(self.pool.url, self.pool.api.user, self.pool.api.password, **more)
 
     def attach(self, *scsi_ids, jobs_at_once=1, clones_of=(), everything=False, where=None, tell=lambda *_: None,
-               are_clones=False, leave_others=False):  # fmt: skip
+               are_clones=False, leave_others=False, are_unplugged=False):  # fmt: skip
         """What `attach` gives for these LUNs, all looked for behind the targets of the pool."""
         with connect(where or self.where()) as calls:
             pool = records.read(calls)
             found = luns.find(calls, pool, pool.portals(), jobs_at_once)
             of = [pool.srs[records.find_sr(pool, name)]["uuid"] for name in clones_of]
+            found = attach.as_clones(found, scsi_ids, of) if are_unplugged else found
             chosen = attach.choose(found, scsi_ids, of, everything, are_clones)
-            wanted = attach.AttachRequest(date="2026-11-22", run="a run", jobs=jobs_at_once, leave_others=leave_others)
+            wanted = attach.AttachRequest(
+                date="2026-11-22", run="a run", jobs=jobs_at_once, leave_others=leave_others,
+                are_unplugged=are_unplugged,
+            )  # fmt: skip
             return attach.attach(calls, pool, chosen, wanted, tell, found)
 
     def look(self, *portals):

@@ -77,8 +77,8 @@ def locks(day):
 
 def unlock(day):
     with connect(day.lab.where()) as calls:
-        for each in lock.read(calls).values():
-            lock.unlock(calls, each)
+        for what in lock.read(calls):
+            lock.unlock(calls, what, lock.to_break(calls, what))
 
 
 def second_copy(day, name="Production"):

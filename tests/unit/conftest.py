@@ -13,6 +13,7 @@ from kit.streams import Terminal
 from relvmoiscsi import cli
 from relvmoiscsi.cli import parser
 from relvmoiscsi.formats.lvm import text_format, vg
+from relvmoiscsi.iscsi.link import Link
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -21,6 +22,20 @@ def texts_are_parsed_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vg, "parse", lru_cache(maxsize=64)(text_format.parse))
         yield
+
+
+@pytest.fixture
+def round_trips(monkeypatch):
+    """What sessions over iSCSI have waited for, in order: each wait is a round trip."""
+    waits, wait = [], Link.wait
+
+    def counted(link, is_done, what):
+        if not is_done():
+            waits.append(what)
+        wait(link, is_done, what)
+
+    monkeypatch.setattr(Link, "wait", counted)
+    return waits
 
 
 @pytest.fixture

@@ -30,28 +30,28 @@ BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal",
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
-#:     cli, sr_driver -> report, procedure -> engine -> resignature -> formats -> device, errors
+#:     cli, sr_driver -> lun -> report -> engine -> resignature -> formats -> device, errors
 #:     cli, sr_driver -> lun -> host, iscsi -> device, errors
 #:     pool, direct, doctor -> formats, host; their commands -> the output of cli
 #:     plugin -> plugin_targets, cli, report, engine
 #:     plugin_targets -> cli, sr_driver, iscsi
 MAY_IMPORT = {
     "__main__": ("cli",),
-    "cli": ("lun", "report", "procedure", "engine", "formats", "host", "iscsi"),
-    "sr_driver": ("lun", "report", "procedure", "engine", "formats", "host", "iscsi"),
-    "plugin": ("plugin_targets", "cli", "report", "engine", "formats", "host"),
-    "plugin_targets": ("cli", "sr_driver", "host", "iscsi"),
-    "lun": ("host",),
+    "cli": ("lun", "report", "engine", "formats", "host", "iscsi"),
+    "sr_driver": ("lun", "report", "engine", "formats", "host", "iscsi"),
+    "plugin": ("plugin_targets", "lun", "cli", "report", "engine", "formats", "host"),
+    "plugin_targets": ("lun", "sr_driver", "host", "iscsi"),
+    "lun": ("known_sr", "report", "engine", "formats", "host", "iscsi"),
     "direct": ("cli", "lun", "formats", "host"),
     "doctor": ("cli", "direct", "host"),
-    "pool": ("cli", "formats", "host"),
+    "pool": ("cli", "known_sr", "formats", "host"),
     "report": ("engine", "formats"),
-    "procedure": ("engine", "formats"),
     "engine": ("resignature", "formats"),
     "resignature": ("formats",),
     "formats": (),
     "host": (),
     "iscsi": (),
+    "known_sr": (),
     "deadline": (),
     "vpd": (),
     "scsi": (),
@@ -114,15 +114,24 @@ MAY_READ = {
     "untrusted": "the reader",
     "untrusted_xml": "the reader of XML",
     "plugin": "its own answers, and those of its child",
-    "direct.links": "the answer of its child",
-    "host.disk.paths": "the answer of its child",
-    "host.hba.scan": "the answer of its child",
     "host.own_process": "the answer of its child",
-    "sr_driver.rewrite": "the answer of its child",
-    "formats.mgt": "bytes, which have ASCII digits only",
-    "formats.lvm.text_format": "a word that a regular expression has checked",
-    "resignature.reading.sm_journals": "bytes, which have ASCII digits only",
-    "pool.secrets": "a word of its own mark, of which `int` is caught",
+}
+
+#: What opens, locks or writes a LUN: a caller reaches it through `lun` alone, which cannot forget a guard.
+CORRIDOR = (
+    "iscsi.open_lun", "iscsi.lun_opening.open_lun", "host.disk.block_device.open_device",
+    "host.disk.kernel_disks.exclusive_open", "host.locks.lun_lock.lun_lock", "host.locks.user_lock.user_lock",
+    "host.locks.lvm_locks.lvm_locks", "host.locks.sm_locks.lvm_lock", "resignature.writing",
+)  # fmt: skip
+#: Who else: what for.
+MAY_OPEN = {
+    "sr_driver.iscsi.target_access": "`lun.call` asks it for a session, through each interface of the host in turn",
+    "sr_driver.hba.discovery": "reads the label of a LUN that a killed call may have rewritten",
+    "sr_driver.hba.other_luns": "tries the locks of other LUNs that a scan has brought",
+    "sr_driver.create": "reads the SR on a disk, for the advice of a refusal",
+    "plugin": "reads a LUN in a child process",
+    "direct.links": "reads what is on a disk",
+    "direct.direct_command": "reads what is on a disk",
 }
 
 MAY_PRINT = ("__main__", "cli", "report")
@@ -140,6 +149,7 @@ EXIT_STATUS = {
     "DeviceError": 7,
     "Unfinished": 8,
     "Partial": 9,
+    "Overtaken": 10,
 }
 EXIT_STATUS_OF_A_BUG = 70
 
@@ -266,6 +276,15 @@ def reads(module):
     for line, name in module.readers:
         if module.name not in MAY_READ:
             yield f"{module.name}:{line} reads with {name}; use relvmoiscsi.untrusted"
+
+
+def past_the_corridor(module):
+    """Imports of what opens, locks or writes a LUN, elsewhere than in `lun` and in the rooms that have it."""
+    if module.unit in ("lun", "engine", "resignature", "iscsi", "host") or module.name in MAY_OPEN:
+        return
+    for line, name in module.imports:
+        if name.replace(PACKAGE + ".", "", 1).startswith(CORRIDOR):
+            yield f"{module.name}:{line} imports {name}; use relvmoiscsi.lun"
 
 
 def foreign(module):
@@ -403,6 +422,10 @@ def test_what_strangers_write_has_one_reader():
     assert set(MAY_READ) <= {module.name for module in package() if module.readers}
 
 
+def test_a_lun_is_opened_locked_and_written_in_one_room():
+    assert of_all(past_the_corridor) == []
+
+
 def test_every_sm_key_in_the_code_is_one_that_sm_ships():
     keys = shipped_keys()
     assert [(line, key) for line, key in of_all(lambda module: module.sm_keys) if key not in keys] == []
@@ -434,13 +457,16 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (against_the_direction, PV, "from relvmoiscsi.resignature.planning.run_plan import Plan"),
         (against_the_direction, PV, "from ...resignature.plan import Plan"),
         (against_the_direction, PV, "def late():\n    from relvmoiscsi.resignature import plan"),
+        (past_the_corridor, "cli.novelty", "from relvmoiscsi.host.disk.block_device import open_device"),
+        (past_the_corridor, "sr_driver.novelty", "def late():\n    from relvmoiscsi.iscsi import open_lun"),
+        (past_the_corridor, "pool.novelty", "from relvmoiscsi.host.locks.lvm_locks import lvm_locks"),
         (against_the_direction_within, "pool.attach", "from relvmoiscsi.pool.vms import clone"),
         (against_the_direction_within, "pool.records", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
         (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
         (against_the_direction_within, "pool.attach", "from relvmoiscsi.cli.output import say"),
-        (against_the_direction_within, "pool.commands.options", "from relvmoiscsi.cli.on_lun import opened"),
+        (against_the_direction_within, "pool.commands.options", "from relvmoiscsi.cli.on_lun import writes"),
         (against_the_direction_within, "direct.links", "from relvmoiscsi.direct.direct_command import look"),
-        (against_the_direction, "cli.guard", "from relvmoiscsi.doctor import finding"),
+        (against_the_direction, "lun.guard", "from relvmoiscsi.doctor import finding"),
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, PLAN, "with open('/dev/sdc') as device: pass"),
         (prints, PLAN, "print('talk')"),

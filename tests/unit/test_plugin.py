@@ -20,7 +20,7 @@ from kit.pool.client import connected_locally
 from kit.pool.simulator import Pool, sm_directory
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine, plugin
-from relvmoiscsi.cli import guard
+from relvmoiscsi.cli import opening
 from relvmoiscsi.errors import DeviceError, NotFound, UsageError
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import lun_lock
@@ -272,7 +272,7 @@ def image(tmp_path, monkeypatch):
     build_sr([vhd("disk", bat_entries=SMALL_BAT)]).disk.to_file(str(path))
     monkeypatch.setattr(plugin, "luns", lambda host: {SCSI_ID: str(path)})
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
-    monkeypatch.setattr(guard, "HOST", Host(str(tmp_path / "no host")))
+    monkeypatch.setattr(opening, "HOST", Host(str(tmp_path / "no host")))
     return path
 
 
@@ -289,8 +289,9 @@ def test_a_refusal_is_an_error_in_the_words_of_the_command(image):
     image.write_bytes(bytes(1 << 20))
     with pytest.raises(plugin.Failed, match="Nothing was written"):
         plugin.resignature({"scsi_id": SCSI_ID})
-    with pytest.raises(NotFound, match="sees no LUN"):
-        plugin.resignature({"scsi_id": OTHER})
+    for text in (OTHER, "naa." + OTHER[1:].upper()):
+        with pytest.raises(NotFound, match=f"sees no LUN with the SCSIid {OTHER}"):
+            plugin.resignature({"scsi_id": text})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"scsi_id": "../x"}, {"scsi_id": SCSI_ID, "dry_run": "yes"}])
@@ -300,10 +301,10 @@ def test_what_cannot_be_meant(image, arguments):
 
 
 def test_options_become_those_of_the_command():
-    arguments = {"clear_metadata_vdi": "true", "vdis": "one", "dry_run": "false", "ignored": "x"}
+    arguments = {"clear_metadata_vdi": "true", "later_copy": "true", "vdis": "one", "dry_run": "false", "ignored": "x"}
 
     assert plugin.words("/dev/x", arguments) == [
-        "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--vdis", "one",
+        "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--later-copy", "--vdis", "one",
     ]  # fmt: skip
 
 

@@ -16,7 +16,6 @@ PUBLIC = [
     "relvmoiscsi.errors",
     "relvmoiscsi.iscsi",
     "relvmoiscsi.pool.connection",
-    "relvmoiscsi.procedure",
     "relvmoiscsi.report",
 ]
 

@@ -74,6 +74,13 @@ def test_a_list_of_texts_has_texts_only(value):
         untrusted.texts_of(value)
 
 
+@pytest.mark.parametrize("value", [-1, True, 1.0, "1", None, [1]])
+def test_a_size_is_a_whole_number_from_0_on(value):
+    assert untrusted.size_of(0) == 0
+    with pytest.raises(ValueError):
+        untrusted.size_of(value)
+
+
 ENTITIES = "<?xml version='1.0' encoding='{}'?><!DOCTYPE a [<!ENTITY b 'bbbb'>]><a>&b;</a>"
 
 

@@ -13,6 +13,7 @@ try:
     from relvmoiscsi.errors import RelvmoiscsiError, UsageError
     from relvmoiscsi.pool import luns, records
     from relvmoiscsi.pool.connection import Where, connect
+    from relvmoiscsi.scsi_id_text import typed_scsi_id
 
     IMPORT_ERROR = None
 except ImportError:
@@ -84,6 +85,8 @@ def play(module, work):
     result = {}
     try:
         verify(module.params)
+        if module.params.get("scsi_ids"):
+            module.params["scsi_ids"] = [typed_scsi_id(text) for text in module.params["scsi_ids"]]
         with connect(where(module.params)) as calls:
             result = work(module, calls, records.read(calls))
     except RelvmoiscsiError as error:

@@ -28,6 +28,7 @@ def forward(module, calls, pool):
     with client.seen(module, calls, pool) as seen:
         of = [records.original_uuid(pool, text) for text in params["clones_of"]]
         found = [lun._replace(is_ours=True) if _was_ours(lun, of) else lun for lun in seen] if params["again"] else seen
+        found = attach.as_clones(found, params["scsi_ids"], of) if params["unplugged"] else found
         names = params["scsi_ids"], of, params["all"]
         others = _copies_of_others(pool, client.mark_of(params), found)
         for scsi_id in params["scsi_ids"]:
@@ -39,7 +40,8 @@ def forward(module, calls, pool):
         except NotFound as error:
             raise NotFound(" ".join([str(error), *_why_none(found, of, others)])) from error
         for lun in attach.doubtful(mine, chosen) if of or params["all"] else []:
-            module.warn(f"The LUN {lun.scsi_id} is skipped: its state is {lun.kind}, and another pool may use the LUN.")
+            why = "the LUN may be the original" if lun.kind == luns.UNCONNECTED else "another pool may use the LUN"
+            module.warn(f"The LUN {lun.scsi_id} is skipped: its state is {lun.kind}, and {why}.")
         if not params["leave_others"] and params["state"] == "attached":
             attach.verify_none_left(found, chosen)
         rows = _forward_rows(module, calls, pool, chosen, found)
@@ -91,7 +93,7 @@ def _forward_rows(module, calls, pool, chosen, found):
     params = module.params
     names = params["name"], records.today(), records.run_id(client.mark_of(params))
     is_attach = params["state"] == "attached"
-    wanted = attach_plan.AttachRequest(*names, params["jobs"], params["leave_others"], is_attach)
+    wanted = attach_plan.AttachRequest(*names, params["jobs"], params["leave_others"], is_attach, params["unplugged"])
     planned = attach_plan.plan(calls, pool, chosen, wanted, found)
     if module.check_mode:
         return [_would(pool, row) for row in planned]

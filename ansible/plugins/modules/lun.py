@@ -37,7 +37,7 @@ options:
     default: attached
   scsi_ids:
     description:
-      - SCSIids of LUNs.
+      - SCSIids of LUNs, as the host or the array prints them.
     type: list
     elements: str
     default: []
@@ -66,6 +66,12 @@ options:
   foreign:
     description:
       - Accept clones of SRs unknown to this pool in O(scsi_ids) and O(clones_of). You confirm that no other pool uses the clones.
+    type: bool
+    default: false
+  unplugged:
+    description:
+      - Accept clones in O(scsi_ids) and O(clones_of) of SRs that no host has attached. You confirm that no such LUN is the SR
+        itself under a new SCSIid.
     type: bool
     default: false
   leave_others:
@@ -192,6 +198,7 @@ def main():
         "all": {"type": "bool", "default": False},
         "name": {"type": "str", "default": "{sr} {date}"},
         "foreign": {"type": "bool", "default": False},
+        "unplugged": {"type": "bool", "default": False},
         "leave_others": {"type": "bool", "default": False},
         "with_vms": {"type": "bool", "default": False},
         "leave_vms": {"type": "bool", "default": False},

@@ -13,7 +13,7 @@ from relvmoiscsi.errors import UsageError
 
 
 def copy_of(stage, **more):
-    return stage.now("lun", **{"scsi_ids": [stage.clone], "leave_others": True, **more})
+    return stage.now("lun", **{"scsi_ids": ["naa." + stage.clone[1:].upper()], "leave_others": True, **more})
 
 
 def sr_of(found):
@@ -291,3 +291,13 @@ def test_what_a_failed_task_has_changed_is_a_change(stage):
     found, again = copy_of(stage), copy_of(stage)
     assert found["failed"] and found["changed"] and "xs3: unplugged" in found["diff"]["after"]
     assert again["failed"] and not again["changed"]
+
+
+def test_a_clone_of_an_sr_that_no_host_has_attached_needs_the_word(stage):
+    stage.lab.unplug(stage.lab.originals["Production"][1])
+    found = copy_of(stage)
+    assert found["failed"] and found["msg"].endswith("add unplugged.") and "may be the original" in found["msg"]
+
+    found = copy_of(stage, unplugged=True)
+    assert not found["failed"] and found["luns"][0]["status"] == "attached", found
+    assert not copy_of(stage, unplugged=True)["changed"]

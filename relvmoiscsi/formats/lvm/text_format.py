@@ -18,6 +18,7 @@ from itertools import islice
 from sys import intern
 from typing import Dict, Iterator, List, Match, NamedTuple, Optional, Sequence, Tuple, Union
 
+from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Malformed, Place
 
 Value = Union[int, float, str]
@@ -43,7 +44,7 @@ _SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: groups of _ITEM; 
 
 _TOKEN = re.compile(rf"{_BLANK}(?:([={{}}\[\],])|({_WORD})|({_STRING})|(\Z))", re.DOTALL)
 _KINDS = ("", "mark", "word", "string", "end")  #: kinds of the groups of _TOKEN
-_FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+)\Z")
+_FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)\Z")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
 _SHOWN = 64  #: characters of a token that a message quotes
@@ -245,11 +246,11 @@ def _is_value(token: Token) -> bool:
 
 def _number(word: str) -> Union[int, float, None]:
     """The number in a word, as C reads numbers: a leading zero means octal. None for other words and beyond 64 bits."""
-    if word.isdecimal() and word[0] != "0" and len(word) < 19:
+    if untrusted.is_number(word) and word[0] != "0":
         return int(word)
     if _INTEGER.match(word):
         digits = word.lstrip("+-")
-        octal = digits.startswith("0") and digits.isdigit()
+        octal = digits[0] == "0" and digits[1:2] not in ("x", "X")
         number = int(word, 8 if octal else 0)
         return number if -(1 << 63) <= number < 1 << 63 else None
     return float(word) if _FLOAT.match(word) else None

@@ -143,7 +143,6 @@ class HostDevice(Device):
     def end_late_writes(self, of_another_host: bool = False) -> None:
         """Wait for the lease of another host. A process of this host has ended only after its last request."""
         if of_another_host:
-            self.fence.on_wait(Fence.OUTLAST_SECONDS)
             time.sleep(Fence.OUTLAST_SECONDS)
 
     def data_ranges(self) -> List[Range]:
@@ -228,7 +227,7 @@ class BlockDevice(HostDevice):
     def __init__(self, path: str, writable: bool, lock_timeout: float = FLOCK_SECONDS) -> None:
         """Open a block device; for writing, exclusively. Raises Refused if used after `lock_timeout` seconds."""
         flags = os.O_RDWR | os.O_EXCL if writable else os.O_RDONLY
-        super().__init__(path, writable, open_file(path, flags | os.O_DIRECT, writable))
+        super().__init__(path, writable, open_file(path, flags | os.O_DIRECT, writable, stat.S_ISBLK))
         try:
             self.size_bytes = self._query(BLKGETSIZE64, "=Q")
             self.block_size = self._query(BLKSSZGET, "=i")
@@ -289,7 +288,9 @@ class ImageFile(HostDevice):
 
     def __init__(self, path: str, writable: bool, block_size: int = SECTOR) -> None:
         """Open an image file. For writing, raises Refused if another process or loop device has the file open."""
-        super().__init__(path, writable, open_file(path, os.O_RDWR if writable else os.O_RDONLY, writable))
+        super().__init__(
+            path, writable, open_file(path, os.O_RDWR if writable else os.O_RDONLY, writable, stat.S_ISREG)
+        )
         self.block_size = self.physical_block_size = block_size
         try:
             status = os.fstat(self._descriptor)
@@ -335,15 +336,18 @@ class ImageFile(HostDevice):
         return os.pwrite(self._descriptor, view, offset)
 
 
-def open_device(path: str, writable: bool, block_size: int = SECTOR, lock_timeout: float = FLOCK_SECONDS) -> HostDevice:
+def open_device(
+    path: str, writable: bool, block_size: int = SECTOR, lock_timeout: float = FLOCK_SECONDS, only_block: bool = False
+) -> HostDevice:
     """Open a block device or an image file; for writing, exclusively.
 
-    `block_size` is for an image file; a block device reports its own. `lock_timeout` is in seconds.
+    `block_size` is for an image file; a block device reports its own. `lock_timeout` is in seconds. With `only_block`,
+    an image file is another kind of file.
     Raises NotFound; UsageError for any other kind of file; Refused if the device is in use, read-only, or forbidden to
     this user.
     """
     mode = stat_path(path).st_mode
-    if stat.S_ISBLK(mode):
+    if stat.S_ISBLK(mode) or only_block:
         device: HostDevice = BlockDevice(path, writable, lock_timeout)
     elif stat.S_ISREG(mode):
         device = ImageFile(path, writable, block_size)

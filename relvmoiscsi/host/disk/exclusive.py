@@ -11,9 +11,9 @@ import os
 import signal
 import stat
 import time
-from typing import Optional, Sequence
+from typing import Callable, Optional, Sequence
 
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
 from relvmoiscsi.host.files import permission_remedy
@@ -43,13 +43,25 @@ def stat_path(path: str) -> os.stat_result:
         raise _cannot_open(path, error, writable=False) from error
 
 
-def open_file(path: str, flags: int, writable: bool) -> int:
-    """Call os.open and return the descriptor. Raises NotFound or Refused in the place of OSError.
+def open_file(path: str, flags: int, writable: bool, is_kind: Optional[Callable[[int], bool]] = None) -> int:
+    """Open a file, of this kind (a test of its mode) or of any, and return the descriptor.
+
+    The kind is checked before the file is opened, because the open of another device may act on that device. The path
+    is followed once. Raises NotFound or Refused in the place of OSError; UsageError for a file of another kind.
 
     The descriptor is never 0, 1 or 2. If a caller has closed these, output for stdout or stderr must not reach a disk.
     """
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC)
+        node = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            mode = os.fstat(node).st_mode
+            if is_kind is stat.S_ISBLK and not is_kind(mode):
+                raise UsageError(f"{path} is no block device.")
+            if is_kind is stat.S_ISREG and not is_kind(mode):
+                raise UsageError(f"{path} is no image file.")
+            descriptor = os.open(f"/proc/self/fd/{node}", flags | os.O_CLOEXEC)
+        finally:
+            os.close(node)
         if descriptor > _LAST_STANDARD:
             return descriptor
         try:

@@ -9,7 +9,6 @@ time. A path that does not answer is dead, and is left out.
 
 import fcntl
 import hashlib
-import json
 import logging
 import mmap
 import os
@@ -93,7 +92,7 @@ def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Di
         if isinstance(outcome, RelvmoiscsiError):
             log.warning("the disk %s does not answer: %s", disk, outcome)
         else:
-            found[disk] = Face(*json.loads(outcome))
+            found[disk] = Face(*outcome)
     return found
 
 
@@ -164,12 +163,12 @@ def _difference(one: Face, other: Face) -> str:
     return "their first sectors differ"
 
 
-def _shown(path: str) -> str:
-    """Return a Face as JSON. Raises DeviceError if the disk does not answer, or the LUN refuses the command."""
+def _shown(path: str) -> Face:
+    """Return a Face. Raises DeviceError if the disk does not answer, or the LUN refuses the command."""
     scsi_id, size = scsi.live_scsi_id(path), scsi.live_size(path)
     if scsi_id is None or size is None:
         raise DeviceError(path, "read", 0, 0, "the LUN reports no SCSIid or no size", 5)
-    return json.dumps([scsi_id, scsi.live_serial(path), size, _label_digest(path)])
+    return Face(scsi_id, scsi.live_serial(path), size, _label_digest(path))
 
 
 def _label_digest(path: str) -> str:

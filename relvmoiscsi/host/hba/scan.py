@@ -5,7 +5,6 @@ A scan asks each target for its LUNs. At a dead port the scan hangs until the ke
 scanning process. So a child process scans each adapter; all children run at the same time, with one deadline.
 """
 
-import json
 import logging
 import os
 import time
@@ -65,7 +64,7 @@ def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HO
     (users,) = run_parallel(looking, deadline, "it was known who uses the disk")
     outcomes: Sequence[Outcome] = [users] * len(there)
     if not isinstance(users, RelvmoiscsiError):
-        by_lun = _users_by_lun(there, json.loads(users), host)
+        by_lun = _users_by_lun(there, users, host)
         works = [partial(_remove, address, disk, by_lun[address], host) for address, disk in there.items()]
         outcomes = run_parallel(works, deadline, "the disk had been removed")
     return {
@@ -86,13 +85,13 @@ def _users_by_lun(
     return {address: list(dict.fromkeys(found[lun])) for address, lun in luns.items()}
 
 
-def _users_after_wait(disks: Sequence[str], host: Host) -> str:
-    """Return the users of each used disk after LOOK_SECONDS, by disk, as JSON; earlier if no disk has a user."""
+def _users_after_wait(disks: Sequence[str], host: Host) -> Dict[str, List[str]]:
+    """Return the users of each used disk after LOOK_SECONDS, by disk; earlier if no disk has a user."""
     until = time.monotonic() + LOOK_SECONDS
     while True:
         users = {disk: found for disk, found in holders.users_of_each(disks, host).items() if found}
         if not users or time.monotonic() >= until:
-            return json.dumps(users)
+            return users
         time.sleep(POLL_SECONDS)
 
 

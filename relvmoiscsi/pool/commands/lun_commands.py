@@ -21,7 +21,7 @@ from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
-from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import counted, human_size, printable
 
 _LUNS = """\
@@ -53,12 +53,19 @@ def add_commands(command: CommandMaker) -> None:
     _takes_portal(listing)
     _takes_jobs(listing)
     attaching = command("attach", _attach, "attach clones as SRs on all hosts", _ATTACH)
-    attaching.add_argument("scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` prints it")
+    attaching.add_argument(
+        "scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` or the array prints it"
+    )
     takes_copies(attaching)
     attaching.add_argument(
         "--foreign",
         action="store_true",
         help="accept clones of SRs unknown to this pool; you confirm no other pool uses them",
+    )
+    attaching.add_argument(
+        "--unplugged",
+        action="store_true",
+        help="accept clones of SRs that no host has attached; you confirm that no such LUN is the SR itself",
     )
     attaching.add_argument(
         "--leave-others",
@@ -156,7 +163,7 @@ def _words(pool: Pool, lun: PoolLun) -> str:
         luns.ATTACHED: f"attached, {quoted}",
         luns.CLONE: f"clone of {quoted}",
         luns.UNKNOWN_SR: f"{quoted}, which this pool does not know ({lun.sr_uuid})",
-        luns.UNCONNECTED: f"{quoted}, which has no PBD: original or clone is unknown",
+        luns.UNCONNECTED: f"{quoted}, which no live host has attached on another LUN: original or clone is unknown",
         luns.RESIGNATURED: f"resignatured, a copy of {quoted if lun.of_sr else 'an SR'}; not attached here",
         luns.UNFINISHED: "resignature interrupted; `attach` finishes the resignature",
     }
@@ -172,12 +179,12 @@ def _words(pool: Pool, lun: PoolLun) -> str:
 
 # --- attach
 
+_OTHER_POOL = "Another pool may use this LUN"
+
 
 def _attach(arguments: argparse.Namespace) -> Answer:
     source = _source(arguments)
-    for scsi_id in arguments.scsi_ids:
-        if not is_scsi_id(scsi_id):
-            raise UsageError(f"{scsi_id!r} is no SCSIid.")
+    arguments.scsi_ids = [typed_scsi_id(text) for text in arguments.scsi_ids]
     if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
         raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
     attach_plan.verify_template(_template(arguments))
@@ -200,14 +207,21 @@ def _attached(
     write_map: Callable[[Dict[str, Any]], bool],
 ) -> Answer:
     of = [records.original_uuid(pool, text) for text in arguments.clones_of]
+    seen = attach.as_clones(seen, arguments.scsi_ids, of) if arguments.unplugged else seen
     chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all, arguments.foreign)
     left = attach.unseen(seen, arguments.scsi_ids, of, arguments.all)
     for lun in attach.doubtful(seen, chosen) if of or arguments.all else []:
-        say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. Another pool may use this LUN."))
+        why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
+        say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}."))
     if not arguments.leave_others:
         attach.verify_none_left(seen, chosen)
     wanted = AttachRequest(
-        _template(arguments), records.today(), records.run_id(), arguments.jobs, arguments.leave_others
+        _template(arguments),
+        records.today(),
+        records.run_id(),
+        arguments.jobs,
+        arguments.leave_others,
+        are_unplugged=arguments.unplugged,
     )
     planned = attach_plan.plan(calls, pool, chosen, wanted, seen)
     for row in planned if arguments.name is not None else []:

@@ -2,7 +2,7 @@
 """The group of pool commands, and `unlock`."""
 
 import argparse
-from typing import Any
+from typing import Any, Sequence
 
 from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask
 from relvmoiscsi.errors import NotFound, UsageError
@@ -82,13 +82,24 @@ def _unlock(arguments: argparse.Namespace) -> Answer:
             what = lock.name_of(pool.srs[records.find_sr(pool, what)])
         if what not in locks:
             raise NotFound(printable(f"There is no lock on {arguments.sr!r}. Nothing was changed."))
-        found = locks[what]
+        found = lock.to_break(calls, what)
         if arguments.dry_run:
-            return Answer({"would": [found.facts()]}, f"{what}: would be unlocked; it is locked by {found.text()}")
-        ask(arguments, f"The lock belongs to {found.text()}. A live run stops when it loses the lock. Break the lock?")
+            would = [f"{each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
+            return Answer({"would": [each.facts() for each in found]}, "\n".join(map(printable, would)))
+        ask(arguments, _question(found))
         with arguments.so_far.work():
-            broken = lock.unlock(calls, found)
+            broken = lock.unlock(calls, what, found)
     lines = [printable(f"{each.what}: unlocked; it was locked by {each.text()}") for each in broken]
     if not lines:
         lines = [printable(f"{what}: the lock has gone meanwhile. Nothing was changed.")]
     return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines))
+
+
+def _question(found: Sequence[lock.Lock]) -> str:
+    """Return the question that names each lock to break, and its owner."""
+    if len(found) == 1:
+        return f"The lock belongs to {found[0].text()}. A live run stops when it loses the lock. Break the lock?"
+    each = "; ".join(f"{one.what}, locked by {one.text()}" for one in found)
+    return printable(
+        f"These {len(found)} locks would be broken: {each}. A live run stops when it loses its lock. Break the locks?"
+    )

@@ -46,6 +46,7 @@ class VmSource(NamedTuple):
     name: str
     ref: str = ""  #: reference in the pool; "" for a VM that exists only as saved records
     document: bytes = b""  #: saved records; b"": export the records from the pool
+    is_known: bool = True  #: did xapi or `save-vms` of this pool write the records?
     problem: Optional[RelvmoiscsiError] = None  #: why `clone` cannot clone the VM
 
 
@@ -180,7 +181,9 @@ def _is_on(found: Inventory, copy: Copy, vm: str) -> bool:
     return any(disk["SR"] == copy.ref for disk in found.disks_of(vm).values())
 
 
-def edit_of(found: Inventory, copy: Copy, source: VmSource, name: str, wanted: CloneRequest) -> ova.RecordEdit:
+def edit_of(
+    pool: Pool, found: Inventory, copy: Copy, source: VmSource, name: str, wanted: CloneRequest
+) -> ova.RecordEdit:
     """Return the edit that makes the records of a VM records of its copy."""
 
     def new_disk(old_uuid: str) -> Optional[ova.NewDisk]:
@@ -191,10 +194,12 @@ def edit_of(found: Inventory, copy: Copy, source: VmSource, name: str, wanted: C
         copy.uuid,
         new_disk,
         {str(vdi["location"]) for vdi in copy.vdis.values() if vdi["managed"]},
+        {str(sr["uuid"]) for sr in pool.srs.values() if sr["content_type"] == "iso" and sr["type"] != "udev"},
         lambda uuid: network_of(found, wanted, uuid),
         name,
         f"Copy of the VM {source.uuid} on the SR {copy.name}, by relvmoiscsi.",
         {COPY_OF: source.uuid, ON_SR: copy.uuid, RUN: wanted.run},
+        source.is_known,
         TAGS,
         wanted.snapshots,
         wanted.without,

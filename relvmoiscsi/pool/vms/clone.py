@@ -300,7 +300,9 @@ class _Clone:
         document = self.source.document
         if not document:
             document = transfer.export_vm(self.calls, self.source.ref, self.wanted.snapshots)
-        edited = ova.edited(document, choice.edit_of(self.found, self.copy, self.source, self.name, self.wanted))
+        edited = ova.edited(
+            document, choice.edit_of(self.pool, self.found, self.copy, self.source, self.name, self.wanted)
+        )
         choice.verify_free(self.found, self.copy, edited.disks)
         if self.wanted.keep_mac:
             now = self.found._replace(vifs=self.calls.records("VIF"))

@@ -8,6 +8,7 @@ from typing import Callable, List
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
+from relvmoiscsi.pool.records import ORIGINAL_SR
 from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
@@ -99,6 +100,12 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
             f"uuid={swap.new}`, then repeat the command."
         )
     _sr(calls, swap)
+    if calls.call("SR.get_other_config", vdi["SR"]).get(ORIGINAL_SR) != swap.home:  # a vm-admin may write the journal
+        raise Refused(
+            f"The journal of the VM {name!r} names the SR {swap.home} for the disk {swap.userdevice}, and that disk is "
+            "on no copy of that SR. Nothing was moved. To leave the VM as it is, run "
+            f"`relvmoiscsi pool restore --keep {record['uuid']}`."
+        )
     return int(vdi["virtual_size"])
 
 

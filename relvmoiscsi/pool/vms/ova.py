@@ -3,7 +3,8 @@
 
 xapi identifies the disks of an import by the SR's UUID and the VDI's location in the file, without further checks. An
 unedited file would give the new VM the disks of the original. So a disk that is not in the map is refused, and every
-VDI that is no disk of the copy is removed. `verify` parses the result and checks that no other disk is named.
+VDI that is no disk of the copy is removed. `ova_fields` lists the fields that stay. `verify` parses the result and
+checks that no other disk is named.
 
 Source: xen-api ocaml/xapi/{export,import}.ml.
 """
@@ -12,8 +13,9 @@ import re
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.pool.vms import ova_fields
 from relvmoiscsi.pool.vms.inventory import NULL
-from relvmoiscsi.pool.vms.ova_file import Ova, Thing, text_of
+from relvmoiscsi.pool.vms.ova_file import Ova, Thing
 
 #: keys of other_config that are copied, by class. An import checks no rights for a key. Some keys open files in dom0 or
 #: assign a device of the host, and xapi lets only a pool-admin write such a key. So an unknown key is left out.
@@ -55,8 +57,8 @@ REFERENCES = {
 }
 _IN_FILE = re.compile(r"Ref:[0-9]+\Z")
 
-#: type of an ISO SR for a drive of a host
-_PHYSICAL = "udev"
+_ISO, _NO_ISO = "iso", "user"  #: content_type of an SR
+_PHYSICAL = "udev"  #: type of the SR for the drives of a host
 
 
 class NewDisk(NamedTuple):
@@ -72,10 +74,12 @@ class RecordEdit(NamedTuple):
     sr_uuid: str  #: of the copy
     new_disk: Callable[[str], Optional[NewDisk]]  #: from the UUID of a VDI to its disk on the copy; None without a disk
     locations: AbstractSet[str]  #: locations of all disks on the copy
+    iso_srs: AbstractSet[str]  #: SRs with ISOs, by the pool: the records may claim anything
     network: Callable[[str], Optional[str]]  #: from the UUID of a network in the file to a reference in the pool
     name: str
     description: str
     marks: Mapping[str, str]  #: for other_config, also of snapshots
+    is_known: bool  #: are the records of a writer whose values need no check (`ova_fields`)?
     tags: Sequence[str] = ()
     snapshots: bool = False
     without: Sequence[str] = ()  #: classes to leave out: VGPU, VTPM
@@ -120,7 +124,8 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     ova = Ova(document)
     notes: List[str] = []
     main = ova.main()
-    _drop_classes(ova, edit.without, notes)
+    _drop_classes(ova, edit, notes)
+    _rebuild(ova, edit, notes)
     _keep_snapshots(ova, main, edit, notes)
     disks = _move_disks(ova, main, edit, notes)
     nics = _move_vifs(ova, main, edit)
@@ -138,13 +143,24 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     return result
 
 
-def _drop_classes(ova: Ova, classes: Sequence[str], notes: List[str]) -> None:
-    notes += [f"it has no {thing.cls}" for thing in ova.things if thing.cls in classes]
-    gone = list(classes)
-    if "VGPU" in classes:
+def _drop_classes(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
+    gone = list(edit.without)
+    if "VGPU" in edit.without:
         # an import fails for an unknown GPU group, even without a reference to the group
         gone += ["VGPU_type", "GPU_group"]
-    ova.drop([thing for thing in ova.things if thing.cls in gone])
+    dropped = [each for each in ova.things if each.cls in gone or not ova_fields.has_rule(each.cls, edit.is_known)]
+    notes += [
+        f"it has no {thing.cls}" for thing in dropped if thing.cls in edit.without or ova_fields.is_told(thing.cls)
+    ]
+    ova.drop(dropped)
+
+
+def _rebuild(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
+    lost: Dict[str, None] = {}
+    for thing in ova.things:
+        lost.update(dict.fromkeys(f"{thing.cls}.{name}" for name in ova_fields.rebuild(thing, edit.is_known)))
+    if lost:
+        notes.append(f"without the values of these fields in the records: {', '.join(sorted(lost))}")
 
 
 def _keep_snapshots(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> None:
@@ -198,9 +214,12 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
         vbd.set("currently_attached", False)
         vdi = vdis.get(vbd.text("VDI"))
         if not _is_disk(vbd):
-            if vdi is not None and _is_iso(srs.get(vdi.text("SR"))):
+            if vdi is not None and _is_iso(srs.get(vdi.text("SR")), edit):
                 used.add(vdi.id)
             else:
+                home = srs.get(vdi.text("SR")) if vdi is not None else None
+                if home is not None and home.text("type") != _PHYSICAL:
+                    notes.append(f"its drive {vbd.text('userdevice')} is empty: the pool has no such SR with ISOs")
                 vbd.set("VDI", NULL)
                 vbd.set("empty", True)
             continue
@@ -220,8 +239,8 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
     return sorted(disks)
 
 
-def _is_iso(sr: Optional[Thing]) -> bool:
-    return sr is not None and sr.text("content_type") == "iso" and sr.text("type") != _PHYSICAL
+def _is_iso(sr: Optional[Thing], edit: RecordEdit) -> bool:
+    return sr is not None and sr.text("uuid") in edit.iso_srs
 
 
 def _rename(ova: Ova, moved: Mapping[str, str], edit: RecordEdit) -> None:
@@ -235,14 +254,15 @@ def _rename(ova: Ova, moved: Mapping[str, str], edit: RecordEdit) -> None:
             vdis[each].set(name, NULL)
         vdis[each].set("uuid", new.uuid)
         vdis[each].set("location", new.location)
-        vdis[each].set("sm_config", {})  # xapi would look for a SCSIid in sm_config first
-        vdis[each].set(
-            "other_config", {key: text for key, text in vdis[each].map("other_config").items() if key in _SYNCED}
-        )
+    for vdi in vdis.values():
+        vdi.set("sm_config", {})  # xapi would look for a SCSIid in sm_config first
+        vdi.set("other_config", {key: text for key, text in vdi.map("other_config").items() if key in _SYNCED})
     used = {vdi.text("SR") for vdi in vdis.values()}
     for sr in ova.of("SR"):
         if sr.id in homes:
             sr.set("uuid", edit.sr_uuid)
+        # by the record's word, xapi looks for a VDI in all SRs with ISOs, or in this SR alone
+        sr.set("content_type", _ISO if _is_iso(sr, edit) else _NO_ISO)
     ova.drop([sr for sr in ova.of("SR") if sr.id not in used])
 
 
@@ -271,7 +291,7 @@ def _settings(vif: Thing) -> Dict[str, Any]:
     lists = ("ipv4_allowed", "ipv6_allowed")
     found: Dict[str, Any] = {name: vif.text(name) for name in texts if name in vif.fields}
     for name in [name for name in lists if name in vif.fields]:
-        found[name] = [text_of(each) for each in vif.fields[name].findall("array/data/value")]
+        found[name] = vif.texts(name)
     other_config = _kept("VIF", vif.map("other_config"))
     return {**found, "qos_algorithm_params": vif.map("qos_algorithm_params"), "other_config": other_config}
 
@@ -321,6 +341,7 @@ def _make_inactive(vm: Thing, edit: RecordEdit) -> None:
     vm.set("ha_always_run", False)
     vm.set("ha_restart_priority", "")
     vm.set("PCI_bus", "")
+    vm.set("last_boot_CPU_flags", {})
     vm.set("is_control_domain", False)
     for name in ("last_booted_record", "snapshot_metadata"):  # whole records of VMs, which xapi may take for its own
         vm.set(name, "")
@@ -330,13 +351,10 @@ def _make_inactive(vm: Thing, edit: RecordEdit) -> None:
 
 
 def _references(ova: Ova) -> List[Tuple[Thing, str]]:
-    """Return the fields with a reference of the file to a missing object."""
-    there = {thing.id for thing in ova.things}
+    """Return the fields with a reference to no object of the file; an import would keep a reference of the pool."""
+    there = {thing.id for thing in ova.things} | {NULL, ""}
     return [
-        (thing, name)
-        for thing in ova.things
-        for name in REFERENCES.get(thing.cls, ())
-        if _IN_FILE.match(thing.text(name)) and thing.text(name) not in there
+        (thing, name) for thing in ova.things for name in REFERENCES.get(thing.cls, ()) if thing.text(name) not in there
     ]
 
 
@@ -384,16 +402,21 @@ def verify(document: bytes, edit: RecordEdit) -> None:
     new = {vbd.text("VDI") for vbd in ova.of("VBD") if _is_disk(vbd)}
     for vdi in vdis.values():
         sr = srs.get(vdi.text("SR"))
-        is_of_copy = sr is not None and sr.text("uuid") == edit.sr_uuid and not _is_iso(sr)
-        if not (is_of_copy or (_is_iso(sr) and vdi.id not in new)):
+        is_of_copy = sr is not None and sr.text("uuid") == edit.sr_uuid
+        if not (is_of_copy or (_is_iso(sr, edit) and vdi.id not in new)):
             raise _refers_outside(vdi)
-        is_known = vdi.text("location") in edit.locations and not vdi.map("sm_config")
-        is_known = is_known and set(vdi.map("other_config")) <= set(_SYNCED)
-        if is_of_copy and not is_known:
+        if vdi.map("sm_config") or not set(vdi.map("other_config")) <= set(_SYNCED):
+            raise _refers_outside(vdi)
+        if is_of_copy and vdi.text("location") not in edit.locations:
             raise _refers_outside(vdi)
     for sr in srs.values():
-        if sr.text("uuid") != edit.sr_uuid and not _is_iso(sr):
+        if not (sr.text("uuid") == edit.sr_uuid or _is_iso(sr, edit)):
             raise _refers_outside(sr)
+        if (sr.text("content_type") == _ISO) != _is_iso(sr, edit):
+            raise _refers_outside(sr)
+    for thing in ova.things:
+        if not ova_fields.has_rule(thing.cls, edit.is_known) or ova_fields.rebuild(thing, edit.is_known):
+            raise _refers_outside(thing)
     for vbd in ova.of("VBD"):
         if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
             raise _refers_outside(vbd)

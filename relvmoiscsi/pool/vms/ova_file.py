@@ -126,6 +126,10 @@ class Thing:
     def truth(self, name: str) -> bool:
         return self.text(name) in ("1", "true")
 
+    def texts(self, name: str) -> List[str]:
+        """Return the texts of a list."""
+        return [text_of(each) for each in self.fields[name].findall("array/data/value")] if name in self.fields else []
+
     def map(self, name: str) -> Dict[str, str]:
         members = members_of(self.fields[name]) if name in self.fields else {}
         return {key: text_of(value) for key, value in members.items()}
@@ -134,6 +138,13 @@ class Thing:
         """Set a field. A field that this release of xapi lacks is ignored."""
         if name in self.fields:
             put(self.fields[name], new)
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove fields."""
+        struct = members_of(self.value)["snapshot"].find("struct")
+        if names and struct is not None:
+            struct[:] = [member for member in struct if (member.findtext("name") or "") not in names]
+            self.fields = {name: value for name, value in self.fields.items() if name not in names}
 
 
 class Ova:

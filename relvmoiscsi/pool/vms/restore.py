@@ -24,8 +24,6 @@ from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
 
 #: fields of a VBD that the new VBD copies
-_VBD = ("bootable", "mode", "type", "unpluggable", "other_config", "qos_algorithm_type", "qos_algorithm_params")
-
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
 WOULD_UNDO, WOULD_HOME = "would be undone", "would be taken home"
@@ -125,7 +123,7 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
 
 
 def _settings(vbd: Record) -> Dict[str, Any]:
-    return {field: vbd[field] for field in _VBD if field in vbd}
+    return {field: vbd[field] for field in restore_journal.VBD if field in vbd}
 
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False, dry_run: bool = False) -> Restored:

@@ -27,8 +27,17 @@ LEAVING = "relvmoiscsi:restore-home:"
 #: UUID of the moved VDI
 ARRIVED = "relvmoiscsi:restore-arrived:"
 _KEYS = (RESTORED, LEAVING, ARRIVED)  #: in the order of removal
-#: key of VM.other_config: UUID of the VM, and the restart priority to restore
+#: key of VM.other_config: UUID of the VM, whose restart priority a run has emptied
 _HA = "relvmoiscsi:restore-ha"
+#: key of the pool's other_config, with the UUID of a VM: the restart priority to restore. A vm-admin may not set a
+#: priority, and may write each key of a VM. So the value is where only a pool-operator writes.
+_PRIORITY = "relvmoiscsi:restore-ha:"
+
+#: fields of a VBD that stay when a disk is swapped, and their types
+VBD: Mapping[str, type] = {
+    "bootable": bool, "mode": str, "type": str, "unpluggable": bool, "other_config": dict, "qos_algorithm_type": str,
+    "qos_algorithm_params": dict,
+}  # fmt: skip
 
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
@@ -117,10 +126,16 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
 
 def _swap(values: Mapping[str, Any]) -> Swap:
     """Return the entry with these values. Raises ValueError for values that no run has written."""
-    if set(values) != set(Swap._fields) or not isinstance(values["vbd"], dict):
+    vbd = values.get("vbd")
+    if set(values) != set(Swap._fields) or not isinstance(vbd, dict) or not set(vbd) <= set(VBD):
         raise ValueError("it has other members than a run writes")
+    for name, value in vbd.items():
+        if not isinstance(value, VBD[name]):
+            raise ValueError(f"{name} of the VBD has a value of another type")
+        for text in value.values() if isinstance(value, dict) else ():
+            untrusted.text_of(text)
     texts = {name: untrusted.text_of(value) for name, value in values.items() if name != "vbd"}
-    return Swap(**texts, vbd=values["vbd"])
+    return Swap(**texts, vbd=vbd)
 
 
 def journal_of(vm: Record) -> List[Swap]:
@@ -283,9 +298,10 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
 def block_start(vm: LockedVm, record: Record) -> None:
     """Block the start of the VM. Blocks of other clients stay unchanged. Raises Refused, PoolFailure."""
     uuid, priority = record["uuid"], str(record["ha_restart_priority"])
-    if priority:
-        _put(vm, record, _HA, f"{uuid} {priority}")
-        vm.call("VM.set_ha_restart_priority", "")  # needs more rights than the other calls, so this call is the first
+    if priority:  # needs more rights than the other calls, so these calls are the first
+        _put(vm, record, _HA, uuid)
+        _keep_priority(vm, _PRIORITY + uuid, priority)
+        vm.call("VM.set_ha_restart_priority", "")
     for operation in _OPERATIONS:
         if operation not in record["blocked_operations"]:
             text = f"{_REASON} `relvmoiscsi pool restore --undo {uuid}`, or the same restore again, ends it."
@@ -298,11 +314,29 @@ def allow_start(vm: LockedVm) -> None:
     record = vm.read()
     for operation in _blocked(record):
         vm.call("VM.remove_from_blocked_operations", operation)
-    whose, _, priority = record["other_config"].get(_HA, "").partition(" ")
-    if whose == record["uuid"]:
-        if not record["ha_restart_priority"]:
-            vm.call("VM.set_ha_restart_priority", priority)
+    if record["other_config"].get(_HA, "").startswith(record["uuid"]):
+        ref, config = _pool(vm.calls)
+        key = _PRIORITY + record["uuid"]
+        if key in config and not record["ha_restart_priority"]:
+            vm.call("VM.set_ha_restart_priority", config[key])
         vm.call("VM.remove_from_other_config", _HA)
+        if key in config:
+            vm.calls.call("pool.remove_from_other_config", ref, key)
+
+
+def _keep_priority(vm: LockedVm, key: str, priority: str) -> None:
+    ref, config = _pool(vm.calls)
+    if config.get(key) != priority:
+        vm.held.verify(vm.calls)
+        if key in config:  # of a restore whose VM was deleted
+            vm.calls.call("pool.remove_from_other_config", ref, key)
+        marks.add(vm.calls, "pool", ref, key, priority)
+
+
+def _pool(calls: Calls) -> Tuple[str, Dict[str, str]]:
+    """Return the reference and other_config of the pool. Raises PoolFailure."""
+    ((ref, record),) = list(calls.records("pool").items())[:1]
+    return ref, record["other_config"]
 
 
 def _blocked(record: Record) -> List[str]:

@@ -304,7 +304,10 @@ def choose(
     chosen = list(rows) if everything else [inventory.find(rows, name, "saved VM") for name in names]
     here = {str(vm["uuid"]): ref for ref, vm in found.vms.items()}
     documents = saved.documents(list(dict.fromkeys(chosen)))
-    sources = [VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid]) for uuid in documents]
+    sources = [
+        VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], records.is_known)
+        for uuid in documents
+    ]
     if records.is_known:
         return sources
     claims = Claims(found, saved)

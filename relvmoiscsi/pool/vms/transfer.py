@@ -22,6 +22,7 @@ from relvmoiscsi.pool.vms import ova_file
 #: how long to wait for a task after an HTTP error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
 _MOST_SAID = 300  #: shown characters of an answer
+_MOST_PAGE_BYTES = 1 << 16  #: bytes that are read of an error page
 
 
 class _Request(NamedTuple):
@@ -115,8 +116,13 @@ def _destroy(calls: Calls, task: str) -> None:
 
 
 def _said(page: bytes) -> str:
-    """Return the text of an error page, for the end of a sentence."""
-    text = " ".join(html.unescape(re.sub("<[^>]*>", " ", page.decode("utf-8", "replace"))).split())
+    """Return the text of an error page, for the end of a sentence.
+
+    A tag has no `<` inside: otherwise a page of many `<` takes minutes. The text is cut before `unescape`, because a
+    number of 5000 digits raises ValueError there.
+    """
+    words = re.sub("<[^<>]*>", " ", page.decode("utf-8", "replace")).split()
+    text = html.unescape(" ".join(words)[: 4 * _MOST_SAID])
     return f": {text[:_MOST_SAID]}".rstrip(".") if text else ""
 
 
@@ -135,7 +141,7 @@ def _answered(calls: Calls, request: _Request, task: str) -> Tuple[int, bytes]:
                 return response.status, b""  # sent before the import; the connection ends with the import
             if _is_redirect(request, response.status):
                 return response.status, urllib.parse.urlsplit(response.getheader("Location", "")).netloc.encode()
-            return response.status, response.read()
+            return response.status, response.read(None if response.status == http.client.OK else _MOST_PAGE_BYTES)
     except GONE as error:
         raise PoolGone(
             f"The pool at {calls.url} closed the connection during {request.path}: {reason(error)}."

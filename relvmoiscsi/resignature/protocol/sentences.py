@@ -40,13 +40,21 @@ def overtaken(name: str) -> str:
 
 @contextmanager
 def since_mark(name: str, kind: int, label_offset: int) -> Iterator[None]:
-    """Add the state of the device to errors from step 2 on. Another label: another run has settled this run."""
+    """Add the state of the device to errors from step 2 on.
+
+    A refusal without a state becomes Unfinished, because something was written. An overtaken run that finds another
+    label was settled by another run.
+    """
     try:
-        with in_state(lambda: cut_sentence(name, kind), DeviceError, Refused):
+        with in_state(lambda: cut_sentence(name, kind), DeviceError):
             yield
+    except Refused as refused:
+        if refused.disk_state:
+            raise
+        raise Unfinished(refused.message, refused.sm_key).in_state(cut_sentence(name, kind)) from refused
     except Overtaken as error:
-        if error.offset == label_offset:
-            error.disk_state = f"Another run has settled this run. `relvmoiscsi show {name}` shows the state of {name}."
+        settled = f"Another run has settled this run. `relvmoiscsi show {name}` shows the state of {name}."
+        error.in_state(settled if error.offset == label_offset else cut_sentence(name, kind))
         raise
 
 
@@ -55,6 +63,14 @@ def cut_sentence(name: str, kind: int) -> str:
     return (
         f"The {KINDS[kind]} of {name} was begun and may be unfinished: once the device answers, `relvmoiscsi recover "
         f"{name}` finishes it or takes it back."
+    )
+
+
+def waiting(name: str, seconds: float) -> str:
+    """The sentence before the wait for a client that may be another one."""
+    return (
+        f"Another host may have begun the run on {name}, or this host by another way to the LUN: waiting {seconds:g} "
+        "seconds for its last write."
     )
 
 

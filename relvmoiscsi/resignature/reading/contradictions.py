@@ -9,15 +9,20 @@ record last, `VDI.delete` and a forgotten VDI lose the record first, the garbage
 never makes both of a VDI that was there before. A record that was overwritten late leaves both: a record of one kind
 without a volume, and a volume of that kind without a record.
 
+A late write may also leave zeros in the place of records, or an older number of bytes in use. SM pads each sector with
+spaces. SM writes a record before the number of bytes in use, so a cut of SM leaves zeros in the last slot alone. SM
+adds and removes one record at a time, so an SR with several VDIs has records.
+
 Sources: SM drivers/LVHDSR.py (create, delete, forget_vdi), drivers/cleanup.py (LVHDVDI.delete, forgetVDI),
-drivers/srmetadata.py (spaceAvailableForVdis).
+drivers/srmetadata.py (spaceAvailableForVdis, addVdiInternal, deleteVdi, getSector).
 """
 
 from typing import Dict, List, Tuple
 
+from relvmoiscsi.device import SECTOR
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.mgt import Mgt, VdiRecord
+from relvmoiscsi.formats.mgt import RECORD_BYTES, SR_END, Mgt, VdiRecord
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 
 #: SM adds a record with this label and deletes it again, to find out whether MGT has room
@@ -29,7 +34,7 @@ def contradictions(lun: Lun) -> Tuple[Malformed, ...]:
     after = lun.settled()
     if after.mgt is None:
         return ()
-    return (*_of_sr(after, after.mgt), *_of_vdis(after))
+    return (*_of_sr(after, after.mgt), *_of_slots(after.mgt), *_of_all_records(after), *_of_vdis(after))
 
 
 def _of_sr(lun: Lun, mgt: Mgt) -> List[Malformed]:
@@ -37,6 +42,24 @@ def _of_sr(lun: Lun, mgt: Mgt) -> List[Malformed]:
         return []
     where = Place(naming.MGT, mgt.sr_uuid_at)
     return [Malformed("MGT", where, f"it names the SR {mgt.sr_uuid}, and the volume group is of the SR {lun.sr_uuid}")]
+
+
+def _of_slots(mgt: Mgt) -> List[Malformed]:
+    """The records of which a sector holds zeros, but for the last record."""
+    found = []
+    for offset in range(SR_END, mgt.length - RECORD_BYTES, RECORD_BYTES):
+        if any(not any(mgt.data[at : at + SECTOR]) for at in range(offset, offset + RECORD_BYTES, SECTOR)):
+            where = Place(naming.MGT, offset)
+            found.append(Malformed("MGT record", where, "it holds zeros, and another record lies behind it"))
+    return found
+
+
+def _of_all_records(lun: Lun) -> List[Malformed]:
+    """A sentence when an SR with several VDIs has no record at all."""
+    lost = without_record(lun)
+    if lun.records() or len(lost) < 2:
+        return []
+    return [Malformed("MGT", Place(naming.MGT, 0), f"it has no record of any of the {len(lost)} VDIs")]
 
 
 def without_volume(lun: Lun) -> List[VdiRecord]:

@@ -67,12 +67,12 @@ class CloneJournal(NamedTuple):
 
 def journal_text(block: bytes) -> JournalText:
     """The text in the first block of a journal volume: the length of the text in decimal, a blank, the text."""
-    length, _blank, rest = block.partition(b" ")
-    if not length.isdigit() or len(length) > 3 or int(length) > len(rest):
-        return JournalText(None)
+    digits, _blank, rest = block.partition(b" ")
     try:
-        return JournalText(rest[: int(length)].decode("ascii"))
-    except UnicodeDecodeError:
+        length = untrusted.number(digits.decode("ascii"))
+        is_whole = len(digits) <= 3 and length <= len(rest)
+        return JournalText(rest[:length].decode("ascii") if is_whole else None)
+    except ValueError:  # also UnicodeDecodeError
         return JournalText(None)
 
 

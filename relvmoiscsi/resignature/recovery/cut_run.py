@@ -11,7 +11,7 @@ LVM, SM or a VM may have written to the LUN since the cut. Their writes stay.
 import logging
 from typing import List, Optional, Sequence
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range
+from relvmoiscsi.device import SECTOR, Chunk, Device, Fence, Range
 from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
     FormatError,
@@ -36,7 +36,7 @@ from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Labels, Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
-from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_mark, unfinished
+from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_mark, unfinished, waiting
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.finalize import finalize
 from relvmoiscsi.resignature.writing.step import flush, read_back, read_back_all, step, write
@@ -47,15 +47,15 @@ log = logging.getLogger(__name__)
 def finish(device: Device, mark: Mark) -> None:
     """Take steps 5 and 6 of a run that was cut after its commit. A second call changes nothing.
 
-    Raises Refused for a LUN that contradicts the mark, DeviceError when an operation fails.
+    Raises Refused for a LUN that contradicts the mark; Unfinished, Overtaken and DeviceError after a write.
     """
     run = mark.journal.run
     still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
     with in_state(still, FormatError), since_mark(device.name, run.kind, mark.label.offset):
-        _verify_fits(device, mark)
+        _verify_fits(device, mark, NOTHING_WRITTEN)
         mark = _claimed(device, mark)
-        _verify_fits(device, mark)
-        device.fence.hold_also(_headers(device, [move.second for move in run.mdas if move.moves]))
+        _verify_fits(device, mark, f"Only the mark of {device.name} was written.")
+        device.fence.hold_also(_headers(device, [area for move in run.mdas for area in (move.original, move.second)]))
         finalize(device, mark.label, mark.journal)
 
 
@@ -69,13 +69,13 @@ def take_back(device: Device, mark: Mark) -> None:
         t1    host B takes the run back
         t2    host A's commit arrives: the label lists second areas without headers, so LVM sees no half-written SR
 
-    Raises Refused for a LUN that contradicts the mark, DeviceError when an operation fails.
+    Raises Refused for a LUN that contradicts the mark; Unfinished, Overtaken and DeviceError after a write.
     """
     run = mark.journal.run
     with since_mark(device.name, run.kind, mark.label.offset):
-        _verify_fits(device, mark)
+        _verify_fits(device, mark, NOTHING_WRITTEN)
         mark = _claimed(device, mark)
-        _verify_fits(device, mark)
+        _verify_fits(device, mark, f"Only the mark of {device.name} was written.")
         headers = _headers(device, [move.original for move in run.mdas])
         device.fence.hold_also(headers)
         careful = [chunk.data for chunk in headers] != [move.old_header for move in run.mdas]
@@ -97,7 +97,8 @@ def _claimed(device: Device, mark: Mark) -> Mark:
     """Claim the run. After that, the client that began the run cannot write any more (`Fence`).
 
     Where that client was of this host, over the same transport, it has ended: the caller has the lock of the LUN and
-    has opened the LUN. Otherwise, wait for its lease. Returns the mark as it was made, without writer and claim.
+    has opened the LUN. Otherwise, say so, and wait for its lease. Returns the mark as it was made, without writer and
+    claim.
     """
     found, fence = mark.label.sector, device.fence
     is_ours = any(fence.writer) and mark.commit_record.writer == fence.writer
@@ -106,7 +107,7 @@ def _claimed(device: Device, mark: Mark) -> Mark:
     write(device, [claimed])
     flush(device)
     if not is_ours:
-        log.info("%s: another host may have begun this run; waiting for its last write", device.name)
+        log.warning("%s", waiting(device.name, Fence.OUTLAST_SECONDS))  # SMlog, and stderr of the command
         device.end_late_writes(of_another_host=True)
     fence.look(device.read)
     label = pv.parse_label(written_by(found, bytes(4)), mark.label.number, Place(device.name, mark.label.offset))
@@ -140,10 +141,10 @@ def label_before(mark: Mark) -> bytes:
 # --- whether the metadata areas contradict the mark
 
 
-def _verify_fits(device: Device, mark: Mark) -> None:
+def _verify_fits(device: Device, mark: Mark, state: str) -> None:
     found = misfit(device, mark)
     if found is not None:
-        raise Refused(found, sm_key="SRUnavailable").in_state(NOTHING_WRITTEN)
+        raise Refused(found, sm_key="SRUnavailable").in_state(state)
 
 
 def misfit(device: Device, mark: Mark) -> Optional[str]:

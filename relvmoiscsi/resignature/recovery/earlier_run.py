@@ -2,7 +2,7 @@
 """Find an earlier run on a LUN: a run that was cut, a run that is done, or a run whose journal LVM has overwritten."""
 
 import logging
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from relvmoiscsi import __version__
 from relvmoiscsi.device import Device
@@ -18,6 +18,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     RESIGNATURE,
     UNDO,
     CommitRecord,
+    is_of_another_lun,
     read_commit_record,
     scsi_id_digest,
     with_commit_record,
@@ -77,7 +78,8 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
     if not any(digest):
         raise Refused(
             f"{name} was resignatured before, and the SCSIid of this LUN is not known: whether it is a later copy "
-            "cannot be told. Give the SCSIid, or ask for another resignature with --again."
+            f"cannot be told. If it is a later copy, run `relvmoiscsi resignature --again {name}`. If not, it has its "
+            "new identities already."
         )
     if not any(record.scsi_id_digest):
         raise Refused(
@@ -86,6 +88,28 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
             "has the LUN, for SR.create on the pool's master. If not, it has its new identities already."
         )
     return False
+
+
+class LaterCopy(NamedTuple):
+    """A LUN with the finished resignature of another SCSIid, which is taken for a later copy of that LUN."""
+
+    was: Optional[str]  #: SCSIid of the LUN of the run; None when LVM has overwritten the journal
+    now: str  #: SCSIid of this LUN
+
+    def sentence(self, name: str) -> str:
+        was = f"LUN {self.was}" if self.was else "another LUN"
+        return f"{name} was resignatured as {was}, and is the LUN {self.now} now: it is taken for a later copy."
+
+
+def later_copy(
+    device: Device, label: Label, record: Optional[CommitRecord], scsi_id: Optional[str]
+) -> Optional[LaterCopy]:
+    """The LUN as a later copy; None for a LUN without a finished resignature of another SCSIid."""
+    is_made = record is not None and record.phase == DONE and record.kind == RESIGNATURE
+    if not is_made or scsi_id is None or not is_of_another_lun(record, scsi_id):
+        return None
+    run = run_or_none(device, record, label)
+    return LaterCopy(run.scsi_id if run is not None else None, scsi_id)
 
 
 def has_kept_all(device: Device, lun: Lun, run: Run) -> bool:

@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import List, Optional
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, torn_bytes
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Refused, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Overtaken, Refused, in_state
 from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import written_by
@@ -43,7 +43,7 @@ def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None
 
     The first flush of `carry_out` makes the writes durable. Raises as `carry_out`.
     """
-    with in_state(NOTHING_WRITTEN, DeviceError, Refused):
+    with in_state(NOTHING_WRITTEN):
         device.end_late_writes()
         _compare_with_plan(device, plan)
     device.fence.hold(_deciding(plan))
@@ -57,7 +57,8 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     """Take all steps of a plan, after `write_unseen`.
 
     Raises Refused, without a write, when the device has changed since the plan. Raises DeviceError when an operation
-    fails. The error says in what state the device is; `before` is a sentence about earlier writes, for this error.
+    fails, Overtaken after a write of another host, Unfinished for a refusal in the middle. The error says in what state
+    the device is; `before` is a sentence about earlier writes, for this error.
     `progress` gets the number of bytes of the new image that are read back before the mark; its errors go through.
 
     The new image is read back twice:
@@ -68,13 +69,13 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     """
     run, labels = plan.run, plan.labels()
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
-    with in_state(untouched, DeviceError, Refused):
+    with in_state(untouched):
         device.end_late_writes()
         around = _compare_with_plan(device, plan)
     device.fence.hold(_deciding(plan))
     headers = _old_headers(plan.journal)
     written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
-    with in_state(written, DeviceError, Refused):
+    with in_state(written):
         prepared = plan.chunks_of(steps.JOURNAL)
         step(device, steps.JOURNAL, prepared)
         read_back(device, [*prepared, Chunk(labels.offset, labels.before), *headers])

@@ -42,7 +42,6 @@ SCAN_SECONDS = 15.0  #: for all adapters together; the kernel needs twice that t
 DISK_SECONDS = 15.0  #: for the disks of the LUN to appear behind the adapters; the same as in SM
 OTHERS_SECONDS = 8.0  #: for udev to handle the other LUNs of a scan, and for their removal
 USER_SECONDS = 3.0  #: for programs that look at a disk for a moment
-_NEW = "new"
 
 
 class Discovery:
@@ -244,16 +243,16 @@ class Discovery:
         if not self._live:
             return False  # the disks came dead, so no call has written to them
         deadline = self.deadline.for_cleanup()
-        return run_in_child(self._state, deadline, "the label had been read", only_reads=True) == _NEW
+        return bool(run_in_child(self._shows_new_sr, deadline, "the label had been read", only_reads=True))
 
-    def _state(self, _begin: Begin) -> str:
+    def _shows_new_sr(self, _begin: Begin) -> bool:
         from relvmoiscsi import engine  # noqa: PLC0415 - most calls do not need the engine here
 
         problem: Optional[RelvmoiscsiError] = None
         for disk in self._live:
             try:
                 with open_device(THIS_HOST.node(disk), writable=False) as device:
-                    return _NEW if engine.has_new_identities(device, self.scsi_id) else "old"
+                    return engine.has_new_identities(device, self.scsi_id)
             except (NotFound, DeviceError) as error:  # a path that has died meanwhile
                 problem = problem or error
         assert problem is not None  # the caller has looked whether any disk answers

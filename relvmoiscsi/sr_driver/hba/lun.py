@@ -18,30 +18,32 @@ import os
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.device import Device
-from relvmoiscsi.errors import NotFound, in_state
+from relvmoiscsi.errors import in_state
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, multipath, paths, udev
-from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.files import text_of
-from relvmoiscsi.host.locks.lun_lock import lun_lock
-from relvmoiscsi.host.own_process import AskingDevice, Begin, run_in_child
+from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
+from relvmoiscsi.lun.call import disks_to_read, disks_to_write, lun_locked, state_unopened
+from relvmoiscsi.lun.guard import VerifyUnused, hold_in_call
+from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.sr_driver.hba.config import Config
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.missing import missing_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import Lun, Work, record_of_host
+from relvmoiscsi.sr_driver.transport import Found, Lun, record_of_host
 
 log = logging.getLogger(__name__)
+
+_WHAT = "the LUN had been read"
 
 _CACHES_SECONDS = 3.0  # BLKFLSBUF waits for reads of other programs, which hang on a dead path
 
@@ -73,21 +75,31 @@ class HbaLun(Lun):
         super().__init__(discovery.scsi_id, discovery.deadline, lock_seconds)
         self.discovery, self.multipathing, self._others = discovery, multipathing, others
 
-    def with_device(self, work: Work, writable: bool) -> str:
-        with ExitStack() as stack:
-            with in_state(lambda: self.state_unopened if writable else ""):
-                meanwhile = _load_engine if writable else _nothing
-                nodes = stack.enter_context(self.device_session(meanwhile, to_write=writable))
-            if not writable:
-                read = partial(_read, nodes, work)
-                return run_in_child(read, self.deadline, "the LUN had been read", only_reads=True)
-            from relvmoiscsi.sr_driver.rewrite import take_locks  # noqa: PLC0415 - see _load_engine
+    def read(self, work: Callable[[OpenLun], Found]) -> Found:
+        with self.device_session(_nothing, to_write=False) as nodes:
+            answer: Found = run_in_child(partial(self._read, nodes, work), self.deadline, _WHAT, only_reads=True)
+        return answer
 
-            write = partial(_written, nodes, work, self.discovery.name, self.deadline)
-            lock = partial(take_locks, self.deadline, self.verify_again)
-            answer = run_in_child(write, self.deadline, "the LUN had been read", lock=lock)
+    def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
+        with ExitStack() as stack:
+            with in_state(lambda: state_unopened(self.deadline)):
+                nodes = stack.enter_context(self.device_session(_load_engine, to_write=True))
+            lock = partial(hold_in_call, self.deadline, verify)
+            written = partial(self._write, nodes, work, verify)
+            answer: Found = run_in_child(written, self.deadline, _WHAT, lock=lock)
             self.discovery.is_new = True
         return answer
+
+    def _read(self, nodes: Sequence[str], work: Callable[[OpenLun], Found], _begin: Begin) -> Found:
+        with disks_to_read(self.scsi_id, nodes) as lun:
+            return work(lun)
+
+    def _write(
+        self, nodes: Sequence[str], work: Callable[[OpenLun], Found], verify: VerifyUnused, begin: Begin
+    ) -> Found:
+        found = self.discovery
+        with disks_to_write(found.name, nodes, self.deadline, verify, found.has_sm_lock, begin) as lun:
+            return work(lun)
 
     @contextmanager
     def device_session(self, meanwhile: Callable[[], None], to_write: bool) -> Iterator[List[str]]:
@@ -98,7 +110,7 @@ class HbaLun(Lun):
         """
         deadline, found = self.deadline, self.discovery
         with ExitStack() as stack, terminated.only_here():
-            stack.enter_context(lun_lock(self.scsi_id, timeout=deadline.within(self.lock_seconds)))
+            stack.enter_context(lun_locked(self.scsi_id, deadline, self.lock_seconds))
             stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
             stack.enter_context(hiding.hidden(self.scsi_id, deadline=deadline))
             there = udev.disks_of(self.scsi_id)  # udev handles every later disk under the switch
@@ -106,7 +118,6 @@ class HbaLun(Lun):
                 self._others.verify_unused(self.scsi_id, deadline)
             since = time.monotonic()
             found.bring(stack)
-            self.has_sm_lock = found.has_sm_lock
             meanwhile()
             disks = found.disks()
             udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
@@ -161,36 +172,5 @@ def _nothing() -> None:
 
 
 def _load_engine() -> None:
-    """Import the engine while udev handles the disk. A call that fails earlier does not need the engine."""
-    import relvmoiscsi.sr_driver.rewrite  # noqa: F401, PLC0415
-
-
-def _read(nodes: Sequence[str], work: Work, _begin: Begin) -> str:
-    with _opened(nodes, partial(open_device, writable=False)) as device:
-        return work(device)
-
-
-def _written(nodes: Sequence[str], work: Work, name: Tuple[str, str], deadline: Deadline, begin: Begin) -> str:
-    from relvmoiscsi.sr_driver.rewrite import LOCK_SECONDS, waiting  # noqa: PLC0415 - see _load_engine
-
-    def open_one(node: str) -> ContextManager[Device]:
-        return open_device(node, writable=True, lock_timeout=waiting(deadline, LOCK_SECONDS))
-
-    with _opened(nodes, open_one) as device:
-        return work(AskingDevice(paths.NamedPath(device, name), begin))
-
-
-@contextmanager
-def _opened(nodes: Sequence[str], open_one: Callable[[str], ContextManager[Device]]) -> Iterator[Device]:
-    """Open all these nodes, without nodes that have gone, and give the first. Raises NotFound if all have gone."""
-    opened: List[Device] = []
-    gone: List[NotFound] = []
-    with ExitStack() as stack:
-        for node in nodes:
-            try:
-                opened.append(stack.enter_context(open_one(node)))
-            except NotFound as problem:
-                gone.append(problem)
-        if not opened:
-            raise gone[0]
-        yield opened[0]
+    """Import what a run needs while udev handles the disk. A call that fails earlier does not need it."""
+    import relvmoiscsi.lun.run  # noqa: F401, PLC0415

@@ -29,7 +29,7 @@ class SecretKey(NamedTuple):
 
 
 class Chap(NamedTuple):
-    """One direction of a CHAP login."""
+    """One direction of a CHAP login, as given: the user or the password may be empty (`Credentials` refuses that)."""
 
     user: str
     password: SecretKey
@@ -70,14 +70,13 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
         raise UsageError(f"{iqn!r} is no IQN (device-config:targetIQN).", "ConfigTargetIQNMissing")
     scsi_id = scsi_id_in(device_config)
     port = _port(device_config.get("port", ""))
-    chap = _chap(device_config, "chap", "")
     return Config(
         target=target,
         portals=tuple(dict.fromkeys(_portals(target, port) + _further_portals(device_config, iqn))),
         target_iqn="" if iqn == ANY_IQN else iqn,
         scsi_id=scsi_id,
-        chap=chap,
-        incoming_chap=_chap(device_config, "chap", "incoming_") if chap else None,
+        chap=_chap(device_config, "chap"),
+        incoming_chap=_chap(device_config, "incoming_chap"),
         local_iqn=device_config.get("localIQN", "").strip() or None,
         is_master=device_config.get("SRmaster", "") != "false",
         vdis=vdis_in(device_config),
@@ -122,10 +121,9 @@ def _further_portals(config: Mapping[str, str], iqn: str) -> Tuple[Portal, ...]:
     )
 
 
-def _chap(config: Mapping[str, str], name: str, prefix: str) -> Optional[Chap]:
-    user = config.get(prefix + name + "user", "")
-    password = config.get(prefix + name + "password", "")
-    secret = config.get(prefix + name + "password_secret", "") or config.get(prefix + name + "secret", "")
-    if not user or not (password or secret):
+def _chap(config: Mapping[str, str], name: str) -> Optional[Chap]:
+    user, password = config.get(name + "user", ""), config.get(name + "password", "")
+    secret = config.get(name + "password_secret", "") or config.get(name + "secret", "")
+    if not (user or password or secret):
         return None
     return Chap(user, SecretKey(secret, True) if secret else SecretKey(password, False))

@@ -23,7 +23,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.lun_opening import LunName, open_lun
-from relvmoiscsi.iscsi.names import Credentials, DiscoveredTarget, Initiator, verified
+from relvmoiscsi.iscsi.names import Credentials, DiscoveredTarget, Initiator
 from relvmoiscsi.iscsi.target_sessions import discover
 from relvmoiscsi.portal import Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, Config
@@ -83,7 +83,7 @@ def access_of(config: Config, host: Mapping[str, Any], xapi: Xapi, hide: Callabl
     """Return the access to the targets of a device-config. `host` is xapi's record of this host.
 
     Read passwords from xapi and pass each to `hide` at once. Raises Refused (ConfigISCSIIQNMissing) if this host has no
-    initiator name. Raises XapiFailure.
+    initiator name. Raises UsageError for half a pair of user and password. Raises XapiFailure.
     """
     user, secret = _credentials(config.chap, xapi, hide)
     incoming_user, incoming_secret = _credentials(config.incoming_chap, xapi, hide)
@@ -95,7 +95,7 @@ def access_of(config: Config, host: Mapping[str, Any], xapi: Xapi, hide: Callabl
         config=config,
         portals=config.portals,
         initiators=tuple(Initiator(str(name), host["uuid"], interface) for interface in interfaces(THIS_HOST)),
-        credentials=verified(Credentials(user, secret, incoming_user, incoming_secret)),
+        credentials=Credentials(user, secret, incoming_user, incoming_secret),
     )
 
 

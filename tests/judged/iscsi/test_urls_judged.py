@@ -24,17 +24,23 @@ WRITES = ("--yes", "--not-in-use")
 
 #: The command, with a run's number that is no random one, and image files that tear what the disks of tgt tear.
 SAME = """
+import os
 import sys
 from types import SimpleNamespace
 from relvmoiscsi import cli
-from relvmoiscsi.cli import on_lun, resignature, settling
+from relvmoiscsi.cli import resignature, settling
+from relvmoiscsi.lun import run, source
 
-def opened(path, writable):
-    device = real(path, writable)
+def opened(path, writable, **more):
+    device = real(path, writable, **more)
     device.physical_block_size = 4096
     return device
 
-real, on_lun.open_device = on_lun.open_device, opened
+def resignatured(lun, request, *more):
+    return as_lun(lun, request._replace(scsi_id=os.environ["LUN_SCSI_ID"]), *more)
+
+real, source.open_device = source.open_device, opened
+as_lun, run.resignature = run.resignature, resignatured
 resignature.os = settling.os = SimpleNamespace(urandom=bytes)
 sys.exit(cli.main(sys.argv[1:]))
 """
@@ -105,10 +111,11 @@ def test_each_command_leaves_the_bytes_that_it_leaves_on_an_image_file(place, ru
         run("check", url(tgt))
         assert "no disk: it is the controller of an array" in run("show", url(tgt, 0), status=3)
         assert SparseDisk.from_file(str(lun)) == before
-        words = ("--yes", "--scsi-id", scsi_id)
+        how = {"code": SAME, "LUN_SCSI_ID": scsi_id}
         for command in (("resignature", "--sr-uuid", SR), ("recover",), ("undo",)):
-            said = run(command[0], url(tgt), *words, *command[1:], code=SAME).split("next, on the pool master")[0]
-            assert said == run(command[0], file, *words, *command[1:], code=SAME).replace(str(file), url(tgt))
+            said = run(command[0], url(tgt), "--yes", "--scsi-id", scsi_id, *command[1:], **how)
+            of_file = run(command[0], file, "--yes", *command[1:], **how)
+            assert said.split("next, on the pool master")[0] == of_file.replace(str(file), url(tgt))
             assert SparseDisk.from_file(str(lun)) == SparseDisk.from_file(str(file)), command
         assert SparseDisk.from_file(str(lun)) != before  # the journals of both runs stay
 

@@ -14,7 +14,7 @@ import pytest
 
 from kit.builder import one_vhd
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.errors import DeviceError, Refused, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk.block_device import BLKFLSBUF, BlockDevice, open_device
@@ -133,7 +133,7 @@ def test_a_read_only_device_is_refused_for_writing_only(attach, image, how):
 def test_blocks_of_another_size_and_a_node_that_became_a_file_are_refused(attach, image):
     loop = attach(image, "--sector-size", "2048")
     is_refused(loop, "has logical blocks of 2048 bytes; 512 or 4096 are supported", writable=False)
-    with pytest.raises(Refused, match="does not tell its geometry"):
+    with pytest.raises(UsageError, match="is no block device"):
         BlockDevice(str(image), writable=False)
 
 

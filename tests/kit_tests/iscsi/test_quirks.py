@@ -32,7 +32,7 @@ LOGIN, COMMAND, TEXT, LOGOUT = 0x43, 0x01, 0x04, 0x46
 
 
 def where(target, me):
-    credentials = Credentials(*USER, *USER) if target.options.chap else Credentials()
+    credentials = Credentials(*USER, "target", "its secret") if target.options.chap else Credentials()
     return [Portal("127.0.0.1", target.port)], target.iqn, me, 0, True, Deadline(50), credentials
 
 

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import socket
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ import pytest
 from kit import shell
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
 from kit.sr_states import ATTACHED, OTHER, STATES, UNPLUGGED, State, name_of
-from relvmoiscsi.cli import guard, on_lun
+from relvmoiscsi.cli import opening
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import scsi_id as live_scsi
@@ -20,7 +21,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import other_hosts
-from relvmoiscsi.lun import users
+from relvmoiscsi.lun import source, users
 
 YES = ("--yes", "--scsi-id", SCSI_ID)
 NOTHING = "Nothing was written."
@@ -29,7 +30,7 @@ NOTHING = "Nothing was written."
 @pytest.fixture
 def mute(root, monkeypatch):
     """xapi's socket is there, and whoever connects waits."""
-    monkeypatch.setattr(guard, "XAPI_SECONDS", 0.05)
+    monkeypatch.setattr(users, "XAPI_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(Host(root).xapi_socket)
         listener.listen(8)
@@ -187,14 +188,14 @@ def test_a_copy_of_a_cut_run_is_rolled_back_only_if_neither_of_its_srs_may_be_th
 def taken(lun, root, monkeypatch):
     """The storage manager has activated the MGT volume of the LUN's SR on it; nobody else may open it for writing."""
     mgt = "VG_XenStorage--{}-MGT".format(ORIGINAL.replace("-", "--"))
-    opened = on_lun.open_device
+    opened = source.open_device
 
     def open_device(path, writable, **more):
         if writable:
             raise Refused(f"{path} is in use by device-mapper volume {mgt}.").in_state(NOTHING)
         return opened(path, writable, **more)
 
-    monkeypatch.setattr(on_lun, "open_device", open_device)
+    monkeypatch.setattr(source, "open_device", open_device)
     monkeypatch.setattr(users, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
     return lun
 
@@ -278,10 +279,27 @@ def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
     assert not os.path.exists(os.path.join(root, "var/lock"))
 
 
+@pytest.mark.parametrize("name", shell.WRITERS)
+def test_an_image_file_has_no_scsi_id(lun_for, unwritten, name):
+    """It was passed over: a person believed that the file had been compared."""
+    says = " has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id."
+    unwritten(2, name, lun_for(name), *YES, says=says)
+
+
+def test_scsi_id_takes_what_an_array_prints_and_shows_what_udev_prints(lun, command, unwritten):
+    capitals = ":".join(re.findall("..", SCSI_ID[1:].upper()))
+    wrong = "naa." + OTHER_SCSI_ID[1:].upper()
+    says = f"{lun} has the SCSIid {SCSI_ID}, and --scsi-id says {OTHER_SCSI_ID}: it is another LUN."
+    unwritten(4, "resignature", lun, "--yes", "--scsi-id", wrong, says=says)
+
+    ran = command("resignature", lun, "--yes", "--json", "--scsi-id", capitals)
+    assert (ran.status, ran.json["scsi_id"]) == (0, SCSI_ID)
+
+
 def test_an_image_file_needs_no_locks(image, command, root):
     os.makedirs(os.path.join(root, "var/lock/sm"))
     with sm_locks.lvm_lock(Host(root)), lun_lock(SCSI_ID, Host(root)):
-        assert command("resignature", *YES, image).status == 0
+        assert command("resignature", "--yes", image).status == 0
 
 
 # --- another LUN at the number of the clone; the kernel keeps the SCSIid of the LUN that it has found there
@@ -324,6 +342,6 @@ def test_a_lun_that_a_program_uses_through_another_path_is_refused(lun, unwritte
         raise Refused(used)
         yield
 
-    monkeypatch.setattr(on_lun, "exclusive_open", in_use)
+    monkeypatch.setattr(source, "exclusive_open", in_use)
     assert NOTHING in unwritten(4, "resignature", lun, *YES, says=used).err
-    assert asked == [(SCSI_ID, NO_DEADLINE, guard.HOST, None)]
+    assert asked == [(SCSI_ID, NO_DEADLINE, opening.HOST, None)]

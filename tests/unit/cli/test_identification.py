@@ -9,8 +9,9 @@ import pytest
 from kit import shell
 from kit.live import STATES
 from kit.shell import SCSI_ID, SR, WRITERS, content, patched, tree
-from relvmoiscsi.cli import guard, identification, on_lun
 from relvmoiscsi.host.disk.scsi_id import Hardware
+from relvmoiscsi.lun import run as run_module
+from relvmoiscsi.lun import source
 
 NO_XAPI = "No xapi on this machine: no pool was asked whether this LUN is in use."
 
@@ -18,7 +19,7 @@ NO_XAPI = "No xapi on this machine: no pool was asked whether this LUN is in use
 @pytest.fixture
 def disk(lun, monkeypatch):
     """The LUN, of an array that says what it is."""
-    monkeypatch.setattr(identification, "hardware_of", lambda _device: Hardware("ACME", "Rocket", "x42"))
+    monkeypatch.setattr(source, "hardware_of", lambda _path, _host: Hardware("ACME", "Rocket", "x42"))
     return lun
 
 
@@ -26,7 +27,7 @@ def disk(lun, monkeypatch):
 def nameless(lun, monkeypatch):
     """A block device without a SCSIid, as a loop device is."""
     for name in ("scsi_id_of", "scsi_id_at"):
-        monkeypatch.setattr(guard, name, lambda _path: None)
+        monkeypatch.setattr(source, name, lambda _path: None)
     return lun
 
 
@@ -71,7 +72,7 @@ def test_show_the_dry_run_and_a_run_have_the_facts_of_the_lun_before(disk, comma
 
 
 def test_the_pool_that_has_answered_is_named_and_asked_is_enough(disk, command, monkeypatch, pool):
-    monkeypatch.setattr(on_lun, "LOOK_SECONDS", 1000.0)  # nobody waits where a pool was asked
+    monkeypatch.setattr(run_module, "LOOK_SECONDS", 1000.0)  # nobody waits where a pool was asked
     uuid = pool.db.get("pool", pool.pool, "uuid")
     assert command("resignature", "--yes", disk, "--json").json["lun"]["pool"] == {
         "asked": True,
@@ -109,13 +110,21 @@ def test_yes_alone_does_not_tell_a_clone_from_its_original(lun, command, unwritt
     assert (ran.status, ran.json["lun"]["pool"]["overridden"]) == (0, True)
 
 
-@pytest.mark.parametrize(("fixture", "needed"), [("lun", "--scsi-id ID or --not-in-use"), ("nameless", "--not-in-use")])
+@pytest.mark.parametrize(
+    "fixture, status, needed",
+    [
+        ("lun", 2, "use --yes with --scsi-id ID or --not-in-use"),
+        ("nameless", 4, "use --not-in-use, and --yes in a script"),
+    ],
+)
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_script_without_yes_is_told_all_that_it_needs(request, command, unwritten, make, name, fixture, needed):
+def test_a_script_without_yes_is_told_all_that_it_needs(
+    request, command, unwritten, make, name, fixture, status, needed
+):
     disk = request.getfixturevalue(fixture)
     make(name, disk)
-    unwritten(2, name, disk, "--json", says=f"use --yes with {needed}")
-    for named in (["--not-in-use"], ["--scsi-id", SCSI_ID])[: needed.count("--")]:
+    unwritten(status, name, disk, "--json", says=needed)
+    for named in (["--not-in-use"], ["--scsi-id", SCSI_ID])[: needed.count("--not") + needed.count("--scsi")]:
         unwritten(2, name, disk, "--json", *named, says="use --yes")
         assert " with --" not in command(name, disk, "--json", *named).err
 
@@ -127,9 +136,11 @@ def test_what_has_no_scsi_id_is_known_by_nothing(request, nameless, command, unw
         request.getfixturevalue("pool")
         assert command("show", nameless, "--json").json["lun"]["pool"]["asked"] is False
     says = f"No pool was asked whether {nameless} is in use, and the device has no SCSIid."
-    for words in ((), ("--yes",)) if has_pool else ((), ("--scsi-id", SCSI_ID), ("--scsi-id", SCSI_ID, "--yes")):
+    for words in ((), ("--yes",)):
         type_in("y\n")
         unwritten(4, "resignature", nameless, *words, says=says)
+    says = f"{nameless} has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id."
+    unwritten(2, "resignature", nameless, "--yes", "--not-in-use", "--scsi-id", SCSI_ID, says=says)
     assert command("resignature", nameless, "--yes", "--not-in-use").status == 0
 
 
@@ -183,7 +194,7 @@ def test_a_lun_that_changes_meanwhile_is_in_use(lun, command, make, monkeypatch,
     make(name, lun)
     seen = []
     monkeypatch.setattr(time, "sleep", lambda seconds: seen.extend([seconds, change(lun), content(lun)]))
-    monkeypatch.setattr(on_lun, "LOOK_SECONDS", 1.0)
+    monkeypatch.setattr(run_module, "LOOK_SECONDS", 1.0)
     ran = command(name, lun, "--yes", "--scsi-id", SCSI_ID)
 
     seconds, at, then = seen

@@ -13,8 +13,10 @@ import pytest
 from kit import shell
 from kit.cuts import read_mark
 from kit.examples import WHOLE
-from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, content, flipped, pair, tree
-from relvmoiscsi.host.disk.block_device import open_device
+from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, content, flipped, pair, patched, tree
+from kit.sparse import SparseDisk
+from relvmoiscsi import engine
+from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 from relvmoiscsi.resignature.protocol import commit_record, journal
 
 
@@ -40,6 +42,53 @@ def small_original(small):
     path = small.parent / "small original.img"
     pair().disk.to_file(str(path))
     return path
+
+
+# --- a run that ends in the middle
+
+
+def interposed(monkeypatch, number, act):
+    """`act(real, device, chunks)` in place of the write of this number, from 1 on; `real` is that write."""
+    real, left = HostDevice.write, [number]
+
+    def write(device, chunks):
+        left[0] -= 1
+        if left[0]:
+            real(device, chunks)
+        else:
+            act(real, device, chunks)
+
+    monkeypatch.setattr(HostDevice, "write", write)
+
+
+def test_a_run_that_another_host_has_settled_is_10_and_the_state_is_that_of_the_lun(small, command, monkeypatch):
+    def settle(real, device, chunks):
+        """Another host takes the run back; it has another path to the same bytes."""
+        disk = SparseDisk.from_file(str(small))
+        before = disk.copy()
+        engine.recover(disk)
+        for part in disk.differences(before):
+            patched(small, part.offset, disk.peek(*part))
+        real(device, chunks)
+
+    interposed(monkeypatch, 3, settle)
+    ran = command("resignature", small, "--yes", "--json")
+    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["kind"]) == (10, 10, "Overtaken")
+    assert ran.json["state"] == "clean"
+    assert "changed at byte 512 during this run" in ran.json["error"]["message"]
+    assert ran.json["error"]["disk_state"].startswith("Another run has settled this run.")
+
+
+def test_a_run_that_loses_a_write_behind_its_mark_is_8_and_recover_settles_it(small, command, monkeypatch):
+    """The LUN is in the middle of a run, whatever the reason; 4 would say that nothing was written."""
+    interposed(monkeypatch, 3, lambda real, device, chunks: real(device, chunks[:-1]))
+    ran = command("resignature", small, "--yes", "--json")
+    assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["kind"]) == (8, 8, "Unfinished")
+    assert ran.json["state"] == "unfinished"
+    assert "does not hold what was written" in ran.json["error"]["message"]
+    assert f"`relvmoiscsi recover {small}` finishes it or takes it back" in ran.json["error"]["disk_state"]
+    assert command("recover", small, "--yes").status == 0
+    assert state(small, command) == "clean"
 
 
 # --- kill -9
@@ -102,17 +151,18 @@ def test_recover_says_that_it_finished_even_where_something_else_is_damaged(comm
 
 
 def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undone(
-    image, command, unwritten, monkeypatch
+    lun, command, unwritten, monkeypatch, has_scsi_id
 ):
-    writes = writes_of_a_run(image, command)
+    writes = writes_of_a_run(lun, command)
     with monkeypatch.context() as patch:
         shell.cut(patch, writes - 2)
-        command("resignature", image, "--yes", "--scsi-id", SCSI_ID)
+        command("resignature", lun, "--yes", "--scsi-id", SCSI_ID)
 
-    words = ("recover", image, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID)
-    ran = unwritten(4, *words, says=f"`relvmoiscsi undo {image}`")
+    has_scsi_id(OTHER_SCSI_ID)
+    words = ("recover", lun, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID)
+    ran = unwritten(4, *words, says=f"`relvmoiscsi undo {lun}`")
     assert ran.json["state"] == "unfinished" and SCSI_ID in ran.err
-    assert command("undo", image, "--yes").status == 0 and state(image, command) == "clean"
+    assert command("undo", lun, "--yes", "--not-in-use").status == 0 and state(lun, command) == "clean"
 
 
 def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, unwritten):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`resignature`: plan, question, choice of ids, what is refused, and that a second run has nothing to do.
 
-Which of the ways a LUN goes that is cut, done or a copy: tests/unit/test_procedure.py. The object that --json prints:
+Which of the ways a LUN goes that is cut, done or a copy: tests/unit/lun/test_run.py. The object that --json prints:
 test_documented.py.
 """
 
@@ -253,8 +253,9 @@ def test_ids_that_were_chosen_otherwise_are_refused(finished, unwritten, tmp_pat
 
 @pytest.mark.parametrize("options", [[], ["--scsi-id", SCSI_ID]])
 def test_a_second_run_has_nothing_to_do_and_writes_nothing_to_a_lun_that_may_be_in_use(
-    image, command, unwritten, options
+    request, command, unwritten, options
 ):
+    image = request.getfixturevalue("lun" if options else "image")
     first = command("resignature", image, *YES, *options).json
     image.chmod(0o444)
 
@@ -290,6 +291,57 @@ def test_again_is_a_new_resignature(finished, command, unwritten):
     assert command("show", finished, "--json").json["sr"]["uuid"] == second["sr"]["new"]
 
 
+@pytest.fixture
+def later_copy(lun, command, has_scsi_id):
+    """A LUN that was resignatured as SCSI_ID, and is OTHER_SCSI_ID now."""
+    assert command("resignature", lun, "--yes", "--scsi-id", SCSI_ID).status == 0
+    has_scsi_id(OTHER_SCSI_ID)
+    return lun
+
+
+NAMED = ("--yes", "--scsi-id", OTHER_SCSI_ID)
+
+
+def says_of(lun, was=f"LUN {SCSI_ID}"):
+    return f"{lun} was resignatured as {was}, and is the LUN {OTHER_SCSI_ID} now: it is taken for a later copy."
+
+
+def test_a_script_must_say_that_a_lun_under_another_scsi_id_is_a_later_copy(later_copy, command, unwritten):
+    """A target that fails over gives the LUN a new SCSIid: it was resignatured once more, with a pool on it."""
+    ran = unwritten(4, "resignature", later_copy, *NAMED, "--json", says=says_of(later_copy) + " If it is a copy, add")
+    assert (ran.json["state"], ran.json["error"]["disk_state"]) == ("resignatured", "Nothing was written.")
+    ran = unwritten(0, "resignature", later_copy, *NAMED, "--dry-run", "--json", says=says_of(later_copy))
+    assert ran.json["later_copy"] == {"was": SCSI_ID, "now": OTHER_SCSI_ID}
+
+
+@pytest.mark.parametrize("word", ["--later-copy", "--again"])
+def test_with_the_word_a_later_copy_gets_new_identities_and_is_told_as_one(later_copy, command, word):
+    ran = command("resignature", later_copy, *NAMED, "--json", word)
+    assert (ran.status, ran.json["later_copy"]) == (0, {"was": SCSI_ID, "now": OTHER_SCSI_ID})
+    assert says_of(later_copy) in ran.err
+    again = command("resignature", later_copy, *NAMED, "--json").json
+    assert again["already_done"] and "later_copy" not in again
+
+
+def test_a_later_copy_whose_journal_lvm_has_reclaimed_is_one_of_another_lun(later_copy, unwritten):
+    with open_device(str(later_copy), writable=False) as device:
+        at = read_mark(device).journal.offset
+    patched(later_copy, at, bytes(512))
+
+    ran = unwritten(
+        0, "resignature", later_copy, *NAMED, "--dry-run", "--json", says=says_of(later_copy, "another LUN")
+    )
+    assert ran.json["later_copy"] == {"was": None, "now": OTHER_SCSI_ID}
+
+
+@pytest.mark.parametrize("typed, status", [("y\n", 0), ("n\n", 4)])
+def test_a_person_is_asked_whether_it_is_a_later_copy(later_copy, command, type_in, typed, status):
+    type_in(typed)
+    ran = command("resignature", later_copy, "--scsi-id", OTHER_SCSI_ID)
+    assert ran.status == status and says_of(later_copy) in ran.err
+    assert f"Give {later_copy} these new identities, as a later copy? [y/N] " in ran.err
+
+
 def test_clear_metadata_vdi_is_refused_where_a_run_without_it_is_done(tmp_path, command, unwritten):
     """It was passed over without a word, and a pool would have written into the copy."""
     volume = raw("database", vdi_type="metadata")
@@ -316,12 +368,13 @@ def test_before_a_cut_run_is_finished_there_is_a_question(committed, command, ty
 
 
 @pytest.fixture
-def cut_copy(image, command, monkeypatch):
+def cut_copy(lun, command, monkeypatch, has_scsi_id):
     """A copy of the LUN SCSI_ID, whose resignature was cut; it is the LUN OTHER_SCSI_ID itself."""
     with monkeypatch.context() as patch:
         shell.cut(patch, 5)
-        command("resignature", image, "--yes", "--scsi-id", SCSI_ID)
-    return image
+        command("resignature", lun, "--yes", "--scsi-id", SCSI_ID)
+    has_scsi_id(OTHER_SCSI_ID)
+    return lun
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def disk(scene):
 
 def test_a_lun_that_is_there_is_linked_and_introduced(disk, run):
     sr = disk.has_udev_sr()
-    ran = run("add", "disk", LUN, "--json")
+    ran = run("add", "disk", "naa." + LUN[1:].upper(), "--json")
 
     (vdi,) = disk.pool.db.refs("VDI", SR=sr)
     assert (ran.status, ran.err) == (0, "")

@@ -57,6 +57,7 @@ def test_names_and_ids_are_read_from_the_section_alone():
     ("disk", "is not of the form"),
     ("../etc = " + LUN, "cannot be the name"),
     ("disk = $(reboot)", "is not a SCSIid"),
+    ("disk = 6001405" + "A" * 25, "write 36001405" + "a" * 25),
     ("first = " + OTHER, "The name first is taken"),
     ("disk = 36001405aaaa", "has a name already: first"),
 ])  # fmt: skip
@@ -364,3 +365,24 @@ def test_udev_finds_nothing_wrong_with_the_rules():
     if not re.search(r"^ +verify ", options, re.MULTILINE):
         pytest.skip("udevadm has no `verify` here; it came with systemd 254")
     subprocess.run([udevadm, "verify", "--no-style", str(FIRST), str(LAST)], check=True)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("uuid", [f"x -e {LUN}", LUN[:-1] + "?", "x FILE", "*"])
+def test_the_uuid_of_a_map_is_one_word_of_the_rules(tmp_path, uuid):
+    """The shell split the word, and grep looked for a part of it, or in another file."""
+    (program,) = re.findall(r"PROGRAM!=\"/bin/sh -c '(.*)'\", GOTO", FIRST.read_text(encoding="utf-8"))
+    conf, said = tmp_path / "conf", tmp_path / "uuid"
+    conf.write_text(f"[direct]\nname = {LUN}\n")
+    (tmp_path / "FILE").write_text("x\n")
+    (tmp_path / LUN).touch()
+    names = {"/etc/relvmoiscsi.conf": str(conf), "/sys$devpath/dm/uuid": str(said), "$$": "$"}
+    for name, here in names.items():
+        program = program.replace(name, here)
+
+    def is_direct(text):
+        said.write_text(f"mpath-{text}\n")
+        return not subprocess.call(["/bin/sh", "-c", program], cwd=str(tmp_path), stdin=subprocess.DEVNULL)
+
+    assert is_direct(LUN) and not is_direct(OTHER)
+    assert not is_direct(uuid)

@@ -15,9 +15,7 @@ from glob import glob
 import pytest
 
 from kit.clock import Clock, over_after
-from kit.sparse import SparseDisk
 from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
-from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import own_process as child_module
 from relvmoiscsi.host.disk.hiding import hidden, hidden_adapters, is_switch_on
@@ -28,7 +26,7 @@ from relvmoiscsi.host.locks.sm_locks import (
     LVM_LOCK,
     lvm_lock,
 )
-from relvmoiscsi.host.own_process import AskingDevice, in_call, run_in_child, run_parallel, still_there
+from relvmoiscsi.host.own_process import in_call, run_in_child, run_parallel, still_there
 from relvmoiscsi.host.terminated import Terminated, heeded
 from relvmoiscsi.host.this_host import Host
 
@@ -109,23 +107,6 @@ def test_what_began_before_the_deadline_goes_on_to_its_end():
     deadline = Deadline(50, Clock(0, 0, 0, 49, 2, 2))
 
     assert run_in_child(lambda begin: begin() or "done", deadline, "the LUN was read") == "done"
-
-
-def test_a_device_asks_before_its_first_write_or_flush_and_each_batch_after_that():
-    asked = []
-    disk = SparseDisk(4096)
-    device = AskingDevice(disk, lambda: asked.append(disk.read([Range(0, 1)])[0]))
-
-    assert device.read([Range(0, 1)]) == [b"\0"] and asked == []
-    for number in (1, 2):
-        device.write([Chunk(0, bytes([number]) * 512)])
-        device.flush()
-    device.read([Range(0, 1)])
-
-    assert asked == [b"\0", b"\1", b"\1", b"\2", b"\2"]
-    assert (device.name, device.size_bytes, device.block_size) == (disk.name, disk.size_bytes, disk.block_size)
-    AskingDevice(disk, lambda: asked.append("flush")).flush()
-    assert asked[5:] == ["flush"]
 
 
 # --- a child that no signal ends, as one in an open() of a disk that does not answer

@@ -11,8 +11,9 @@ from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi.chap import BEST_FIRST, MD5_ALONE, available
 from relvmoiscsi.iscsi.faults import Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation
 from relvmoiscsi.iscsi.login import Handshake, LoginRequest, Parameters
-from relvmoiscsi.iscsi.names import Credentials, verified
+from relvmoiscsi.iscsi.names import Credentials
 from relvmoiscsi.iscsi.pdu import Wire
+from relvmoiscsi.iscsi.text_keys import pack
 
 ISID = bytes.fromhex("80 01 02 03 04 05".replace(" ", ""))
 WANTED = LoginRequest("10.0.0.1:3260", "iqn.2026-01.test:me", "iqn.2026-01.test:array")
@@ -28,7 +29,7 @@ def entropy(count):
 class Play:
     """The target's lines, and what the initiator said last."""
 
-    def __init__(self, wanted=WANTED, piece=1 << 20):
+    def __init__(self, wanted=WANTED, piece=1 << 20, entropy=entropy):
         self.wire, self.piece = Wire(), piece
         self.handshake = Handshake(self.wire, wanted, ISID, entropy)
         self.stat_sn = 41
@@ -178,17 +179,79 @@ def test_a_target_without_these_algorithms_is_told_apart(error, say):
     assert type(caught.value) is error
 
 
-def test_equal_secrets_of_both_sides_are_refused_and_short_ones_are_warned_of(caplog):
-    """A target without a secret passes with these: in a second login we answer our own challenge of the first."""
+def relayed(secret, incoming_secret):
+    """Log in to a target that knows no secret, and gets its proof from a second login. `_make` verifies nothing."""
+    wanted = WANTED._replace(credentials=Credentials._make(("alice", secret, "array", incoming_secret)))
+    first = Play(wanted).say(0x00, ("AuthMethod", "CHAP"))
+    first.say(0x00, ("CHAP_A", "5"), ("CHAP_I", "9"), ("CHAP_C", "0x11"))
+    challenge = bytes.fromhex(first.keys["CHAP_C"][2:])
+    own, rest = secret.encode(), incoming_secret.encode()
+    asked = rest[len(own) :] + challenge if len(own) < len(rest) else challenge[len(own) - len(rest) :]
+    second = Play(wanted, entropy=bytes).say(0x00, ("AuthMethod", "CHAP"))
+    second.say(0x00, ("CHAP_A", "5"), ("CHAP_I", first.keys["CHAP_I"]), ("CHAP_C", "0x" + asked.hex()))
+    first.say(TO_OPERATIONAL, ("CHAP_N", "array"), ("CHAP_R", second.keys["CHAP_R"])).say(TO_FULL)
+    return first.parameters is not None
+
+
+@pytest.mark.parametrize(
+    "secret, incoming_secret",
+    [
+        ("sesamesesame", "sesamesesame"),
+        ("sesamesesame", "sesamesesame!"),
+        ("sesamesesame\1", "sesamesesame"),  # the challenge of `entropy` begins with this byte
+        ("s\u00e9same sesame", "s\u00e9same sesame \u00e9"),
+    ],
+    ids=["equal", "longer", "shorter", "not ASCII"],
+)
+def test_secrets_with_which_a_target_without_a_secret_passes_are_refused(secret, incoming_secret):
+    assert relayed(secret, incoming_secret), "so this is an attack"
+
+    with pytest.raises(UsageError, match="would prove nothing") as caught:
+        Credentials("alice", secret, "array", incoming_secret)
+    assert secret not in str(caught.value)
+
+
+def test_other_secrets_are_taken_and_the_relay_of_a_challenge_proves_nothing():
+    for secret, incoming_secret in (("sesame", "emases"), ("sesamesesame", "!sesamesesame"), ("sesame1", "sesame2")):
+        assert Credentials("alice", secret, "array", incoming_secret).incoming_user == "array"
+        with pytest.raises(Unproven):
+            relayed(secret, incoming_secret)
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (("alice", ""), "The CHAP user 'alice' has no password"),
+        (("", "sesame"), "The CHAP password has no user"),
+        (("alice", "sesame", "array", ""), "The incoming CHAP user 'array' has no password"),
+        (("alice", "sesame", "", "emases"), "The incoming CHAP password has no user"),
+        (("", "", "array", "emases"), "only to a CHAP user"),
+    ],
+)
+def test_half_of_a_pair_is_refused(given, words):
+    """An empty incoming secret is one that every target knows."""
+    with pytest.raises(UsageError, match=words) as caught:
+        Credentials(*given)
+    assert "sesame" not in str(caught.value) and "emases" not in str(caught.value)
+
+
+def test_short_secrets_are_warned_of(caplog):
     long = "sesamesesame"
-    with pytest.raises(UsageError, match="are equal") as caught:
-        verified(Credentials("alice", long, "array", long))
-    assert long not in str(caught.value)
-    for secrets in ((long, ""), (long, long + "x")):
-        verified(Credentials("alice", secrets[0], "array" if secrets[1] else "", secrets[1]))
+    Credentials()
+    Credentials("alice", long)
+    Credentials("alice", long, "array", "x" + long)
     assert caplog.text == ""
-    verified(Credentials("alice", long, "array", "shortsecret"))
+    Credentials("alice", long, "array", "shortsecret")
     assert "less than 12 bytes" in caplog.text and "shortsecret" not in caplog.text
+
+
+def test_a_user_and_a_secret_that_are_no_utf_8_are_sent_and_hashed_as_the_environment_has_them():
+    play = Play(ONE_WAY._replace(credentials=Credentials("user", "secret \udcff"))).say(0x00, ("AuthMethod", "CHAP"))
+
+    play.say(0x00, ("CHAP_A", "5"), ("CHAP_I", "9"), ("CHAP_C", "0x1122"))
+
+    assert play.keys["CHAP_R"] == "0x" + hashlib.md5(b"\x09secret \xff\x11\x22").hexdigest()
+    assert pack([("CHAP_N", "us\udcffer")]) == b"CHAP_N=us\xffer\0"
 
 
 def test_a_refused_list_is_no_wrong_secret():

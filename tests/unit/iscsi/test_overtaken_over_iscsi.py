@@ -4,6 +4,7 @@
 test_overtaken.py of the engine has more kinds of work. Here are sessions, resets, unit attentions and the lease.
 """
 
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -15,17 +16,16 @@ from kit.iscsi import idle_time
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.quirks import quirk
-from kit.outcome import Silent
-from relvmoiscsi import engine, procedure
-from relvmoiscsi.cli.over_iscsi import Patience, UrlDevice
-from relvmoiscsi.deadline import Deadline
+from kit.outcome import run_on
+from relvmoiscsi import engine
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import Chunk, Fence
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import DeviceError, Overtaken, Refused, RelvmoiscsiError
-from relvmoiscsi.iscsi import Initiator, Portal, open_lun
+from relvmoiscsi.iscsi import Initiator, Portal, link, open_lun
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.target_sessions import TargetSessions
-from relvmoiscsi.sr_driver.iscsi.iscsi_lun import BatchDeadline, CallDevice
+from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
 
 pytestmark = pytest.mark.states
 
@@ -58,21 +58,22 @@ def serving(disk, kind=HostileTarget, quirks=()):
 
 
 def by_command(target, who, act):
-    patience = Patience(120)
-    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, 0, True, patience, scsi_id=SCSI_ID) as device:
-        return act(UrlDevice(f"iscsi://{target.portal}/{target.iqn}/0", device, patience))
+    steps = StepDeadline.of_steps(120)
+    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, 0, True, steps, scsi_id=SCSI_ID) as device:
+        device.name = f"iscsi://{target.portal}/{target.iqn}/0"
+        return act(GatedDevice(device, SessionGate(steps, NO_DEADLINE)))
 
 
 def by_driver(target, who, act):
     call = Deadline(500)
-    batch = BatchDeadline(call)
-    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, SCSI_ID, True, batch) as device:
-        return act(CallDevice(device, call, batch))
+    steps = StepDeadline(call)
+    with open_lun([Portal("127.0.0.1", target.port)], target.iqn, who, SCSI_ID, True, steps) as device:
+        return act(GatedDevice(device, SessionGate(steps, call)))
 
 
 def resignature(device, seed="a", **more):
     request = engine.ResignatureRequest(scsi_id=SCSI_ID, **more)
-    return procedure.resignature(device, entropy(seed), Silent(), request)
+    return run_on(device, entropy(seed), request)
 
 
 to_one = partial(resignature, one=OneVdiRequest())
@@ -182,7 +183,8 @@ def test_whoever_was_overtaken_leaves_the_lun_to_the_other_and_says_so(name, way
             continue
         assert end.differences(after) == [], where
         # from the headers on, B finishes the run in the very bytes in which A would have
-        assert isinstance(failure, (Refused, DeviceError)) or number <= first_change or number >= headers, where
+        is_told = isinstance(failure, (Refused, Overtaken, DeviceError))
+        assert is_told or number <= first_change or number >= headers, where
 
 
 # --- a dead client's late writes
@@ -239,29 +241,22 @@ def test_a_late_write_of_a_dead_client_changes_nothing_behind_the_look_that_deci
         if failure is None:
             assert disk.differences(expected) == [] or stop <= names.index("behind the reset"), where
         else:  # the LUN had changed since B had read it for its plan
-            assert isinstance(failure, Refused) and stop <= names.index("behind the reset"), where
+            assert isinstance(failure, (Refused, Overtaken)) and stop <= names.index("behind the reset"), where
         found = engine.inspect(disk)
         assert (found.state, found.problem) == (engine.RESIGNATURED, None), where
 
 
-@pytest.mark.parametrize("who, waits", [(A, []), (B, [12.0])])
+@pytest.mark.parametrize("who, waits", [(A, False), (B, True)])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", [5, 7])  # before the commit, behind it
 def test_only_another_host_waits_for_the_last_write_of_a_killed_call(number, way, who, waits, monkeypatch, clock):
-    told = []
-
-    def told_resignature(device):
-        device.fence.on_wait = told.append
-        return resignature_of_b(device)
-
     with serving(image("one VDI"), quirks=[quirk("late_write", skip=number - 1)]) as target:
         killed_at(target, monkeypatch)
         began = clock.now
-        way(target, who, told_resignature)
+        way(target, who, resignature_of_b)
         assert engine.inspect(target.lun(0).disk).state == engine.RESIGNATURED
 
-    assert told == waits
-    assert (clock.now - began >= Fence.OUTLAST_SECONDS) == bool(waits)
+    assert (clock.now - began >= Fence.OUTLAST_SECONDS) == waits
 
 
 # --- targets that are slow
@@ -294,6 +289,35 @@ def test_a_target_that_needs_longer_than_the_lease_for_a_batch_gets_smaller_part
         assert target.count("session") == 1
         assert target.lun(0).writes == 8
     assert clock.now - began < 8 * seconds + 1
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_one_write_that_takes_longer_than_the_lease_is_waited_for_and_the_next_looks_again(
+    is_overtaken, monkeypatch, clock
+):
+    """The look was fresh when the command was sent. A host that settles the run resets the LUN, which ends it."""
+    mib, seconds, real = 1 << 20, Fence.LEASE_SECONDS + 5, Lun.write
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 60.0)  # a slow LUN: its target answers pings meanwhile
+    target = HostileTarget([Lun(0, 16 * mib)], window=1)
+
+    def slow(lun, offset, part):
+        clock.now += seconds
+        real(lun, offset, part)
+        if is_overtaken:
+            lun.disk.poke(12 * mib, b"B" * 512)
+
+    def act(device):
+        device.fence.hold([Chunk(12 * mib, bytes(512))])
+        device.write([Chunk(0, b"1" * mib + b"2" * mib)])
+
+    monkeypatch.setattr(Lun, "write", slow)
+    with target:
+        began = clock.now
+        with pytest.raises(Overtaken) if is_overtaken else ExitStack():
+            by_command(target, A, act)
+        written = 1 if is_overtaken else 2
+        assert (target.lun(0).writes, target.count("session")) == (written, 1)
+    assert clock.now - began < written * seconds + 1
 
 
 def test_of_a_client_that_stands_still_in_an_attempt_nothing_leaves_after_the_lease(monkeypatch, clock):

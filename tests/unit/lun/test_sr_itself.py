@@ -8,7 +8,7 @@ LUNs anew: the PBDs keep the old SCSIid.
 import pytest
 
 from kit.pool.database import Database
-from kit.sr_states import ATTACHED, NONE, OTHER, OTHER_LUN, STATES, UNPLUGGED, State, name_of
+from kit.sr_states import ATTACHED, INTRODUCED, NONE, OTHER, OTHER_LUN, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.lun.users import Question, verify_unused
 from relvmoiscsi.sr_driver.codes import fault_of
@@ -85,6 +85,13 @@ def test_a_plug_under_way_is_told_because_it_will_show_whether_the_lun_is_a_copy
     assert "under way" not in asked.ask()
     asked.db.set("SR", sr, "current_operations", {"OpaqueRef:task": "plug"})
     assert "A plug of the SR is under way: try again when the plug has ended." in asked.ask()
+
+
+def test_an_sr_with_a_vdi_was_attached_once_and_may_be_on_this_lun(asked):
+    sr = asked.put(State(INTRODUCED))
+    assert asked.ask() == ""
+    asked.db.create("VDI", SR=sr)
+    assert "The SR has no PBD." in asked.ask()
 
 
 def test_a_forgotten_sr_whose_row_of_this_call_is_there_is_unknown(asked):

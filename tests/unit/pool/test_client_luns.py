@@ -3,17 +3,22 @@
 no clone until somebody says so; and nothing is left out without a word.
 """
 
+import json
+
 import pytest
 
 from kit.cuts import cut_before, read_mark
 from kit.lun_world import FABRIC, World
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from kit.sparse import SparseDisk
+from kit.sr_states import INTRODUCED, SAME, STATES, UNKNOWN, name_of
+from relvmoiscsi.engine import IN_PROGRESS
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import attach, lists, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.lists import OnLun, Seen
 from relvmoiscsi.pool.records import ProbePortal
 
 
@@ -156,6 +161,31 @@ def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
     assert (found[clone].size_bytes, found[clone].portal) == (world.lun(clone).disk.size_bytes, records.HBA)
 
 
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("size_bytes", "\u00b2"),
+        ("size_bytes", "7"),
+        ("size_bytes", -1),
+        ("scsi_id", ["x"]),
+        ("name", 7),
+        ("metadata_of", "x"),
+    ],
+)
+def test_an_answer_of_the_plugin_with_another_type_is_said(lab, world, key, value):
+    def plugin(*words):
+        answer = json.loads(world.plugin(*words))
+        for row in answer["luns"]:
+            row[key] = value
+        return json.dumps(answer)
+
+    lab.original("Fabric", target=FABRIC)
+    lab.clone("Fabric")
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = plugin
+    with connect(lab.where()) as calls, pytest.raises(PoolFailure, match="the master cannot be read: a value is not a"):
+        luns.find_on_master(calls, records.read(calls))
+
+
 @pytest.mark.parametrize("document", ["<", "<!DOCTYPE x><SRlist/>", "<SRlist/>", "<SRlist><SR/></SRlist>"])
 def test_a_probe_that_cannot_be_read_is_said(document):
     with pytest.raises(PoolFailure):
@@ -217,19 +247,65 @@ def test_an_sr_that_nobody_is_connected_to_is_no_clone_of_itself(lab, world, the
     uuid = world.sr_uuid(theirs)
     lab.pool.storage.sr_introduce("", uuid, "Recovered", "", "lvmoiscsi", "user", True)
     assert lab.lun(theirs).kind == "unconnected"
-    with pytest.raises(NotFound):
-        lab.attach(clones_of=["Recovered"])
+    for named in ({"clones_of": ["Recovered"]}, {"clones_of": ["Recovered"], "are_clones": True}):
+        with pytest.raises(Refused, match="The LUN may be the original"):
+            lab.attach(**named)
     with pytest.raises(Refused, match="The LUN may be the original"):
         lab.attach(theirs, are_clones=True)
     assert world.sr_uuid(theirs) == uuid
 
 
-def test_an_original_without_pbds_is_known_by_what_the_storage_manager_has_noted(lab):
+@pytest.mark.parametrize("has_pbds", [True, False])
+def test_a_lun_with_an_sr_that_no_host_has_attached_is_a_clone_only_if_the_caller_says_so(lab, world, has_pbds):
+    """The LUN may be the SR itself under a new SCSIid: the driver refuses it too, unless the caller vouches for it."""
     (original, sr), clone = lab.originals["Production"], lab.clone("Production")
     lab.unplug(sr)
-    for pbd in lab.pool.db.refs("PBD", SR=sr):
-        lab.pool.storage.pbd_destroy("", pbd)
-    assert (lab.lun(original).kind, lab.lun(clone).kind) == ("original", "clone")
+    for pbd in [] if has_pbds else lab.pool.db.refs("PBD", SR=sr):
+        lab.pool.storage.pbd_destroy("", pbd)  # SM has noted the LUN of the SR
+    assert (lab.lun(original).kind, lab.lun(clone).kind) == ("original", "unconnected")
+
+    uuid = world.sr_uuid(clone)
+    for words in ((clone,), ()):
+        with pytest.raises(Refused, match="The LUN may be the original.* add --unplugged"):
+            lab.attach(*words, clones_of=[] if words else ["Production"])
+    for are_unplugged in (False, True):  # the word is for named LUNs
+        with pytest.raises(NotFound):
+            lab.attach(everything=True, are_unplugged=are_unplugged)
+    assert [lun.scsi_id for lun in attach.doubtful(lab.look(), [])] == [clone] and world.sr_uuid(clone) == uuid
+
+    with pytest.raises(Refused, match="is in use by the SR 'Production'"):
+        lab.attach(original, are_unplugged=True)
+    words, of = ((), ["Production"]) if has_pbds else ((clone,), [])
+    (done,) = lab.attach(*words, clones_of=of, are_unplugged=True)
+    assert (done.scsi_id, done.status) == (clone, DONE) and world.sr_uuid(clone) not in ("", uuid)
+
+
+@pytest.mark.parametrize("step", range(3, 7))
+def test_a_cut_run_on_a_clone_of_an_unplugged_sr_needs_the_word_again_until_its_commit(lab, world, step):
+    clone = lab.clone("Production")
+    lab.unplug(lab.originals["Production"][1])
+    lun = world.lun(clone)
+    world.luns[world.luns.index(lun)] = lun._replace(disk=cut_before(lun.disk, step, scsi_id=clone))
+    is_committed = read_mark(world.lun(clone).disk).commit_record.phase != IN_PROGRESS
+    if not is_committed:
+        (refused,) = lab.attach(clones_of=["Production"])
+        assert refused.status == FAILED and "may be that SR under a new SCSIid" in str(refused.error)
+    (done,) = lab.attach(clones_of=["Production"], are_unplugged=not is_committed)
+    assert (done.scsi_id, done.status) == (clone, DONE)
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state.lun != SAME], ids=name_of)
+def test_what_is_a_clone_to_the_client_is_written_by_the_driver_and_no_other_known_sr_is(lab, state):
+    """One rule for both, known_sr.py: else the client promises what the driver refuses."""
+    uuid, scsi_id = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab", "36001405993c87c37fa84d02b7fa62c40"
+    state.put(lab.pool.db, lab.pool.hosts[:2], uuid, scsi_id)
+    with connect(lab.where()) as calls:
+        portal, on_lun = ProbePortal(TARGET, IQN), OnLun("clean", uuid)
+        lun = luns.named(records.read(calls), portal, Seen(scsi_id, None, 0, ""), on_lun)
+
+    expected = {UNKNOWN: "unknown SR", INTRODUCED: "unconnected"}  # the driver's caller knows what it has introduced
+    assert lun.kind == expected.get(state.sr, "clone" if state.is_written else "unconnected")
+    assert lun.is_ours is (lun.kind == "clone")
 
 
 def test_killed_between_the_new_sr_and_its_marks_it_is_found_by_its_original(lab):

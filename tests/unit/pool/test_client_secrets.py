@@ -185,7 +185,7 @@ def test_a_run_is_over_when_its_process_has_ended(monkeypatch):
     gone = 2**22 + 1
     assert secrets.is_over(of(kernel, space, gone), NOON)
     assert secrets.is_over(of("another", space, pid), NOON + DAY)
-    unknown = [of(kernel, space, each) for each in (pid, 10**30, "x")]
+    unknown = [of(kernel, space, each) for each in (pid, 10**30, "x", "\u00b2", "\u0661")]
     unknown += [of("another", space, gone), of(kernel, "pid:[1]", gone)]
     for mark in [*unknown, "", "nightly", "20261122T115959Z", "20261122T115959Z one"]:
         assert not secrets.is_over(mark, NOON), mark

@@ -41,6 +41,10 @@ def taken(calls, doing="restore"):
     return mine
 
 
+def unlocked(calls, what=WHAT):
+    return lock.unlock(calls, what, lock.to_break(calls, what))
+
+
 def keys(lab):
     config = lab.pool.db.get("pool", lab.pool.pool, "other_config")
     return sorted(key[len(lock.KEY) :] for key in config if key.startswith(lock.KEY))
@@ -212,7 +216,7 @@ def test_one_who_has_seen_a_stale_lock_withdraws_where_another_has_a_new_one(lab
 def test_it_is_broken_by_the_command_at_once_with_all_that_its_run_has(lab, calls, other):
     mine = lock.Held(calls, ["a VM", WHAT], "restore")
     mine.take()
-    broken = lock.unlock(other, lock.read(other)[WHAT])
+    broken = unlocked(other)
     assert {each.what for each in broken} == {WHAT, "a VM"} and keys(lab) == []
     is_broken(mine, calls)
     with pytest.raises(Refused, match="Another client has broken this run's lock"):
@@ -222,14 +226,14 @@ def test_it_is_broken_by_the_command_at_once_with_all_that_its_run_has(lab, call
 
 def test_a_lock_that_is_refreshed_while_it_is_broken_does_not_stay(lab, calls, other):
     mine = taken(calls)
-    found = lock.read(other)[WHAT]
+    found = lock.to_break(other, WHAT)
     ref = lab.pool.pool
     text = lab.pool.db.get("pool", ref, "other_config")[f"{lock.KEY}{WHAT}:1"]
     lab.before(
         "pool.remove_from_other_config",
         lambda: lab.pool.db.add_to("pool", ref, "other_config", f"{lock.KEY}{WHAT}:2", text),
     )
-    lock.unlock(other, found)
+    lock.unlock(other, WHAT, found)
     assert keys(lab) == []
     is_broken(mine, calls)
 
@@ -238,7 +242,7 @@ def test_one_that_somebody_has_spoiled_is_no_free_one_and_can_be_broken(lab, cal
     lab.pool.db.set("pool", lab.pool.pool, "other_config", {f"{lock.KEY}{WHAT}:7": "no JSON", "mine": "x"})
     lab.later(10000)
     is_refused(calls, "of unknown on unknown")
-    lock.unlock(calls, lock.read(calls)[WHAT])
+    unlocked(calls)
     assert lab.pool.db.get("pool", lab.pool.pool, "other_config") == {"mine": "x"}
     taken(calls).release()
 
@@ -279,7 +283,7 @@ def test_stale_locks_of_others_go_when_a_run_ends_and_no_others(lab, calls, othe
 def test_an_attach_whose_lock_is_broken_goes_on_with_nothing(lab, world, other, names, method, states):
     """The call that is on its way is done. No other LUN is resignatured, and no host plugs."""
     clones = [lab.clone(name) for name in names]
-    lab.before(method, lambda: [lock.unlock(other, each) for each in lock.read(other).values()])
+    lab.before(method, lambda: [unlocked(other, each) for each in lock.read(other)])
 
     done = lab.attach(*clones)
 
@@ -332,7 +336,7 @@ def test_the_largest_number_keeps_nobody_from_seeing_the_next_one(lab, vm_admin,
     """A number that no client reads would be a lock that nobody sees."""
     write_open(lab, f"{WHAT}:{10**18 - 1}", refreshed="2999-01-01T00:00:00Z", token="t")
     is_refused(vm_admin, f"`relvmoiscsi pool unlock {WHAT}`")
-    lock.unlock(calls, lock.read(calls)[WHAT])
+    unlocked(calls)
     taken(vm_admin).release()
 
 
@@ -373,7 +377,7 @@ def test_no_key_ends_a_command_with_a_bug_and_all_go_by_their_beginning(lab, cal
     }
     lab.pool.db.set("pool", lab.pool.pool, "other_config", {**config, "mine": "x", f"{lock.KEY}another:1": text})
     is_refused(calls)
-    lock.unlock(calls, lock.read(calls)[WHAT])
+    unlocked(calls)
     assert set(lab.pool.db.get("pool", lab.pool.pool, "other_config")) == {"mine", f"{lock.KEY}another:1"}
 
 
@@ -381,9 +385,37 @@ def test_the_token_of_a_run_in_a_forged_key_breaks_no_other_lock(lab, calls, oth
     mine, bystander = taken(calls), lock.Held(other, ["b"], "clone")
     bystander.take()
     write_open(lab, "b:1", refreshed="2999-01-01T00:00:00Z", token=mine._values["token"])
-    lock.unlock(calls, lock.read(calls)[WHAT])
+    unlocked(calls)
     bystander.verify(other)
-    assert keys(lab) == ["b:1"] and open_keys(lab) == []
+    assert keys(lab) == ["b:1"]
+
+
+def test_a_bait_with_the_token_of_a_guarded_lock_breaks_the_bait_alone(lab, calls, other):
+    """A vm-operator reads the token, and asks a pool-operator to break a lock that is in the way."""
+    mine = taken(other)
+    write_open(lab, "bait:1", refreshed=lock._now(calls, lab.pool.master), token=mine._values["token"])
+    assert [each.what for each in lock.to_break(calls, "bait")] == ["bait"]
+    unlocked(calls, "bait")
+    mine.verify(other)
+    assert keys(lab) == [f"{WHAT}:1"] and open_keys(lab) == []
+
+
+def test_only_a_lock_that_was_told_goes_with_another(lab, calls, vm_admin):
+    """A vm-operator gives the lock of a vm-admin the token of the bait, after the question."""
+    write_open(lab, "bait:1", refreshed=lock._now(calls, lab.pool.master), token="t")
+    told = lock.to_break(calls, "bait")
+    mine = taken(vm_admin)
+    write_open(lab, f"{WHAT}:0", refreshed="2999-01-01T00:00:00Z", token="t")
+    lock.unlock(calls, "bait", told)
+    mine.verify(vm_admin)
+    assert open_keys(lab) == [f"{WHAT}:0", f"{WHAT}:1"]
+
+
+def test_of_a_run_with_open_keys_all_go(lab, calls, vm_admin):
+    mine = lock.Held(vm_admin, ["a VM", WHAT], "restore")
+    mine.take()
+    assert [each.what for each in unlocked(calls)] == [WHAT, "a VM"]
+    assert open_keys(lab) == []
 
 
 def test_a_master_without_a_time_frees_no_lock(lab, calls, other):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import relvmoiscsi
-from relvmoiscsi.errors import CommandFailed, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import CommandFailed, Overtaken, RelvmoiscsiError, Unfinished, UsageError
 from relvmoiscsi.sr_driver.codes import (
     GENERIC_EXCEPTION,
     NUMBERS,
@@ -81,6 +81,13 @@ def test_the_number_of_a_key_is_used_where_it_keeps_the_text():
     assert fault_of(UsageError("", "ConfigSCSIid")).code == 107
     assert fault_of(CommandFailed(["iscsiadm"], 24, "")).code == SM_GENERAL
     assert fault_of(UsageError("")).code == SM_GENERAL, "InvalidArg is 1, which stands for success"
+
+
+def test_an_overtaken_run_and_a_run_that_was_refused_in_the_middle_keep_their_text():
+    for error in (Overtaken("the LUN", 512), Unfinished("No.", "SRInUse"), Unfinished("No.", "EIO")):
+        fault = fault_of(error.in_state("Look at it."))
+        assert fault.code in (SM_GENERAL, 200)
+        assert fault.text == f"{error.message} Look at it. [{error.sm_key}]"
 
 
 def test_words_of_success_are_marked_and_nothing_else():

@@ -9,14 +9,16 @@ import pytest
 from kit import golden
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
+from kit.outcome import opened
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.xapi.other_hosts import Use
-from relvmoiscsi.lun import users
+from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords
 from relvmoiscsi.sr_driver import create, rewrite
+from relvmoiscsi.sr_driver.create import FoundSr
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun, Transport
@@ -28,6 +30,7 @@ NOBODY = PoolRecords(pbds={}, srs={}, vdis={})
 
 ORIGINAL = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
 MGT = "VG_XenStorage--{}-MGT".format(ORIGINAL.replace("-", "--"))
+THE_ORIGINAL = FoundSr(ORIGINAL, f"the SR {ORIGINAL}")
 IN_USE = f"/dev/sdc is in use by device-mapper volume {MGT}."
 
 
@@ -47,21 +50,21 @@ class Asked:
         return pbds if kind == "PBD" else {"s": {"uuid": ORIGINAL, "current_operations": {}}}
 
 
-def refusal(monkeypatch, xapi, use=None, reads=f"{ORIGINAL} the SR {ORIGINAL}", problem=IN_USE):
+def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
     """The text of a call whose clone cannot be opened for writing."""
 
     class InUse(Lun):
-        def with_device(self, work, writable):
+        def write(self, work, verify):
             raise Refused(problem).in_state("Nothing was written.")
 
-    def held_on(path, _deadline):
+    def sr_on_disk(path, _deadline):
         assert path == "/dev/sdc"
         if isinstance(reads, Exception):
             raise reads
         return reads
 
     use = use or Use(("sdc",), (MGT,))
-    monkeypatch.setattr(create, "_held_on", held_on)
+    monkeypatch.setattr(create, "_sr_on_disk", sr_on_disk)
     monkeypatch.setattr(users, "read_pool", lambda _xapi: NOBODY)
     monkeypatch.setattr(users, "use_of_lun", lambda _scsi_id, _host: use)
     deadline = Deadline(50, Clock())
@@ -82,8 +85,8 @@ def test_a_clone_with_volumes_that_a_failed_plug_has_left_is_refused_with_the_wa
 @pytest.mark.parametrize(
     ("use", "reads"),
     [
-        (Use(("sdc",), ()), ORIGINAL + " the SR"),
-        (Use(("sdc",), (MGT,)), "- no SR that can be read"),
+        (Use(("sdc",), ()), FoundSr(ORIGINAL, "the SR")),
+        (Use(("sdc",), (MGT,)), FoundSr("", "no SR that can be read")),
         (Use(("sdc",), (MGT,)), NotFound("sdc is gone.")),
     ],
     ids=["no volumes", "another content", "gone"],
@@ -108,18 +111,24 @@ def waits(monkeypatch):
 
         return lock
 
-    monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", lock_of([]))
-    monkeypatch.setattr(rewrite, "lvm_locks", lock_of(LvmLocks()))
+    monkeypatch.setattr(guard.sm_locks, "lvm_lock", lock_of([]))
+    monkeypatch.setattr(guard, "lvm_locks", lock_of(LvmLocks()))
     return found
+
+
+def rewritten(disk, deadline, scsi_id=SCSI_ID):
+    """A call of the driver for a LUN that LVM sees."""
+    who = guard.CallGuard(deadline, lambda _replaced: None, is_disk=True, has_sm_lock=False)
+    return rewrite.rewrite(opened(disk, who, scsi_id), parse_config(DEVICE_CONFIG), None, deadline)
 
 
 def test_who_holds_a_lock_is_told_before_the_time_is_over(waits):
     """The caller gives up at the deadline, and says that the LUN was not read by then."""
-    rewrite.resignatured(golden.load("one").disk, engine.ResignatureRequest(SCSI_ID), Deadline(12, Clock()))
+    rewritten(golden.load("one").disk, Deadline(12, Clock()))
 
     assert waits == [11, 11]
-    assert rewrite.waiting(Deadline(0.5, Clock()), 600) == 0
-    assert rewrite.waiting(NO_DEADLINE, 600) == 600
+    assert guard.wait_seconds(Deadline(0.5, Clock()), 600) == 0
+    assert guard.wait_seconds(NO_DEADLINE, 600) == 600
 
 
 @pytest.mark.parametrize("kind, lines", [("one", 0), ("chain", 1)])
@@ -127,9 +136,25 @@ def test_more_than_one_vdi_is_said_plainly(caplog, waits, kind, lines):
     caplog.set_level(logging.INFO)
     disk = golden.load(kind).disk
 
-    rewrite.resignatured(disk, engine.ResignatureRequest(SCSI_ID), NO_DEADLINE)
+    rewritten(disk, NO_DEADLINE)
 
     rows = len(engine.inspect(disk).lun.disks())
     said = [record.getMessage() for record in caplog.records if "CloudStack" in record.getMessage()]
     assert len(said) == lines
     assert all(f"the SR has {rows} VDIs" in line for line in said)
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_later_copy_of_a_resignatured_lun_is_logged_and_gets_new_identities(caplog):
+    """CloudStack clones resignatured LUNs all the time, and nobody could answer a question."""
+    caplog.set_level(logging.INFO)
+    disk, later = golden.load("one").disk, SCSI_ID[:-4] + "beef"
+    first = rewritten(disk, NO_DEADLINE)
+    sentence = f" was resignatured as LUN {SCSI_ID}, and is the LUN {later} now: it is taken for a later copy."
+    assert not any("later copy" in line for line in caplog.messages)
+
+    second = rewritten(disk, NO_DEADLINE, later)
+    again = rewritten(disk, NO_DEADLINE, later)
+
+    assert len({first, second}) == 2 and again == second
+    assert [line for line in caplog.messages if "later copy" in line] == [disk.name + sentence]

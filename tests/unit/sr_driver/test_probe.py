@@ -30,8 +30,7 @@ def probing():
         found, clock = [], Clock()
 
         class Unreached(Lun):
-            def with_device(self, work, writable):
-                assert not writable
+            def read(self, work):
                 found.append(self)
                 clock.now += seconds
                 raise error

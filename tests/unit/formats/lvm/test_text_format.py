@@ -142,6 +142,13 @@ def test_a_text_that_lvm_does_not_read_is_malformed_at_its_byte(text):
 # --- hostile texts
 
 
+@pytest.mark.parametrize("word", ["\u0661", "1\u0662", "\u00b2", "\u0661.5", "0\u0667"])
+def test_a_digit_of_another_script_is_no_number(word):
+    """LVM reads ASCII digits only; and another number is another place on the disk."""
+    with pytest.raises(Malformed, match="expected a value"):
+        parse(f"key = {word}", WHERE)
+
+
 @pytest.mark.parametrize("text", ["a{" * 100000, "a{" * 17 + "}" * 17])
 def test_sections_nested_deeper_than_lvm_does_are_malformed(text):
     parse("a{" * 16 + "}" * 16, WHERE)

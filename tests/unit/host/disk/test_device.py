@@ -253,6 +253,39 @@ def test_what_cannot_be_opened(tmp_path, path, error, words):
             ImageFile(str(tmp_path / path), writable=True)
 
 
+def test_a_caller_who_wants_a_block_device_gets_no_image_file_also_behind_a_link(image, tmp_path):
+    (tmp_path / "link").symlink_to(image)
+    for path in (image, str(tmp_path / "link"), "/dev/null"):
+        for writable in (False, True):
+            with pytest.raises(UsageError, match="is no block device"):
+                open_device(path, writable, only_block=True)
+
+
+@pytest.mark.parametrize("now", ["/dev/null", "fifo"])
+def test_a_path_that_leads_elsewhere_after_the_look_opens_nothing_there(image, tmp_path, monkeypatch, now):
+    """A FIFO would wait for a writer, and a watchdog would restart the host."""
+    os.mkfifo(str(tmp_path / "fifo"))
+    link = tmp_path / "link"
+    link.symlink_to(image)
+    there = os.stat
+
+    def stat_then_swap(path, **more):
+        found = there(path, **more)
+        if path == str(link):
+            link.unlink()
+            link.symlink_to(tmp_path / now)
+        return found
+
+    monkeypatch.setattr(exclusive.os, "stat", stat_then_swap)
+    opened = []
+    monkeypatch.setattr(
+        exclusive.os, "open", lambda path, flags, real=os.open: opened.append(flags) or real(path, flags)
+    )
+    with pytest.raises(UsageError, match="is no image file"):
+        open_device(str(link), writable=False)
+    assert opened == [os.O_PATH | os.O_CLOEXEC]
+
+
 def test_closing_twice_is_closing_once_and_a_failing_close_is_logged_and_hides_nothing(image, caplog):
     device = open_device(image, writable=False)
     os.close(device._descriptor)

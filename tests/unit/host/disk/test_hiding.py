@@ -326,7 +326,12 @@ def is_left_alone(world, word, adapter="host1", scsi_id=OTHER):
     names = {"$id": adapter, "$env{.RELVMOISCSI_ID}": scsi_id, "$attr{dm/uuid}": "mpath-" + scsi_id}
     given = [names.get(name, name) for name in arguments.split()]
     assert "$env" not in program and "$attr" not in program, "ids are arguments"
-    return subprocess.run(["/bin/sh", "-c", program, *given], stdin=subprocess.DEVNULL, check=False).returncode == 0
+    return (
+        subprocess.run(
+            ["/bin/sh", "-c", program, *given], stdin=subprocess.DEVNULL, cwd=str(world.root), check=False
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.processes
@@ -375,6 +380,16 @@ def test_a_lun_whose_id_has_an_escape_of_udev_is_hidden_as_any_other(world, word
     with hidden(scsi_id, host=world.host):
         assert not is_left_alone(world, word, scsi_id=switch_name(scsi_id))
     assert is_left_alone(world, word, scsi_id=switch_name(scsi_id))
+
+
+@pytest.mark.processes
+@has_flock
+@pytest.mark.parametrize("scsi_id", [LUN[:-1] + "?", f"x -e id={LUN}", "*"])
+def test_an_id_is_neither_split_nor_expanded_into_the_id_of_a_disk_that_the_pool_knows(world, scsi_id):
+    (world.root / f"id={LUN}").touch()
+    with hidden_adapters(["host1"], [LUN], world.host):
+        assert is_left_alone(world, "scan-", scsi_id=LUN)
+        assert not is_left_alone(world, "scan-", scsi_id=scsi_id)
 
 
 # --- and what is seen afterwards

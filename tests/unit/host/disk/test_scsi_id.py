@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kit.clock import Clock
 from kit.examples import examples
-from relvmoiscsi.errors import DeviceError, NotFound
+from relvmoiscsi.errors import DeviceError, NotFound, UsageError
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.scsi_id import (
     Hardware,
@@ -26,7 +26,7 @@ from relvmoiscsi.host.disk.scsi_id import (
     scsi_id_of_disk,
 )
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.scsi_id_text import is_scsi_id, luns_named, names_lun
+from relvmoiscsi.scsi_id_text import is_scsi_id, luns_named, names_lun, typed_scsi_id
 
 REAL_STAT = os.stat
 LIO = Inquiry(b"LIO-ORG ", b"clone           ")
@@ -348,3 +348,83 @@ def test_what_disks_give_can_be_an_id(scsi_id):
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a b", "a\n", "3" * 256, "\xe9"])
 def test_what_leads_out_of_a_path_or_cannot_be_printed_is_no_id(text):
     assert not is_scsi_id(text)
+
+
+# --- what an array prints, and a person types
+
+FORMS = "Give the SCSIid as `scsi_id -g` prints it, .* naa. or eui. before it. .*, and 16 that begin with 5."
+_HEX = "0123456789abcdef"
+_NAA_6 = st.text(_HEX, min_size=31, max_size=31).map("6{}".format)
+_NAA_5 = st.text(_HEX, min_size=15, max_size=15).map("5{}".format)
+_OTHER_NAA = st.builds("{}{}".format, st.sampled_from("123"), st.text(_HEX, min_size=15, max_size=15))
+_EUI = st.sampled_from([16, 24, 32]).flatmap(lambda size: st.text(_HEX, min_size=size, max_size=size))
+#: (udev's first character, the prefixes that say this type, the number)
+_NUMBERS = st.one_of(
+    st.tuples(st.just("3"), st.just(("naa.", "wwn-0x", "0x", "")), _NAA_6 | _NAA_5),
+    st.tuples(st.just("3"), st.just(("naa.", "wwn-0x")), _OTHER_NAA),
+    st.tuples(st.just("2"), st.just(("eui.",)), _EUI),
+)
+
+
+@settings(max_examples=examples(200))
+@given(
+    _NUMBERS, st.sampled_from(["", ":", "-"]), st.sampled_from([1, 2, 4, 8]), st.booleans(), st.sampled_from(["", " "])
+)
+def test_every_printed_form_leads_to_udevs_form(number, separator, size, is_upper, blank):
+    kind, prefixes, digits = number
+    grouped = separator.join(digits[at : at + size] for at in range(0, len(digits), size))
+    for prefix in prefixes + ("scsi-" + kind, kind):
+        text = prefix + (grouped if not prefix.startswith("scsi-") else digits)
+        assert typed_scsi_id(blank + (text.upper() if is_upper else text) + blank) == kind + digits
+
+
+@settings(max_examples=examples(200))
+@given(st.text("!#$%&()*+,.;<=>?@_{}GHIJKLMNOPQRSTUVWYZ0123456789ghijklmnopqrstuvwyz", min_size=1, max_size=60))
+def test_an_unknown_text_stays_as_it_is(text):
+    """T10 and vendor names keep their capitals: they are the names of links and maps."""
+    for scsi_id in ("1" + text + "G", "0" + text + "G", "S" + text):
+        assert typed_scsi_id(scsi_id) == scsi_id
+
+
+@pytest.mark.parametrize(
+    "scsi_id",
+    [
+        NAA_6_ID,
+        "33001405ab1c2d3e4",
+        "20025385ab1c2d3e4",
+        "1LIO-ORG_clone:5ab1c2_d3e4",
+        "0LIO-ORG_clone_SER_0042",
+        "SLIO-ORG_clone_x42",
+        "3naa.x",
+        "360a9",
+        "3600",
+    ],
+)
+def test_udevs_own_form_stays_as_it_is(scsi_id):
+    assert typed_scsi_id(scsi_id) == scsi_id == typed_scsi_id("scsi-" + scsi_id)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1" * 16,
+        "6" * 16,
+        "5" * 32,
+        "A" * 24,
+        "0x" + "2" * 16,
+        "12:34:56:78:9a:bc:de:f0",
+        "f0351b7a-1726-4201-9d84-792f2dd894f4",
+    ],
+)
+def test_a_number_that_may_be_of_several_kinds_is_refused_with_the_forms(text):
+    with pytest.raises(UsageError, match=f"'{text}' may be a number of several kinds. {FORMS}") as caught:
+        typed_scsi_id(text)
+    assert caught.value.sm_key == "ConfigSCSIid"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a/b", "naa.", "naa." + "6" * 31, "naa.6001405x", "wwn-0x1", "0x12", "eui." + "1" * 17, "e\xe9"]
+)
+def test_no_number_of_its_kind_is_no_scsi_id(text):
+    with pytest.raises(UsageError, match=f" is no SCSIid. {FORMS}"):
+        typed_scsi_id(text)

@@ -84,7 +84,8 @@ def test_one_command_to_have_all_and_one_to_be_rid_of_them(lab, clone, pool_comm
 
 def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
     before, uuid = lab.summary(), lab.world.sr_uuid(clone)
-    ran = pool_command("attach", clone, "--dry-run", "--name", "{sr} copy")
+    printed = "naa." + clone[1:].upper()
+    ran = pool_command("attach", printed, "--dry-run", "--name", "{sr} copy")
     assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, uuid)
     steps = 'resignature; introduce as "Production copy"; create PBD on xs1, xs2; plug on xs1, xs2; scan; label VDIs'
     assert ran.out.splitlines() == ["Planned steps:", f"{clone}: {steps}"]
@@ -100,6 +101,25 @@ def test_what_would_be_done_is_told_and_not_done(lab, clone, pool_command):
         == "would be discarded"
     )
     assert lab.pool.db.refs("SR", name_label="Production copy")
+
+
+def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(lab, clone, pool_command):
+    uuid = lab.world.sr_uuid(clone)
+    lab.unplug(lab.originals["Production"][1])
+    (row,) = [row for row in pool_command("luns", "--json").json["luns"] if row["scsi_id"] == clone]
+    assert (row["kind"], row["copy_of"], row["is_known_copy"]) == ("unconnected", uuid, False)
+    why = '"Production", which no live host has attached on another LUN: original or clone is unknown'
+    assert f"  {why}\n" in pool_command("luns").out
+
+    ran = pool_command("attach", "--clones-of", "Production", "--yes")
+    assert ran.status == 4 and "add --unplugged" in ran.err and lab.world.sr_uuid(clone) == uuid
+    testing = lab.clone("Testing")
+    ran = pool_command("attach", "--all", "--yes", "--unplugged")
+    assert f"{clone} is skipped: {why}. If it is a clone, give its SCSIid and --unplugged." in ran.err
+    assert ran.status == 0 and testing in ran.out and lab.world.sr_uuid(clone) == uuid
+
+    ran = pool_command("attach", clone, "--yes", "--unplugged")
+    assert ran.status == 0 and f"{clone}: attached" in ran.out and lab.world.sr_uuid(clone) != uuid
 
 
 def test_a_host_that_fails_for_another_reason_is_not_said_to_be_down(lab, clone, pool_command):
@@ -586,6 +606,18 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     ran = pool_command(*words, "--yes")
     assert ran.status == 3 and "There is no lock on" in ran.err
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
+
+
+def test_each_lock_that_would_go_is_named_before_anybody_is_asked(lab, pool_command, type_in, locked):
+    """`restore` locks the copy and the VM. A person who is asked of one lock must not break another one."""
+    lab.pool.db.set("pool", lab.pool.pool, "other_config", {})
+    with connect(lab.where()) as calls:
+        lock.Held(calls, ["a-vm", locked.scsi_id], "restore").take()
+    assert pool_command("unlock", locked.scsi_id, "--dry-run").out.count("would be unlocked") == 2
+    type_in("n\n")
+    ran = pool_command("unlock", locked.scsi_id)
+    assert ran.status == 4 and "These 2 locks would be broken: " in ran.err and "a-vm, locked by `" in ran.err
+    assert len(locks(lab)) == 2
 
 
 def test_a_lock_that_goes_while_somebody_is_asked_is_told(lab, pool_command, locked, monkeypatch):

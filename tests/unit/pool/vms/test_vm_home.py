@@ -277,10 +277,23 @@ def test_what_no_other_command_ends_is_kept(restored, happens):
 HOSTILE = ["²", '{"a": ' + "9" * 5000 + "}", "[" * 200000, "[" * 1200 + "]" * 1200, "null", '{"vm": {}, "arrived": []}']
 #: what `restore` writes, each member a number
 NUMBERS = json.dumps(dict.fromkeys(Swap._fields, 1))
+
+
+def test_a_vm_admin_sends_no_disk_to_another_sr_by_a_key_of_the_vm(restored):
+    """VDI.pool_migrate takes a vm-power-admin, who is asked to move the disks to the SR of the VM."""
+    other = restored.db.get("SR", restored.lab.originals["Testing"][1], "uuid")
+    home = restored.db.get("SR", original(restored), "uuid")
+    restored.set_journal(lambda marks: {key: text.replace(home, other) for key, text in marks.items()})
+    restored.refuses(take_home, "names the SR .* and that disk is on no copy of that SR. Nothing was moved")
+
+
 RIGHT_BUT_ONE = json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": {}, "new": ["x"]})
+#: XML-RPC has no such number, and VBD.create no such field or map
+VBDS = [{"bootable": 10**12}, {"new": "x"}, {"other_config": {"a": 10**12}}, {"qos_algorithm_params": "x"}]
+RIGHT_BUT_VBD = [json.dumps({**dict.fromkeys(Swap._fields, "x"), "vbd": vbd}) for vbd in VBDS]
 
 
-@pytest.mark.parametrize("text", [*HOSTILE, NUMBERS, RIGHT_BUT_ONE])
+@pytest.mark.parametrize("text", [*HOSTILE, NUMBERS, RIGHT_BUT_ONE, *RIGHT_BUT_VBD])
 def test_no_key_of_a_vm_ends_a_command_with_a_bug(restored, text):
     """A vm-admin may write any of them."""
     keys = [begin + end for begin in restore_journal._KEYS for end in ("0", "²")]

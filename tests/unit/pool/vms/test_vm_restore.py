@@ -192,8 +192,8 @@ def test_yes_to_a_plan_that_is_old_changes_nothing(halted, happens, is_of_second
     ("role", "priority", "said"),
     [
         ("vm-operator", "", "may not call VM.add_to_other_config"),
-        # VM.set_ha_restart_priority takes pool-operator. Source: xen-api ocaml/idl/datamodel_vm.ml.
-        ("vm-power-admin", "restart", "may not call VM.set_ha_restart_priority.*Nothing was changed"),
+        # VM.set_ha_restart_priority takes pool-operator, and so does the key that keeps the priority
+        ("vm-power-admin", "restart", "may not call pool.add_to_other_config.*Nothing was changed"),
         ("vm-power-admin", "", ""),
     ],
 )
@@ -368,4 +368,16 @@ def test_ha_does_not_start_it_and_has_it_again_afterwards(halted, finish):
     assert halted.web not in halted.lab.pool.api.vms.that_ha_would_start()
     finish(halted)
     assert halted.web in halted.lab.pool.api.vms.that_ha_would_start()
+    assert "relvmoiscsi:restore-ha" not in halted.journal()
+    assert not [key for key in halted.db.get("pool", halted.lab.pool.pool, "other_config") if "restore-ha" in key]
+
+
+@pytest.mark.parametrize("finish", [bring_back, undo], ids=["restore", "undo"])
+def test_a_vm_admin_gets_no_restart_priority_by_a_key_of_the_vm(halted, finish):
+    """VM.set_ha_restart_priority takes a pool-operator, who is asked to restore the VM or to undo that."""
+    bring_back(halted)
+    uuid = halted.db.get("VM", halted.web, "uuid")
+    halted.set_journal(lambda marks: {**marks, "relvmoiscsi:restore-ha": f"{uuid} restart"})
+    finish(halted)
+    assert halted.db.get("VM", halted.web, "ha_restart_priority") == ""
     assert "relvmoiscsi:restore-ha" not in halted.journal()

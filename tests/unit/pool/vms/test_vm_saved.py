@@ -398,6 +398,22 @@ def test_a_copy_that_no_host_has_or_not_the_master_is_told_without_end(attached,
     assert not attached.db.refs("task")
 
 
+PAGES = {
+    "many beginnings of a tag": b"<" * (8 << 20),  # where each looks for an end: hours
+    "a number of 5000 digits": b"&#" + b"9" * 5000 + b";",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_an_error_page_of_a_stranger_ends_in_a_sentence(attached, monkeypatch, name):
+    monkeypatch.setattr(transfer_of_client, "VERDICT_SECONDS", 0.05)
+    monkeypatch.setattr(transfer, "_page", lambda *_: PAGES[name])
+    no_longer_plugged(attached, attached.sr)
+    with pytest.raises(PoolFailure, match="answered 500 to GET /export_raw_vdi") as caught:
+        attached.sources("web")
+    assert len(str(caught.value)) < 500
+
+
 # --- what somebody has written who is no save-vms
 
 
@@ -596,6 +612,22 @@ def test_what_contradicts_itself_or_the_pool_is_not_believed(attacked, content, 
     attacked.db.set("pool", attacked.lab.pool.pool, "other_config", {})
     (source,) = attacked.sources("web", trusted=evil_on_copy(attacked))
     assert source.problem is not None and re.search(said, str(source.problem)), source.problem
+
+
+def test_records_on_a_trusted_vdi_set_no_more_than_a_vm_admin_may(attacked):
+    """A tenant has written them, and a person has trusted his VDI: the network card would take any address."""
+    assert b"network_default" in attacked.forged
+    attacked.honest = attacked.forged.replace(attacked.strange.encode(), attacked.own.encode())
+    unlocked = attacked.honest.replace(b"network_default", b"unlocked")
+    evil = attacked.db.by_uuid("VDI", evil_on_copy(attacked))
+    written = records_of(attacked, uuid=attacked.uuids[attacked.web], disks=[attacked.own], document=unlocked)
+    attacked.lab.pool.api.vms.write_vdi(evil, written + bytes(-len(written) % 4096))
+    attacked.db.set("pool", attacked.lab.pool.pool, "other_config", {})
+    (done,) = attacked.made_of(attacked.sources("web", trusted=evil_on_copy(attacked)))
+    assert done.status == MADE, done.error
+    (vif,) = attacked.db.records("VIF", VM=attacked.db.by_uuid("VM", done.uuid)).values()
+    assert vif["locking_mode"] == "network_default"
+    assert any("VIF.locking_mode" in note for note in done.notes)
 
 
 def test_a_save_takes_over_no_records_of_a_stranger(attacked, busy):

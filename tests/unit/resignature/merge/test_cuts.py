@@ -29,7 +29,7 @@ from kit.sparse import Recalled
 from relvmoiscsi import engine
 from relvmoiscsi.device import ForwardingDevice
 from relvmoiscsi.engine import OneVdiRequest
-from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.errors import DeviceError, Unfinished
 from relvmoiscsi.resignature.protocol.rebuilt import FULL_UNIT
 
 pytestmark = pytest.mark.states(few=1)
@@ -195,7 +195,7 @@ def test_a_bitmap_that_the_device_loses_is_noticed_in_a_run_and_in_its_way_back(
         lambda: engine.resignature(device, engine.prepare(device, entropy(0), request)),
         lambda: recovered(device),
     ):
-        with pytest.raises(Refused, match="does not hold what was written"):
+        with pytest.raises(Unfinished, match="does not hold what was written"):
             act()
 
     assert recovered(disk) == "clean"

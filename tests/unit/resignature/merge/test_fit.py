@@ -8,9 +8,11 @@ import pytest
 from kit.chains import flatten
 from kit.chains.random_chain import random_chain
 from kit.cuts import OTHER_SCSI_ID, SCSI_ID, entropy, recorded
-from relvmoiscsi import engine, procedure
+from kit.outcome import Unguarded, opened, run_on
+from relvmoiscsi import engine
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.lun.run import COPIED, READ_BACK, resignature
 
 ONE, ALL = OneVdiRequest(), None
 #: where the earlier run stopped: behind so many groups of writes, or not at all; recovered by another call
@@ -19,28 +21,20 @@ MARKED, CONTENTS, COMMITTED, RECOVERED, DONE = 2, 3, 4, -4, None
 OLD_NAME, NEW_NAME, SNAPSHOT = "old name", "new name", "snapshot"
 
 
-class Consent(procedure.Voice):
-    """Agrees to everything, and remembers what was copied, and read back, without a lock."""
+class Watched(Unguarded):
+    """Remembers what was copied, and read back, without a lock."""
 
     def __init__(self):
-        self.locked, self.copied_locked, self.read_back_locked = False, [], []
-
-    agrees_to_settle = has_settled = lambda *_: None
-
-    def agrees_to(self, prepared):
-        return True
+        self.locked, self.during = False, {COPIED: [], READ_BACK: []}
 
     @contextmanager
-    def locks(self, run):
-        self.locked = True
+    def held(self, vg_names, replaced):
+        self.locked = vg_names is not None
         yield
         self.locked = False
 
-    def copying(self, done, total):
-        self.copied_locked.append(self.locked)
-
-    def reading_back(self, done, total):
-        self.read_back_locked.append(self.locked)
+    def progress(self, what, done, total):
+        self.during[what].append(self.locked)
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +53,8 @@ def left(chain, one, stop):
     return disk, ids
 
 
-def call(disk, one, scsi_id=SCSI_ID, voice=None):
-    request = engine.ResignatureRequest(scsi_id=scsi_id, one=one)
-    return procedure.resignature(disk, entropy(1), voice or Consent(), request)
+def call(disk, one, scsi_id=SCSI_ID):
+    return run_on(disk, entropy(1), engine.ResignatureRequest(scsi_id=scsi_id, one=one))
 
 
 def is_the_one(disk, chain):
@@ -70,12 +63,12 @@ def is_the_one(disk, chain):
 
 
 def test_copies_are_made_without_lvms_locks(chain):
-    voice = Consent()
+    guard, request = Watched(), engine.ResignatureRequest(scsi_id=SCSI_ID, one=ONE)
 
-    call(chain.disk.copy(), ONE, voice=voice)
+    resignature(opened(chain.disk.copy(), guard), request, entropy(1), progress=guard.progress)
 
-    assert voice.copied_locked and not any(voice.copied_locked)
-    assert voice.read_back_locked and all(voice.read_back_locked)
+    assert guard.during[COPIED] and not any(guard.during[COPIED])
+    assert guard.during[READ_BACK] and all(guard.during[READ_BACK])
 
 
 #: the earlier run and where it stopped, what is asked now, for which LUN, and how that ends: words of a refusal else

@@ -60,6 +60,42 @@ def test_a_write_of_mgt_that_comes_after_another_run_has_ended_is_named_with_its
     assert len(sentences) == 2 * len(records) + (offset == 0)
 
 
+#: what lies at a place of MGT after a late write, and what is said of it
+LATE = {
+    "zeros in all records": (2048, bytes(3 * 1024), ["record at byte 2048", "record at byte 3072"]),
+    "zeros in one record": (3072, bytes(1024), ["record at byte 3072"]),
+    "zeros in a first sector": (2048, bytes(512), ["record at byte 2048"]),
+    "zeros in a second sector": (2048 + 512, bytes(512), ["record at byte 2048"]),
+    "the header of an SR without VDIs": (0, b"XSSM:2048      :1:2", ["no record of any of the 3 VDIs"]),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_records_that_a_late_write_has_taken_away_are_named(late):
+    at, data, words = LATE[late]
+    built = an_sr()
+    (start,) = (one.offset for one in built.truth.device_ranges("MGT", 0, 1))
+
+    built.disk.poke(start + at, data)
+
+    sentences = told(built.disk)
+    assert len(sentences) == len(words)
+    for sentence, word in zip(sentences, words):
+        assert word in sentence
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_zeros_in_the_last_record_are_a_note(records):
+    """SM may be cut when it has written the number of bytes in use, and not yet the record."""
+    built = lun(*(raw(f"data{number}") for number in range(records)))
+    (start,) = (one.offset for one in built.truth.device_ranges("MGT", 0, 1))
+
+    built.disk.poke(start + 2048 + 1024 * (records - 1), bytes(1024))
+
+    assert told(built.disk) == []
+    assert any("does not read: its VDI has no label" in note for note in engine.notes(engine.inspect(built.disk).lun))
+
+
 def test_such_a_lun_is_resignatured_as_it_is_and_what_is_wrong_is_noted():
     built = lun(raw("data", in_mgt=False), extra_records=(Record(LOST, "data", vdi_type="aio"),))
     before, after = built.disk, built.disk.copy()

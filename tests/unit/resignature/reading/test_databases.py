@@ -6,9 +6,9 @@ import pytest
 from kit import reader
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import SCSI_ID, CrashDisk, Judge, cut_before, done, entropy, every_fault, recover, resignature, undo
-from kit.outcome import Silent
+from kit.outcome import run_on
 from kit.sparse import join
-from relvmoiscsi import engine, procedure
+from relvmoiscsi import engine
 from relvmoiscsi.engine import AlreadyDone, OneVdiRequest
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.resignature.reading.lun_notes import notes
@@ -112,8 +112,8 @@ def test_a_run_without_it_is_no_answer_to_who_asks_for_it(is_cut):
     disk = cut_before(built.disk, SWITCHED) if is_cut else done(built.disk).copy()
 
     with pytest.raises(Refused, match="without --clear-metadata-vdi") as caught:
-        procedure.resignature(disk, entropy(1), Silent(), asks(True))
+        run_on(disk, entropy(1), asks(True))
     assert caught.value.disk_state == ("The resignature that was cut was finished." if is_cut else NOTHING_WRITTEN)
-    assert isinstance(procedure.resignature(disk, entropy(1), Silent(), asks(False)), AlreadyDone)
-    procedure.resignature(disk, entropy(1), Silent(), asks(True, again=True))
-    assert isinstance(procedure.resignature(disk, entropy(1), Silent(), asks(True)), AlreadyDone)
+    assert isinstance(run_on(disk, entropy(1), asks(False)), AlreadyDone)
+    run_on(disk, entropy(1), asks(True, again=True))
+    assert isinstance(run_on(disk, entropy(1), asks(True)), AlreadyDone)

@@ -30,6 +30,7 @@ def test_that_it_is_a_clone_must_be_said_in_so_many_words(text, is_meant):
         ({"lun": "0"}, {"lun": 0}),
         ({"lun": " 16385 "}, {"lun": 16385}),
         ({"SCSIid": SCSI_ID, "SRmaster": "false"}, {"scsi_id": SCSI_ID, "is_master": False}),
+        ({"SCSIid": "60:" * 15 + "60"}, {"scsi_id": "3" + "60" * 16}),
         ({"vdis": "one", "vdi": VDI.upper()}, {"vdis": "one", "vdi": VDI}),
     ],
 )

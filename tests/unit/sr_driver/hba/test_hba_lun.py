@@ -3,6 +3,7 @@
 
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.lun import call
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 
@@ -80,7 +82,7 @@ def world(monkeypatch):
         return lambda *_, **__: made.step(name, value)
 
     for module, name, value in (
-        (lun_module, "lun_lock", partial(made.context, "lock")),
+        (call, "lun_lock", partial(made.context, "lock")),
         (hiding, "hidden", partial(made.context, "hide")),
         (hiding, "is_hidden", lambda _: True),
         (hiding, "wait_until_shown", lambda scsi_id, *_: made.step(f"wait until {scsi_id} is shown")),
@@ -222,16 +224,20 @@ def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
             raise NotFound("It has gone.")
         return Opened(node, said)
 
-    def work(device):
-        said.append("work on " + device.name)
+    def work(lun):
+        said.append("work on " + lun.name)
         return "answer"
 
     def run(*nodes):
+        found = SimpleNamespace(
+            scsi_id="3600a", deadline=Deadline(50, Clock()), name=("3600a", "serial"), has_sm_lock=False
+        )
+        lun = lun_module.HbaLun(found, False, 0.0, None)
         if writes:
-            return lun_module._written(nodes, work, ("3600a", "serial"), Deadline(50, Clock()), lambda: None)
-        return lun_module._read(nodes, work, lambda: None)
+            return lun._write(nodes, work, lambda _replaced: None, lambda: None)
+        return lun._read(nodes, work, lambda: None)
 
-    monkeypatch.setattr(lun_module, "open_device", open_device)
+    monkeypatch.setattr(call, "open_device", open_device)
     assert run("/dev/sdb", "/dev/sdc", "/dev/sdd") == "answer"
     assert said == ["open /dev/sdc", "open /dev/sdd", "work on /dev/sdc", "close /dev/sdd", "close /dev/sdc"]
     with pytest.raises(NotFound, match="It has gone"):

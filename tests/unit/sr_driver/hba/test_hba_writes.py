@@ -19,10 +19,10 @@ from relvmoiscsi.host.disk import exclusive, paths
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.xapi.other_hosts import Use
-from relvmoiscsi.lun import users
+from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords, read_pool
 from relvmoiscsi.lun.users import read_hosts
-from relvmoiscsi.sr_driver import create, rewrite
+from relvmoiscsi.sr_driver import create
 from relvmoiscsi.sr_driver.hba.config import parse_config
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 from relvmoiscsi.sr_driver.protocol import Call
@@ -59,8 +59,8 @@ class World:
         def session(_lun, _meanwhile, to_write):
             yield [self.path]
 
-        monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", lambda **_: lock("SM"))
-        monkeypatch.setattr(rewrite, "lvm_locks", lambda *_, **__: lock("LVM"))
+        monkeypatch.setattr(guard.sm_locks, "lvm_lock", lambda *_, **__: lock("SM"))
+        monkeypatch.setattr(guard, "lvm_locks", lambda *_, **__: lock("LVM"))
         monkeypatch.setattr(HbaLun, "device_session", session)
         monkeypatch.setattr(exclusive, "LEASE_SECONDS", 60)  # another run may look up the file just then
         monkeypatch.setattr(paths.scsi, "live_scsi_id", lambda _path: NAME[0])
@@ -81,7 +81,7 @@ class World:
     def call(self, **more):
         config = parse_config({"SCSIid": SCSI_ID, "resign": "true", "SRmaster": "true", **more})
         deadline = Deadline(50, Clock())
-        found = SimpleNamespace(scsi_id=SCSI_ID, deadline=deadline, is_new=False, name=NAME)
+        found = SimpleNamespace(scsi_id=SCSI_ID, deadline=deadline, is_new=False, name=NAME, has_sm_lock=False)
         transport = Transport("relvmohba", "lvmohba", parse_config, lambda *_: HbaLun(found, False, 0.0, None))
         return create.sr_create(Call("sr_create", {}), config, None, None, deadline, transport)
 

@@ -46,7 +46,7 @@ READ = {
         *((iqn, "") for iqn in ("", None, " ", "*")),
         *((" " + iqn, iqn) for iqn in (IQN, "eui.0123456789ABCDEF", "naa.52004567BA64678D", "iqn.2001-04.x:a_b.C,t0")),
     ],
-    ("SCSIid", "scsi_id"): [("", ""), (None, ""), (" ", "")],
+    ("SCSIid", "scsi_id"): [("", ""), (None, ""), (" ", ""), ("NAA." + "6A" * 16, "3" + "6a" * 16)],
     ("localIQN", "local_iqn"): [(" iqn.1993-08.org.debian:01:x ", "iqn.1993-08.org.debian:01:x"), (" ", None)],
     ("SRmaster", "is_master"): [("false", False), (None, True)],
     ("vdis", "vdis"): [(None, None), ("", None), (" ", None), ("one", "one"), (" all ", "all")],
@@ -68,7 +68,7 @@ NONE_OF_THOSE = {
     "target": ("ConfigTargetMissing", [None, "  ", " , ,", "[]"]),
     "port": ("ISCSIPort", ["0", "65536", "-1", "3260x", "\u00b2", "\u0663\u0662\u0666\u0660", "9" * 5000, "1_0"]),
     "targetIQN": ("ConfigTargetIQNMissing", ["clone7", "iqn.", "iqn.a\nb", "iqn.x/../../y", "iqn." + "x" * 220]),
-    "SCSIid": ("ConfigSCSIid", ["a b", "../x", "x" * 256, "\u00e9"]),
+    "SCSIid": ("ConfigSCSIid", ["a b", "../x", "x" * 256, "\u00e9", "1" * 24]),
     "vdis": ("InvalidArg", ["two", "ONE"]),
     "vdi": ("InvalidArg", [VDI[:-1], "root disk"]),
 }
@@ -94,11 +94,8 @@ def test_a_password_may_be_clear_or_a_secret(prefix):
     assert given_as(chapuser="bob", chappassword_secret="0f4b") == Chap("bob", SecretKey("0f4b", True))
     assert given_as(chapuser="bob", chappassword="x", chappassword_secret="0f4b").password == SecretKey("0f4b", True)
     assert given_as(chapuser="bob", chapsecret="0f4b") == Chap("bob", SecretKey("0f4b", True))
-    assert given_as(chapuser="bob") is None
-    assert given_as(chapuser="bob", chappassword="", chappassword_secret="") is None
-    assert given_as(chappassword="x") is None
-    assert given_as(chapuser="", chappassword="x") is None
-    assert config(incoming_chapuser="bob", incoming_chappassword="x").incoming_chap is None
+    assert given_as(chapuser="", chappassword="", chappassword_secret="") is None
+    assert given_as() is None
 
 
 def test_portals_that_sm_has_found_come_after_those_of_the_target():

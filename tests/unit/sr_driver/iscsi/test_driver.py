@@ -10,26 +10,30 @@ from xml.etree import ElementTree
 import pytest
 
 from kit import golden
+from kit.builder import many_vdis
 from kit.driver_calls import SUCCESS_TEXT
+from kit.examples import WHOLE
 from kit.iscsi import acts, scsi
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.iscsi.quirks import Quirk, quirk
 from kit.pool import wire
+from kit.sparse import SparseDisk
 from kit.sr_states import OTHER, SAME, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import DeviceError, Refused
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, lun_opening, open_lun
-from relvmoiscsi.lun import users
-from relvmoiscsi.sr_driver import rewrite
+from relvmoiscsi.iscsi.target_sessions import TargetSessions
+from relvmoiscsi.lun import call as call_module
+from relvmoiscsi.lun import guard, users
+from relvmoiscsi.lun.gate import GatedDevice
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun as lun_module
-from relvmoiscsi.sr_driver.iscsi.iscsi_lun import CallDevice
 
 USER, TARGET = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
 SUCCESS = wire.Fault(1, SUCCESS_TEXT)
@@ -47,6 +51,58 @@ def test_a_clone_gets_new_identities_and_the_same_call_again_writes_nothing_and_
         again = driver.create(target)
     assert first.result == again.result == SUCCESS and first.stderr == b""
     assert (clone.writes, engine.inspect(clone.disk).lun.sr_uuid) == (writes, sr_uuid)
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["the only LUN", "one of two LUNs"])
+@pytest.mark.parametrize("count", [1, 6, 50, *([500] if WHOLE else [])])
+def test_the_round_trips_of_a_call_and_of_one_that_settles_a_call_before(
+    driver, count, others, round_trips, monkeypatch
+):
+    """A read of 500 VDIs has one more."""
+    clone = Lun(7, disk=many_vdis(count).disk)
+    before = clone.disk.copy()
+    with HostileTarget([clone, *[Lun(8, disk=SparseDisk(1 << 20))] * others], ignore=("isid kept",)) as target:
+        assert driver.create(target).result == SUCCESS
+        of_a_call = len(round_trips)
+
+        clone.disk.poke(0, before.peek(0, before.size_bytes))
+        with monkeypatch.context() as cut:
+            cut.setattr(GatedDevice, "write", cut_behind_the_mark(GatedDevice.write))
+            assert driver.create(target).result != SUCCESS
+        target.new_call()
+        del round_trips[:]
+        assert driver.create(target).result == SUCCESS
+
+    assert (of_a_call, len(round_trips)) == ((34 + others, 56 + others) if count == 500 else (33 + others, 54 + others))
+
+
+def test_smlog_says_for_what_a_call_waits_before_it_waits(driver, clone, smlog, monkeypatch):
+    said_before = []
+
+    def wait(_sessions, _seconds):
+        said_before.extend(text for _priority, text in smlog)
+
+    monkeypatch.setattr(TargetSessions, "wait", wait)
+    with HostileTarget([clone]) as target:
+        with monkeypatch.context() as cut:
+            cut.setattr(GatedDevice, "write", cut_behind_the_mark(GatedDevice.write))
+            driver.create(target)
+        target.new_call()
+        assert driver.create(target, localIQN="iqn.2026-01.test:another").result == SUCCESS
+
+    assert [text for text in said_before if "Another host may have begun the run on iscsi://" in text]
+
+
+def cut_behind_the_mark(real):
+    left = [2]
+
+    def write(device, chunks):
+        if not left[0]:
+            raise DeviceError(device.name, "write", chunks[0].offset, len(chunks[0].data), "the test ends the call")
+        left[0] -= 1
+        real(device, chunks)
+
+    return write
 
 
 @pytest.mark.parametrize(
@@ -85,10 +141,10 @@ def host_has(monkeypatch):
         return of
 
     def has(*devices):
-        monkeypatch.setattr(lun_module, "exclusive_open", context("exclusive open", devices))
+        monkeypatch.setattr(call_module, "exclusive_open", context("exclusive open", devices))
         monkeypatch.setattr(lun_module, "add_lun", lambda *what: done.append(("add", *what[:3])))
-        monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", context("SM's lock", []))
-        monkeypatch.setattr(rewrite, "lvm_locks", context("LVM's locks", LvmLocks()))
+        monkeypatch.setattr(guard.sm_locks, "lvm_lock", context("SM's lock", []))
+        monkeypatch.setattr(guard, "lvm_locks", context("LVM's locks", LvmLocks()))
         return done
 
     return has
@@ -129,7 +185,7 @@ def test_a_lun_that_is_in_use_on_this_host_is_refused(driver, clone, host_has, m
         raise Refused("/dev/sdb is in use by the file system mounted at /srv.")
         yield
 
-    monkeypatch.setattr(lun_module, "exclusive_open", in_use)
+    monkeypatch.setattr(call_module, "exclusive_open", in_use)
     with HostileTarget([clone]) as target:
         found = driver.create(target)
 
@@ -243,10 +299,10 @@ def test_the_original_under_a_new_scsi_id_is_refused_before_the_first_write(driv
             assert found.result == SUCCESS and clone.writes
             return
         target.new_call()
-        says = f"say device-config:clone-of={uuid}. Nothing was written. [SRInUse]"
+        says = f"say device-config:clone-of={uuid}, or --unplugged of `relvmoiscsi pool attach`. Nothing was written."
         is_same = state.lun == SAME
         assert (found.result.code, clone.writes) == (202, 0)
-        assert is_same or found.result.text.endswith(says)
+        assert is_same or found.result.text.endswith(says + " [SRInUse]")
 
         again = driver.create(target, **{"clone-of": uuid.upper()})
     assert (again.result == SUCCESS) is not is_same
@@ -322,6 +378,32 @@ def test_chap_of_both_sides_and_no_secret_gets_out(driver, clone, smlog, is_secr
     assert USER.secret not in said and TARGET.secret not in said and "logged in to" in said
 
 
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"incoming_chapuser": TARGET.user}, f"The incoming CHAP user '{TARGET.user}' has no password"),
+        ({"incoming_chappassword": TARGET.secret}, "The incoming CHAP password has no user"),
+        ({"incoming_chapuser": TARGET.user, "incoming_chapsecret": ""}, "has no password, or an empty password"),
+        ({"chapuser": ""}, "The CHAP password has no user"),
+        ({"chappassword": ""}, f"The CHAP user '{USER.user}' has no password"),
+        ({"incoming_chapuser": TARGET.user, "incoming_chappassword": USER.secret + "!"}, "begins with it"),
+    ],
+    ids=["user alone", "password alone", "empty Secret", "own password alone", "own user alone", "begins with it"],
+)
+def test_half_of_chap_is_refused_before_a_login(driver, clone, config, words):
+    """A login without the incoming pair would be one-way, and the target would prove nothing."""
+    given = {"chapuser": USER.user, "chappassword": USER.secret, **config}
+    if "incoming_chapsecret" in given:
+        ref = driver.pool.db.create("secret", value="")
+        given["incoming_chapsecret"] = driver.pool.db.get("secret", ref, "uuid")
+    with HostileTarget([clone], chap=USER, mutual=TARGET) as target:
+        found = driver.create(target, **given)
+
+        assert target.count("connected") == 0
+    assert words in found.result.text
+    assert USER.secret not in found.result.text and TARGET.secret not in found.result.text
+
+
 # --- a probe
 
 
@@ -361,17 +443,17 @@ def test_a_command_of_root_keeps_the_call_away_and_an_ordinary_user_does_not(dri
 
 def test_a_probe_beside_a_writer_does_not_end_its_session(driver, clone, monkeypatch):
     """One of another host, where the lock of the LUN says nothing of this one."""
-    write, seen = CallDevice.write, []
+    write, seen = GatedDevice.write, []
 
     def write_beside_a_probe(device, chunks):
-        monkeypatch.setattr(CallDevice, "write", write)
+        monkeypatch.setattr(GatedDevice, "write", write)
         write(device, chunks)
         me = Initiator("iqn.2026-01.test:xs1", "0a0b0c0d-0000-4000-8000-000000000002")
         where = [Portal("127.0.0.1", target.port)]
         with open_lun(where, target.iqn, me, clone.scsi_id, False, Deadline(5)) as beside:
             seen.append(beside.info.scsi_id)
 
-    monkeypatch.setattr(CallDevice, "write", write_beside_a_probe)
+    monkeypatch.setattr(GatedDevice, "write", write_beside_a_probe)
     with HostileTarget([clone], ignore=("isid kept",)) as target:
         found = driver.create(target)
 
@@ -400,7 +482,7 @@ def at_first(clone, what, act):
 def test_a_lun_that_is_mapped_in_its_place_without_a_word_gets_no_write(driver, clone, monkeypatch, number):
     """LIO makes no unit attention for a LUN that comes where another one was."""
     neighbour, scsi_id = Lun(7, disk=clone.disk.copy(), naa="6001405" + 25 * "e"), clone.scsi_id
-    batches, write = [], CallDevice.write
+    batches, write = [], GatedDevice.write
 
     def remap_and_write(device, chunks):
         batches.append(chunks)
@@ -408,7 +490,7 @@ def test_a_lun_that_is_mapped_in_its_place_without_a_word_gets_no_write(driver, 
             target.luns[:] = [neighbour]
         write(device, chunks)
 
-    monkeypatch.setattr(CallDevice, "write", remap_and_write)
+    monkeypatch.setattr(GatedDevice, "write", remap_and_write)
     with HostileTarget([clone]) as target:
         found = driver("sr_create", target, scsi_id)
 

@@ -56,9 +56,9 @@ def is_attached_elsewhere(sr: KnownSr, live_hosts: Container[str], follow: Follo
     return any(luns_of_pbd(pbd, follow) for pbd in attached) or bool(attached and _luns_made_on(sr.record))
 
 
-def is_new(sr: KnownSr, vdis: Records) -> bool:
+def is_new(sr: KnownSr) -> bool:
     """Has the SR just been introduced? No PBD, no VDI and no record of a LUN says that a host has had it attached."""
-    return not sr.pbds and not _luns_made_on(sr.record) and not any(vdi.get("SR") == sr.ref for vdi in vdis.values())
+    return not sr.pbds and not _luns_made_on(sr.record) and not sr.record.get("VDIs")
 
 
 def luns_of_pbd(pbd: Record, follow: Follow = lambda _pbd, _path: None) -> List[str]:

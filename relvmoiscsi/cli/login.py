@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Who logs in to the target of an iscsi:// URL: initiator name and CHAP secrets.
+
+initiator name    --initiator-name; otherwise from /etc/iscsi/initiatorname.iscsi, as xapi writes the IQN
+                  of a host; otherwise derived from the UUID of this machine
+CHAP secrets      from the environment variables of libiscsi, or from --chap-file with the same names; never
+                  from an argument
+"""
+
+import hashlib
+import os
+import re
+from typing import Dict, Optional
+
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.secret_file import lines_of
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.iscsi import Credentials
+
+USER, SECRET = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
+TARGET_USER, TARGET_SECRET = "LIBISCSI_CHAP_TARGET_USERNAME", "LIBISCSI_CHAP_TARGET_PASSWORD"
+_NAMES = (USER, SECRET, TARGET_USER, TARGET_SECRET)
+
+INITIATOR_FILE = "etc/iscsi/initiatorname.iscsi"
+#: Nobody can register this domain (RFC 2606). A naa. name would need no domain, but NetApp's arrays reject naa. names,
+#: and targetcli rejects locally assigned naa. names (naa.3).
+OWN_NAME = "iqn.2026-11.invalid.relvmoiscsi:{}"
+MAX_NAME_BYTES = 223  #: RFC 7143 4.2.7.1
+_INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
+
+
+def host_uuid(host: Host = THIS_HOST) -> str:
+    """Return an id that no other machine has: on a host of xapi, the UUID of the host."""
+    machine = text_of(host.at("etc/machine-id")).strip()
+    return host.installation_uuid or machine or host.boot_id
+
+
+def initiator_name(given: Optional[str], host: Optional[Host] = None) -> str:
+    """Return the initiator name for the login. Raises UsageError for a malformed name."""
+    if given is not None:
+        if len(given.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+            raise UsageError(f"{given!r} is not an initiator name: it has more than {MAX_NAME_BYTES} bytes.")
+        if not _INITIATOR.match(given):
+            raise UsageError(
+                f"{given!r} is not an initiator name, expected iqn.YYYY-MM.DOMAIN, eui. with 16 hex digits, or naa. "
+                "with 16 or 32."
+            )
+        return given
+    host = host or THIS_HOST
+    for line in text_of(host.at(INITIATOR_FILE)).splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "InitiatorName" and _INITIATOR.match(value.strip()):
+            return value.strip()
+    return OWN_NAME.format(hashlib.sha256(f"initiator of {host_uuid(host)}".encode()).hexdigest()[:16])
+
+
+def credentials(chap_file: Optional[str], user: str) -> Credentials:
+    """Return the CHAP users and secrets, from the environment or --chap-file. Raises UsageError.
+
+    `user` is the user in the URL, which takes precedence; "" without one.
+    """
+    if chap_file is not None:
+        values = _in_file(chap_file)
+        if not any(values.values()):
+            raise UsageError(f"The file {chap_file} of --chap-file holds no CHAP user and no password.")
+    else:
+        values = {name: os.environ.get(name, "") for name in _NAMES}
+    try:
+        return Credentials(user or values[USER], values[SECRET], values[TARGET_USER], values[TARGET_SECRET])
+    except UsageError as problem:
+        problem.message += f" The environment or --chap-file gives them as {', '.join(_NAMES)}."
+        raise
+
+
+def _in_file(path: str) -> Dict[str, str]:
+    """Return the values in a file of --chap-file. Raises UsageError; the message contains no line of the file."""
+    found = dict.fromkeys(_NAMES, "")
+    for number, line in enumerate(lines_of(path), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, is_set, value = line.partition("=")
+        if name.strip() not in found or not is_set:
+            raise UsageError(f"Line {number} of {path} is not NAME=VALUE with one of the names {', '.join(_NAMES)}.")
+        found[name.strip()] = value.strip()
+    return found

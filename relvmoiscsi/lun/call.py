@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""How a call of a driver opens a LUN: over a session of its own, or through disks of this host.
+
+    session_to_...    the lock of the LUN, then each disk that this host has of it, then a session: one process
+    disks_to_...      every disk and map of the LUN, in a child process. The parent holds the lock of the LUN
+
+The guard of both is CallGuard: the call asks the pool before the LUN is opened, and again under the locks.
+"""
+
+from contextlib import ExitStack, contextmanager
+from typing import Callable, ContextManager, Iterator, List, Sequence, Tuple
+
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.device import Device
+from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, in_state
+from relvmoiscsi.host import terminated
+from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.disk.kernel_disks import exclusive_open
+from relvmoiscsi.host.disk.paths import NamedPath
+from relvmoiscsi.host.locks.lun_lock import lun_lock
+from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.iscsi import LunDevice
+from relvmoiscsi.lun.gate import ChildGate, GatedDevice, SessionGate, StepDeadline
+from relvmoiscsi.lun.guard import CallGuard, Guard, ReadGuard, VerifyUnused, wait_seconds
+from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, OpenLun
+from relvmoiscsi.lun.users import DeviceId
+
+_DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
+
+#: opens the LUN in a session; takes whether the session writes, and the deadline of each wait
+Session = Callable[[bool, Deadline], ContextManager[LunDevice]]
+
+
+def state_unopened(deadline: Deadline) -> str:
+    """Return the state of a LUN that could not be opened for writing."""
+    return deadline.disk_state if deadline.has_passed else NOTHING_WRITTEN
+
+
+def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> ContextManager[None]:
+    """Hold the lock of a LUN: one call at a time. `lock_seconds` limits the wait, together with the deadline."""
+    return lun_lock(scsi_id, THIS_HOST, deadline.within(lock_seconds))
+
+
+@contextmanager
+def session_to_read(scsi_id: str, session: Session, deadline: Deadline, lock_seconds: float) -> Iterator[OpenLun]:
+    """Open a LUN over a session for reading, for the block. Raises RelvmoiscsiError."""
+    ids, steps = DeviceId(scsi_id, is_named=True), StepDeadline(deadline)
+    with lun_locked(scsi_id, deadline, lock_seconds), ExitStack() as held, terminated.only_here():
+        with terminated.waiting():
+            device = held.enter_context(session(False, steps))
+        yield _of_session(device, steps, deadline, ids, ReadGuard(ids, True, THIS_HOST))
+
+
+@contextmanager
+def session_to_write(
+    scsi_id: str,
+    session: Session,
+    deadline: Deadline,
+    lock_seconds: float,
+    verify: VerifyUnused,
+    afterwards: Callable[[int], None],
+) -> Iterator[OpenLun]:
+    """Open a LUN over a session for writing, for the block.
+
+    After a block without an error, `afterwards` is called under the lock of the LUN, with the kernel's number of the
+    LUN. Raises RelvmoiscsiError. If the LUN could not be opened, the error says that nothing was written.
+    """
+    ids, steps = DeviceId(scsi_id, is_named=True), StepDeadline(deadline)
+    with ExitStack() as locked:
+        with in_state(lambda: state_unopened(deadline)):
+            locked.enter_context(lun_locked(scsi_id, deadline, lock_seconds))
+        with ExitStack() as held, terminated.only_here():
+            with in_state(lambda: state_unopened(deadline)):
+                # Keep other programs of this host from writing to the LUN. LVM commands have separate locks.
+                seen = held.enter_context(exclusive_open(scsi_id, deadline, THIS_HOST))
+                with terminated.waiting():
+                    device = held.enter_context(session(True, steps))
+            guard = CallGuard(deadline, verify, is_disk=bool(seen), has_sm_lock=False)
+            yield _of_session(device, steps, deadline, ids, guard)
+        afterwards(device.info.kernel_number)
+
+
+def _of_session(device: LunDevice, steps: StepDeadline, deadline: Deadline, ids: DeviceId, guard: Guard) -> OpenLun:
+    gated = GatedDevice(device, SessionGate(steps, deadline))
+    return OpenLun(gated, ISCSI_LUN, ids, guard, copy_limit_bytes=device.copy_limit_bytes)
+
+
+@contextmanager
+def disks_to_read(scsi_id: str, nodes: Sequence[str]) -> Iterator[OpenLun]:
+    """Open these nodes that lead to a LUN for reading, for the block. Raises NotFound if all have gone."""
+    ids = DeviceId(scsi_id, is_named=True)
+    with _opened(nodes, lambda node: open_device(node, writable=False)) as device:
+        yield OpenLun(device, BLOCK_DEVICE, ids, ReadGuard(ids, True, THIS_HOST))
+
+
+@contextmanager
+def disks_to_write(
+    name: Tuple[str, str],
+    nodes: Sequence[str],
+    deadline: Deadline,
+    verify: VerifyUnused,
+    has_sm_lock: bool,
+    begin: Callable[[], None],
+) -> Iterator[OpenLun]:
+    """Open these nodes that lead to a LUN for writing, in a child process, for the block.
+
+    `name` is the LUN's SCSIid and serial number, which the LUN says before each batch. `begin` asks the parent, which
+    holds the lock of the LUN. `has_sm_lock`: the parent has SM's LVM lock already. Raises as `disks_to_read`, Refused.
+    """
+    ids, guard = DeviceId(name[0], is_named=True), CallGuard(deadline, verify, is_disk=True, has_sm_lock=has_sm_lock)
+
+    def open_one(node: str) -> ContextManager[Device]:
+        return open_device(node, writable=True, lock_timeout=wait_seconds(deadline, _DISK_LOCK_SECONDS))
+
+    with _opened(nodes, open_one) as device:
+        yield OpenLun(GatedDevice(NamedPath(device, name), ChildGate(begin)), BLOCK_DEVICE, ids, guard)
+
+
+@contextmanager
+def _opened(nodes: Sequence[str], open_one: Callable[[str], ContextManager[Device]]) -> Iterator[Device]:
+    """Open all these nodes, without nodes that have gone, and give the first. Raises NotFound if all have gone."""
+    opened: List[Device] = []
+    gone: List[NotFound] = []
+    with ExitStack() as stack:
+        for node in nodes:
+            try:
+                opened.append(stack.enter_context(open_one(node)))
+            except NotFound as problem:
+                gone.append(problem)
+        if not opened:
+            raise gone[0]
+        yield opened[0]

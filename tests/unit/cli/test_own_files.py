@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Files that an option names: passwords are read from this user's own files, maps are written to this user's own."""
+
+import os
+import stat
+
+import pytest
+
+from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.host.secret_file import first_line, lines_of
+
+
+@pytest.fixture
+def password(tmp_path):
+    path = tmp_path / "password"
+    path.touch(0o600)
+    path.write_text("sesame\nand more\n")
+    return path
+
+
+def test_the_first_line_of_a_file_of_its_owner_is_read(password):
+    assert first_line(str(password)) == "sesame"
+
+
+@pytest.mark.parametrize("form", ["/dev/fd/{}", "/proc/self/fd/{}"])
+def test_a_pipe_that_the_caller_has_opened_is_read_as_for_the_substitution_of_a_shell(form):
+    reader, writer = os.pipe()
+    os.write(writer, b"of a pipe\n")
+    os.close(writer)
+    try:
+        assert lines_of(form.format(reader)) == ["of a pipe"]
+    finally:
+        os.close(reader)
+
+
+def test_a_given_descriptor_of_a_file_has_the_same_rules(password):
+    password.chmod(0o644)
+    with open(str(password)) as file, pytest.raises(UsageError, match="accessible to other users"):
+        lines_of(f"/dev/fd/{file.fileno()}")
+
+
+def test_a_pipe_by_its_path_is_not_read_nor_waited_for(password):
+    """Whoever made the pipe in the place of a file would give the password."""
+    password.unlink()
+    os.mkfifo(str(password), 0o600)
+    with pytest.raises(UsageError, match="is no regular file"):
+        lines_of(str(password))
+
+
+def is_readable(path, _patch):
+    path.chmod(0o640)
+
+
+def is_a_link(path, _patch):
+    path.rename(path.parent / "real")
+    path.symlink_to(path.parent / "real")
+
+
+def is_foreign(path, patch):
+    patch.setattr(os, "fstat", owned_by(4712, os.fstat))
+
+
+def owned_by(user, real, *paths):
+    """Return the call, whose answer for these paths (none: for all) names the owner."""
+
+    def answer(name, **more):
+        status = real(name, **more)
+        return status if paths and name not in paths else os.stat_result((*status[:4], user, *status[5:]))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "happens, says",
+    [
+        (is_readable, "Run `chmod 600"),
+        (is_a_link, "cannot be read"),
+        (is_foreign, "holds passwords and belongs to another user"),
+    ],
+)
+def test_what_is_no_file_of_this_user_alone_is_not_read(password, monkeypatch, happens, says):
+    happens(password, monkeypatch)
+    with pytest.raises(UsageError, match=says) as caught:
+        first_line(str(password))
+    assert "sesame" not in str(caught.value)
+
+
+def test_what_is_no_text_is_not_shown(password):
+    password.write_bytes(b"sesame\xff")
+    with pytest.raises(UsageError, match="no text in UTF-8") as caught:
+        first_line(str(password))
+    assert "sesame" not in str(caught.value)
+
+
+def written(path):
+    with new_file(str(path), "look") as finish:
+        assert finish({"state": "resignatured"})
+
+
+def test_a_map_is_readable_for_its_owner_alone_also_in_the_place_of_an_empty_file_of_all(tmp_path):
+    path = tmp_path / "map"
+    written(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path = tmp_path / "empty"
+    path.touch()
+    path.chmod(0o666)
+    written(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+WAYS = {
+    "of all": ("other users can change the directory .*/upper$", None),
+    "of a group": ("other users can change the directory .*/upper$", None),
+    "of another": ("/upper belongs to another user$", None),
+    "link of another": ("/by belongs to another user$", "by/inner/file"),
+    "behind a link": ("other users can change the directory .*/upper$", "by/inner/file"),
+    "relative link": ("other users can change the directory .*/upper$", "side/by/inner/file"),
+    "back from a link": ("other users can change the directory .*/upper$", "deep/../../free"),
+    "circle": ("too many links", "round/file"),
+}
+
+
+def a_way(kind, top, patch):
+    """Return a path on which another user could replace a directory: `upper`, or a link."""
+    upper = top / "upper"
+    (upper / "inner").mkdir(parents=True)
+    (top / "side").mkdir()
+    (top / "by").symlink_to(upper)
+    (top / "side" / "by").symlink_to(os.path.join("..", "upper"))
+    (top / "deep").symlink_to(upper / "inner")
+    (top / "round").symlink_to(top / "round")
+    if kind == "of a group":
+        group = upper.stat().st_gid
+        patch.setattr(os, "getegid", lambda: group + 1)
+        if not group:
+            os.chown(str(upper), -1, 4713)
+        upper.chmod(0o770)
+    elif kind not in ("of another", "link of another"):
+        upper.chmod(0o777)
+    foreign = {"of another": upper, "link of another": top / "by"}.get(kind)
+    if foreign:
+        patch.setattr(os, "lstat", owned_by(4712, os.lstat, str(foreign)))
+    return str(top / (WAYS[kind][1] or "upper/inner/file"))
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_a_way_on_which_another_user_could_replace_a_directory_is_refused(tmp_path, monkeypatch, kind):
+    path = a_way(kind, tmp_path, monkeypatch)
+
+    with pytest.raises(NotOwn, match=WAYS[kind][0]):
+        verify_own_way(path)
+    with pytest.raises(UsageError, match="no safe place for a map"):
+        written(
+            os.path.join(os.path.dirname(path), "map") if kind != "back from a link" else tmp_path / "upper" / "map"
+        )
+    with pytest.raises(UsageError, match="is not safe"):
+        lines_of(path)
+
+
+def test_ways_of_root_and_of_this_user_are_taken(tmp_path, monkeypatch):
+    (tmp_path / "own" / "inner").mkdir(parents=True)
+    (tmp_path / "by").symlink_to(tmp_path / "own")
+    monkeypatch.chdir(tmp_path / "own")
+    tmp_path.chmod(0o1777)  # as /tmp
+    (tmp_path / "own").chmod(0o775)
+    for path in (tmp_path / "by" / "inner" / "file", "file", os.path.join("inner", "..", "file")):
+        verify_own_way(str(path))
+
+
+@pytest.mark.parametrize("place", ["map", "by/map"])
+def test_a_map_goes_to_no_place_that_leads_elsewhere(tmp_path, place):
+    (tmp_path / "by").symlink_to(tmp_path)
+    (tmp_path / "map").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is a link, or belongs to another user"):
+        written(tmp_path / place)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_directory_for_temporary_files_is_accepted(tmp_path):
+    tmp_path.chmod(0o1777)
+    written(tmp_path / "map")
