@@ -38,6 +38,7 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
         if arguments.run is None:
             parser.print_help()
             return EXIT_USAGE
+        arguments.words = ("relvmoiscsi", *words)
         state = _how_to_tell(arguments) or _AGAIN
         return _run(arguments)
     except KeyboardInterrupt:  # outside the handler of `_run`

@@ -46,6 +46,8 @@ def new_file(path: Optional[str], look: str) -> Iterator[Callable[[Dict[str, Any
         yield lambda facts: True
         return
     with in_state(NOTHING_WRITTEN):
+        if not path.strip():
+            raise UsageError("The FILE of --map-out is empty. Give the name of a new file.")
         file = _MapFile(path, look)
     yield file.finish
 

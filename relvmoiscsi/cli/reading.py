@@ -59,7 +59,7 @@ def _show(arguments: argparse.Namespace) -> Answer:
         if found_there is not None:
             return found_there
     with opened_to_read(arguments, arguments.device) as device:
-        found = engine.inspect(device)
+        found = engine.inspect(device, _resignature_words(arguments))
         one = engine.one_vdi(device, found.lun) if found.lun is not None else None
         saved = saved_vms(device, found.lun) if found.lun is not None else None
         ids = ScsiIds(None, scsi_id_of(device))
@@ -74,6 +74,13 @@ def _show(arguments: argparse.Namespace) -> Answer:
     return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one, saved, who))
 
 
+def _resignature_words(arguments: argparse.Namespace) -> Sequence[str]:
+    """Return the command that resignatures the device, with the same login."""
+    login = {"--initiator-name": arguments.initiator_name, "--chap-file": arguments.chap_file}
+    options = [word for option, value in login.items() if value is not None for word in (option, value)]
+    return ("relvmoiscsi", "resignature", arguments.device, *options)
+
+
 def _branches() -> report.Branches:
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
     return report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
@@ -86,7 +93,7 @@ def _check(arguments: argparse.Namespace) -> Answer:
     if arguments.identities_only and not arguments.original:
         raise UsageError("--identities-only needs --original.")
     with opened_to_read(arguments, arguments.device) as device:
-        found = engine.inspect(device)
+        found = engine.inspect(device, _resignature_words(arguments))
         facts = report.inspection_facts(arguments.device, found)
         if found.defects:
             return _told(arguments, found.defects[0], facts, report.defects_text(arguments.device, found))

@@ -78,7 +78,14 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         return finished
     with opened(arguments, writable=not arguments.dry_run) as target, Bar() as bar:
         request = ResignatureRequest(
-            target.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi, without
+            target.ids.recorded,
+            chosen,
+            arguments.again,
+            arguments.sr_uuid,
+            one,
+            arguments.clear_metadata_vdi,
+            without,
+            arguments.words,
         )
         done = procedure.resignature(target.named, os.urandom, _Terminal(arguments, target, chosen, bar), request)
         if isinstance(done, AlreadyDone):

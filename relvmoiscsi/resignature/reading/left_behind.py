@@ -6,7 +6,7 @@ changed-block log, its journals, and the VDIs that were made of it. The run drop
 marks their records in MGT as deleted. Nothing is ever left behind without a caller who names it.
 """
 
-from typing import Dict, List, Optional, Sequence, Set
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.formats import naming
@@ -23,15 +23,25 @@ def settle(found: Lun, uuids: Sequence[str] = ()) -> Lun:
     The VDIs go before SM's work is settled: a journal of such a VDI goes with the VDI, also when it cannot be read.
     Raises UsageError for a UUID without a volume, Unsupported for work that cannot be settled.
     """
-    lost = _with_children(found, uuids)
-    gone = [volume for volume in found.volumes if _is_of(volume, lost)]
+    rest, lost, gone = leave(found, uuids)
     if not gone:
         return found._replace(work=sm_journals.unfinished_work(found))
-    mgt = without_records(found.mgt, lost, naming.MGT) if found.mgt is not None else None
-    rest = found.without(gone)._replace(mgt=mgt)
     work = sm_journals.unfinished_work(rest) or Work(rest, ())
     sentences = [*work.sentences, *_sentences(lost, uuids, gone)]
     return found._replace(work=Work(work.lun, sentences, left_behind=[volume.lv.id for volume in gone]))
+
+
+def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]]:
+    """The LUN without the VDIs `uuids` and their descendants; the UUIDs of the lost VDIs; the volumes of the lost VDIs.
+
+    Raises UsageError for a UUID without a volume.
+    """
+    lost = _with_children(found, uuids)
+    gone = [volume for volume in found.volumes if _is_of(volume, lost)]
+    if not gone:
+        return found, lost, gone
+    mgt = without_records(found.mgt, lost, naming.MGT) if found.mgt is not None else None
+    return found.without(gone)._replace(mgt=mgt), lost, gone
 
 
 def _is_of(volume: Volume, uuids: Set[str]) -> bool:

@@ -17,7 +17,7 @@ from relvmoiscsi.errors import UsageError
 def password(tmp_path):
     path = tmp_path / "password"
     path.touch(0o600)
-    path.write_text("sesame\nand more\n")
+    path.write_text("sesame\n")
     return path
 
 
@@ -29,6 +29,27 @@ def test_the_first_line_of_a_file_of_its_owner_is_read_and_so_is_a_pipe(password
     writer.start()
     assert lines_of(str(pipe)) == ["of a pipe"]
     writer.join()
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("", "first line is empty"),
+        ("\n", "first line is empty"),
+        ("\nsesame\n", "first line is empty"),
+        ("sesame\nand more\n", "has a second line"),
+    ],
+)
+def test_a_file_that_does_not_hold_one_password_is_told_as_what_it_is(password, text, says):
+    password.write_text(text)
+    with pytest.raises(UsageError, match=says) as caught:
+        first_line(str(password))
+    assert "sesame" not in str(caught.value) and "missing" not in str(caught.value)
+
+
+def test_empty_lines_behind_a_password_are_no_second_line(password):
+    password.write_text("sesame\n\n")
+    assert first_line(str(password)) == "sesame"
 
 
 def is_readable(path, _patch):
