@@ -132,7 +132,8 @@ def _compare(arguments: argparse.Namespace, clone: "Opened", facts: Dict[str, An
     text = "{} shares no identity with {}, and nothing else differs ({} of data compared).".format(
         arguments.device, arguments.original, compared if data is not None else "none"
     )
-    return Answer(facts, text)
+    lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
+    return Answer(facts, "\n".join([text, *lost]))
 
 
 def _joined(ranges: Sequence[Range]) -> List[Range]:

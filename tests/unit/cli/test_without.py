@@ -11,7 +11,7 @@ import pytest
 from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, named, qcow2, raw, vhd
 from kit.cuts import BROKEN
 from kit.examples import seeds
-from kit.shell import content
+from kit.shell import content, patched
 from kit.spoiled import LABEL, Spoiled
 
 UUIDS = BROKEN.truth.uuids
@@ -237,3 +237,43 @@ def test_a_volume_without_a_vhd_is_named_as_what_it_is_and_left_behind(tmp_path,
 
     assert command("resignature", path, "--yes", "--without", spoiled.truth.uuids["new"]).status == 0
     assert len(command("show", path, "--json").json["vdis"]) == 1
+
+
+# --- check against the original
+
+
+@pytest.mark.parametrize("more", [(), ("--identities-only",)])
+def test_a_clone_without_a_vdi_is_compared_with_its_damaged_original(image, tmp_path, command, more):
+    original = tmp_path / "original.img"
+    BROKEN.disk.to_file(str(original))
+    command("resignature", image, *WITHOUT, "--yes")
+
+    ran = command("check", image, "--original", original, *more)
+    told = command("check", image, "--original", original, *more, "--json").json
+
+    assert ran.status == 0 and "shares no identity with" in ran.out
+    assert all(f"note: the clone does not hold VDI {uuid} of the original." in ran.out for uuid in GOES)
+    assert (set(told["left_behind"]), told["shares_nothing"]) == (GOES, True)
+
+
+def test_a_difference_in_the_rest_of_a_clone_without_a_vdi_is_told(image, tmp_path, command):
+    original = tmp_path / "original.img"
+    BROKEN.disk.to_file(str(original))
+    command("resignature", image, *WITHOUT, "--yes")
+    volume = BROKEN.truth.volume("disk")
+    at = BROKEN.truth.device_ranges("disk", volume.size - 65536, 1)[0].offset
+    patched(image, at, b"other")
+    gone = BROKEN.truth.device_ranges("broken", volume.size // 2, 1)[0].offset
+    patched(original, gone, b"nobody's")
+
+    ran = command("check", image, "--original", original)
+
+    assert ran.status == 4 and ran.out.splitlines() == [f"{image} differs from what is expected at byte {at}."]
+
+
+def test_the_original_of_another_sr_is_still_another_sr(image, tmp_path, command):
+    other = tmp_path / "other.img"
+    build_sr([raw("data"), raw("more")], area=AREA_DEFAULT, seed=7).disk.to_file(str(other))
+    command("resignature", image, *WITHOUT, "--yes")
+
+    assert command("check", image, "--original", other).status == 4
