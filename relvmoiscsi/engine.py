@@ -79,6 +79,7 @@ from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
+from relvmoiscsi.wording import command
 
 __all__ = [  # described in docs/python.rst, and stable
     "AlreadyDone", "Comparison", "Inspection", "OneVdiRequest", "Prepared", "ResignatureRequest", "Result",
@@ -366,7 +367,7 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
         return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(mark.commit_record.scsi_id_digest) and digest != mark.commit_record.scsi_id_digest:
-        undo_first = f"Run `relvmoiscsi undo {device.name}`, then resignature it."
+        undo_first = f"Run {command('relvmoiscsi', 'undo', device.name)}, then resignature it."
         way_out = sentences.on_a_copy(device.name) if run.rebuilt is not None else undo_first
         raise Refused(
             f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id}). {way_out}"
@@ -418,7 +419,7 @@ def _refuse_lost_images(device: Device, mark: Mark) -> None:
     """
     if mark.journal.run.rebuilt is None or goes_back(mark):
         return
-    way_out = f" `relvmoiscsi recover {device.name}` finishes it. {sentences.on_a_copy(device.name)}"
+    way_out = f" {command('relvmoiscsi', 'recover', device.name)} finishes it. {sentences.on_a_copy(device.name)}"
     finish = "" if mark.commit_record.phase == DONE else way_out
     raise Refused(
         f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, and "

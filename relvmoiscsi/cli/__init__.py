@@ -148,4 +148,6 @@ def _json(facts: "Dict[str, Any]") -> str:
 def _how_to_tell(arguments: "Namespace") -> str:
     if not hasattr(arguments, "device"):
         return ""
-    return f" `relvmoiscsi show {arguments.device}` shows the state of {arguments.device}."
+    from relvmoiscsi.wording import command  # noqa: PLC0415
+
+    return f" {command('relvmoiscsi', 'show', arguments.device)} shows the state of {arguments.device}."

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 from relvmoiscsi.cli.output import Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import sync_directory
+from relvmoiscsi.wording import command
 
 EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
 
@@ -26,13 +27,13 @@ EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
 def written(run: Command) -> Command:
     """Return the command, extended to write its answer to the file of --map-out."""
 
-    def command(arguments: argparse.Namespace) -> Answer:
-        look = f"`relvmoiscsi show {arguments.device}` shows the state of {arguments.device}."
+    def with_file(arguments: argparse.Namespace) -> Answer:
+        look = f"{command('relvmoiscsi', 'show', arguments.device)} shows the state of {arguments.device}."
         with new_file(arguments.map_out, look) as finish:
             answer = run(arguments)
             return answer if finish(answer.facts) else answer._replace(status=EXIT_NOT_PRINTED)
 
-    return command
+    return with_file
 
 
 @contextmanager

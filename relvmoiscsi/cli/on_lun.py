@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from relvmoiscsi import __version__, engine, report
+from relvmoiscsi import __version__, engine, report, wording
 from relvmoiscsi.cli import guard, map_out, over_iscsi
 from relvmoiscsi.cli.identification import Identification, identify
 from relvmoiscsi.cli.opening import opened_to_read, takes_device
@@ -244,8 +244,9 @@ def _next_steps(target: Target, result: Result) -> List[str]:
     identities, because no host attaches an image file.
     """
     if result.state != engine.RESIGNATURED:
+        resignature = wording.command("relvmoiscsi", "resignature", target.path)
         return [
-            f"next: give the clone new identities with `relvmoiscsi resignature {target.path}`, or detach it. "
+            f"next: give the clone new identities with {resignature}, or detach it. "
             "No host may attach it beside its original."
         ]
     scsi_id = target.ids.own

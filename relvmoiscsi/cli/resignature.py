@@ -26,7 +26,7 @@ from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.lun.users import NOBODY_NEEDED
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import command, printable
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
 
@@ -186,7 +186,8 @@ class _Terminal(procedure.Voice):
             self._target.ask("Roll the interrupted resignature back?")
         else:
             instead = (
-                f"`relvmoiscsi recover {path}` finishes the interrupted run, `relvmoiscsi undo {path}` rolls it back."
+                f"{command('relvmoiscsi', 'recover', path)} finishes the interrupted run, "
+                f"{command('relvmoiscsi', 'undo', path)} rolls it back."
             )
             _refuse_contradictions(self._arguments, self._chosen, mark.journal.run.ids, instead)
             say(f"{path} holds an interrupted resignature. This run finishes it with the ids that were chosen then.")

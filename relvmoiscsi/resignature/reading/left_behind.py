@@ -13,6 +13,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import without_records
 from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
+from relvmoiscsi.wording import command
 
 _OF_A_VDI = (*naming.DISK_KINDS, naming.CBT_LOG, naming.JOURNAL)
 
@@ -60,7 +61,7 @@ def _with_children(lun: Lun, uuids: Sequence[str]) -> Set[str]:
         uuid = todo.pop()
         if uuid not in known:
             problem = f"{lun.name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
-            raise UsageError(problem + f" `relvmoiscsi show {lun.name}` lists the VDIs.")
+            raise UsageError(problem + f" {command('relvmoiscsi', 'show', lun.name)} lists the VDIs.")
         if uuid not in lost:
             lost.add(uuid)
             todo += filter(None, children.get(uuid, ()))
