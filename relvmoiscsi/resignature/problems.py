@@ -9,14 +9,14 @@ leads to another request. So the message of the first problem has the ways out o
     VDIs that cannot be read                 one command that leaves them all behind, with all options as given
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NO_WAY_OUT, DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.choice import Chain, OneVdiRequest, choose_chain, leaves
 from relvmoiscsi.resignature.reading import sm_journals, survey
-from relvmoiscsi.resignature.reading.left_behind import leave
+from relvmoiscsi.resignature.reading.left_behind import leavable, leave
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.way_out import resignature_words, sentence, without_sentence
 
@@ -57,10 +57,10 @@ def read_problems(
 def problems_of(lun: Lun, without: Sequence[str] = (), one: Optional[OneVdiRequest] = None) -> Problems:
     """The problems of a LUN as `survey.read_contents` has read it. Raises UsageError for a UUID without a volume."""
     found = _problems(lun, without, one)
-    later, named, new = found, list(without), [""]
+    later, named, new, known = found, list(without), [""], leavable(lun)
     all_later: List[FormatError] = []
     while new:
-        new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi not in ("", *named)))
+        new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi in known.difference(named)))
         named += new
         if new:
             later = _problems(lun, named, one)
@@ -115,7 +115,7 @@ def tell(
     if error.message not in [problem.message for problem in problems.found]:
         problems = Problems((error,), problems.lun)
     every = [problem for problem in (*problems.found, *problems.later) if isinstance(problem, FormatError)]
-    hopeless = next((problem for problem in every if problem.way_out == NO_WAY_OUT), None)
+    hopeless = next((problem for problem in every if _is_hopeless(problem, {*without, *problems.without})), None)
     if hopeless is not None:
         told = [] if hopeless.message == error.message else [hopeless.message]
         told.append(_NOTHING_HELPS)
@@ -126,6 +126,11 @@ def tell(
             told.append(_leaving(problems.lun, problems.without, words, without, one))
         told = told or [_NOTHING_HELPS]
     error.message = " ".join(dict.fromkeys([error.message, *told]))
+
+
+def _is_hopeless(problem: FormatError, lost: Set[str]) -> bool:
+    """Whether nothing helps; a VDI that only SM's unfinished work would make has no volume to leave behind yet."""
+    return problem.way_out == NO_WAY_OUT or problem.way_out.vdi not in ("", *lost)
 
 
 def _leaving(

@@ -45,13 +45,18 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
     return found.without(gone)._replace(mgt=mgt), lost, gone
 
 
+def leavable(lun: Lun) -> Set[Optional[str]]:
+    """The UUIDs that a caller may leave behind: those of VDIs with a volume on the LUN as found."""
+    return {volume.name.uuid for volume in lun.volumes if volume.name.kind in _OF_A_VDI}
+
+
 def _is_of(volume: Volume, uuids: Set[str]) -> bool:
     return volume.name.kind in _OF_A_VDI and volume.name.uuid in uuids
 
 
 def _with_children(lun: Lun, uuids: Sequence[str]) -> Set[str]:
     """The UUIDs `uuids`, and those of the VDIs that were made of them."""
-    known = {volume.name.uuid for volume in lun.volumes if volume.name.kind in _OF_A_VDI}
+    known = leavable(lun)
     children: Dict[str, List[Optional[str]]] = {}
     for volume in lun.volumes:
         if volume.parent is not None:
