@@ -14,6 +14,7 @@ from kit.cuts import SCSI_ID, entropy, image
 from kit.examples import of_each_kind
 from kit.outcome import Silent
 from kit.sparse import SparseDisk
+from kit.standing import Standing
 from relvmoiscsi import engine, procedure
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -37,34 +38,9 @@ def clock(monkeypatch):
     return clock
 
 
-class Stopped(ImageFile):
-    """Stands still at the moment of number `stop`, while `then` runs."""
-
+class Stopped(Standing, ImageFile):
     def __init__(self, path, stop=0, then=None):
-        self.moments, self._stop, self._then = [], stop, then
-        super().__init__(path, writable=True)
-
-    def _pass(self, moment):
-        self.moments.append(moment)
-        if len(self.moments) == self._stop:
-            self._then()
-
-    def _read_some(self, view, offset):
-        self._pass("before a read")
-        count = super()._read_some(view, offset)
-        self._pass("behind a read")
-        return count
-
-    def _write_fenced(self, view, offset):
-        self._pass("before a write")
-        count = super()._write_fenced(view, offset)
-        self._pass("behind a write")
-        return count
-
-    def flush(self):
-        self._pass("before a flush")
-        super().flush()
-        self._pass("behind a flush")
+        super().__init__(path, writable=True, stop=stop, then=then)
 
 
 def bare(device):

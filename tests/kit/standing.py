@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A device of this host that stands still where a test says so, between the requests to the kernel.
+
+    class Stopped(Standing, ImageFile): ...
+    Stopped(path, writable=True, stop=7, then=another_host_works)
+
+One thread makes all requests (`block_device.WORKERS` is 1), so a number names the same moment in each run.
+"""
+
+
+class Standing:
+    """Calls `then` at the moment of number `stop`, from 1 on. `moments` has the names of all moments so far."""
+
+    def __init__(self, *given, stop=0, then=None, **named):
+        self.moments, self._stop, self._then = [], stop, then
+        super().__init__(*given, **named)
+
+    def _pass(self, moment):
+        self.moments.append(moment)
+        if len(self.moments) == self._stop:
+            self._then()
+
+    def _read_some(self, view, offset):
+        self._pass("before a read")
+        count = super()._read_some(view, offset)
+        self._pass("behind a read")
+        return count
+
+    def _write_fenced(self, view, offset):
+        self._pass("before a write")
+        count = super()._write_fenced(view, offset)
+        self._pass("behind a write")
+        return count
+
+    def flush(self):
+        self._pass("before a flush")
+        super().flush()
+        self._pass("behind a flush")
