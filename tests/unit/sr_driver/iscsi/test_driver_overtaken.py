@@ -5,8 +5,6 @@ on: the LUN is the other host's, and the answer of the call is an error.
 test_overtaken_over_iscsi.py has the same for the device of a call, with the clients of the same host as well.
 """
 
-from contextlib import contextmanager
-
 import pytest
 
 from kit.chains.random_chain import random_chain
@@ -47,11 +45,11 @@ class Meeting:
 
     def __init__(self, name, kind, driver, monkeypatch, clock):
         make, self.config, self.one = LUNS[name]
-        self.driver, self._monkeypatch, self._clock = driver, monkeypatch, clock
+        self.driver, self.monkeypatch, self._clock = driver, monkeypatch, clock
         self._disk, self._kind = make(), kind
 
     def moments(self):
-        with self._monkeypatch.context() as patch, serving(self._disk.copy(), self._kind) as target:
+        with self.monkeypatch.context() as patch, serving(self._disk.copy(), self._kind) as target:
             moments = Moments(patch)
             assert self.call(target) == SUCCESS
         return moments.names
@@ -62,7 +60,7 @@ class Meeting:
     def at(self, number, overtake):
         """Returns the moment, the answer of A, and the LUN before and behind the work of B, and at the end."""
         held = []
-        with self._monkeypatch.context() as patch, serving(self._disk.copy(), self._kind) as target:
+        with self.monkeypatch.context() as patch, serving(self._disk.copy(), self._kind) as target:
 
             def then():
                 idle_time.something_comes(has_come=lambda: False)  # the target does what A has sent so far
@@ -91,19 +89,13 @@ def resignature(meeting, target):
     by_command(target, B, lambda device: procedure.resignature(device, entropy("b"), Silent(), request))
 
 
-@contextmanager
-def another_host(driver, monkeypatch):
-    """Its own files, and its own initiator."""
-    with monkeypatch.context() as patch:
-        for module in (iscsi_lun, target_access):
-            patch.setattr(module, "THIS_HOST", Host(str(driver.root) + "-other"))
-        yield {"localIQN": B.name}
-
-
 def create(meeting, target):
-    """The driver of another host. The pool does not keep the two calls apart."""
-    with another_host(meeting.driver, meeting._monkeypatch) as config:
-        assert meeting.driver.create(target, **meeting.config, **config).result == SUCCESS
+    """The driver of another host, with files and an initiator of its own. The pool does not keep the calls apart."""
+    with meeting.monkeypatch.context() as patch:
+        for module in (iscsi_lun, target_access):
+            patch.setattr(module, "THIS_HOST", Host(str(meeting.driver.root) + "-other"))
+        answer = meeting.driver.create(target, localIQN=B.name, **meeting.config)
+    assert answer.result == SUCCESS
 
 
 @pytest.mark.states("overtake", "kind", few=1)
