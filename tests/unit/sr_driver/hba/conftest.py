@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, multipath, scsi_id, udev
+from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, multipath, paths, scsi_id, udev
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.hba import scan as scan_module
 from relvmoiscsi.host.locks import lun_lock, sm_locks
@@ -26,5 +26,23 @@ def on_host(monkeypatch):
             monkeypatch.setattr(function, "__defaults__", tuple(defaults))
         for module in (discovery, lun, missing, other_luns):
             monkeypatch.setattr(module, "THIS_HOST", host._replace(wait_for=lambda condition, _: condition()))
+
+    return move
+
+
+@pytest.fixture
+def driver_on(monkeypatch, on_host):
+    """`driver_on(mapped host)`: the same, where the array of a MappedHost answers a scan."""
+    monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(scan_module, "run_parallel", lambda works, *_: [work() for work in works])
+
+    def move(mapped):
+        on_host(mapped.host)
+        monkeypatch.setattr(other_luns, "is_taken", lambda scsi_id, pool, host_ref: False)
+        monkeypatch.setattr(scan_module, "_scan", mapped.scan)
+        monkeypatch.setattr(scsi_id, "remove_lun", mapped.remove)
+        monkeypatch.setattr(paths, "look", mapped.look)
+        monkeypatch.setattr(holders, "users_of_each", lambda disks, host: {disk: [] for disk in disks})
+        return mapped
 
     return move
