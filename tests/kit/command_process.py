@@ -2,7 +2,7 @@
 """The command as a process of its own, on a host of its own, that stops where a test says so.
 
     client = Client(tmp_path / "a", "resignature", loop, "--yes", "--not-in-use", stop=7)
-    client.stands()         it is stopped (SIGSTOP) at the moment of number 7; False: it has ended before
+    client.stands()         it is stopped (SIGSTOP) at the moment of number 7 (`Standing`); False: it has ended before
     client.goes_on()        it ends
 
 It runs the command as it is, on the disk's own requests. A host is a /run of its own: there are the locks of LVM and of
@@ -19,7 +19,7 @@ from relvmoiscsi.device import Fence
 
 TESTS = Path(__file__).resolve().parents[1]
 
-#: sys.argv: seconds of `Fence`, "fenced" or not, number of the moment, a file for all moments, then the command's words
+#: sys.argv: seconds of `Fence`, "fenced" or not, number and name of the moment, a file for all moments, then the words
 _STARTER = """
 import os, signal, sys
 from kit.standing import Standing
@@ -27,11 +27,11 @@ from relvmoiscsi.cli import main
 from relvmoiscsi.device import Fence
 from relvmoiscsi.host.disk import block_device
 
-stop, told = int(sys.argv[3]), open(sys.argv[4], "w", buffering=1)
+stop, told = {"stop": int(sys.argv[3]), "at": sys.argv[4]}, open(sys.argv[5], "w", buffering=1)
 
 class Stopped(Standing, block_device.BlockDevice):
     def __init__(self, path, writable, lock_timeout):
-        super().__init__(path, writable, lock_timeout, stop=stop, then=lambda: os.kill(os.getpid(), signal.SIGSTOP))
+        super().__init__(path, writable, lock_timeout, then=lambda: os.kill(os.getpid(), signal.SIGSTOP), **stop)
         self.moments = moments
 
     def _pass(self, moment):
@@ -43,7 +43,7 @@ Fence.OUTLAST_SECONDS = float(sys.argv[1])
 if sys.argv[2] != "fenced":
     Fence.look = Fence.look_if_due = lambda *_: None
 block_device.BlockDevice, block_device.WORKERS = Stopped, 1
-sys.argv[:5] = ["relvmoiscsi"]
+sys.argv[:6] = ["relvmoiscsi"]
 sys.exit(main())
 """
 
@@ -54,10 +54,10 @@ SECONDS = 300  #: no run takes that long
 class Client:
     """A process; `directory` is its own. `stop=0`: it never stops."""
 
-    def __init__(self, directory, *words, stop=0, outlast=Fence.OUTLAST_SECONDS, fenced=True):
+    def __init__(self, directory, *words, stop=0, at="", outlast=Fence.OUTLAST_SECONDS, fenced=True):
         directory.mkdir()
         self._told, self._output = directory / "moments", directory / "output"
-        given = (str(outlast), "fenced" if fenced else "", str(stop), str(self._told), *words)
+        given = (str(outlast), "fenced" if fenced else "", str(stop), at, str(self._told), *words)
         environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}", "COLUMNS": "1000"}
         with open(str(self._output), "wb") as output:
             self._process = subprocess.Popen(
@@ -75,6 +75,11 @@ class Client:
         if self._process.returncode is None:
             os.kill(self._process.pid, signal.SIGCONT)
         return self._process.wait(SECONDS)
+
+    def end(self):
+        """Whatever it does."""
+        self._process.kill()
+        self._process.wait(SECONDS)
 
     @property
     def moments(self):

@@ -9,15 +9,18 @@ One thread makes all requests (`block_device.WORKERS` is 1), so a number names t
 
 
 class Standing:
-    """Calls `then` at the moment of number `stop`, from 1 on. `moments` has the names of all moments so far."""
+    """Calls `then` at the moment of number `stop`, from 1 on; of the moments with the name `at` if that is given.
 
-    def __init__(self, *given, stop=0, then=None, **named):
-        self.moments, self._stop, self._then = [], stop, then
+    `moments` has the names of all moments so far.
+    """
+
+    def __init__(self, *given, stop=0, at="", then=None, **named):
+        self.moments, self._stop, self._at, self._then = [], stop, at, then
         super().__init__(*given, **named)
 
     def _pass(self, moment):
         self.moments.append(moment)
-        if len(self.moments) == self._stop:
+        if self._at in ("", moment) and self._stop == (self.moments.count(self._at) if self._at else len(self.moments)):
             self._then()
 
     def _read_some(self, view, offset):

@@ -45,30 +45,37 @@ class World:
 
     def __init__(self, directory, name):
         directory.mkdir()
+        self._clients = []
         self.directory, (make, self.options) = directory, BEGUN[name]
         self._loop = Loop(make(), directory / "lun.img")
-        self._other = run("losetup", "--find", "--show", "--sector-size", str(self._loop.block_size), self._loop.file)
+        second = ("losetup", "--find", "--show", "--sector-size", str(self._loop.block_size), self._loop.file)
+        self._other = run(*second).strip()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        run("losetup", "--detach", self._other.strip())
+        for client in self._clients:
+            client.end()
+        run("losetup", "--detach", self._other)
         self._loop.detach()
 
     def first(self, **more):
-        return Client(self.directory / "a", "resignature", self._loop.path, *SURE, *self.options, **more)
+        return self._client("a", "resignature", self._loop.path, *SURE, *self.options, **more)
 
     def other(self, command):
         """Works to its end."""
         options = self.options if command == "resignature" else ()
-        where = self._other.strip()
-        client = Client(self.directory / "b", command, where, *SURE, *options, outlast=OUTLAST_SECONDS)
+        client = self._client("b", command, self._other, *SURE, *options, outlast=OUTLAST_SECONDS)
         return client.goes_on(), client.said
+
+    def _client(self, name, *words, **more):
+        self._clients.append(Client(self.directory / name, *words, **more))
+        return self._clients[-1]
 
     def lvm_works(self):
         """LVM of the other host changes the volume group that it finds."""
-        own = Lvm(self.directory / "lvm").over(self._other.strip())
+        own = Lvm(self.directory / "lvm").over(self._other)
         own("vgchange", "--addtag", "overtaken", vg_of(self.content()).name)
 
     def content(self):
@@ -76,16 +83,9 @@ class World:
 
     def check(self):
         """The status of `check`, and what it says."""
-        argv = [sys.executable, "-m", "relvmoiscsi", "check", self._other.strip()]
+        argv = [sys.executable, "-m", "relvmoiscsi", "check", self._other]
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS, check=False)
         return done.returncode, done.stdout.decode()
-
-
-def moments_of(name, directory, **more):
-    with World(directory, name) as world:
-        client = world.first(**more)
-        assert client.goes_on() == 0, client.said
-        return client.moments
 
 
 class Met(NamedTuple):
@@ -101,14 +101,15 @@ class Met(NamedTuple):
     of_other: str
 
 
-def meet(world, command, with_lvm, stop, fenced=True):
+def meet(world, command, with_lvm, **first):
+    """`first`: where A stops."""
     with world:
-        first = world.first(stop=stop, fenced=fenced)
+        first = world.first(**first)
         if not first.stands():  # a slow machine looks more often: the run that was counted had more moments
             status, end = first.goes_on(), world.content()
-            assert len(first.moments) < stop
             return Met([], end, end, world.check(), end, status, first.said, "")
         stopped, before = time.monotonic(), world.content()
+        moments = first.moments
         status, of_other = world.other(command)
         if world.content() != before:
             assert status == 0, of_other
@@ -118,7 +119,7 @@ def meet(world, command, with_lvm, stop, fenced=True):
         # B has waited for nobody if it has found no mark: then the lease of A has to end
         time.sleep(max(0.0, stopped + block_device._LEASE_SECONDS + 0.2 - time.monotonic()))
         status = first.goes_on()
-        return Met(first.moments[:stop], before, after, checked, world.content(), status, first.said, of_other)
+        return Met(moments, before, after, checked, world.content(), status, first.said, of_other)
 
 
 def verify(met):
@@ -135,11 +136,11 @@ def verify(met):
     return "overtaken"
 
 
-def all_met(name, command, with_lvm, stops, directory):
+def all_met(name, command, with_lvm, stops, directory, at=""):
     """What has become of A at each of these stops."""
 
     def one(stop):
-        return verify(meet(World(directory / str(stop), name), command, with_lvm, stop))
+        return verify(meet(World(directory / str(stop), name), command, with_lvm, stop=stop, at=at))
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return list(threads.map(one, stops))
@@ -150,27 +151,28 @@ def all_met(name, command, with_lvm, stops, directory):
 @pytest.mark.parametrize("command", ["resignature", "recover"])
 @pytest.mark.parametrize("name", list(BEGUN))
 def test_a_stopped_command_leaves_the_lun_to_the_other_host_and_says_so(name, command, with_lvm, tmp_path):
-    kinds = [moment.split()[-1] for moment in moments_of(name, tmp_path / "whole")]
+    with World(tmp_path / "whole", name) as world:
+        client = world.first()
+        assert client.goes_on() == 0, client.said
+        kinds = [moment.split()[-1] for moment in client.moments]
+    stops = of_each_kind(kinds, 80, f"{name} {command} {with_lvm}")
 
-    all_met(name, command, with_lvm, of_each_kind(kinds, 40, f"{name} {command} {with_lvm}"), tmp_path)
+    ended = all_met(name, command, with_lvm, stops, tmp_path)
+
+    assert not WHOLE or "overtaken" in ended
 
 
-def writes_of(name, directory, **more):
-    moments = moments_of(name, directory, **more)
-    return [number for number, moment in enumerate(moments, 1) if moment == "before a write"]
+WRITE = "before a write"
+MARK, WRITES = 3, 8  #: of a run: number of the write of the mark, and all
 
 
 def test_before_each_write_of_a_run_the_work_of_lvm_on_the_new_sr_stays(tmp_path):
-    stops = writes_of("resignature", tmp_path / "whole")
+    ended = all_met("resignature", "resignature", True, range(1, WRITES + 1), tmp_path, at=WRITE)
 
-    ended = all_met("resignature", "resignature", True, stops, tmp_path)
-
-    assert ended == ["overtaken"] * len(stops)
+    assert ended == ["overtaken"] * WRITES
 
 
 def test_twin_without_the_fence_the_lun_of_the_other_host_is_destroyed(tmp_path):
-    stop = writes_of("resignature", tmp_path / "whole", fenced=False)[2]  # the mark
-
-    met = meet(World(tmp_path / "met", "resignature"), "resignature", True, stop, fenced=False)
+    met = meet(World(tmp_path / "met", "resignature"), "resignature", True, stop=MARK, at=WRITE, fenced=False)
 
     assert met.checked[0] == 0 and met.end != met.after and engine.inspect(met.end).problem is not None
