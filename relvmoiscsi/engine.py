@@ -41,7 +41,6 @@ from relvmoiscsi.resignature.inspection import (
     UNFINISHED,
     Inspection,
     OneVdiOutlook,
-    defects_of,
     inspect,
     one_vdi,
     state_of,
@@ -52,6 +51,7 @@ from relvmoiscsi.resignature.planning import collapse, new_ids, run_plan
 from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.planning.run_plan import NEW_IMAGE, Plan, Planned
+from relvmoiscsi.resignature.problems import Problems, problems_of, read_problems, refuse_losing_all, tell
 from relvmoiscsi.resignature.protocol import sentences, steps
 from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
@@ -75,12 +75,12 @@ from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.sm_work import databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
-from relvmoiscsi.resignature.reading.way_out import telling_way_out
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.earlier_run import LaterCopy
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
+from relvmoiscsi.wording import command
 
 __all__ = [  # described in docs/python.rst, and stable
     "AlreadyDone", "Comparison", "Inspection", "OneVdiRequest", "Prepared", "ResignatureRequest", "Result",
@@ -110,6 +110,7 @@ class ResignatureRequest(NamedTuple):
     one: Optional[OneVdiRequest] = None  #: reduce the LUN to one VDI
     clear_databases: bool = False  #: clear the flag in MGT that marks a VDI as a pool database
     without: Tuple[str, ...] = ()  #: UUIDs of VDIs to leave behind, with the VDIs that were made of them
+    words: Tuple[str, ...] = ()  #: the command that makes this request, for messages with another command
 
 
 class Result(NamedTuple):
@@ -162,46 +163,57 @@ def prepare(
     Raises Unfinished where an earlier run was interrupted (`recover` settles the run). Raises NotFound, Refused or
     FormatError for a LUN that cannot be resignatured, UsageError for an invalid choice.
     """
-    counting, one = CountingDevice(device), request.one
-    with in_state(NOTHING_WRITTEN), telling_way_out(device.name):
-        cache = ReadCache(counting)
-        label = survey.read_label(cache)
-        record = read_commit_record(label, Place(device.name, label.offset))
-        if record is not None and record.phase != DONE:
-            raise sentences.unfinished(device.name, record)
-        done = None if request.again else _done_before(cache, label, record, request.scsi_id)
-        if done is not None:
-            found = survey.read_lun(cache, label)
+    counting = CountingDevice(device)
+    cache = ReadCache(counting)
+    with in_state(NOTHING_WRITTEN):
+        try:
+            label = survey.read_label(cache)
+        except FormatError as error:
+            tell(error, device.name, Problems((error,)), request.words)
+            raise
+        without, one = request.without, request.one
+        try:
+            record = read_commit_record(label, Place(device.name, label.offset))
+            if record is not None and record.phase != DONE:
+                raise sentences.unfinished(device.name, record)
+            done = None if request.again else _done_before(cache, label, record, request.scsi_id)
+            if done is not None:
+                found = survey.read_lun(cache, label)
+                with said_who_asks(one):
+                    refuse_other_vdis(cache, found, done.run, one)
+                refuse_databases(device.name, found, request.clear_databases)
+                refuse_left_behind(device.name, found, done.run, request.without)
+                return done
+            lun = survey.read_contents(cache, label)
+            names_vdis = request.without or one is not None and one.vdi is not None
+            run = earlier_run.run_or_none(cache, record, label) if names_vdis else None
+            defects = problems_of(lun).found if one is not None or without else ()
+            without = tuple(named_now(uuid, lun, run) for uuid in request.without)
+            if one is not None and one.vdi is not None:
+                one = one._replace(vdi=named_now(one.vdi, lun, run))
+            refuse_losing_all(lun, without, one)
+            lun = settle(lun, without)
+            lun = without_databases(lun) if request.clear_databases else lun
+            if one is None:
+                verify_lun(lun.settled())
             with said_who_asks(one):
-                refuse_other_vdis(cache, found, done.run, one)
-            refuse_databases(device.name, found, request.clear_databases)
-            refuse_left_behind(device.name, found, done.run, request.without)
-            return done
-        lun = survey.read_contents(cache, label)
-        names_vdis = request.without or one is not None and one.vdi is not None
-        run = earlier_run.run_or_none(cache, record, label) if names_vdis else None
-        defects = defects_of(lun) if one is not None or request.without else ()
-        lun = settle(lun, [named_now(uuid, lun, run) for uuid in request.without])
-        lun = without_databases(lun) if request.clear_databases else lun
-        if one is None:
-            verify_lun(lun.settled())
-        elif one.vdi is not None:
-            one = one._replace(vdi=named_now(one.vdi, lun, run))
-        with said_who_asks(one):
-            way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
-        lun = way.lun if way is not None else lun
-        ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid)
-        block_bytes = run_plan.block_bytes_of(lun, device)
-        image = way.image(cache, ids) if way is not None else None
-        rebuilt = image.rebuilt if image is not None else None
-        kept = way.leaf.name.uuid if way is not None else None
-        unverified = lun.work.left_behind if lun.work is not None and defects else ()
-        made = run_plan.plan_resignature(
-            lun, cache.read, block_bytes, ids, entropy(16), request.scsi_id, __version__, rebuilt, kept, unverified
-        )
-        made = made._replace(unseen=image.unseen if image is not None else Unseen())
-        check_plan(cache, lun, made)
-        later_copy = earlier_run.later_copy(cache, label, record, request.scsi_id)
+                way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
+            lun = way.lun if way is not None else lun
+            ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid)
+            block_bytes = run_plan.block_bytes_of(lun, device)
+            image = way.image(cache, ids) if way is not None else None
+            rebuilt = image.rebuilt if image is not None else None
+            kept = way.leaf.name.uuid if way is not None else None
+            unverified = lun.work.left_behind if lun.work is not None and defects else ()
+            made = run_plan.plan_resignature(
+                lun, cache.read, block_bytes, ids, entropy(16), request.scsi_id, __version__, rebuilt, kept, unverified
+            )
+            made = made._replace(unseen=image.unseen if image is not None else Unseen())
+            check_plan(cache, lun, made)
+            later_copy = earlier_run.later_copy(cache, label, record, request.scsi_id)
+        except FormatError as error:
+            tell(error, device.name, read_problems(cache, label, without, one), request.words, without, one)
+            raise
     cost = way.cost if way is not None else None
     return Prepared(
         state_of(record), made, lun, counting.reads, counting.read_batches, cost, defects, later_copy=later_copy
@@ -361,7 +373,7 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
         return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(mark.commit_record.scsi_id_digest) and digest != mark.commit_record.scsi_id_digest:
-        undo_first = f"Run `relvmoiscsi undo {device.name}`, then resignature it."
+        undo_first = f"Run {command('relvmoiscsi', 'undo', device.name)}, then resignature it."
         way_out = sentences.on_a_copy(device.name) if run.rebuilt is not None else undo_first
         raise Refused(
             f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id}). {way_out}"
@@ -413,7 +425,7 @@ def _refuse_lost_images(device: Device, mark: Mark) -> None:
     """
     if mark.journal.run.rebuilt is None or goes_back(mark):
         return
-    way_out = f" `relvmoiscsi recover {device.name}` finishes it. {sentences.on_a_copy(device.name)}"
+    way_out = f" {command('relvmoiscsi', 'recover', device.name)} finishes it. {sentences.on_a_copy(device.name)}"
     finish = "" if mark.commit_record.phase == DONE else way_out
     raise Refused(
         f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, and "

@@ -2,6 +2,7 @@
 """Text forms of sizes, numbers, tables, errors and unprintable text. Pure, and quick to import."""
 
 import re
+import shlex
 from typing import Any, Container, Dict, List, Sequence
 
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -62,7 +63,12 @@ def with_options(text: str) -> str:
 
     The engine names device-config keys of the SR driver.
     """
-    return re.sub(r"`(vdis?)(?:=(\w+))?`", lambda key: "`--" + " ".join(filter(None, key.groups())) + "`", text)
+    return re.sub(r"`(vdis?|without)(?:=(\w+))?`", lambda key: "`--" + " ".join(filter(None, key.groups())) + "`", text)
+
+
+def command(*words: str) -> str:
+    """Return a command for a message, to copy as it stands: its words are quoted, and no line breaks between them."""
+    return "`" + " ".join(map(shlex.quote, words)) + "`"
 
 
 def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:

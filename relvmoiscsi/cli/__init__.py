@@ -38,6 +38,7 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
         if arguments.run is None:
             parser.print_help()
             return EXIT_USAGE
+        arguments.words = ("relvmoiscsi", *words)
         state = _how_to_tell(arguments) or _AGAIN
         return _run(arguments)
     except KeyboardInterrupt:  # outside the handler of `_run`
@@ -147,4 +148,6 @@ def _json(facts: "Dict[str, Any]") -> str:
 def _how_to_tell(arguments: "Namespace") -> str:
     if not hasattr(arguments, "device"):
         return ""
-    return f" `relvmoiscsi show {arguments.device}` shows the state of {arguments.device}."
+    from relvmoiscsi.wording import command  # noqa: PLC0415
+
+    return f" {command('relvmoiscsi', 'show', arguments.device)} shows the state of {arguments.device}."

@@ -20,6 +20,7 @@ from relvmoiscsi.cli.output import Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import sync_directory
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.wording import command
 
 EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
 
@@ -27,13 +28,13 @@ EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
 def written(run: Command) -> Command:
     """Return the command, extended to write its answer to the file of --map-out."""
 
-    def command(arguments: argparse.Namespace) -> Answer:
-        look = f"`relvmoiscsi show {arguments.device}` shows the state of {arguments.device}."
+    def with_file(arguments: argparse.Namespace) -> Answer:
+        look = f"{command('relvmoiscsi', 'show', arguments.device)} shows the state of {arguments.device}."
         with new_file(arguments.map_out, look) as finish:
             answer = run(arguments)
             return answer if finish(answer.facts) else answer._replace(status=EXIT_NOT_PRINTED)
 
-    return command
+    return with_file
 
 
 @contextmanager
@@ -47,6 +48,8 @@ def new_file(path: Optional[str], look: str) -> Iterator[Callable[[Dict[str, Any
         yield lambda facts: True
         return
     with in_state(NOTHING_WRITTEN):
+        if not path.strip():
+            raise UsageError("The FILE of --map-out is empty. Give the name of a new file.")
         file = _MapFile(path, look)
     yield file.finish
 

@@ -9,7 +9,7 @@ import stat
 from contextlib import ExitStack, contextmanager
 from typing import Any, Dict, Iterator, List
 
-from relvmoiscsi import engine, report
+from relvmoiscsi import engine, report, wording
 from relvmoiscsi.cli import map_out, opening
 from relvmoiscsi.cli.identification import Identification, identify
 from relvmoiscsi.cli.opening import source_of, takes_device
@@ -149,8 +149,9 @@ def _next_steps(lun: OpenLun, result: Result) -> List[str]:
     identities, because no host attaches an image file.
     """
     if result.state != engine.RESIGNATURED:
+        resignature = wording.command("relvmoiscsi", "resignature", lun.name)
         return [
-            f"next: give the clone new identities with `relvmoiscsi resignature {lun.name}`, or detach it. "
+            f"next: give the clone new identities with {resignature}, or detach it. "
             "No host may attach it beside its original."
         ]
     scsi_id = lun.ids.own

@@ -64,15 +64,15 @@ def width(stream: Any) -> int:
 def wrapped(text: str, columns: int) -> str:
     """Return the text with its long lines broken between words.
 
-    A broken line continues under the start of its last column. Two kinds of text stay whole: a command, in backticks or
-    alone on an indented line; and a row of a table whose last column starts in the right half.
+    A broken line continues under the start of its last column. A command stays whole: in backticks, alone on an
+    indented line, or after `next: `. So does a row of a table whose last column starts in the right half.
     """
     return "\n".join(line if len(line) <= columns else _wrapped_line(line, columns) for line in text.split("\n"))
 
 
 def _wrapped_line(line: str, columns: int) -> str:
     indent = max(2, line.rfind("  ") + 2)
-    if indent > columns // 2 or re.match(" +(xe|relvmoiscsi) ", line):
+    if indent > columns // 2 or re.match(r" *((next|then|or): +)?(xe|relvmoiscsi) ", line):
         return line
     from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
 

@@ -56,7 +56,7 @@ def _show(arguments: argparse.Namespace) -> Answer:
         if found_there is not None:
             return found_there
     with source_of(arguments, arguments.device).opened_to_read() as lun:
-        found = engine.inspect(lun.device)
+        found = engine.inspect(lun.device, _resignature_words(arguments))
         one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
         saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
         pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
@@ -68,6 +68,13 @@ def _show(arguments: argparse.Namespace) -> Answer:
         facts["saved_vms"] = report.saved_vms_facts(saved)
     who = [told.device_line(), told.pool_line()]
     return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one, saved, who))
+
+
+def _resignature_words(arguments: argparse.Namespace) -> Sequence[str]:
+    """Return the command that resignatures the device, with the same login."""
+    login = {"--initiator-name": arguments.initiator_name, "--chap-file": arguments.chap_file}
+    options = [word for option, value in login.items() if value is not None for word in (option, value)]
+    return ("relvmoiscsi", "resignature", arguments.device, *options)
 
 
 def _branches() -> report.Branches:
@@ -83,7 +90,7 @@ def _check(arguments: argparse.Namespace) -> Answer:
         raise UsageError("--identities-only needs --original.")
     source = source_of(arguments, arguments.device)
     with source.opened_to_read() as lun:
-        found = engine.inspect(lun.device)
+        found = engine.inspect(lun.device, _resignature_words(arguments))
         facts = report.inspection_facts(arguments.device, found)
         if found.defects:
             return _told(arguments, found.defects[0], facts, report.defects_text(arguments.device, found))
@@ -123,7 +130,8 @@ def _compare(arguments: argparse.Namespace, source: Source, clone: OpenLun, fact
     text = "{} shares no identity with {}, and nothing else differs ({} of data compared).".format(
         arguments.device, arguments.original, compared if data is not None else "none"
     )
-    return Answer(facts, text)
+    lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
+    return Answer(facts, "\n".join([text, *lost]))
 
 
 def _joined(ranges: Sequence[Range]) -> List[Range]:

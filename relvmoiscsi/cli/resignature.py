@@ -30,7 +30,7 @@ from relvmoiscsi.lun import run
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import DryRun, NewRun, Proposal, Settlement
 from relvmoiscsi.lun.users import NOBODY_NEEDED
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import command, printable
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
 
@@ -85,7 +85,9 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
 
     def request(lun: OpenLun) -> ResignatureRequest:
         clear = arguments.clear_metadata_vdi
-        return ResignatureRequest(lun.ids.own, chosen, arguments.again, arguments.sr_uuid, one, clear, without)
+        return ResignatureRequest(
+            lun.ids.own, chosen, arguments.again, arguments.sr_uuid, one, clear, without, arguments.words
+        )
 
     if arguments.dry_run:
         return _dry_run(arguments, chosen, request)
@@ -241,7 +243,8 @@ class _Consent(Terminal):
             say(_WHY[proposal.why].format(name, printable(str(run_cut.scsi_id))))
             self.ask(proposal, "Roll the interrupted resignature back?")
             return
-        instead = f"`relvmoiscsi recover {name}` finishes the interrupted run, `relvmoiscsi undo {name}` rolls it back."
+        recover, undo = command("relvmoiscsi", "recover", name), command("relvmoiscsi", "undo", name)
+        instead = f"{recover} finishes the interrupted run, {undo} rolls it back."
         _refuse_contradictions(self._arguments, self._chosen, run_cut.ids, instead)
         say(f"{name} holds an interrupted resignature. This run finishes it with the ids that were chosen then.")
         self.ask(proposal, f"Finish the resignature to SR {run_cut.ids.new_sr}?")

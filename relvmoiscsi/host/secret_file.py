@@ -42,8 +42,13 @@ def lines_of(path: str) -> List[str]:
 
 
 def first_line(path: str) -> str:
-    """Return the password in the first line of a file. Raises UsageError."""
-    return next(iter(lines_of(path)), "")
+    """Return the password in the only line of a file. Raises UsageError for a file without a password, or with more."""
+    lines = lines_of(path)
+    if not lines or not lines[0]:
+        raise UsageError(f"{path} is to hold a password, and its first line is empty.")
+    if any(line.strip() for line in lines[1:]):
+        raise UsageError(f"{path} has a second line. Give a file that holds one password, in its only line.")
+    return lines[0]
 
 
 def _verify(path: str, status: os.stat_result, is_given: bool) -> None:

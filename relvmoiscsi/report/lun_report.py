@@ -327,4 +327,5 @@ def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, A
         "shares_nothing": not found.problems,
         "problems": found.problems,
         "bytes_compared": found.bytes_compared,
+        "left_behind": list(found.left_behind),
     }

@@ -2,6 +2,7 @@
 """Give a LUN new identities, recover a run that was cut, undo a run. Only `relvmoiscsi.engine` imports this package.
 
 inspection     the state of a device: no SR, clean, unfinished, resignatured or damaged; whether one VDI is possible
+problems       all problems of a LUN against a request, and one answer that leads on from all of them
 compare        whether two LUNs share no identity and differ in nothing else, byte for byte
 
 The rooms, in the order of a run:

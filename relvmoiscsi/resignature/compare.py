@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Compare an original and its clone: the LUNs must share no identity and differ in nothing else, byte for byte."""
 
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import Place, Truncated
@@ -9,7 +9,8 @@ from relvmoiscsi.resignature.planning import identity_check, volume_writes
 from relvmoiscsi.resignature.protocol.commit_record import CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun_contents import Lun
+from relvmoiscsi.resignature.reading.left_behind import leave, settle
+from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery import earlier_run
 from relvmoiscsi.resignature.writing.copying import Progress
@@ -23,6 +24,7 @@ class Comparison(NamedTuple):
 
     problems: List[str]
     bytes_compared: int
+    left_behind: Tuple[str, ...] = ()  #: UUIDs of VDIs of the original that the clone does not hold
 
 
 def compare(
@@ -36,8 +38,11 @@ def compare(
     """
     caches = [ReadCache(original), ReadCache(clone)]
     labels = [survey.read_label(cache) for cache in caches]
-    before, after = (survey.read_lun(cache, label) for cache, label in zip(caches, labels))
+    contents, after = survey.read_contents(caches[0], labels[0]), survey.read_lun(caches[1], labels[1])
+    missing = _left_behind(contents, after)
+    before = settle(contents, missing)
     one, other = before.settled(), after.settled()
+    verify_lun(one)
     ids, problems = identity_check.pairing(one, other), identity_check.shared_identities(before, after)
     if problems:
         return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0)
@@ -59,7 +64,21 @@ def compare(
     problems += _differing(original, clone, spans, allowed, progress)
     if problems and not is_of_original:
         problems.insert(0, _another_sr(before, after, record, run))
-    return Comparison(problems, sum(span.length for span in spans))
+    return Comparison(problems, sum(span.length for span in spans), tuple(missing))
+
+
+def _left_behind(original: Lun, clone: Lun) -> List[str]:
+    """The VDIs of the original that a run has left behind: nothing of the clone lies at their places.
+
+    A LUN that was made one VDI, or a LUN of another original, has volumes at other places too: then no VDI.
+    """
+    places = {volume.lv.segments for volume in clone.volumes}
+    if not places <= {volume.lv.segments for volume in original.volumes}:
+        return []
+    gone = [uuid for uuid, volume in original.disks().items() if volume.lv.segments not in places]
+    rest = leave(original, gone)[0]
+    is_all = {volume.lv.segments for volume in rest.volumes} == places  # else SM's own work has removed volumes
+    return gone if is_all else []
 
 
 def _another_sr(original: Lun, clone: Lun, record: Optional[CommitRecord], run: Optional[Run]) -> str:
@@ -82,7 +101,7 @@ def _named(lun: Lun) -> str:
 def _extents(lun: Lun, data: Sequence[Range]) -> List[Range]:
     """The parts of `data` in extents of volumes; outside these extents is metadata of LVM."""
     vg, found = lun.vg, []
-    owned = sorted(part for lv in vg.lvs for part in vg.ranges(lv, 0, vg.size_of(lv)))
+    owned = sorted(part for volume in lun.volumes for part in vg.ranges(volume.lv, 0, vg.size_of(volume.lv)))
     for part in data:
         for extent in owned:
             first, last = max(part.offset, extent.offset), min(part.end, extent.end)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The state of a device: no SR, or an SR that is clean, unfinished, resignatured or damaged, with each defect. Pure."""
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import (
@@ -13,21 +13,19 @@ from relvmoiscsi.errors import (
     Refused,
     RelvmoiscsiError,
     Unfinished,
-    reading,
 )
-from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.vdi_choice import OneVdiRequest, has_one_row
 from relvmoiscsi.resignature.planning import collapse
 from relvmoiscsi.resignature.planning.collapse import Cost
+from relvmoiscsi.resignature.problems import Problems, read_problems, tell
 from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.contradictions import contradictions
 from relvmoiscsi.resignature.reading.left_behind import settle
-from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
-from relvmoiscsi.resignature.reading.way_out import tell_way_out
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 
 EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
@@ -56,19 +54,12 @@ class OneVdiOutlook(NamedTuple):
     problem: Optional[RelvmoiscsiError] = None  #: the reason, with CANNOT_BE_ONE
 
 
-def inspect(device: Device) -> Inspection:
+def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
     """Read a device and give its state. Raises DeviceError when a read fails, and nothing else for any content.
 
-    The result has each defect of a damaged LUN. `prepare` raises the first defect.
+    The result has each defect of a damaged LUN. `prepare` raises the first defect; its message says what leads on from
+    all defects. `words` are the command to resignature the LUN, for this message.
     """
-    found = _inspected(device)
-    for error in (found.problem, *found.defects):
-        if isinstance(error, FormatError):
-            tell_way_out(error, device.name)
-    return found
-
-
-def _inspected(device: Device) -> Inspection:
     cache = ReadCache(device)
     try:
         label = survey.read_label(cache)
@@ -77,15 +68,29 @@ def _inspected(device: Device) -> Inspection:
     except Refused as problem:
         return Inspection(FOREIGN, problem=problem)
     except FormatError as problem:
-        return Inspection(DAMAGED, problem=problem, defects=(problem,))
+        return _damaged(device, Problems((problem,)), words)
     try:
         record = read_commit_record(label, Place(device.name, label.offset))
     except FormatError as problem:
-        return Inspection(DAMAGED, problem=problem, defects=(problem,))
+        return _damaged(device, Problems((problem,)), words)
     run = earlier_run.run_or_none(cache, record, label)
     if record is not None and record.phase != DONE:
         return Inspection(UNFINISHED, commit_record=record, run=run, problem=_why_unfinished(cache, record))
-    return _inspect_at_rest(cache, label, record, run)
+    try:
+        problems = read_problems(cache, label)
+    except Refused as problem:
+        return Inspection(FOREIGN, commit_record=record, problem=problem)
+    if problems.found or problems.lun is None:
+        return _damaged(device, problems, words)
+    lun = settle(problems.lun)
+    return Inspection(state_of(record), lun, record, run, contradictions=contradictions(lun))
+
+
+def _damaged(device: Device, problems: Problems, words: Sequence[str]) -> Inspection:
+    first = problems.found[0]
+    if isinstance(first, FormatError):
+        tell(first, device.name, problems, words)
+    return Inspection(DAMAGED, None, None, None, first, problems.found, problems.lun)
 
 
 def _why_unfinished(device: Device, record: CommitRecord) -> Unfinished:
@@ -97,37 +102,6 @@ def _why_unfinished(device: Device, record: CommitRecord) -> Unfinished:
     if mark is None:
         return Unfinished(sentences.journal_lost(device.name, record))
     return cut_run.cut(device, mark)
-
-
-def _inspect_at_rest(device: Device, label: Label, record: Optional[CommitRecord], run: Optional[Run]) -> Inspection:
-    """The state of a LUN without an unfinished run."""
-    defects: List[RelvmoiscsiError] = []
-    lun = None
-    try:
-        lun = survey.read_lun(device, label, on_defect=defects.append)
-    except Refused as problem:
-        if not defects:
-            return Inspection(FOREIGN, commit_record=record, problem=problem)
-        defects.append(problem)
-    except FormatError as problem:
-        defects.append(problem)
-    except DeviceError as problem:
-        if not defects:
-            raise
-        defects.append(problem)
-    if defects:
-        readable = lun._replace(work=None) if lun is not None else None  # a damaged LUN is only shown
-        return Inspection(DAMAGED, None, record, None, defects[0], tuple(defects), readable)
-    return Inspection(state_of(record), lun, record, run, contradictions=contradictions(lun) if lun else ())
-
-
-def defects_of(lun: Lun) -> Tuple[RelvmoiscsiError, ...]:
-    """The defects of a LUN as `survey.read_contents` has read it, also of volumes that a request drops. Pure."""
-    found: List[RelvmoiscsiError] = []
-    with reading(found.append):
-        lun = settle(lun)
-    verify_lun(lun.settled(), found.append)
-    return tuple(found)
 
 
 def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:

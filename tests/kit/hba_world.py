@@ -8,12 +8,17 @@ import shutil
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from relvmoiscsi.host.disk import cleanup_journal, scsi_id
+from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.this_host import Host
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "transcripts" / "sysfs-fc.json"
 SCSI_ID = "36001405" + "4d1bc9bf6ad949ca9b5bf9dc7"
 SERIAL = "4d1bc9bf-6ad9-49ca-9b5b-f9dc7321050e"
 WWPNS = ("2000020000000b00", "2000020000000b01")
+#: what an array has mapped, and a scan brings
+CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
+MAPPED = {"1:0:0:7": ("sdc", CLONE, "8:32"), "1:0:0:8": ("sdd", OTHER, "8:48")}
 
 
 @lru_cache(maxsize=None)
@@ -84,3 +89,56 @@ class HbaWorld:
             os.symlink(os.path.join(device, "block", disk), self.at("block/" + disk))
             os.symlink(device, self.at(f"block/{disk}/device"))
             self.node(disk)
+
+
+class MappedHost:
+    """A host whose array has two clones mapped, none of which it knows."""
+
+    def __init__(self, root, disk):
+        self.world = HbaWorld(root)
+        self.host = self.world.host
+        self.array = self.host.at("array")
+        os.makedirs(self.array)
+        os.makedirs(self.host.at("run/udev/data"))
+        os.symlink("/proc", self.host.at("proc"))  # it has who holds a lock
+        disk.to_file(os.path.join(self.array, "sdc"))
+        Path(self.array, "sdd").touch()  # nobody reads it
+
+    # --- the kernel and udev
+
+    def scan(self, place, _host):
+        """Atomic, for a call that is killed does not end it."""
+        for address, (disk, the_id, number) in MAPPED.items():
+            if place.adapter.name == "host1" and not os.path.exists(self.world.at("bus/scsi/devices/" + address)):
+                os.link(os.path.join(self.array, disk), self.host.node(disk))
+                self.world.put(f"../run/udev/data/b{number}", "I:1\n" + self._mark())
+                self.world.lun(address, scsi_id=the_id)
+                for name, text in (("dev", number), ("size", "2097152"), ("uevent", "")):
+                    self.world.put(f"bus/scsi/devices/{address}/block/{disk}/{name}", text + "\n")
+                device = self.world.at("bus/scsi/devices/" + address)
+                os.symlink(os.path.join(device, "block", disk), self.world.at("block/" + disk))
+                os.symlink(device, os.path.join(device, "block", disk, "device"))
+        return ""
+
+    def _mark(self):
+        return "E:RELVMOISCSI_HIDDEN=all\n" * bool(self.switches())
+
+    def remove(self, address, _host):
+        disk = MAPPED[address][0]
+        for path in (self.world.at("block/" + disk), self.host.node(disk)):
+            os.unlink(path)
+        shutil.rmtree(self.world.at("bus/scsi/devices/" + address), ignore_errors=True)
+
+    # --- what is to be seen
+
+    def seen(self):
+        return [scsi_id for _, (disk, scsi_id, _) in sorted(MAPPED.items()) if os.path.exists(self.host.node(disk))]
+
+    def switches(self):
+        return sorted(path.name for path in Path(self.host.at("run/relvmoiscsi")).glob("hide/*"))
+
+    def notes(self):
+        return sorted(path.name for path in Path(self.host.at(cleanup_journal.DIRECTORY)).glob("*"))
+
+    def look(self, disks, _deadline):
+        return {disk: Face(scsi_id.scsi_id_of_disk(disk, self.host), "", 1, "") for disk in disks}

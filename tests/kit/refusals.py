@@ -45,8 +45,8 @@ def one_raw(**options):
 
 
 def pair():
-    """A base and its child, both small VHDs."""
-    return spoiled_sr(vhd("base", hidden=True), vhd("disk", "base"))
+    """A base and its child, both small VHDs, and another disk."""
+    return spoiled_sr(vhd("base", hidden=True), vhd("disk", "base"), raw("rest"))
 
 
 # --- ways to spoil a LUN, each of which is made when its row is tried
@@ -165,10 +165,10 @@ def end_footer_of_another():
 
 
 def loop_of_two():
-    return spoiled_sr(vhd("one", "two"), vhd("two", "one"))
+    return spoiled_sr(vhd("one", "two"), vhd("two", "one"), raw("rest"))
 
 
-QCOW2S = (qcow2("base", hidden=True), qcow2("disk", "base"))
+QCOW2S = (qcow2("base", hidden=True), qcow2("disk", "base"), raw("rest"))
 
 
 def qcow2_at(offset, data, *values):
@@ -187,7 +187,7 @@ def backing(old, new):
 
 
 def qcow2_over_vhd():
-    spoiled = spoiled_sr(vhd("base"), qcow2("other"), qcow2("disk", "other"))
+    spoiled = spoiled_sr(vhd("base"), qcow2("other"), qcow2("disk", "other"), raw("rest"))
     uuids = spoiled.truth.uuids
     with_other(spoiled, b"/QCOW2-" + uuids["other"].encode(), b"/VHD-" + uuids["base"].encode())
     return spoiled.poke(("disk", 16), ">I", 96)
@@ -330,7 +330,7 @@ ROWS = {
     "no max_lv": malformed(text("max_lv = 0\n", "xmax_lv = 0\n"), "it has no max_lv"),
     "no host": malformed(text("creation_host", "xcreation_host"), "it has a creation_time and no creation_host"),
     # journals, and other volumes
-    "jvhd_": unsupported(lun(builder.vhd("disk", poisoned=True), jvhd("disk")), "jvhd_", "being resized"),
+    "jvhd_": unsupported(lun(builder.vhd("disk", poisoned=True), jvhd("disk"), raw("rest")), "jvhd_", "being resized"),
     "clone_ of no VDI": unsupported(journal("clone_{}_1", OTHER_SR + "_"), "clone_", "neither VDI " + GONE),
     "leaf_ of no VDI": unsupported(journal("leaf_{}_1", OTHER_SR), "leaf_", "neither VDI " + GONE),
     "clone_ that does not read": unsupported(journal("clone_{}_1", "x"), "clone_", "its journal does not read"),
@@ -345,13 +345,17 @@ ROWS = {
     "no VHD yet": malformed(
         no_vhd(raw("data")), "Disk image at byte 0 of VHD-", "it holds no VHD, and MGT has no record", "error 46"
     ),
-    "no VHD any more": bad_magic(lambda: spoiled_sr(vhd("disk")).poke(("disk", 0), bytes(8192)), "VHD footer copy"),
-    "poisoned footer": unsupported(lun(vhd("disk", poisoned=True)), "VHD footer", "resize"),
+    "no VHD any more": bad_magic(
+        lambda: spoiled_sr(vhd("disk"), raw("rest")).poke(("disk", 0), bytes(8192)), "VHD footer copy"
+    ),
+    "poisoned footer": unsupported(lun(vhd("disk", poisoned=True), raw("rest")), "VHD footer", "resize"),
     "footers of two VHDs": malformed(end_footer_of_another, "VHD footer at byte", "it is the footer of another VHD"),
     # parents
-    "parent that is OLD_": unsupported(lun(vhd("base", old=True), vhd("disk", "base")), "of an SR", "names no volume"),
+    "parent that is OLD_": unsupported(
+        lun(vhd("base", old=True), vhd("disk", "base"), raw("rest")), "of an SR", "names no volume"
+    ),
     "loop of two": malformed(loop_of_two, "the chain of parents comes back to it"),
-    "its own parent": malformed(lun(vhd("one", "one")), "the chain of parents comes back to it"),
+    "its own parent": malformed(lun(vhd("one", "one"), raw("rest")), "the chain of parents comes back to it"),
     "another VHD than its parent": malformed(child(552, b"\7" * 16), "is not the VHD that this one was made of"),
     "parent in another SR": malformed(renamed_parent("sr", OTHER_SR), "a volume of another SR, " + OTHER_SR),
     "locator of four gigabytes": malformed(child(1096, ">I", 0xFFFFFFFF), "its text has 4294967295 bytes"),
@@ -386,7 +390,7 @@ ROWS = {
 
 #: how a message says what helps: (commands of relvmoiscsi, of other programs), or that nothing does
 COMMANDS = re.compile(
-    r"`(relvmoiscsi resignature DEVICE --without [-0-9a-f]{36}|relvmoiscsi recover [^`]*"
+    r"`(relvmoiscsi resignature DEVICE(?: --without [-0-9a-f]{36})+|relvmoiscsi recover [^`]*"
     r"|(?:lv|vg|pv)[a-z]+ --config [^`]*|vgimportclone [^`]*|wipefs [^`]*)`"
 )
 NO_COMMAND = re.compile(

@@ -17,12 +17,25 @@ from kit.pool.client import connected, xe_error
 
 def xe(pool, words):
     """Run `xe` with these words."""
-    command, pairs = words[0], [word.partition("=")[::2] for word in words[1:]]
+    command, given = words[0], Given(word.partition("=")[::2] for word in words[1:])
     with connected(pool) as session:
         try:
-            return 0, COMMANDS[command](session.xenapi, dict(pairs)) or "", ""
+            return 0, COMMANDS[command](session.xenapi, given) or "", ""
         except XenAPI.Failure as failure:
             return 1, "", xe_error(failure)
+        except Untrue as problem:
+            return 1, "", f"{problem}\n"
+
+
+class Untrue(Exception):
+    """Words that `xe` refuses itself."""
+
+
+class Given(dict):
+    """The words NAME=VALUE."""
+
+    def __missing__(self, key):
+        raise Untrue(f"Required parameter not found: {key}")
 
 
 def _map(given, prefix):
@@ -48,8 +61,10 @@ def _sr_param_set(api, given):
 def _vm(api, given):
     if "uuid" in given:
         return api.VM.get_by_uuid(given["uuid"])
-    (vm,) = api.VM.get_by_name_label(given["vm"])
-    return vm
+    found = api.VM.get_by_name_label(given["vm"])
+    if len(found) != 1:
+        raise Untrue(f"{len(found)} VMs have the name {given['vm']}, and one is wanted.")
+    return found[0]
 
 
 def _vm_start(api, given):

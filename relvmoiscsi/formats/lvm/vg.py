@@ -214,7 +214,9 @@ def _only_pv(vg: Section) -> Section:
         problem = f"it lies on {len(pvs)} physical volumes, an SR on a LUN has one"
         raise Unsupported(f"Volume group {vg.name}", vg.where, problem)
     what = f"Physical volume {pvs[0].name} of volume group {vg.name}"
-    _refuse_unknown_status(what, pvs[0].where, _status(what, pvs[0]), _PV_STATUS)
+    is_exported = "EXPORTED" in _status(what, vg)  # LVM marks VG and PV, and one command takes both marks away
+    ways_out = {"EXPORTED": WayOut(("vgimport", vg.name))} if is_exported else _NO_WAYS_OUT
+    _refuse_unknown_status(what, pvs[0].where, _status(what, pvs[0]), _PV_STATUS, ways_out)
     if "MISSING" in pvs[0].strings("flags"):
         restored = WayOut(("vgextend", "--restoremissing", vg.name, vg.where.container))
         raise Unsupported(what, pvs[0].where, "it is marked MISSING").with_way_out(restored)

@@ -122,8 +122,6 @@ def _source(arguments: argparse.Namespace) -> luns.LunSearch:
     if bool(arguments.chap_user) != bool(file):
         raise UsageError("--chap-user and --chap-password-file need each other: give both.")
     password = first_line(file) if file else ""
-    if file and not password:
-        raise UsageError(f"{file} has no password in its first line.")
     target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
     source = luns.LunSearch(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
     source.verify()

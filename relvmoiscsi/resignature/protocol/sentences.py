@@ -6,6 +6,7 @@ from typing import Iterator
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Overtaken, Refused, Unfinished, in_state
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, KINDS, CommitRecord
+from relvmoiscsi.wording import command
 
 #: after a refused undo
 TAKE_AGAIN = "If you need the old identities, take the clone again."
@@ -53,7 +54,7 @@ def since_mark(name: str, kind: int, label_offset: int) -> Iterator[None]:
             raise
         raise Unfinished(refused.message, refused.sm_key).in_state(cut_sentence(name, kind)) from refused
     except Overtaken as error:
-        settled = f"Another run has settled this run. `relvmoiscsi show {name}` shows the state of {name}."
+        settled = f"Another run has settled this run. {command('relvmoiscsi', 'show', name)} shows the state of {name}."
         error.in_state(settled if error.offset == label_offset else cut_sentence(name, kind))
         raise
 
@@ -61,8 +62,8 @@ def since_mark(name: str, kind: int, label_offset: int) -> Iterator[None]:
 def cut_sentence(name: str, kind: int) -> str:
     """The sentence about a device after step 2 or a later step has failed, or was interrupted."""
     return (
-        f"The {KINDS[kind]} of {name} was begun and may be unfinished: once the device answers, `relvmoiscsi recover "
-        f"{name}` finishes it or takes it back."
+        f"The {KINDS[kind]} of {name} was begun and may be unfinished: once the device answers, "
+        f"{command('relvmoiscsi', 'recover', name)} finishes it or takes it back."
     )
 
 
@@ -76,20 +77,18 @@ def waiting(name: str, seconds: float) -> str:
 
 def unfinished(name: str, record: CommitRecord) -> Unfinished:
     """The error of a command that finds an unfinished run and does not settle the run."""
-    kind = KINDS[record.kind]
+    kind, recover = KINDS[record.kind], command("relvmoiscsi", "recover", name)
     if record.phase == IN_PROGRESS:
         return Unfinished(
-            f"{name} holds an unfinished {kind}, cut before its commit. Run `relvmoiscsi recover {name}`, which takes "
-            "it back."
+            f"{name} holds an unfinished {kind}, cut before its commit. Run {recover}, which takes it back."
         )
-    return Unfinished(
-        f"{name} holds an unfinished {kind}, cut after its commit. Run `relvmoiscsi recover {name}`, which finishes it."
-    )
+    return Unfinished(f"{name} holds an unfinished {kind}, cut after its commit. Run {recover}, which finishes it.")
 
 
 def on_a_copy(name: str) -> str:
     """The advice for a copy of a LUN whose run to one VDI was cut after the commit."""
-    return f"On a copy of that LUN `relvmoiscsi resignature --vdis one {name}` finishes it and gives new identities."
+    finish = command("relvmoiscsi", "resignature", "--vdis", "one", name)
+    return f"On a copy of that LUN {finish} finishes it and gives new identities."
 
 
 def journal_lost(name: str, record: CommitRecord) -> str:

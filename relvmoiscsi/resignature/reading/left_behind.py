@@ -6,13 +6,14 @@ changed-block log, its journals, and the VDIs that were made of it. The run drop
 marks their records in MGT as deleted. Nothing is ever left behind without a caller who names it.
 """
 
-from typing import Dict, List, Optional, Sequence, Set
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.mgt import without_records
 from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
+from relvmoiscsi.wording import command
 
 _OF_A_VDI = (*naming.DISK_KINDS, naming.CBT_LOG, naming.JOURNAL)
 
@@ -23,15 +24,30 @@ def settle(found: Lun, uuids: Sequence[str] = ()) -> Lun:
     The VDIs go before SM's work is settled: a journal of such a VDI goes with the VDI, also when it cannot be read.
     Raises UsageError for a UUID without a volume, Unsupported for work that cannot be settled.
     """
-    lost = _with_children(found, uuids)
-    gone = [volume for volume in found.volumes if _is_of(volume, lost)]
+    rest, lost, gone = leave(found, uuids)
     if not gone:
         return found._replace(work=sm_journals.unfinished_work(found))
-    mgt = without_records(found.mgt, lost, naming.MGT) if found.mgt is not None else None
-    rest = found.without(gone)._replace(mgt=mgt)
     work = sm_journals.unfinished_work(rest) or Work(rest, ())
     sentences = [*work.sentences, *_sentences(lost, uuids, gone)]
     return found._replace(work=Work(work.lun, sentences, left_behind=[volume.lv.id for volume in gone]))
+
+
+def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]]:
+    """The LUN without the VDIs `uuids` and their descendants; the UUIDs of the lost VDIs; the volumes of the lost VDIs.
+
+    Raises UsageError for a UUID without a volume.
+    """
+    lost = _with_children(found, uuids)
+    gone = [volume for volume in found.volumes if _is_of(volume, lost)]
+    if not gone:
+        return found, lost, gone
+    mgt = without_records(found.mgt, lost, naming.MGT) if found.mgt is not None else None
+    return found.without(gone)._replace(mgt=mgt), lost, gone
+
+
+def leavable(lun: Lun) -> Set[Optional[str]]:
+    """The UUIDs that a caller may leave behind: those of VDIs with a volume on the LUN as found."""
+    return {volume.name.uuid for volume in lun.volumes if volume.name.kind in _OF_A_VDI}
 
 
 def _is_of(volume: Volume, uuids: Set[str]) -> bool:
@@ -40,7 +56,7 @@ def _is_of(volume: Volume, uuids: Set[str]) -> bool:
 
 def _with_children(lun: Lun, uuids: Sequence[str]) -> Set[str]:
     """The UUIDs `uuids`, and those of the VDIs that were made of them."""
-    known = {volume.name.uuid for volume in lun.volumes if volume.name.kind in _OF_A_VDI}
+    known = leavable(lun)
     children: Dict[str, List[Optional[str]]] = {}
     for volume in lun.volumes:
         if volume.parent is not None:
@@ -50,7 +66,7 @@ def _with_children(lun: Lun, uuids: Sequence[str]) -> Set[str]:
         uuid = todo.pop()
         if uuid not in known:
             problem = f"{lun.name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
-            raise UsageError(problem + f" `relvmoiscsi show {lun.name}` lists the VDIs.")
+            raise UsageError(problem + f" {command('relvmoiscsi', 'show', lun.name)} lists the VDIs.")
         if uuid not in lost:
             lost.add(uuid)
             todo += filter(None, children.get(uuid, ()))

@@ -31,6 +31,7 @@ from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
+from relvmoiscsi.wording import command
 
 FIRST_READ_BYTES = 64 << 10
 MIN_DEVICE_BYTES = 1 << 20
@@ -58,7 +59,8 @@ def read_label(device: Device) -> Label:
         raise Refused(problem + " Give the clone of an SR.", "VolNotFound")
     if label.number != 0 and _partition_count(start):
         raise Refused(
-            f"{device.name} has a partition table beside its LVM label. `wipefs --all --types dos {device.name}` "
+            f"{device.name} has a partition table beside its LVM label. "
+            f"{command('wipefs', '--all', '--types', 'dos', device.name)} "
             "removes it from the clone, and leaves the label."
         )
     return label
@@ -155,7 +157,7 @@ def _sr_uuid(device: Device, vg_name: str) -> str:
     found = naming.sr_of_vg(vg_name)
     if found is None:
         problem = f"{device.name} holds the volume group {vg_name}, which is no SR's."
-        raise Refused(problem + f" LVM's own `vgimportclone {device.name}` gives it new ids.", "VolNotFound")
+        raise Refused(problem + f" LVM's own {command('vgimportclone', device.name)} gives it new ids.", "VolNotFound")
     return found
 
 

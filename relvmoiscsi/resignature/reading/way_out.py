@@ -14,48 +14,35 @@ Tried with LVM 2.02.180 and 2.03.16. Source: LVM2 conf/example.conf.in, lib/conf
 """
 
 import shlex
-from contextlib import contextmanager
-from typing import Iterator
+from typing import Sequence
 
-from relvmoiscsi.errors import NO_WAY_OUT, FormatError, WayOut
+from relvmoiscsi.errors import WayOut
+from relvmoiscsi.wording import command
 
 #: in place of a device that LVM does not see: an image file, or a LUN in a session of relvmoiscsi
 PLACEHOLDER = "/dev/CLONE"
-_NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
-_TOLD = WayOut(sentence="told")
 
 
-@contextmanager
-def telling_way_out(device_name: str) -> Iterator[None]:
-    """Add the way out to an error about the content of a device that is raised in the block."""
-    try:
-        yield
-    except FormatError as error:
-        tell_way_out(error, device_name)
-        raise
+def resignature_words(device_name: str) -> Sequence[str]:
+    """The words of the command for a device; DEVICE for a name that is a description and no path."""
+    is_path = device_name.startswith("/") or " " not in device_name
+    return "relvmoiscsi", "resignature", device_name if is_path else "DEVICE"
 
 
-def tell_way_out(error: FormatError, device_name: str) -> None:
-    """Add the way out to the message of an error, once."""
-    if error.way_out != _TOLD:
-        error.message += " " + _sentence(error.way_out, device_name)
-        error.way_out = _TOLD
+def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
+    """The sentence with the command `words`, all its options kept, that also leaves the VDIs `more` behind."""
+    before, after = (words, ()) if "--" not in words else (words[: words.index("--")], words[words.index("--") :])
+    options = [word for uuid in more for word in ("--without", uuid)]
+    these = "this VDI" if len(more) == 1 else f"these {len(more)} VDIs"
+    return f"To go on without {these}: {command(*before, *options, *after)}."
 
 
-def _sentence(way_out: WayOut, device_name: str) -> str:
-    if way_out == NO_WAY_OUT:
-        return _NOTHING_HELPS
-    if way_out.vdi:
-        return f"To go on without this VDI: `{without_command(device_name, way_out.vdi)}`."
+def sentence(way_out: WayOut, device_name: str) -> str:
+    """The sentence for a way out without a VDI to leave behind."""
     if way_out.lvm:
         where = "" if _is_disk(device_name) else f", as the disk {PLACEHOLDER} of a host"
         return f"This command of LVM changes nothing but the clone{where}: `{lvm_command(device_name, way_out)}`."
     return way_out.sentence
-
-
-def without_command(device_name: str, vdi: str) -> str:
-    """The command that leaves a VDI behind."""
-    return f"relvmoiscsi resignature {_word(device_name)} --without {vdi}"
 
 
 def lvm_command(device_name: str, way_out: WayOut) -> str:
@@ -73,8 +60,3 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
 
 def _is_disk(device_name: str) -> bool:
     return device_name.startswith("/dev/")
-
-
-def _word(device_name: str) -> str:
-    """The device as a word of a command; DEVICE for a name that is a description."""
-    return "DEVICE" if " " in device_name else device_name

@@ -29,6 +29,7 @@ from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, journal_lost
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.recovery.undo import old_text
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +83,10 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
             "new identities already."
         )
     if not any(record.scsi_id_digest):
+        again = command("relvmoiscsi", "resignature", "--again", name)
         raise Refused(
             f"{name} was resignatured before, and the SCSIid it was made for was not recorded: whether it is a later "
-            f"copy cannot be told. If it is a later copy, run `relvmoiscsi resignature --again {name}` on a host that "
+            f"copy cannot be told. If it is a later copy, run {again} on a host that "
             "has the LUN, for SR.create on the pool's master. If not, it has its new identities already."
         )
     return False

@@ -21,6 +21,8 @@ GIB = 1 << 30
         ("  state    one two three", ["  state    one two", "           three"]),
         ("run `xe sr-list uuid=abc` now", ["run", "  `xe sr-list uuid=abc`", "  now"]),
         ("  xe sr-introduce uuid=abc type=ext", ["  xe sr-introduce uuid=abc type=ext"]),
+        ("  next: relvmoiscsi pool rescue A B --done", ["  next: relvmoiscsi pool rescue A B --done"]),
+        ("then: xe vm-start uuid=some-long-uuid", ["then: xe vm-start uuid=some-long-uuid"]),
         ("a-word-without-a-blank-in-it", ["a-word-without-a-blank-in-it"]),
     ],
 )

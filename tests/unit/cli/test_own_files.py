@@ -16,7 +16,7 @@ from relvmoiscsi.host.secret_file import first_line, lines_of
 def password(tmp_path):
     path = tmp_path / "password"
     path.touch(0o600)
-    path.write_text("sesame\nand more\n")
+    path.write_text("sesame\n")
     return path
 
 
@@ -47,6 +47,27 @@ def test_a_pipe_by_its_path_is_not_read_nor_waited_for(password):
     os.mkfifo(str(password), 0o600)
     with pytest.raises(UsageError, match="is no regular file"):
         lines_of(str(password))
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("", "first line is empty"),
+        ("\n", "first line is empty"),
+        ("\nsesame\n", "first line is empty"),
+        ("sesame\nand more\n", "has a second line"),
+    ],
+)
+def test_a_file_that_does_not_hold_one_password_is_told_as_what_it_is(password, text, says):
+    password.write_text(text)
+    with pytest.raises(UsageError, match=says) as caught:
+        first_line(str(password))
+    assert "sesame" not in str(caught.value) and "missing" not in str(caught.value)
+
+
+def test_empty_lines_behind_a_password_are_no_second_line(password):
+    password.write_text("sesame\n\n")
+    assert first_line(str(password)) == "sesame"
 
 
 def is_readable(path, _patch):

@@ -5,6 +5,7 @@ Cut at each operation: test_interrupted.py, and tests/unit/resignature/writing/t
 """
 
 import re
+import shlex
 import subprocess
 import sys
 
@@ -239,3 +240,15 @@ def test_what_changed_since_is_not_lost_by_an_undo(finished, unwritten):
     parents_name = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # in the header of the VHD
     flipped(finished, parents_name.offset)
     unwritten(4, "undo", finished, "--yes", "--json", says="has changed since the resignature")
+
+
+def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finished, command):
+    path = finished.rename(finished.parent / "my clone's.img")
+
+    next_line = command("undo", path, "--yes").out.splitlines()[-1]
+
+    (printed,) = re.findall("`(.*?)`", next_line)
+    assert shlex.split(printed) == ["relvmoiscsi", "resignature", str(path)]
+    missing = "0a0b0c0d-0000-4000-8000-000000000001"
+    said = command("resignature", path, "--yes", "--without", missing).err
+    assert f"`relvmoiscsi show {shlex.quote(str(path))}` lists the VDIs." in said

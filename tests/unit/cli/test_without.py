@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`--without UUID` leaves a VDI that cannot be read behind: what goes is listed, asked for, and comes back by undo."""
 
+import itertools
+import random
+import re
+import shlex
+
 import pytest
 
-from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, raw, vhd
+from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, named, qcow2, raw, vhd
 from kit.cuts import BROKEN
-from kit.shell import content
-from kit.spoiled import Spoiled
+from kit.examples import seeds
+from kit.shell import content, patched
+from kit.spoiled import LABEL, Spoiled
 
 UUIDS = BROKEN.truth.uuids
 GOES = {UUIDS["broken"], UUIDS["child"]}
@@ -24,7 +30,7 @@ def image(tmp_path):
 def test_without_it_the_lun_is_refused_and_the_message_has_the_command(image, unwritten):
     ran = unwritten(5, "resignature", image, "--yes", says="To go on without this VDI: ")
 
-    assert f"`relvmoiscsi resignature {image} --without {UUIDS['broken']}`" in ran.err
+    assert f"`relvmoiscsi resignature {image} --yes --without {UUIDS['broken']}`" in ran.err
 
 
 def test_prompt_dry_run_and_json_list_what_goes(image, command, type_in, unwritten):
@@ -64,8 +70,9 @@ def test_the_same_command_again_has_nothing_to_do_and_another_vdi_is_refused(ima
     unwritten(
         4, "resignature", image, "--without", UUIDS["disk"], "--yes", says="which was to be left behind. Use --again"
     )
-    assert command("resignature", image, "--without", UUIDS["disk"], "--yes", "--again").status == 0
-    assert len(command("show", image, "--json").json["vdis"]) == 1
+
+    last = command("resignature", image, "--without", UUIDS["disk"], "--yes", "--again")
+    assert last.status == 2 and " would be left. Leave fewer VDIs behind (`--without`)." in last.err
 
 
 def test_a_uuid_that_no_volume_has_is_refused(image, unwritten):
@@ -88,8 +95,133 @@ def test_one_vdi_of_a_healthy_disk_drops_a_broken_one_and_says_so(image, command
     assert len(command("show", image, "--json").json["vdis"]) == 1
 
 
-def test_one_vdi_of_the_broken_disk_itself_is_refused(image, unwritten):
-    unwritten(5, "resignature", image, "--vdis", "one", "--vdi", UUIDS["child"], "--yes", says="VHD footer copy")
+def test_one_vdi_of_the_broken_disk_itself_is_refused_and_the_other_vdis_are_named(image, unwritten):
+    said = unwritten(5, "resignature", image, "--vdis", "one", "--vdi", UUIDS["child"], "--yes").err
+
+    assert f"VDI {UUIDS['child']} is the VDI to keep. No command mends that on the clone." in said
+    assert f"These VDIs can be kept: {UUIDS['disk']}." in said and "`" not in said
+
+
+@pytest.mark.parametrize("left, why", [("child", ""), ("broken", ", because it was made of a VDI")])
+def test_a_vdi_that_is_kept_and_left_behind_is_a_contradiction(image, unwritten, left, why):
+    one = ("--vdis", "one", "--vdi", UUIDS["child"], "--without", UUIDS[left])
+
+    said = unwritten(2, "resignature", image, *one, "--yes").err
+
+    assert f"VDI {UUIDS['child']} cannot be kept (`--vdi`) and be left behind (`--without`){why}" in said
+
+
+# --- a person in a hurry, who runs what is printed
+
+NOTHING_HELPS = "No command mends that on the clone."
+COMMAND = re.compile("`(relvmoiscsi resignature [^`]*)`")
+
+
+def spoiled_lun(seed, path):
+    """A LUN with several disks, of which chance has spoiled some or all; as an image file with a blank in its name."""
+    chance = random.Random(f"in a hurry {seed}")
+    disks = []
+    for number in range(chance.randint(2, 6)):
+        parent = chance.choice([None, *(disk.key for disk in disks if disk.kind == "vhd")])
+        key = f"d{number}"
+        made = [raw(key), qcow2(key)] if parent is None else []
+        disks.append(chance.choice([*made, vhd(key, parent, bat_entries=SMALL_BAT)]))
+    lun = Spoiled(build_sr(disks, area=AREA_DEFAULT, free_extents=4))
+    readable = [disk.key for disk in disks if disk.kind != "raw"]
+    spoiled = chance.sample(readable, chance.randint(min(1, len(readable)), len(readable)))
+    for key in spoiled:
+        lun.poke((key, 0), bytes(8192))
+    lun.disk.to_file(str(path))
+    return lun.truth, [lun.truth.uuids[disk.key] for disk in disks]
+
+
+def options_of(chance, uuids):
+    return [
+        *chance.choice(([], ["--sr-uuid", "0a0b0c0d-0000-4000-8000-00000000000e"], ["--clear-metadata-vdi"])),
+        *chance.choice(([], [], ["--vdis", "one"], ["--vdis", "one", "--vdi", chance.choice(uuids)])),
+        *chance.choice(([], [], ["--without", chance.choice(uuids)])),
+        *chance.choice(([], ["--not-in-use"])),
+    ]
+
+
+@pytest.mark.parametrize("seed", seeds(range(400), 10))
+@pytest.mark.parametrize("first", ["resignature", "check"])
+def test_what_a_message_prints_leads_to_the_end_in_one_more_run(first, seed, tmp_path, command):
+    path = tmp_path / "my clone.img"
+    _truth, uuids = spoiled_lun(seed, path)
+    options = ["--yes", *options_of(random.Random(f"options {seed}"), uuids)] if first == "resignature" else []
+    before = content(path)
+
+    ran = command(first, path, *options)
+
+    told = list(dict.fromkeys(COMMAND.findall(ran.out + ran.err)))
+    if ran.status == 5 and told:
+        assert content(path) == before
+        (printed,) = told
+        words = shlex.split(printed)
+        assert words[:3] == ["relvmoiscsi", "resignature", str(path)]
+        given = options if first == "resignature" else []
+        assert words[3 : 3 + len(given)] == given and set(words[3 + len(given) :: 2]) == {"--without"}
+        ran = command(*words[1:], *([] if first == "resignature" else ["--yes"]))
+        assert ran.status == 0, (printed, ran.err)
+    elif ran.status == 5:
+        assert NOTHING_HELPS in ran.out + ran.err
+    else:  # done, or the options contradict each other or name no VDI, and the message prints no command
+        assert ran.status == 0 or ran.status in (2, 4) and not told, ran.err
+
+
+def test_all_that_is_spoiled_is_named_at_once_with_what_was_given(image, tmp_path, unwritten):
+    """Spoiled: three disks. One command names them, after what was left behind before."""
+    keys = ["a", "b", "c", "d", "e"]
+    lun = Spoiled(build_sr([vhd(key, bat_entries=SMALL_BAT) for key in keys], area=AREA_DEFAULT))
+    for key in keys[:4]:
+        lun.poke((key, 0), bytes(8192))
+    path = tmp_path / "x.img"
+    lun.disk.to_file(str(path))
+    uuids = lun.truth.uuids
+    given = ["--without", uuids["b"], "--sr-uuid", "0a0b0c0d-0000-4000-8000-00000000000e", "--yes"]
+
+    said = unwritten(5, "resignature", path, *given, says="To go on without these 3 VDIs: ").err
+
+    more = " ".join(f"--without {uuids[key]}" for key in "acd")
+    assert COMMAND.findall(said) == [f"relvmoiscsi resignature {path} {' '.join(given)} {more}"]
+
+
+def test_nothing_helps_when_each_vdi_is_spoiled(tmp_path, unwritten):
+    lun = Spoiled(build_sr([vhd(key, bat_entries=SMALL_BAT) for key in "ab"], area=AREA_DEFAULT))
+    for key in "ab":
+        lun.poke((key, 0), bytes(8192))
+    path = tmp_path / "x.img"
+    lun.disk.to_file(str(path))
+    every = list(itertools.chain.from_iterable(("--without", lun.truth.uuids[key]) for key in "ab"))
+
+    said = unwritten(5, "resignature", path, "--yes").err
+    assert f"No VDI of the clone would be left. {NOTHING_HELPS}" in said and "--without" not in said
+    unwritten(2, "resignature", path, "--yes", *every, says="would be left. Leave fewer VDIs behind (`--without`).")
+
+
+def test_a_command_of_lvm_and_the_vdis_to_leave_are_told_in_one_run(tmp_path, unwritten):
+    """The other problem behind the first one would be a third run."""
+    other = "0a0b0c0d-0000-4000-8000-00000000000f"
+    volumes = [named(other + "_trim_lv"), vhd("a", bat_entries=SMALL_BAT), raw("data")]
+    lun = Spoiled(build_sr(volumes, area=AREA_DEFAULT)).poke(("a", 0), bytes(8192))
+    path = tmp_path / "x.img"
+    lun.disk.to_file(str(path))
+
+    said = unwritten(5, "resignature", path, "--yes").err
+
+    assert "`lvremove --config" in said and f"--without {lun.truth.uuids['a']}`" in said
+
+
+def test_what_nothing_mends_is_said_at_once(tmp_path, unwritten):
+    lun = Spoiled(build_sr([vhd("a", bat_entries=SMALL_BAT), raw("data")], area=AREA_DEFAULT))
+    lun.poke(("a", 0), bytes(8192)).poke(LABEL + 32, b"x" * 32).sealed_label()
+    path = tmp_path / "x.img"
+    lun.disk.to_file(str(path))
+
+    said = unwritten(5, "resignature", path, "--yes").err
+
+    assert "its PV id is not the one in the metadata text" in said and NOTHING_HELPS in said and "--without" not in said
 
 
 def test_a_volume_without_a_vhd_is_named_as_what_it_is_and_left_behind(tmp_path, command, unwritten):
@@ -105,3 +237,43 @@ def test_a_volume_without_a_vhd_is_named_as_what_it_is_and_left_behind(tmp_path,
 
     assert command("resignature", path, "--yes", "--without", spoiled.truth.uuids["new"]).status == 0
     assert len(command("show", path, "--json").json["vdis"]) == 1
+
+
+# --- check against the original
+
+
+@pytest.mark.parametrize("more", [(), ("--identities-only",)])
+def test_a_clone_without_a_vdi_is_compared_with_its_damaged_original(image, tmp_path, command, more):
+    original = tmp_path / "original.img"
+    BROKEN.disk.to_file(str(original))
+    command("resignature", image, *WITHOUT, "--yes")
+
+    ran = command("check", image, "--original", original, *more)
+    told = command("check", image, "--original", original, *more, "--json").json
+
+    assert ran.status == 0 and "shares no identity with" in ran.out
+    assert all(f"note: the clone does not hold VDI {uuid} of the original." in ran.out for uuid in GOES)
+    assert (set(told["left_behind"]), told["shares_nothing"]) == (GOES, True)
+
+
+def test_a_difference_in_the_rest_of_a_clone_without_a_vdi_is_told(image, tmp_path, command):
+    original = tmp_path / "original.img"
+    BROKEN.disk.to_file(str(original))
+    command("resignature", image, *WITHOUT, "--yes")
+    volume = BROKEN.truth.volume("disk")
+    at = BROKEN.truth.device_ranges("disk", volume.size - 65536, 1)[0].offset
+    patched(image, at, b"other")
+    gone = BROKEN.truth.device_ranges("broken", volume.size // 2, 1)[0].offset
+    patched(original, gone, b"nobody's")
+
+    ran = command("check", image, "--original", original)
+
+    assert ran.status == 4 and ran.out.splitlines() == [f"{image} differs from what is expected at byte {at}."]
+
+
+def test_the_original_of_another_sr_is_still_another_sr(image, tmp_path, command):
+    other = tmp_path / "other.img"
+    build_sr([raw("data"), raw("more")], area=AREA_DEFAULT, seed=7).disk.to_file(str(other))
+    command("resignature", image, *WITHOUT, "--yes")
+
+    assert command("check", image, "--original", other).status == 4

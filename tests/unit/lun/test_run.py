@@ -2,6 +2,7 @@
 """The one sequence from whatever an earlier run has left: what the caller is asked, in which order, and what its no
 means."""
 
+import shlex
 from contextlib import contextmanager
 
 import pytest
@@ -160,7 +161,7 @@ def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
             resignature(failing, Caller(), OTHER_SCSI_ID)
         except DeviceError as error:
             if error.disk_state.startswith("The resignature that was cut was taken back"):
-                said.add(error.disk_state.replace(CUT.name, "DEV"))
+                said.add(error.disk_state.replace(shlex.quote(CUT.name), "DEV").replace(CUT.name, "DEV"))
             else:
                 assert "as it was" not in error.disk_state
         if not failing.failed:

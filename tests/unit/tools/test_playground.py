@@ -38,6 +38,14 @@ def test_the_tour_plays_a_night_and_the_day_after_and_leaves_the_pool_as_it_was(
     assert len(left) == 2, "both clones are LUNs of nobody"
 
 
+def test_a_typo_in_a_call_of_xe_is_told_in_one_line():
+    shell = played(typed="xe vm-start vm=hepler\nxe vm-start\nxe vm-strat vm=helper\n")
+
+    assert "0 VMs have the name hepler, and one is wanted." in shell.stderr
+    assert "Required parameter not found: vm" in shell.stderr
+    assert "It knows these commands: " in shell.stderr and "Traceback" not in shell.stderr
+
+
 def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():
     shell = played(typed="relvmoiscsi pool luns\nxe vm-start vm=helper\nexit 7\n")
 

@@ -5,17 +5,21 @@ test_overtaken.py of the engine has more kinds of work.
 """
 
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
+from kit.chains.random_chain import random_chain
 from kit.clock import Clock
 from kit.cuts import SCSI_ID, entropy, image
 from kit.examples import of_each_kind
 from kit.outcome import run_on
 from kit.sparse import SparseDisk
+from kit.standing import Standing
 from relvmoiscsi import engine
 from relvmoiscsi.device import Fence
+from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Overtaken, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import block_device
 from relvmoiscsi.host.disk.block_device import ImageFile
@@ -37,34 +41,9 @@ def clock(monkeypatch):
     return clock
 
 
-class Stopped(ImageFile):
-    """Stands still at the moment of number `stop`, while `then` runs."""
-
+class Stopped(Standing, ImageFile):
     def __init__(self, path, stop=0, then=None):
-        self.moments, self._stop, self._then = [], stop, then
-        super().__init__(path, writable=True)
-
-    def _pass(self, moment):
-        self.moments.append(moment)
-        if len(self.moments) == self._stop:
-            self._then()
-
-    def _read_some(self, view, offset):
-        self._pass("before a read")
-        count = super()._read_some(view, offset)
-        self._pass("behind a read")
-        return count
-
-    def _write_fenced(self, view, offset):
-        self._pass("before a write")
-        count = super()._write_fenced(view, offset)
-        self._pass("behind a write")
-        return count
-
-    def flush(self):
-        self._pass("before a flush")
-        super().flush()
-        self._pass("behind a flush")
+        super().__init__(path, writable=True, stop=stop, then=then)
 
 
 def bare(device):
@@ -78,8 +57,17 @@ def named(device):
     return GatedDevice(path, ChildGate(lambda: None))
 
 
-def resignature(device, seed="a"):
-    return run_on(device, entropy(seed), engine.ResignatureRequest(scsi_id=SCSI_ID))
+def resignature(device, seed="a", one=None):
+    request = engine.ResignatureRequest(scsi_id=SCSI_ID, one=one)
+    return run_on(device, entropy(seed), request)
+
+
+def chain():
+    return random_chain(34, free=40, thick=True, odd=False, bat_entries=4096, blocks=5, depth=3).disk
+
+
+#: what is on the LUN, and what both hosts are asked for
+BEGUN = {"one VDI": (lambda: image("one VDI"), None), "to one": (chain, OneVdiRequest())}
 
 
 def other_host(path, work):
@@ -92,31 +80,33 @@ def content(path):
     return SparseDisk.from_file(path, 512)
 
 
-OVERTAKING = {"recover": engine.recover, "resignature": lambda device: resignature(device, "b")}
+OVERTAKING = {"recover": lambda device, one: engine.recover(device), "resignature": partial(resignature, seed="b")}
 
 
+@pytest.mark.states("opened", "overtaking", few=2)
 @pytest.mark.parametrize("overtaking", list(OVERTAKING))
 @pytest.mark.parametrize("opened", [bare, named])
-def test_a_process_that_was_overtaken_leaves_the_disk_to_the_other_host(opened, overtaking, tmp_path, clock):
-    path, held = str(tmp_path / "image"), []
-    image("one VDI").to_file(path)
+@pytest.mark.parametrize("name", list(BEGUN))
+def test_a_process_that_was_overtaken_leaves_the_disk_to_the_other_host(name, opened, overtaking, tmp_path, clock):
+    (make, one), path, held = BEGUN[name], str(tmp_path / "image"), []
+    make().to_file(path)
     with Stopped(path) as device:
-        resignature(opened(device))
+        resignature(opened(device), one=one)
         moments = device.moments
 
     def overtake():
         held.append(content(path))
-        other_host(path, OVERTAKING[overtaking])
+        other_host(path, partial(OVERTAKING[overtaking], one=one))
         held.append(content(path))
         clock.sleep(block_device._LEASE_SECONDS + 1)
 
-    for number in of_each_kind(moments, 20, f"{opened} {overtaking}"):
-        image("one VDI").to_file(path)
+    for number in of_each_kind(moments, 20 if one is None else 120, f"{name} {opened} {overtaking}"):
+        make().to_file(path)
         failure = None
         del held[:]
         with Stopped(path, number, overtake) as device:
             try:
-                resignature(opened(device))
+                resignature(opened(device), one=one)
             except RelvmoiscsiError as error:
                 failure = error
         before, after, end = *held, content(path)

@@ -5,6 +5,7 @@ The error is one of ours and says what state the LUN is in; that sentence is tru
 checked word for word against the disk, as a healthy host would find it afterwards.
 """
 
+import shlex
 from functools import partial
 
 import pytest
@@ -39,7 +40,7 @@ AFTERWARDS = [(False, "half"), (True, "half")]
 NOTHING_WRITTEN = "Nothing was written."
 FREE_SPACE = "{} is as it was; beyond that only free space of the metadata area was written."
 UNFINISHED = (
-    "The {1} of {0} was begun and may be unfinished: once the device answers, `relvmoiscsi recover {0}` finishes it or "
+    "The {1} of {0} was begun and may be unfinished: once the device answers, `relvmoiscsi recover {2}` finishes it or "
     "takes it back."
 )
 FINISHED = "The {1} was finished."
@@ -76,7 +77,7 @@ class Outcome:
             TAKEN_BACK: self.is_original,
         }
         for sentence, claim in claims.items():
-            if state == sentence.format(disk.name, self.kind):
+            if state == sentence.format(disk.name, self.kind, shlex.quote(disk.name)):
                 self.seen.add(sentence)
                 return [] if claim(disk) else [f"{state!r} is not true"]
         return [f"it does not say what state the disk is in, but {state!r}"]
@@ -237,7 +238,7 @@ def test_a_device_that_loses_writes_is_noticed(name):
         with pytest.raises(Refused if lost == 1 else Unfinished) as caught:
             resignature(Forgetful(disk, lost))
         sentence = FREE_SPACE if lost == 1 else UNFINISHED
-        assert caught.value.disk_state == sentence.format(disk.name, "resignature")
+        assert caught.value.disk_state == sentence.format(disk.name, "resignature", shlex.quote(disk.name))
         assert caught.value.sm_key == "EIO"
         outcome = Outcome(original, original, done(original))
         assert outcome.faults(0, caught.value, disk) == []
@@ -250,7 +251,7 @@ def test_a_device_that_loses_a_write_of_the_way_back_is_noticed_and_the_way_back
         with pytest.raises(Overtaken if lost in (1, 3) else Unfinished) as caught:
             recover(Forgetful(disk, lost))
         if lost == 2:
-            assert caught.value.disk_state == UNFINISHED.format(disk.name, "resignature")
+            assert caught.value.disk_state == UNFINISHED.format(disk.name, "resignature", shlex.quote(disk.name))
         recover(disk)
         assert same_but_for(disk, image(name), free_ring(disk))
 
@@ -279,7 +280,7 @@ def test_lvm_that_works_beside_a_run_is_noticed_and_keeps_its_change(moment):
         engine.resignature(device, prepared)
 
     if moment == "contents":  # its mark is there, and may not be taken back by itself
-        assert caught.value.disk_state == UNFINISHED.format(disk.name, "resignature")
+        assert caught.value.disk_state == UNFINISHED.format(disk.name, "resignature", shlex.quote(disk.name))
         recover(disk)
     assert reader.read_vg(disk).seqno == reader.read_vg(original).seqno + 1
     assert reader.essence(disk) == reader.essence(original)

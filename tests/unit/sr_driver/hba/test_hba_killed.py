@@ -6,26 +6,23 @@ about a scan is played.
 """
 
 import os
-import shutil
 import signal
 import sys
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from kit import golden
+from kit import golden, hba_world
 from kit.clock import Clock
 from kit.examples import of_each_kind
 from kit.examples import steps as sampled
-from kit.hba_world import HbaWorld
+from kit.hba_world import CLONE, OTHER, MappedHost
 from kit.outcome import resignatured
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Range
-from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, paths, scsi_id, udev
-from relvmoiscsi.host.disk.paths import Face
+from relvmoiscsi.host.disk import cleanup_journal, hiding, udev
 from relvmoiscsi.host.hba import scan as scan_module
 from relvmoiscsi.host.locks import lun_lock, sm_locks
 from relvmoiscsi.host.terminated import heeded
@@ -34,73 +31,24 @@ from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.config import parse_config
 
-CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
-MAPPED = {"1:0:0:7": ("sdc", CLONE, "8:32"), "1:0:0:8": ("sdd", OTHER, "8:48")}
 #: the ends of these are steps: something has changed, or is about to
 STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "note", "forget", "look_around", "scan", "_bring", "_noted"}
 STEPS |= {"settle", "take_away", "_undo", "_switch_off", "forget_others", "disks", "_is_to_stay"}
 OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
 NAMES = frozenset(STEPS | OF_SUCCESS)
 MODULES = (cleanup_journal, discovery, hiding, missing, other_luns, scan_module, lun_lock, sm_locks, udev)
-FILES = {module.__file__ for module in MODULES} | {__file__}
+FILES = {module.__file__ for module in (*MODULES, hba_world)} | {__file__}
 EVERY_KILL, EVERY_SIGTERM = 48, 12  #: a sample takes each so many'th step; of writes, one at each kind of step as well
 
 pytestmark = pytest.mark.processes
 
 
-class KilledHost:
-    """A host whose array has two clones mapped, none of which it knows."""
+class KilledHost(MappedHost):
+    """Calls that give the clone new identities, or only look."""
 
     def __init__(self, root, disk, after):
-        self.world, self._after = HbaWorld(root), after  # what a resignature makes of the disk
-        self.host = self.world.host
-        self.array = self.host.at("array")
-        os.makedirs(self.array)
-        os.makedirs(self.host.at("run/udev/data"))
-        os.symlink("/proc", self.host.at("proc"))  # it has who holds a lock
-        disk.to_file(os.path.join(self.array, "sdc"))
-        Path(self.array, "sdd").touch()  # nobody reads it
-
-    # --- the kernel and udev
-
-    def scan(self, place, _host):
-        """Atomic, for a call that is killed does not end it."""
-        for address, (disk, the_id, number) in MAPPED.items():
-            if place.adapter.name == "host1" and not os.path.exists(self.world.at("bus/scsi/devices/" + address)):
-                os.link(os.path.join(self.array, disk), self.host.node(disk))
-                self.world.put(f"../run/udev/data/b{number}", "I:1\n" + self._mark())
-                self.world.lun(address, scsi_id=the_id)
-                for name, text in (("dev", number), ("size", "2097152"), ("uevent", "")):
-                    self.world.put(f"bus/scsi/devices/{address}/block/{disk}/{name}", text + "\n")
-                device = self.world.at("bus/scsi/devices/" + address)
-                os.symlink(os.path.join(device, "block", disk), self.world.at("block/" + disk))
-                os.symlink(device, os.path.join(device, "block", disk, "device"))
-        return ""
-
-    def _mark(self):
-        return "E:RELVMOISCSI_HIDDEN=all\n" * bool(self.switches())
-
-    def remove(self, address, _host):
-        disk = MAPPED[address][0]
-        for path in (self.world.at("block/" + disk), self.host.node(disk)):
-            os.unlink(path)
-        shutil.rmtree(self.world.at("bus/scsi/devices/" + address), ignore_errors=True)
-
-    # --- what is to be seen
-
-    def seen(self):
-        return [scsi_id for _, (disk, scsi_id, _) in sorted(MAPPED.items()) if os.path.exists(self.host.node(disk))]
-
-    def switches(self):
-        return sorted(path.name for path in Path(self.host.at("run/relvmoiscsi")).glob("hide/*"))
-
-    def notes(self):
-        return sorted(path.name for path in Path(self.host.at(cleanup_journal.DIRECTORY)).glob("*"))
-
-    def look(self, disks, _deadline):
-        return {disk: Face(scsi_id.scsi_id_of_disk(disk, self.host), "", 1, "") for disk in disks}
-
-    # --- a call
+        super().__init__(root, disk)
+        self._after = after  # what a resignature makes of the disk
 
     def call(self, resignatures):
         pool = pool_records.PoolRecords({}, {}, {})
@@ -167,24 +115,11 @@ class Killer:
 
 
 @pytest.fixture
-def make_host(tmp_path, monkeypatch, on_host):
+def make_host(tmp_path, driver_on):
     """Makes host after host, each of them the one that the driver is on from then on."""
     original = golden.load("one").disk
     after = resignatured(original, scsi_id=CLONE).after
-    monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(scan_module, "run_parallel", lambda works, *_: [work() for work in works])
-
-    def make(name):
-        made = KilledHost(tmp_path / name, original, after)
-        on_host(made.host)
-        monkeypatch.setattr(other_luns, "is_taken", lambda scsi_id, pool, host_ref: False)
-        monkeypatch.setattr(scan_module, "_scan", made.scan)
-        monkeypatch.setattr(scsi_id, "remove_lun", made.remove)
-        monkeypatch.setattr(paths, "look", made.look)
-        monkeypatch.setattr(holders, "users_of_each", lambda disks, host: {disk: [] for disk in disks})
-        return made
-
-    return make
+    return lambda name: driver_on(KilledHost(tmp_path / name, original, after))
 
 
 @pytest.mark.states

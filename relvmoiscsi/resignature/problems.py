@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What leads on from a LUN that is refused for its content: one answer to all its problems, and to the request. Pure.
+
+An answer to the first problem alone leads into the second problem, and an answer without the options of the request
+leads to another request. So the message of the first problem has the ways out of all problems:
+
+    a problem that nothing mends             this problem, whatever helps against the others
+    problems that a command of LVM mends     each command
+    VDIs that cannot be read                 one command that leaves them all behind, with all options as given
+"""
+
+from typing import List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from relvmoiscsi.device import Device
+from relvmoiscsi.errors import NO_WAY_OUT, DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
+from relvmoiscsi.formats.lvm.pv import Label
+from relvmoiscsi.resignature.merge.vdi_choice import Chain, OneVdiRequest, choose_chain, leaves
+from relvmoiscsi.resignature.reading import sm_journals, survey
+from relvmoiscsi.resignature.reading.left_behind import leavable, leave
+from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
+from relvmoiscsi.resignature.reading.way_out import resignature_words, sentence, without_sentence
+
+_NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
+_NONE_LEFT = "No VDI of the clone would be left."
+_SHOWN = 4  #: a message lists at most so many VDIs
+
+
+class Problems(NamedTuple):
+    """The problems of a LUN."""
+
+    found: Tuple[RelvmoiscsiError, ...]
+    lun: Optional[Lun] = None  #: the readable content of the LUN, without `Lun.work`; None when nothing can be read
+    later: Tuple[FormatError, ...] = ()  #: problems of the LUN without the VDIs `without`
+    without: Tuple[str, ...] = ()  #: the VDIs to leave behind; the VDIs of the request are not among them
+
+
+def read_problems(
+    device: Device, label: Label, without: Sequence[str] = (), one: Optional[OneVdiRequest] = None
+) -> Problems:
+    """All problems of a LUN, for a request that leaves `without` behind and keeps `one`. Raises DeviceError, Refused.
+
+    A failed read, or a refusal, is a problem among others where another problem was found before.
+    """
+    found: List[RelvmoiscsiError] = []
+    try:
+        lun = survey.read_contents(device, label, on_defect=found.append)
+    except FormatError as problem:
+        return Problems((*found, problem))
+    except (DeviceError, Refused) as problem:
+        if not found:
+            raise
+        return Problems((*found, problem))
+    problems = problems_of(lun, without, one)
+    return problems._replace(found=(*found, *problems.found))
+
+
+def problems_of(lun: Lun, without: Sequence[str] = (), one: Optional[OneVdiRequest] = None) -> Problems:
+    """The problems of a LUN as `survey.read_contents` has read it. Raises UsageError for a UUID without a volume."""
+    found = _problems(lun, without, one)
+    later, named, new, known = found, list(without), [""], leavable(lun)
+    all_later: List[FormatError] = []
+    while new:
+        new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi in known.difference(named)))
+        named += new
+        if new:
+            later = _problems(lun, named, one)
+            all_later += later
+    return Problems(tuple(found), lun, tuple(all_later), tuple(named[len(without) :]))
+
+
+def _problems(lun: Lun, without: Sequence[str], one: Optional[OneVdiRequest]) -> List[FormatError]:
+    found: List[FormatError] = []
+    rest = leave(lun, without)[0]
+    with reading(found.append):
+        rest = rest._replace(work=sm_journals.unfinished_work(rest))
+    chain = _chain(rest, one)
+    verify_lun(rest.settled().without(chain.dropped if chain is not None else ()), found.append)
+    return found
+
+
+def _chain(lun: Lun, one: Optional[OneVdiRequest]) -> Optional[Chain]:
+    """The chain of the VDI that a request keeps; None for all VDIs, and when the request itself is refused."""
+    try:
+        return choose_chain(lun.settled(), one) if one is not None else None
+    except (Refused, UsageError):
+        return None
+
+
+def refuse_losing_all(lun: Lun, without: Sequence[str], one: Optional[OneVdiRequest]) -> None:
+    """Raises UsageError when nothing would be left, or not the VDI that the request keeps."""
+    if not without:
+        return
+    rest, lost, _gone = leave(lun, without)
+    if one is not None and one.vdi in lost:
+        why = "" if one.vdi in without else ", because it was made of a VDI that is left behind"
+        raise UsageError(
+            f"VDI {one.vdi} cannot be kept (`vdi`) and be left behind (`without`){why}. Name another VDI to keep."
+        )
+    if leaves(lun) and not leaves(rest):
+        raise UsageError(f"No VDI of {lun.name} would be left. Leave fewer VDIs behind (`without`).")
+
+
+def tell(
+    error: FormatError,
+    device_name: str,
+    problems: Problems,
+    words: Sequence[str] = (),
+    without: Sequence[str] = (),
+    one: Optional[OneVdiRequest] = None,
+) -> None:
+    """Add what leads on from all problems to the message of `error`, one of them. `words` are the command as given.
+
+    `error` stands alone when it is none of the problems that a reader finds.
+    """
+    if error.message not in [problem.message for problem in problems.found]:
+        problems = Problems((error,), problems.lun)
+    every = [problem for problem in (*problems.found, *problems.later) if isinstance(problem, FormatError)]
+    hopeless = next((problem for problem in every if _is_hopeless(problem, {*without, *problems.without})), None)
+    if hopeless is not None:
+        told = [] if hopeless.message == error.message else [hopeless.message]
+        told.append(_NOTHING_HELPS)
+    else:
+        told = [sentence(problem.way_out, device_name) for problem in every if not problem.way_out.vdi]
+        if problems.lun is not None and problems.without:
+            words = words or resignature_words(device_name)
+            told.append(_leaving(problems.lun, problems.without, words, without, one))
+        told = told or [_NOTHING_HELPS]
+    error.message = " ".join(dict.fromkeys([error.message, *told]))
+
+
+def _is_hopeless(problem: FormatError, lost: Set[str]) -> bool:
+    """Whether nothing helps; a VDI that only SM's unfinished work would make has no volume to leave behind yet."""
+    return problem.way_out == NO_WAY_OUT or problem.way_out.vdi not in ("", *lost)
+
+
+def _leaving(
+    lun: Lun, more: Sequence[str], words: Sequence[str], without: Sequence[str], one: Optional[OneVdiRequest]
+) -> str:
+    """What leads on from VDIs that cannot be read."""
+    rest, lost, _gone = leave(lun, [*without, *more])
+    left = list(leaves(rest))
+    if not left:
+        return f"{_NONE_LEFT} {_NOTHING_HELPS}"
+    chain = _chain(leave(lun, without)[0], one)
+    if chain is not None and chain.leaf.name.uuid in lost:
+        named = ", ".join(left[:_SHOWN] + ([f"and {len(left) - _SHOWN} more"] if len(left) > _SHOWN else []))
+        return f"VDI {chain.leaf.name.uuid} is the VDI to keep. {_NOTHING_HELPS} These VDIs can be kept: {named}."
+    return without_sentence(words, more)
