@@ -148,7 +148,7 @@ def _read_ahead(
     """
     if not behind:
         return {}
-    from relvmoiscsi.lun.source import each_at_once  # noqa: PLC0415
+    from relvmoiscsi.lun.url_source import each_at_once  # noqa: PLC0415
 
     def read(scsi_id: str) -> Optional[Dict[str, Any]]:
         if deadline.has_passed:

@@ -20,9 +20,9 @@ from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
-from relvmoiscsi.iscsi.url import is_url, parse_url
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.guard import Permission
+from relvmoiscsi.lun.lun_url import is_url, parse_url
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, OpenLun
 from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.portal import DEFAULT_PORT

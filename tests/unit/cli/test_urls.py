@@ -26,7 +26,7 @@ from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun import guard, run, source
+from relvmoiscsi.lun import guard, run, url_source
 from relvmoiscsi.lun.gate import GatedDevice
 
 ALICE, ARRAY = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
@@ -143,7 +143,7 @@ def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, one_lun,
     assert ran.status == 4 and "it is another LUN" in ran.err
     with monkeypatch.context() as patch:
         # put there between look and session
-        patch.setattr(source.UrlSource, "_own_scsi_id", lambda _self: OTHER_SCSI_ID)
+        patch.setattr(url_source.UrlSource, "_own_scsi_id", lambda _self: OTHER_SCSI_ID)
         ran = command(name, one_lun.where, *ANYHOW)
     assert ran.status == 4 and "it is another LUN now" in ran.err and "Nothing was written." in ran.err
     assert clone == before
@@ -201,7 +201,7 @@ def test_a_lun_that_this_machine_sees_as_a_disk_is_not_written_to(command, one_l
 
 def test_a_disk_that_comes_meanwhile_is_told(command, one_lun, monkeypatch):
     seen = iter([[], ["sdq"]])
-    monkeypatch.setattr(source, "disks_with", lambda _scsi_id, _host: next(seen))
+    monkeypatch.setattr(url_source, "disks_with", lambda _scsi_id, _host: next(seen))
     ran = command("resignature", one_lun.where, *ANYHOW)
     assert ran.status == 0 and "found the LUN as /dev/sdq" in ran.err
 
@@ -355,7 +355,7 @@ def test_an_initiator_name_has_at_most_223_bytes_and_a_longer_one_is_told_as_tha
 
 
 def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch):
-    monkeypatch.setattr(opening, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(login, "PATIENCE_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command("show", url(target, 0), "--json")
 
@@ -399,14 +399,14 @@ def test_a_url_without_an_iqn_lists_targets(command, one_lun):
 def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_read_hides_no_other(
     command, clone, monkeypatch
 ):
-    real = source.open_lun
+    real = url_source.open_lun
 
     def open_lun(*where, **more):
         if where[3] == 2:
             raise Refused("It is reserved by another host.")
         return real(*where, **more)
 
-    monkeypatch.setattr(source, "open_lun", open_lun)
+    monkeypatch.setattr(url_source, "open_lun", open_lun)
     with serving(clone, SparseDisk(1 << 20), clone) as target:
         first, second, third = command("show", url(target), "--json").json["luns"]
         text = command("show", url(target))
@@ -459,7 +459,7 @@ def test_ctrl_c_waits_for_no_lun_that_is_being_read():
     before = signal.signal(signal.SIGINT, hear)
     try:
         with pytest.raises(KeyboardInterrupt):
-            source.each_at_once([interrupted] + [read] * 8)
+            url_source.each_at_once([interrupted] + [read] * 8)
         assert not ended
     finally:
         signal.signal(signal.SIGINT, before)
