@@ -20,7 +20,7 @@ from multiprocessing.pool import ThreadPool
 from typing import Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
 from relvmoiscsi import engine
-from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
+from relvmoiscsi.deadline import NO_DEADLINE, OutOfTime
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk import scsi_id as live_scsi
@@ -275,13 +275,14 @@ class LunUrl(Source):
         """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
         initiator, credentials = self.login
         with self._at_target():
-            return discover([self.url.portal], initiator, credentials, Deadline(self._seconds))
+            return discover([self.url.portal], initiator, credentials, StepDeadline.of_steps(self._seconds))
 
     def luns(self) -> List[LunInfo]:
         """Return the LUNs of the target. Raises UsageError, NotFound, Refused."""
         initiator, credentials = self.login
         with self._at_target():
-            return list_luns([self.url.portal], self.url.iqn, initiator, Deadline(self._seconds), credentials)
+            steps = StepDeadline.of_steps(self._seconds)
+            return list_luns([self.url.portal], self.url.iqn, initiator, steps, credentials)
 
     def _own_scsi_id(self) -> Optional[str]:
         with self._session(False, None) as device:
