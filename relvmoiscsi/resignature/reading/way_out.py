@@ -29,6 +29,12 @@ def resignature_words(device_name: str) -> Sequence[str]:
     return "relvmoiscsi", "resignature", device_name if is_path else "DEVICE"
 
 
+def once_more(device_name: str, *options: str) -> str:
+    """The command that resignatures a resignatured LUN. SR.create, which has no such option, then finds it done."""
+    program, verb, device = resignature_words(device_name)
+    return command(program, verb, "--again", *options, device)
+
+
 def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
     """The sentence with the command `words`, all its options kept, that also leaves the VDIs `more` behind."""
     before, after = (words, ()) if "--" not in words else (words[: words.index("--")], words[words.index("--") :])

@@ -97,9 +97,9 @@ def test_two_holders_are_told_as_a_list(tmp_path):
 
     with path.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)
-        with pytest.raises(Busy, match=r"held by process 8012 \(qemu-dp\), process 8013 and did not"):
-            with lun_lock(LUN, host, timeout=0):
-                pytest.fail("taken twice")
+        holders = r"process 8012 \(qemu-dp\), process 8013"
+        with pytest.raises(Busy, match=f"is held by {holders} and did not"), lun_lock(LUN, host, timeout=0):
+            pytest.fail("taken twice")
 
 
 #: takes the lock again and again; a second holder would find the file `inside` there already
