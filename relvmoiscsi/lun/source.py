@@ -39,6 +39,7 @@ from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
 from relvmoiscsi.lun.guard import CommandGuard, Guard, Permission, ReadGuard
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, IMAGE_FILE, ISCSI_LUN, OpenLun
 from relvmoiscsi.lun.users import DeviceId
+from relvmoiscsi.wording import command
 
 PATIENCE_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
 LISTED_AT_ONCE = 4  #: sessions in parallel; arrays limit their number
@@ -267,7 +268,8 @@ class LunUrl(Source):
         """Return a note about each disk that appeared during the run: its caches may be stale."""
         return [
             f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
-            f"`blockdev --flushbufs /dev/{name}; udevadm trigger --action=change /dev/{name}`."
+            f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
+            f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
             for name in disks_with(scsi_id, self.host)
         ]
 
@@ -292,9 +294,8 @@ class LunUrl(Source):
     def _session(self, writable: bool, scsi_id: Optional[str]) -> "Iterator[_UrlDevice]":
         url, (initiator, credentials) = self.url, self.login
         if url.lun is None:
-            raise UsageError(
-                f"{self.name} names no LUN, expected {FORM}. `relvmoiscsi show {self.name}` lists the LUNs."
-            )
+            show = command("relvmoiscsi", "show", self.name)
+            raise UsageError(f"{self.name} names no LUN, expected {FORM}. {show} lists the LUNs.")
         steps = StepDeadline.of_steps(self._seconds)
         with ExitStack() as held:
             with self._at_target():
