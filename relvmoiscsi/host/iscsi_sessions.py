@@ -25,6 +25,7 @@ from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +172,8 @@ def _driver(session: KernelSession, host: Host) -> str:
 
 
 def _by_hand(session: KernelSession) -> str:
-    return f"Run `iscsiadm -m session -r {session.name[len('session') :]} --rescan` before SR.probe or PBD.plug."
+    rescan = command("iscsiadm", "-m", "session", "-r", session.name[len("session") :], "--rescan")
+    return f"Run {rescan} before SR.probe or PBD.plug."
 
 
 def _text(directory: str, name: str) -> str:

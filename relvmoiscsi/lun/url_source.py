@@ -12,7 +12,7 @@ from glob import escape, glob
 from multiprocessing.pool import ThreadPool
 from typing import Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
-from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
+from relvmoiscsi.deadline import NO_DEADLINE, OutOfTime
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import Hardware, scsi_id_of_disk
 from relvmoiscsi.host.locks.lun_lock import lun_lock
@@ -35,6 +35,7 @@ from relvmoiscsi.lun.lun_url import FORM, Url
 from relvmoiscsi.lun.opened import ISCSI_LUN, OpenLun
 from relvmoiscsi.lun.source import LunSource, agreed, take_lock
 from relvmoiscsi.lun.users import DeviceId
+from relvmoiscsi.wording import command
 
 PATIENCE_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
 LISTED_AT_ONCE = 4  #: sessions in parallel; arrays limit their number
@@ -111,7 +112,8 @@ class UrlSource(LunSource):
         """Return a note about each disk that appeared during the run: its caches may be stale."""
         return [
             f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
-            f"`blockdev --flushbufs /dev/{name}; udevadm trigger --action=change /dev/{name}`."
+            f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
+            f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
             for name in disks_with(scsi_id, self.host)
         ]
 
@@ -119,13 +121,14 @@ class UrlSource(LunSource):
         """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
         initiator, credentials = self.login
         with self._at_target():
-            return discover([self.url.portal], initiator, credentials, Deadline(self._seconds))
+            return discover([self.url.portal], initiator, credentials, StepDeadline.of_steps(self._seconds))
 
     def luns(self) -> List[LunInfo]:
         """Return the LUNs of the target. Raises UsageError, NotFound, Refused."""
         initiator, credentials = self.login
         with self._at_target():
-            return list_luns([self.url.portal], self.url.iqn, initiator, Deadline(self._seconds), credentials)
+            steps = StepDeadline.of_steps(self._seconds)
+            return list_luns([self.url.portal], self.url.iqn, initiator, steps, credentials)
 
     def _own_scsi_id(self) -> Optional[str]:
         with self._session(False, None) as device:
@@ -135,9 +138,8 @@ class UrlSource(LunSource):
     def _session(self, writable: bool, scsi_id: Optional[str]) -> "Iterator[_UrlDevice]":
         url, (initiator, credentials) = self.url, self.login
         if url.lun is None:
-            raise UsageError(
-                f"{self.name} names no LUN, expected {FORM}. `relvmoiscsi show {self.name}` lists the LUNs."
-            )
+            show = command("relvmoiscsi", "show", self.name)
+            raise UsageError(f"{self.name} names no LUN, expected {FORM}. {show} lists the LUNs.")
         steps = StepDeadline.of_steps(self._seconds)
         with ExitStack() as held:
             with self._at_target():

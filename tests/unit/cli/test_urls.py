@@ -361,7 +361,20 @@ def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch
 
         assert target.count("session") == 1
     assert ran.json["state"] is None and "status 08 (busy)" in ran.json["error"]["message"]
-    assert "earlier call" not in ran.err and "Repeat the call" not in ran.err
+
+
+@pytest.mark.parametrize("output_as", [[], ["--json"]])
+@pytest.mark.parametrize("reader", ["show", "check"])
+def test_a_reader_that_has_waited_too_long_says_what_the_lun_answered_and_nothing_of_earlier_calls(
+    command, reader, output_as, monkeypatch
+):
+    monkeypatch.setattr(opening, "PATIENCE_SECONDS", 0.2)
+    with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
+        ran = command(reader, url(target, 0), *output_as)
+
+    told = " ".join((ran.out + ran.err).split())
+    assert "status 08 (busy)" in told and "The 0.2 seconds for this step were over" in told
+    assert "earlier call" not in told and "the call" not in told
 
 
 def test_the_initiator_is_named_by_the_option_the_host_or_the_machine(machine, monkeypatch):
