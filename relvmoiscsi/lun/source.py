@@ -7,6 +7,7 @@ DiskSource    a block device. For a write: the lock of the LUN, then each other 
 UrlSource     the LUN of a URL (url_source.py)
 """
 
+import os
 import stat
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
@@ -16,16 +17,18 @@ from relvmoiscsi import engine
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host.command import run as run_command
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device, same_device
 from relvmoiscsi.host.disk.exclusive import stat_path
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
+from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.host.disk.scsi_id import hardware_of, scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun import guard, users
-from relvmoiscsi.lun.guard import CommandGuard, Permission, ReadGuard
+from relvmoiscsi.lun.guard import CommandGuard, Guard, Permission, ReadGuard
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, IMAGE_FILE, OpenLun
 from relvmoiscsi.lun.users import DeviceId
 
@@ -34,9 +37,16 @@ class LunSource(ABC):
     """What a caller names."""
 
     is_lun = True  #: may another machine use it?
+    is_disk = False  #: does the LVM of this machine see it?
 
     def __init__(self, name: str, host: Host) -> None:
         self.name, self.host = name, host
+
+    def guard(self, ids: DeviceId, permission: Optional[Permission]) -> Guard:
+        """Return the guard of a command with this permission; without one, of a command that never writes."""
+        if permission is None:
+            return ReadGuard(ids, self.is_lun, self.host)
+        return CommandGuard(self.name, ids, permission, self.is_lun, self.is_disk, self.host)
 
     @abstractmethod
     def opened_to_read(self, permission: Optional[Permission] = None) -> ContextManager[OpenLun]:
@@ -57,10 +67,6 @@ class LunSource(ABC):
     def may_open_after(self, problem: RelvmoiscsiError) -> bool:
         """Can the device be opened again after this error?"""
         return True
-
-    def refresh(self, _scsi_id: Optional[str]) -> List[str]:
-        """Return what to tell a person after a write about caches of this machine."""
-        return []
 
 
 def agreed(name: str, given: Optional[str], own: Optional[str]) -> DeviceId:
@@ -96,13 +102,13 @@ class ImageSource(LunSource):
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
         ids = agreed(self.name, permission and permission.scsi_id, None)
         with open_device(self.name, writable=False) as device:
-            yield OpenLun(device, IMAGE_FILE, ids, ReadGuard(ids, False, self.host))
+            yield OpenLun(device, IMAGE_FILE, ids, self.guard(ids, permission))
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
         ids = agreed(self.name, permission.scsi_id, None)
         with open_device(self.name, writable=True) as device:
-            yield OpenLun(device, IMAGE_FILE, ids, CommandGuard(self.name, ids, permission, False, False, self.host))
+            yield OpenLun(device, IMAGE_FILE, ids, self.guard(ids, permission))
 
 
 # --- a disk of this machine
@@ -110,6 +116,8 @@ class ImageSource(LunSource):
 
 class DiskSource(LunSource):
     """A block device: a disk, a path of a map, a map, or a loop device."""
+
+    is_disk = True
 
     def __init__(self, name: str, host: Host, only_block: bool) -> None:
         super().__init__(name, host)
@@ -122,7 +130,7 @@ class DiskSource(LunSource):
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
         with self._open(writable=False) as device:
             ids = self._id(permission.scsi_id) if permission else DeviceId(scsi_id_at(self.name))
-            yield OpenLun(device, BLOCK_DEVICE, ids, ReadGuard(ids, True, self.host), hardware_of(self.name, self.host))
+            yield OpenLun(device, BLOCK_DEVICE, ids, self.guard(ids, permission), hardware_of(self.name, self.host))
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
@@ -135,8 +143,12 @@ class DiskSource(LunSource):
             except Refused as refused:
                 refused.message = f"{refused.message} {self._way_out(ids)}".strip()
                 raise
-            who = CommandGuard(self.name, ids, permission, True, True, self.host)
-            yield OpenLun(device, BLOCK_DEVICE, ids, who, hardware_of(self.name, self.host))
+            hardware = hardware_of(self.name, self.host)
+            yield OpenLun(device, BLOCK_DEVICE, ids, self.guard(ids, permission), hardware, refresh=self._tell_lvm)
+
+    def _tell_lvm(self) -> List[str]:
+        """Make LVM forget the old identity; not of a path that has gone."""
+        return tell_lvm(self.name, run_command) if os.path.exists(self.name) else []
 
     def _id(self, given: Optional[str]) -> DeviceId:
         """Return the SCSIid of the device. Raises as `agreed`, and DeviceError when the device does not answer."""

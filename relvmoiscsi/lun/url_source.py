@@ -8,6 +8,7 @@ its URL.
 
 import os
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from glob import escape, glob
 from multiprocessing.pool import ThreadPool
 from typing import Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
@@ -30,7 +31,7 @@ from relvmoiscsi.iscsi import (
 )
 from relvmoiscsi.lun import guard
 from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
-from relvmoiscsi.lun.guard import CommandGuard, Guard, Permission, ReadGuard
+from relvmoiscsi.lun.guard import Permission
 from relvmoiscsi.lun.lun_url import FORM, Url
 from relvmoiscsi.lun.opened import ISCSI_LUN, OpenLun
 from relvmoiscsi.lun.source import LunSource, agreed, take_lock
@@ -76,7 +77,7 @@ class UrlSource(LunSource):
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
         with self._session(False, self._scsi_id) as device:
             ids = agreed(self.name, permission and permission.scsi_id, device.info.scsi_id)
-            yield self._open_lun(device, ids, ReadGuard(ids, True, self.host))
+            yield self._open_lun(device, ids, permission)
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
@@ -96,7 +97,7 @@ class UrlSource(LunSource):
                 take_lock(held, lock(ids.own, self.host, guard.LOCK_SECONDS))
             self._refuse_where_seen(ids.own)
             device = held.enter_context(self._session(True, ids.own))
-            yield self._open_lun(device, ids, CommandGuard(self.name, ids, permission, True, False, self.host))
+            yield self._open_lun(device, ids, permission)
 
     def is_same(self, other: LunSource) -> bool:
         if not isinstance(other, UrlSource):
@@ -107,15 +108,6 @@ class UrlSource(LunSource):
         """Not if the error has already taken all the time of a step, or would come again."""
         is_late = problem.sm_key == OutOfTime.sm_key and isinstance(problem, (OutOfTime, DeviceError))
         return problem.sm_key not in _PERMANENT_KEYS and not is_late
-
-    def refresh(self, scsi_id: Optional[str]) -> List[str]:
-        """Return a note about each disk that appeared during the run: its caches may be stale."""
-        return [
-            f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
-            f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
-            f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
-            for name in disks_with(scsi_id, self.host)
-        ]
 
     def targets(self) -> List[DiscoveredTarget]:
         """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
@@ -148,9 +140,19 @@ class UrlSource(LunSource):
             device.name = self.name
             yield _UrlDevice(device, SessionGate(steps, NO_DEADLINE))
 
-    def _open_lun(self, device: "_UrlDevice", ids: DeviceId, who: Guard) -> OpenLun:
-        hardware = Hardware(device.info.vendor, device.info.model, device.info.serial)
-        return OpenLun(device, ISCSI_LUN, ids, who, hardware, device.copy_limit_bytes)
+    def _open_lun(self, device: "_UrlDevice", ids: DeviceId, permission: Optional[Permission]) -> OpenLun:
+        hardware, limit = Hardware(device.info.vendor, device.info.model, device.info.serial), device.copy_limit_bytes
+        refresh = partial(self._stale_disks, ids.own)
+        return OpenLun(device, ISCSI_LUN, ids, self.guard(ids, permission), hardware, limit, refresh)
+
+    def _stale_disks(self, scsi_id: Optional[str]) -> List[str]:
+        """Return a note about each disk that appeared during the run: its caches may be stale."""
+        return [
+            f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
+            f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
+            f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
+            for name in disks_with(scsi_id, self.host)
+        ]
 
     @contextmanager
     def _at_target(self) -> Iterator[None]:

@@ -368,7 +368,7 @@ def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch
 def test_a_reader_that_has_waited_too_long_says_what_the_lun_answered_and_nothing_of_earlier_calls(
     command, reader, output_as, monkeypatch
 ):
-    monkeypatch.setattr(opening, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(login, "PATIENCE_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command(reader, url(target, 0), *output_as)
 
@@ -591,3 +591,28 @@ def test_a_command_says_for_what_it_waits_where_another_host_may_have_begun_the_
     ran = command("recover", one_lun.where, *ANYHOW, "--initiator-name", "iqn.2026-01.test:another")
     waited = f"Another host may have begun the run on {one_lun.where}, or this host by another way to the LUN: waiting"
     assert ran.status == 0 and f"relvmoiscsi: {waited} 0 seconds for its last write.\n" in ran.err
+
+
+# --- what is given once
+
+
+@pytest.mark.parametrize("name", ["resignature", "undo"])
+def test_passwords_from_a_pipe_are_read_once_and_the_map_is_written(command, clone, tmp_path, name):
+    """As `--chap-file <(pass show array)`: after the write there is nothing left to read."""
+    with serving(clone, chap=ALICE) as target:
+        where = url(target, 0)
+
+        def run(*words):
+            hear, tell = os.pipe()
+            os.write(tell, f"{USER}={ALICE.user}\n{SECRET}={ALICE.secret}\n".encode("ascii"))
+            os.close(tell)
+            try:
+                return command(*words, where, *ANYHOW, "--chap-file", f"/dev/fd/{hear}")
+            finally:
+                os.close(hear)
+
+        ran = run("resignature")
+        if name == "undo":
+            ran = run("undo", "--map-out", tmp_path / "map.json")
+    assert ran.status == 0, ran.err
+    assert name == "resignature" or (tmp_path / "map.json").exists()
