@@ -24,8 +24,8 @@ man_pages = [("command", "relvmoiscsi", "give an array clone of a XenServer or X
 #: where a manual page has its date: the same source gives the same page on any day
 today = "relvmoiscsi " + release
 
-html_theme = "alabaster"
-html_theme_options = {"description": "New identities for array clones of LVM SRs", "page_width": "74em"}
+html_theme = "furo"
+html_title = "relvmoiscsi " + release
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_copy_source = False

@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Dict, List, Union
 
 TOP = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TOP / "docs/_ext"))
@@ -20,6 +21,12 @@ BLOCK = re.compile(r"::\n\n((?:(?:    .*)?\n)+)")
 SAMPLE = re.compile(r"(?<![\w-])(?:--)?([a-z]+(?:-[a-z]+)+|\d{2,4})(?![\w.-])")
 
 
+def pages_of(terms: Dict[str, Union[int, List[int]]], term: str) -> List[int]:
+    """The numbers of the pages that have a term; the index writes a single page without a list."""
+    pages = terms.get(term, [])
+    return [pages] if isinstance(pages, int) else pages
+
+
 def main() -> int:
     index = json.loads((TOP / "build/docs/searchindex.js").read_text()[len("Search.setIndex(") : -1])
     language, looked, missed = SampleSearch({}), 0, []
@@ -27,9 +34,9 @@ def main() -> int:
         text = (TOP / "docs" / (name + ".rst")).read_text()
         for word in {word for block in BLOCK.findall(text) for word in SAMPLE.findall(block)}:
             term = language.split(word)[-1]
-            pages = index["terms"].get(language.stem(term), index["titleterms"].get(language.stem(term), []))
+            pages = {page for where in ("terms", "titleterms") for page in pages_of(index[where], language.stem(term))}
             looked += 1
-            if number not in ([pages] if isinstance(pages, int) else pages):
+            if number not in pages:
                 missed.append(f"docs/{name}.rst: the search does not find {word}")
     print("\n".join(missed) or f"the search finds all {looked} words of samples")
     return 1 if missed or looked < 100 else 0

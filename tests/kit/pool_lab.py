@@ -28,12 +28,13 @@ def only_reads(method):
 _built = {}
 
 
-def sr_disk(seed):
-    """An SR with a chain, a snapshot and a raw VDI; small, and another one for each seed."""
-    if seed not in _built:
-        _built[seed] = _build(seed)
-        _built[seed].freeze()
-    return _built[seed].copy()
+def sr_disk(seed, *more):
+    """An SR with a chain, a snapshot, a raw VDI and `more` volumes; small, and another one for each seed."""
+    key = (seed, *(volume.key for volume in more))
+    if key not in _built:
+        _built[key] = build_sr([*VOLUMES, *more], seed=seed).disk
+        _built[key].freeze()
+    return _built[key].copy()
 
 
 #: of each
@@ -45,10 +46,6 @@ VOLUMES = [
 ]
 
 
-def _build(seed):
-    return build_sr(VOLUMES, seed=seed).disk
-
-
 class Lab:
     """Two originals in use, "Production" and "Testing", and as many clones of each as a test wants."""
 
@@ -56,9 +53,10 @@ class Lab:
         self.world, self.pool = world, pool
         self.originals = {}
 
-    def original(self, name, target=TARGET, iqn=IQN, **options):
-        scsi_id = self.world.add(target, iqn, sr_disk(name), **options)
-        self.world.recipes[scsi_id] = VOLUMES, name
+    def original(self, name, target=TARGET, iqn=IQN, volumes=(), **options):
+        """A LUN with an SR in use; `volumes` are there beside VOLUMES."""
+        scsi_id = self.world.add(target, iqn, sr_disk(name, *volumes), **options)
+        self.world.recipes[scsi_id] = [*VOLUMES, *volumes], name
         self.originals[name] = (scsi_id, self.world.attach_original(self.pool, scsi_id, name))
         return scsi_id
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from kit import golden
+from kit.builder import raw
 from kit.documented import DATE, comparable, is_in_order, shown, shown_in
 from kit.lun_world import FABRIC, World
 from kit.pool.client import connected
@@ -185,20 +186,31 @@ def test_the_run_on_the_page_of_vms_prints_what_it_says(new_lab, command):
     assert state() == before
 
 
-# --- over iSCSI and over Fibre Channel: docs/night.rst
+# --- over iSCSI and over Fibre Channel: docs/night.rst, docs/fibre-channel.rst
+
+NIGHT, FIBRE_CHANNEL = "docs/night.rst", "docs/fibre-channel.rst"
+ATTACH, REST = "3. Attach the copy", ["4. Make copies of the VMs", "5. Remove the copies"]
 
 
-@pytest.fixture(params=["3a", "3b"])
+def section(page, title):
+    """The text below a title of a page."""
+    return re.search(rf"^{re.escape(title)}\n-+\n((?:.*\n)*?)(?=.*\n---+\n|\Z)", text_of(page), re.MULTILINE).group(1)
+
+
+@pytest.fixture(params=[NIGHT, FIBRE_CHANNEL])
 def night(request, new_lab):
-    """(the sections of the page that are read, the lab): an SR in use with the disks of a VM, and a clone of it."""
-    lab, on_fabric = new_lab("xs1", "xs2"), request.param == "3b"
-    lab.original("Production", target=FABRIC if on_fabric else TARGET, iqn="" if on_fabric else IQN)
-    disks = [lab.vdi("Production", label)[0] for label in ("root disk", "data")]
-    lab.vm("web", *disks, networks=[lab.network("office")], state="Running")
+    """(the text that is read, the lab): an SR in use with the disks of three VMs, and a clone of it."""
+    lab, on_fabric = new_lab("xs1", "xs2"), request.param == FIBRE_CHANNEL
+    volumes = [raw("mail", label="mail store", extents=1)]
+    lab.original("Production", FABRIC if on_fabric else TARGET, "" if on_fabric else IQN, volumes)
+    network = lab.network("office")
+    for name, label in (("web", "root disk"), ("db", "data"), ("mail", "mail store")):
+        lab.vm(name, lab.vdi("Production", label)[0], networks=[network], state="Running")
     clone = lab.clone("Production")
     if on_fabric:  # mapped to the master alone
         lab.world.unmapped.update((host, clone) for host in lab.pool.hosts[1:])
-    return [request.param, "4", "5"], lab
+    first = section(FIBRE_CHANNEL, "From a snapshot to VMs") if on_fabric else section(NIGHT, ATTACH)
+    return first + "".join(section(NIGHT, title) for title in REST), lab
 
 
 def names(lab):
@@ -208,9 +220,7 @@ def names(lab):
 
 
 def test_the_night_prints_what_the_page_says_and_leaves_nothing(night, command, type_in):
-    sections, lab = night
-    title = r"^{}\. .*\n-+\n((?:.*\n)*?)(?=.*\n---+\n|\Z)"
-    text = "".join(re.search(title.format(n), text_of("docs/night.rst"), re.MULTILINE).group(1) for n in sections)
+    text, lab = night
     before, on_page, here, statuses = names(lab), {}, {}, []
     for program, argv, lines in shown_in(today(text)):
         type_in("y\n")
@@ -224,11 +234,12 @@ def test_the_night_prints_what_the_page_says_and_leaves_nothing(night, command, 
         if argv[0] == "sr-create":
             lab.world.unmapped.clear()  # as the page has it for what follows
         if argv[0] == "vm-start":
-            assert today("web 2000-01-01") in names(lab)["VM"]
+            assert {today(f"{vm} 2000-01-01") for vm in ("web", "db", "mail")} <= set(names(lab)["VM"])
 
     assert names(lab) == before
-    assert statuses[-4:] == [("clone", 0), ("vm-start", 0), ("vm-shutdown", 0), ("discard", 0)]
-    assert [status for _, status in statuses].count(1) == (sections[0] == "3b"), "the error that is success"
+    calls = [("clone", 0), *[("vm-start", 0)] * 3, *[("vm-shutdown", 0)] * 3, ("discard", 0)]
+    assert statuses[-len(calls) :] == calls
+    assert [status for _, status in statuses].count(1) == ("relvmohba" in text), "the error that is success"
 
 
 @pytest.mark.parametrize("night", ["3a"], indirect=True)
@@ -254,7 +265,7 @@ def test_every_page_shows_the_error_that_is_success_as_xe_prints_it():
 
     words = ", Error reporting error, unknown key The SR has been successfully resigned. "
     assert [each for each in found if each[1] != words + "Use the lvmoiscsi type to attach it, "[:-1]] == []
-    assert {page for page, _ in found} >= {"cloudstack.rst", "night.rst", "xen-orchestra.rst"}
+    assert {page for page, _ in found} >= {"driver.rst", "fibre-channel.rst", "xen-orchestra.rst"}
 
 
 # --- docs/xen-orchestra.rst
