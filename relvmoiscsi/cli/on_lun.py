@@ -125,7 +125,7 @@ def warn(sentence: str) -> None:
     run.record.warning("%s", text)
 
 
-def answer(arguments: argparse.Namespace, lun: OpenLun, outcome: run.Outcome, headline: str) -> Answer:
+def answer(arguments: argparse.Namespace, lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
     """Return the answer after a write, when the LUN is closed; refresh LVM's caches of the device."""
     result, name = outcome.result, lun.name
     for sentence in source_of(arguments, name).refresh(lun.ids.own):

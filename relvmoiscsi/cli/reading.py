@@ -15,7 +15,7 @@ from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi.url import is_url
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.source import Source
+from relvmoiscsi.lun.source import LunSource
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 _SHOW = """\
@@ -111,7 +111,7 @@ def _told(arguments: argparse.Namespace, first: RelvmoiscsiError, facts: Dict[st
     return Answer({**facts, **error_facts(first)}, text, first.exit_status)
 
 
-def _compare(arguments: argparse.Namespace, source: Source, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
+def _compare(arguments: argparse.Namespace, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
     original_source = source_of(arguments, arguments.original)
     if original_source.is_same(source):
         raise UsageError(f"{arguments.original} and {arguments.device} are the same device.")

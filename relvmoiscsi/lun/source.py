@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a caller names, and how it is opened: an image file, a disk of this machine, or the LUN of a URL.
 
-    ImageFile    a file; no other machine uses it, and LVM does not see it
-    Disk         a block device. For a write: the lock of the LUN, then each other path of the LUN, then the device.
-                 The LUN says its name with each batch
-    LunUrl       a LUN behind a target, over a session of this process. For a write: the lock of the LUN, then a session
+    ImageSource   a file; no other machine uses it, and LVM does not see it
+    DiskSource    a block device. For a write: the lock of the LUN, then each other path of the LUN, then the device.
+                  The LUN says its name with each batch
+    UrlSource     a LUN behind a target, over a session of this process. For a write: the lock of the LUN, then a
+                  session
 
 The session of a URL makes no disk, no map and no LVM device on this machine, so there is no LVM lock to take. If this
 machine also sees the LUN as a disk, the caches of that disk would be stale after a write. So no command writes to such
@@ -58,7 +59,7 @@ _PERMANENT_KEYS = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "I
 Found = TypeVar("Found")
 
 
-class Source(ABC):
+class LunSource(ABC):
     """What a caller names."""
 
     is_lun = True  #: may another machine use it?
@@ -77,9 +78,9 @@ class Source(ABC):
     def opened_to_write(self, permission: Permission) -> ContextManager[OpenLun]:
         """Open the device for the block, when nobody else of this machine writes to it. Raises as `opened_to_read`."""
 
-    @abstractmethod
-    def is_same(self, other: "Source") -> bool:
+    def is_same(self, other: "LunSource") -> bool:
         """Do both name the same device? Raises NotFound for a path without a device."""
+        return not isinstance(other, UrlSource) and same_device(self.name, other.name)
 
     def may_open_after(self, problem: RelvmoiscsiError) -> bool:
         """Can the device be opened again after this error?"""
@@ -99,12 +100,12 @@ def agreed(name: str, given: Optional[str], own: Optional[str]) -> DeviceId:
     return DeviceId(own, given is not None)
 
 
-def source_at(path: str, host: Host, only_block: bool = False) -> Source:
+def source_at(path: str, host: Host, only_block: bool = False) -> LunSource:
     """Return the disk or image file at a path. Raises NotFound or Refused for a missing or unusable path.
 
     With `only_block`, the open refuses an image file.
     """
-    return Disk(path, host, only_block) if only_block or is_block_device(path) else ImageFile(path, host)
+    return DiskSource(path, host, only_block) if only_block or is_block_device(path) else ImageSource(path, host)
 
 
 def is_block_device(path: str) -> bool:
@@ -114,7 +115,7 @@ def is_block_device(path: str) -> bool:
 # --- an image file
 
 
-class ImageFile(Source):
+class ImageSource(LunSource):
     """A file with the content of a LUN."""
 
     is_lun = False
@@ -131,14 +132,11 @@ class ImageFile(Source):
         with open_device(self.name, writable=True) as device:
             yield OpenLun(device, IMAGE_FILE, ids, CommandGuard(self.name, ids, permission, False, False, self.host))
 
-    def is_same(self, other: Source) -> bool:
-        return not isinstance(other, LunUrl) and same_device(self.name, other.name)
-
 
 # --- a disk of this machine
 
 
-class Disk(Source):
+class DiskSource(LunSource):
     """A block device: a disk, a path of a map, a map, or a loop device."""
 
     def __init__(self, name: str, host: Host, only_block: bool) -> None:
@@ -167,9 +165,6 @@ class Disk(Source):
                 raise
             who = CommandGuard(self.name, ids, permission, True, True, self.host)
             yield OpenLun(device, BLOCK_DEVICE, ids, who, hardware_of(self.name, self.host))
-
-    def is_same(self, other: Source) -> bool:
-        return not isinstance(other, LunUrl) and same_device(self.name, other.name)
 
     def _id(self, given: Optional[str]) -> DeviceId:
         """Return the SCSIid of the device. Raises as `agreed`, and DeviceError when the device does not answer."""
@@ -217,7 +212,7 @@ class Login(NamedTuple):
     credentials: Credentials
 
 
-class LunUrl(Source):
+class UrlSource(LunSource):
     """A LUN, a target or a portal by its URL.
 
     `waiting` says that a slow block waits for the target. `scsi_id` is the SCSIid that the LUN must have, if known.
@@ -262,8 +257,8 @@ class LunUrl(Source):
             device = held.enter_context(self._session(True, ids.own))
             yield self._open_lun(device, ids, CommandGuard(self.name, ids, permission, True, False, self.host))
 
-    def is_same(self, other: Source) -> bool:
-        if not isinstance(other, LunUrl):
+    def is_same(self, other: LunSource) -> bool:
+        if not isinstance(other, UrlSource):
             return False
         return bool(self.url.iqn) and (self.url.iqn, self.url.lun) == (other.url.iqn, other.url.lun)
 

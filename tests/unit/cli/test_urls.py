@@ -141,7 +141,8 @@ def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, one_lun,
     ran = command(name, one_lun.where, "--yes", "--scsi-id", OTHER_SCSI_ID)
     assert ran.status == 4 and "it is another LUN" in ran.err
     with monkeypatch.context() as patch:
-        patch.setattr(source.LunUrl, "_own_scsi_id", lambda _self: OTHER_SCSI_ID)  # put there between look and session
+        # put there between look and session
+        patch.setattr(source.UrlSource, "_own_scsi_id", lambda _self: OTHER_SCSI_ID)
         ran = command(name, one_lun.where, *ANYHOW)
     assert ran.status == 4 and "it is another LUN now" in ran.err and "Nothing was written." in ran.err
     assert clone == before
