@@ -6,7 +6,6 @@ import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.listing import listed
 from relvmoiscsi.cli.opening import device_word, source_of, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
@@ -14,6 +13,7 @@ from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi.url import is_url
+from relvmoiscsi.lun.answer import identify
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.source import LunSource
 from relvmoiscsi.wording import error_facts, human_size, printable

@@ -28,6 +28,7 @@ from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device, same_device
 from relvmoiscsi.host.disk.exclusive import stat_path
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
+from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.disk.paths import NamedPath
 from relvmoiscsi.host.disk.scsi_id import Hardware, hardware_of, scsi_id_at, scsi_id_of, scsi_id_of_disk
 from relvmoiscsi.host.locks.lun_lock import lun_lock
@@ -87,7 +88,7 @@ class LunSource(ABC):
         return True
 
     def refresh(self, _scsi_id: Optional[str]) -> List[str]:
-        """Return what to tell a person after a write about caches of this machine."""
+        """Correct the caches of this machine after a write. Return what to tell a person about other caches."""
         return []
 
 
@@ -165,6 +166,9 @@ class DiskSource(LunSource):
                 raise
             who = CommandGuard(self.name, ids, permission, True, True, self.host)
             yield OpenLun(device, BLOCK_DEVICE, ids, who, hardware_of(self.name, self.host))
+
+    def refresh(self, _scsi_id: Optional[str]) -> List[str]:
+        return tell_lvm(self.name, self.host.runner, self.host.root)
 
     def _id(self, given: Optional[str]) -> DeviceId:
         """Return the SCSIid of the device. Raises as `agreed`, and DeviceError when the device does not answer."""
