@@ -67,7 +67,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 )
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Unseen
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume, verify_lun

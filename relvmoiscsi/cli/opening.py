@@ -4,8 +4,8 @@
 import argparse
 from typing import Optional
 
-from relvmoiscsi.cli.login import credentials, host_uuid, initiator_name
 from relvmoiscsi.cli.output import Answer, waiting
+from relvmoiscsi.cli.url_login import credentials, host_uuid, initiator_name
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi import Initiator

@@ -20,7 +20,7 @@ from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.problems import Problems, read_problems, tell
 from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.contradictions import contradictions
 from relvmoiscsi.resignature.reading.left_behind import settle

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
@@ -161,6 +162,7 @@ class Module:
     calls: (line number, name) of what is called by its bare name
     readers: (line number, name) of Python's readers that it calls
     sm_keys: (line number, key) of the SM keys that it names
+    classes: names of its classes
     """
 
     def __init__(self, name, source):
@@ -169,6 +171,7 @@ class Module:
         self.imports = list(self._find_imports(nodes))
         self.sm_keys = list(sm_keys(nodes))
         self.readers = list(readers(nodes))
+        self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
         calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
         self.calls = [(call.lineno, call.func.id) for call in calls]
 
@@ -348,6 +351,13 @@ def imported_modules(modules):
     return edges
 
 
+def ambiguous_names(modules):
+    """File names of modules, and names of public classes, that two modules have."""
+    files = Counter(module.name.split(".")[-1] for module in modules)
+    classes = Counter(name for module in modules for name in module.classes if not name.startswith("_"))
+    return sorted(name for name, count in (files + classes).items() if count > 1 and name != "__init__")
+
+
 def import_circle(modules):
     """Module names along a circle of imports; empty if there is none."""
     return circle_in(imported_modules(modules))
@@ -403,6 +413,10 @@ def test_imports_point_one_way_within_a_room_and_in_no_circle():
     assert of_all(against_the_direction_within) == []
     assert import_circle(package()) == []
     assert [room_circle(package(), top) for top in ROOMS_WITHOUT_CIRCLES] == [[], [], []]
+
+
+def test_a_module_and_a_public_class_have_a_name_that_no_other_has():
+    assert ambiguous_names(package()) == []
 
 
 def test_every_folder_of_the_package_has_its_folder_of_tests():
@@ -494,6 +508,13 @@ def test_a_circle_is_noticed_between_modules_and_between_rooms():
                     resignature__compare="formats import naming")  # fmt: skip
     assert import_circle(found) == []
     assert sorted(room_circle(found, "resignature")) == ["resignature", "resignature.planning"]
+
+
+def test_a_name_with_two_meanings_is_noticed():
+    found = [
+        Module(name, "class Plan: pass\nclass _Own: pass") for name in ("pool.plan", "merge.plan", "pool.__init__")
+    ]
+    assert ambiguous_names([*found, Module("merge.__init__", "")]) == ["Plan", "plan"]
 
 
 def test_sm_keys_are_found_wherever_they_are_given():

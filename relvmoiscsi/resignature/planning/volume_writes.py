@@ -14,7 +14,7 @@ from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.protocol import identities, structure
 from relvmoiscsi.resignature.protocol.identities import WriteBuffer
-from relvmoiscsi.resignature.protocol.run import IdField, Run, Write
+from relvmoiscsi.resignature.protocol.run_record import IdField, Run, Write
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, VolumeChange
 
 #: gives the bytes of ranges that a survey has read: `ReadCache.read`

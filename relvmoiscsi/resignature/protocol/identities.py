@@ -13,7 +13,7 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
 from relvmoiscsi.resignature.protocol import structure
-from relvmoiscsi.resignature.protocol.run import IdField, Run
+from relvmoiscsi.resignature.protocol.run_record import IdField, Run
 
 #: other programs may write the bytes of a shorter field by chance
 _TELLING_BYTES = 16

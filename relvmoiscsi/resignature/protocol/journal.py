@@ -4,7 +4,7 @@
     ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
 
 The journal holds the old and the new bytes of whole blocks, and the places of the identities in the blocks
-(`run.IdField`). While a run is cut, VMs, SM and LVM may write the bytes between the identities.
+(`run_record.IdField`). While a run is cut, VMs, SM and LVM may write the bytes between the identities.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     with_commit_record,
 )
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit, decode_units, encode_rebuilt
-from relvmoiscsi.resignature.protocol.run import (
+from relvmoiscsi.resignature.protocol.run_record import (
     IdField,
     MdaMove,
     Run,

@@ -24,7 +24,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     with_commit_record,
 )
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
-from relvmoiscsi.resignature.protocol.run import MdaMove, Run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, journal_lost
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun

@@ -22,7 +22,7 @@ from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.protocol.sentences import (
     nothing_written,
     only_free_space,

@@ -19,7 +19,7 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import DONE, UNDO
 from relvmoiscsi.resignature.protocol.journal import Journal, Labels, final_label
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, Rebuilt, all_the_same, merged_table, not_given_yet
-from relvmoiscsi.resignature.protocol.run import MdaMove, Run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.step import read_back, step
 

@@ -34,7 +34,7 @@ from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import other_luns
-from relvmoiscsi.sr_driver.hba.config import Config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Discovery:
     def __init__(
         self,
         scsi_id: str,
-        config: Config,
+        config: HbaConfig,
         deadline: Deadline,
         lock_seconds: float,
         read_pool: Callable[[], pool_records.PoolRecords],

@@ -26,7 +26,7 @@ from relvmoiscsi.iscsi.lun_opening import LunName, open_lun
 from relvmoiscsi.iscsi.names import Credentials, DiscoveredTarget, Initiator
 from relvmoiscsi.iscsi.target_sessions import discover
 from relvmoiscsi.portal import Portal
-from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, Config
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, IscsiConfig
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ Found = TypeVar("Found")
 class Access(NamedTuple):
     """The parameters of a session, with resolved secrets."""
 
-    config: Config
+    config: IscsiConfig
     portals: Tuple[Portal, ...]
     initiators: Tuple[Initiator, ...]  #: one initiator for each network interface, in the order to try
     credentials: Credentials
@@ -79,7 +79,7 @@ class Access(NamedTuple):
             yield self.in_turn(open_by)
 
 
-def access_of(config: Config, host: Mapping[str, Any], xapi: Xapi, hide: Callable[[str], None]) -> Access:
+def access_of(config: IscsiConfig, host: Mapping[str, Any], xapi: Xapi, hide: Callable[[str], None]) -> Access:
     """Return the access to the targets of a device-config. `host` is xapi's record of this host.
 
     Read passwords from xapi and pass each to `hide` at once. Raises Refused (ConfigISCSIIQNMissing) if this host has no

@@ -18,8 +18,9 @@ from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
-from relvmoiscsi.cli import login, on_lun, opening, output, resignature
-from relvmoiscsi.cli.login import SECRET, TARGET_SECRET, TARGET_USER, USER
+from relvmoiscsi.cli import on_lun, opening, output, resignature
+from relvmoiscsi.cli import url_login as login
+from relvmoiscsi.cli.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock
