@@ -29,6 +29,7 @@ import logging
 import os
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -221,18 +222,10 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             continue  # this host has not resignatured a LUN that does not answer
         if found:
             start = arguments.get("from", "")
-            vdis = [vdi for vdi in sorted(found["vdis"], key=_new) if vdi["new"] >= start]
-            rows: List[_Row] = [(vdi["new"], partial(_as_it_is, vdi)) for vdi in vdis]
+            vdis = sorted((vdi for vdi in found["vdis"] if vdi["new"] >= start), key=itemgetter("new"))
+            rows: List[_Row] = [(vdi["new"], partial(dict, vdi)) for vdi in vdis]
             return _page("vdis", rows, {"sr": found["sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
-
-
-def _as_it_is(row: Dict[str, Any]) -> Dict[str, Any]:
-    return row
-
-
-def _new(vdi: Mapping[str, str]) -> str:
-    return vdi["new"]
 
 
 def _map_facts(found: engine.Inspection, sr_uuid: str) -> Dict[str, Any]:

@@ -64,7 +64,8 @@ def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, 
     outcomes = run_parallel(works, limit, "the session showed the LUN")
     added = sum(not isinstance(outcome, RelvmoiscsiError) for outcome in outcomes)
     problems = [
-        f"The LUN {scsi_id} was not added to {session.name} to {iqn}: {outcome} {_by_hand(session)}"
+        f"The LUN {scsi_id} was not added to {session.name} to {iqn}: {outcome} Run `iscsiadm -m session -r "
+        f"{session.name[len('session') :]} --rescan` before SR.probe or PBD.plug."
         for session, outcome in zip(lacking, outcomes)
         if isinstance(outcome, RelvmoiscsiError)
     ]
@@ -168,10 +169,6 @@ def _at(address: str, host: Host) -> Optional[str]:
 def _driver(session: KernelSession, host: Host) -> str:
     """Return the driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" if the kernel does not report it."""
     return _text(os.path.join(host.sysfs, f"class/scsi_host/host{session.host}"), "proc_name")
-
-
-def _by_hand(session: KernelSession) -> str:
-    return f"Run `iscsiadm -m session -r {session.name[len('session') :]} --rescan` before SR.probe or PBD.plug."
 
 
 def _text(directory: str, name: str) -> str:
