@@ -75,6 +75,7 @@ from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.sm_work import databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
+from relvmoiscsi.resignature.reading.way_out import once_more
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.earlier_run import LaterCopy
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
@@ -230,8 +231,11 @@ def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optiona
 def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> None:
     """Raises Refused where a resignatured LUN holds databases of a pool that were to be cleared."""
     if clear_databases and lun is not None and databases(lun):
-        problem = f"{name} was resignatured before, without --clear-metadata-vdi."
-        raise Refused(problem + " Use --again to resignature the LUN once more.")
+        again = once_more(name, "--clear-metadata-vdi")
+        raise Refused(
+            f"{name} was resignatured before, and a VDI is marked as a database of a pool still. To remove the mark, "
+            f"run {again} on a host that has the LUN, for SR.create on the pool's master."
+        )
 
 
 def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], without: Sequence[str]) -> None:
@@ -239,7 +243,7 @@ def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], withou
     for uuid in without:
         if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
             problem = f"{name} was resignatured before, with VDI {uuid}, which was to be left behind."
-            raise Refused(problem + " Use --again to resignature the LUN once more.")
+            raise Refused(problem + f" To leave it behind, run {once_more(name, '--without', uuid)}.")
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:

@@ -104,18 +104,12 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
 def luns(host: Host = THIS_HOST) -> Dict[str, str]:
     """Return the device of each LUN, sorted by SCSIid: the multipath map of the LUN, or a disk without a map."""
     found: Dict[str, str] = {}
-    for name in sorted(_names(os.path.join(host.sysfs, "block"))):  # dm-0 before sda
+    directory = os.path.join(host.sysfs, "block")
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:  # dm-0 before sda
         scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
         if scsi_id is not None and is_scsi_id(scsi_id):
             found.setdefault(scsi_id, host.node(name))
     return {scsi_id: found[scsi_id] for scsi_id in sorted(found)}
-
-
-def _names(directory: str) -> List[str]:
-    try:
-        return os.listdir(directory)
-    except FileNotFoundError:
-        return []
 
 
 # --- the functions of the plugin
@@ -161,7 +155,7 @@ def _read_ahead(
     """
     if not behind:
         return {}
-    from relvmoiscsi.lun.source import each_at_once  # noqa: PLC0415
+    from relvmoiscsi.lun.url_source import each_at_once  # noqa: PLC0415
 
     def read(scsi_id: str) -> Optional[Dict[str, Any]]:
         if deadline.has_passed:
@@ -241,19 +235,15 @@ def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> s
     known = luns(host)
     rows = []
     for scsi_id, owner in sorted(locked_luns(host).items()):
-        phase, percent = _phase(known.get(scsi_id), see)
+        phase, percent = _PHASES[None]
+        if scsi_id in known:
+            try:
+                found = see(known[scsi_id], lambda seen: {"phase": seen.commit_record and seen.commit_record.phase})
+                phase, percent = _PHASES.get(found["phase"], _PHASES[None])
+            except RelvmoiscsiError:
+                pass  # a LUN that does not answer is being read
         rows.append({"scsi_id": scsi_id, "by": [owner], "phase": phase, "percent": percent})
     return json.dumps({"runs": rows})
-
-
-def _phase(path: Optional[str], see: Look) -> Tuple[str, int]:
-    if path is None:
-        return _PHASES[None]
-    try:
-        found = see(path, lambda seen: {"phase": seen.commit_record.phase if seen.commit_record else None})
-    except RelvmoiscsiError:
-        return _PHASES[None]
-    return _PHASES.get(found["phase"], _PHASES[None])
 
 
 def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
@@ -341,7 +331,7 @@ def _resignatured(path: str, asked: Wanted, host: Host) -> Dict[str, Any]:
         done = run.resignature(lun, request, os.urandom, consent)
         if isinstance(done, engine.AlreadyDone):
             return answer.already_done_facts(lun, request, done, engine.inspect(lun.device).lun)
-    for sentence in source.refresh(lun.ids.own):
+    for sentence in lun.refresh():
         log.warning("%s", sentence)
     return answer.completed_facts(lun, done)
 

@@ -4,7 +4,7 @@
 import argparse
 import shlex
 from contextlib import ExitStack, contextmanager
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional
 
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.cli import map_out, opening
@@ -12,12 +12,13 @@ from relvmoiscsi.cli.opening import source_of, takes_device
 from relvmoiscsi.cli.output import Answer, ask, ask_for, must_be_able_to_ask, say, tell
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, in_state
-from relvmoiscsi.iscsi.url import is_url, parse_url
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification
 from relvmoiscsi.lun.guard import Permission
+from relvmoiscsi.lun.lun_url import is_url, parse_url
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import Proposal
+from relvmoiscsi.lun.source import LunSource
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import human_size, printable
@@ -40,11 +41,11 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def opened_to_write(arguments: argparse.Namespace) -> Iterator[OpenLun]:
+def opened_to_write(arguments: argparse.Namespace, source: Optional[LunSource] = None) -> Iterator[OpenLun]:
     """Open the device for a write. The map of a run goes to SMlog, or to syslog on a machine without SM."""
     with ExitStack() as held, run.recording(opening.HOST):
         with in_state(NOTHING_WRITTEN):
-            source = source_of(arguments, arguments.device)
+            source = source or source_of(arguments, arguments.device)
             lun = held.enter_context(source.opened_to_write(permission_of(arguments)))
         yield lun
 
@@ -101,10 +102,10 @@ def warn(sentence: str) -> None:
     run.record.warning("%s", text)
 
 
-def answer(arguments: argparse.Namespace, lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
-    """Return the answer after a write, when the LUN is closed; refresh LVM's caches of the device."""
-    result, name = outcome.result, lun.name
-    for sentence in source_of(arguments, name).refresh(lun.ids.own):
+def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
+    """Return the answer after a write, when the LUN is closed; refresh what this machine remembers of the LUN."""
+    result = outcome.result
+    for sentence in lun.refresh():
         say(sentence)
     lines = [headline]
     if result.ids is not None:

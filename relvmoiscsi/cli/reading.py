@@ -6,14 +6,13 @@ import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.listing import listed
 from relvmoiscsi.cli.opening import device_word, source_of, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.iscsi.url import is_url
 from relvmoiscsi.lun.answer import identify
+from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.source import LunSource
 from relvmoiscsi.wording import error_facts, human_size, printable
@@ -52,6 +51,8 @@ def add_check(make: Maker) -> None:
 
 def _show(arguments: argparse.Namespace) -> Answer:
     if is_url(arguments.device):
+        from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
+
         found_there = listed(arguments)
         if found_there is not None:
             return found_there

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from relvmoiscsi import engine, report, untrusted
+from relvmoiscsi.cli import opening
 from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, permission_of, warn, writes
 from relvmoiscsi.cli.opening import source_of
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
@@ -19,7 +20,7 @@ from relvmoiscsi.engine import (
     ResignatureRequest,
     notes,
 )
-from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
@@ -34,6 +35,7 @@ from relvmoiscsi.lun.answer import (
 )
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import NewRun, Proposal, Settlement
+from relvmoiscsi.lun.source import LunSource
 from relvmoiscsi.wording import printable
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
@@ -86,6 +88,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     with in_state(NOTHING_WRITTEN):
         chosen, one = _chosen(arguments), _one(arguments)
         without = tuple(mapfile.checked_uuid(uuid.lower()) for uuid in arguments.without)
+        source = source_of(arguments, name)
 
     def request(lun: OpenLun) -> ResignatureRequest:
         clear = arguments.clear_metadata_vdi
@@ -94,19 +97,19 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         )
 
     if arguments.dry_run:
-        return _dry_run(arguments, request)
+        return _dry_run(arguments, source, request)
     if not arguments.again:
-        with _opened_to_look(arguments) as lun:
+        with _opened_to_look(arguments, source) as lun:
             finished = find_finished(lun, request(lun))
             if finished is not None:
                 return _already_done(finished)
-    with opened_to_write(arguments) as lun, Bar() as bar:
+    with opened_to_write(arguments, source) as lun, Bar() as bar:
         consent = _Consent(arguments, lun, request(lun))
         done = run.resignature(lun, request(lun), os.urandom, consent, lambda _what, copied, total: bar(copied, total))
         if isinstance(done, AlreadyDone):
             return _already_done(already_done_facts(lun, request(lun), done, engine.inspect(lun.device).lun))
     headline = FINISHED.format(name, "resignature") if done.was_cut else f"{name} was resignatured."
-    return answer(arguments, lun, done, headline)
+    return answer(lun, done, headline)
 
 
 def _already_done(facts: Dict[str, Any]) -> Answer:
@@ -114,18 +117,23 @@ def _already_done(facts: Dict[str, Any]) -> Answer:
     return Answer(facts, text)
 
 
-def _dry_run(arguments: argparse.Namespace, request: Callable[[OpenLun], ResignatureRequest]) -> Answer:
-    with _opened_to_look(arguments) as lun:
+def _dry_run(
+    arguments: argparse.Namespace, source: LunSource, request: Callable[[OpenLun], ResignatureRequest]
+) -> Answer:
+    with run.recording(opening.HOST), _opened_to_look(arguments, source) as lun:
         done = run.plan(lun, request(lun), os.urandom)
         if isinstance(done, AlreadyDone):
             return _already_done(already_done_facts(lun, request(lun), done, engine.inspect(lun.device).lun))
-    objection, prepared = done.pool.objection, done.prepared
-    if objection is not None and arguments.not_in_use:
-        warn(f"--not-in-use: {lun.name} will be changed despite this refusal: {objection.message}")
-    elif objection is not None:
-        say("note: a run without --dry-run is refused: " + printable(objection.message))
-    if prepared.later_copy is not None:
-        say("note: " + printable(prepared.later_copy.sentence(lun.name)))
+        objection, prepared = done.pool.objection, done.prepared
+        if done.pool.is_overridden and objection is not None:
+            warn(f"--not-in-use: {lun.name} will be changed despite this refusal: {objection.message}")
+        elif objection is not None:
+            say("note: a run without --dry-run is refused: " + printable(objection.message))
+        if prepared.later_copy is not None:
+            try:
+                _as_later_copy(arguments, lun.name, prepared.later_copy)
+            except Refused as refusal:
+                say("note: a run without --dry-run is refused: " + printable(refusal.message))
     facts, loss = dry_run_facts(lun, done), report.loss_of(prepared)
     lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
     lines += identify(lun, done.pool, prepared.lun).lines()
@@ -136,14 +144,13 @@ def _dry_run(arguments: argparse.Namespace, request: Callable[[OpenLun], Resigna
 
 
 @contextmanager
-def _opened_to_look(arguments: argparse.Namespace) -> Iterator[OpenLun]:
+def _opened_to_look(arguments: argparse.Namespace, source: LunSource) -> Iterator[OpenLun]:
     """Open the LUN, which may be in use, for reading only.
 
     Opening for writing would be refused, and udev would scan the LUN when the command closes it.
     """
     with ExitStack() as held:
         with in_state(NOTHING_WRITTEN):
-            source = source_of(arguments, arguments.device)
             lun = held.enter_context(source.opened_to_read(permission_of(arguments)))
         yield lun
 
@@ -169,21 +176,9 @@ class _Consent(Terminal):
             self._to_settle(proposal)
         elif isinstance(proposal, NewRun):
             self.identify(proposal)
-            as_copy = self._as_later_copy(proposal.prepared.later_copy)
+            as_copy = _as_later_copy(self._arguments, self._lun.name, proposal.prepared.later_copy)
             question = f"Give {self._lun.name} these new identities{as_copy}?"
             self.ask(proposal, question, _say_plan(self._arguments, proposal.prepared))
-
-    def _as_later_copy(self, copy: Optional[LaterCopy]) -> str:
-        """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
-
-        Raises Refused for a script that has not said so.
-        """
-        if copy is None:
-            return ""
-        if self._arguments.yes and not (self._arguments.again or self._arguments.later_copy):
-            raise unsaid_copy(self._lun.name, copy)
-        say("note: " + printable(copy.sentence(self._lun.name)))
-        return ", as a later copy"
 
     def _to_settle(self, proposal: Settlement) -> None:
         """Raise the problem of an interrupted undo, which the user must finish. Ask otherwise."""
@@ -198,6 +193,19 @@ class _Consent(Terminal):
         refuse_other_run(name, self._request, run_cut.ids)
         say(f"{name} holds an interrupted resignature. This run finishes it with the ids that were chosen then.")
         self.ask(proposal, f"Finish the resignature to SR {run_cut.ids.new_sr}?")
+
+
+def _as_later_copy(arguments: argparse.Namespace, name: str, copy: Optional[LaterCopy]) -> str:
+    """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
+
+    Raises Refused for a script that has not said so.
+    """
+    if copy is None:
+        return ""
+    if arguments.yes and not (arguments.again or arguments.later_copy):
+        raise unsaid_copy(name, copy)
+    say("note: " + printable(copy.sentence(name)))
+    return ", as a later copy"
 
 
 def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> str:

@@ -14,6 +14,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host.config_file import KEY_VALUE, append_section, header, insert_line, lines_of_section, said
 from relvmoiscsi.scsi_id_text import typed_scsi_id
+from relvmoiscsi.wording import command
 
 SECTION = "direct"
 
@@ -107,7 +108,7 @@ def _check_new(entry: DirectLun, entries: Sequence[DirectLun]) -> None:
         if entry.scsi_id == other.scsi_id:
             raise UsageError(
                 f"LUN {other.scsi_id} has a name already: {other.name}. To give the LUN another name, first run "
-                f"`relvmoiscsi direct remove {other.name}`."
+                f"{command('relvmoiscsi', 'direct', 'remove', other.name)}."
             )
 
 

@@ -32,6 +32,7 @@ from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import pool_records
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -292,6 +293,6 @@ def status_of(entry: DirectLun, look: Looker, host: Host = THIS_HOST) -> Status:
     return found._replace(
         problem=(
             f"udev has made no link for {device}; check that the rules of relvmoiscsi are installed, then repeat "
-            f"`relvmoiscsi direct add {entry.name} {entry.scsi_id}`."
+            f"{command('relvmoiscsi', 'direct', 'add', entry.name, entry.scsi_id)}."
         )
     )

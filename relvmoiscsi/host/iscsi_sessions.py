@@ -25,6 +25,7 @@ from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,7 @@ def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, 
     outcomes = run_parallel(works, limit, "the session showed the LUN")
     added = sum(not isinstance(outcome, RelvmoiscsiError) for outcome in outcomes)
     problems = [
-        f"The LUN {scsi_id} was not added to {session.name} to {iqn}: {outcome} Run `iscsiadm -m session -r "
-        f"{session.name[len('session') :]} --rescan` before SR.probe or PBD.plug."
+        f"The LUN {scsi_id} was not added to {session.name} to {iqn}: {outcome} {_by_hand(session)}"
         for session, outcome in zip(lacking, outcomes)
         if isinstance(outcome, RelvmoiscsiError)
     ]
@@ -169,6 +169,11 @@ def _at(address: str, host: Host) -> Optional[str]:
 def _driver(session: KernelSession, host: Host) -> str:
     """Return the driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" if the kernel does not report it."""
     return _text(os.path.join(host.sysfs, f"class/scsi_host/host{session.host}"), "proc_name")
+
+
+def _by_hand(session: KernelSession) -> str:
+    rescan = command("iscsiadm", "-m", "session", "-r", session.name[len("session") :], "--rescan")
+    return f"Run {rescan} before SR.probe or PBD.plug."
 
 
 def _text(directory: str, name: str) -> str:

@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import known_sr
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
+from relvmoiscsi.host.disk import paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import stale_volumes
@@ -65,6 +67,16 @@ class DeviceId(NamedTuple):
         return [] if self.own is None else [self.own]
 
 
+def answers_of_disks(scsi_id: str) -> List[str]:
+    """Return the SCSIids that the disks of this host with this SCSIid answer now.
+
+    The kernel keeps the SCSIid of the moment when it found a disk. A disk that does not answer is left out.
+    """
+    disks = udev.disks_of(scsi_id)
+    faces = paths.look(disks, Deadline(paths.ANSWER_SECONDS)) if disks else {}
+    return [face.scsi_id for face in faces.values()]
+
+
 class Question(NamedTuple):
     """A LUN that a run will write to, as the pool may know the LUN."""
 
@@ -74,6 +86,7 @@ class Question(NamedTuple):
     here: str = ""  #: reference of this host: any device path in the host's own PBDs is followed
     clone_of: str = ""  #: UUID of an SR; the caller has said that the LUN is a clone of this SR
     look: Look = scsi_id_at
+    answers: Callable[[str], Sequence[str]] = answers_of_disks
 
 
 class MayBeSr(Refused):
@@ -113,11 +126,25 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
             )
     for sr_uuid in lun.replaced:
         sr = known_sr.find_sr(sr_uuid, pool.srs, pool.pbds)
+        if sr is not None and _is_renamed(lun, sr):
+            return Refused(
+                "The LUN with the SCSIid {} is the SR {} of this pool: this host has the SR attached, and its disk "
+                "answers with that SCSIid now. Give the PBDs of the SR the new SCSIid, and plug them again.".format(
+                    " or ".join(lun.scsi_ids), name_of(sr.record)
+                )
+            )
         if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr):
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
             if refusal is not None:
                 return refusal
     return None
+
+
+def _is_renamed(lun: Question, sr: KnownSr) -> bool:
+    """Is the LUN the one of an attached PBD, under a new SCSIid? Only a host that has the LUN as a disk can tell."""
+    attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached")]
+    names = {scsi_id for pbd in attached for scsi_id in known_sr.luns_of_pbd(pbd)}
+    return any(answer in lun.scsi_ids for scsi_id in names for answer in lun.answers(scsi_id))
 
 
 def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Optional[Refused]:

@@ -137,6 +137,20 @@ MAY_OPEN = {
 
 MAY_PRINT = ("__main__", "cli", "report")
 
+#: What a message may have between backticks without `wording.command`, which quotes the words of a command to copy: ids
+#: that never need quotes, by the last part of their name, and what else is known to need none, by its module.
+IDS = ("uuid", "scsi_id", "sr_uuid")
+NEEDS_NO_QUOTES = {
+    "cli.parser": "the version of this package, in the name of a file",
+    "doctor.needs": "the kernel's name of a disk, behind a redirection",
+    "doctor.pool": "a constant, within a pipe",
+    "errors": "the arguments of a program, which are quoted: `wording` imports this module",
+    "host.disk.paths": "the kernel's name of a disk, behind a redirection",
+    "host.iscsi_sessions": "a path in /sys of numbers, behind a redirection",
+    "host.settings": "a constant, of a configuration file",
+    "pool.lock": "what another client says that it does: nothing to copy",
+}
+
 #: modules and rooms at the top of the package
 TOP_NAMES = {path.stem for path in ROOT.iterdir()} | set(MAY_IMPORT)
 
@@ -172,6 +186,7 @@ class Module:
         self.sm_keys = list(sm_keys(nodes))
         self.readers = list(readers(nodes))
         self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        self.quoted_by_hand = list(quoted_by_hand(nodes))
         calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
         self.calls = [(call.lineno, call.func.id) for call in calls]
 
@@ -393,6 +408,42 @@ def circle_in(edges):
     return next((circle for circle in map(visit, sorted(edges)) if circle), [])
 
 
+def prints_a_command_unquoted(module):
+    """A command in a message with a word that a shell may split: a path, a name, a word of a person."""
+    if module.name not in NEEDS_NO_QUOTES:
+        yield from (f"{module.name}:{line} prints a command without wording.command" for line in module.quoted_by_hand)
+
+
+def quoted_by_hand(nodes):
+    """The lines of texts with a value between backticks, which is no id."""
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            ticks = 0
+            for part in node.values:
+                if isinstance(part, ast.FormattedValue):
+                    if ticks % 2 and not is_id(part.value):
+                        yield node.lineno
+                else:
+                    ticks += constant(part).count("`")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+            for text in ast.walk(node.func.value):
+                if any("{" in words for words in constant(text).split("`")[1::2]):
+                    yield node.lineno
+
+
+def constant(node):
+    """The text of a literal, which is an ast.Str before Python 3.8; "" for any other node."""
+    name = {"Constant": "value", "Str": "s"}.get(type(node).__name__)
+    found = getattr(node, name) if name else ""
+    return found if isinstance(found, str) else ""
+
+
+def is_id(node):
+    if isinstance(node, ast.Subscript):
+        return any(constant(part) in IDS for part in ast.walk(node.slice))
+    return (getattr(node, "attr", None) or getattr(node, "id", None)) in IDS
+
+
 def error_classes():
     found = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
     return [value for value in found if value.__module__ == errors.__name__]
@@ -438,6 +489,11 @@ def test_what_strangers_write_has_one_reader():
 
 def test_a_lun_is_opened_locked_and_written_in_one_room():
     assert of_all(past_the_corridor) == []
+
+
+def test_a_command_to_copy_has_one_way_into_a_message():
+    assert of_all(prints_a_command_unquoted) == []
+    assert set(NEEDS_NO_QUOTES) <= {module.name for module in package() if module.quoted_by_hand}
 
 
 def test_every_sm_key_in_the_code_is_one_that_sm_ships():
@@ -488,6 +544,9 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (reads, UDEV, "import json\nfacts = json.loads(text)"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),
         (foreign, UDEV, "import pyudev"),
+        (prints_a_command_unquoted, UDEV, "said = f'Run `chmod 600 {path}`.'"),
+        (prints_a_command_unquoted, UDEV, "said = f'{what}. Run `xe x uuid={uuid} ' f'name={entry.name}`.'"),
+        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f {}`.'.format(name)"),
     ],
 )
 def test_a_breach_is_noticed(rule, name, source):

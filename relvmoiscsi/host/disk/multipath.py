@@ -22,6 +22,7 @@ from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -155,8 +156,13 @@ def flush_map(before: MapState, timeout_seconds: float = FLUSH_SECONDS, host: Ho
 
     if not host.wait_for(is_gone, timeout_seconds):
         raise Refused(
-            "The multipath map of LUN {0} is still there after {1:g} seconds: {2}. When nothing uses it any more, run "
-            "`multipath -f {0}`.".format(before.scsi_id, timeout_seconds, said or "multipath gave no reason"),
+            "The multipath map of LUN {} is still there after {:g} seconds: {}. When nothing uses it any more, run "
+            "{}.".format(
+                before.scsi_id,
+                timeout_seconds,
+                said or "multipath gave no reason",
+                command("multipath", "-f", before.scsi_id),
+            ),
             sm_key="MultipathGenericFailure",
         )
     if not before.had_wwid and _is_listed(before.scsi_id, host):

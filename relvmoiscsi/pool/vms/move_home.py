@@ -13,6 +13,7 @@ from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
+from relvmoiscsi.wording import command
 
 
 def home(
@@ -90,14 +91,14 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
     if vdi["cbt_enabled"]:
         raise Refused(
             f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, "
-            f"and the pool cannot move such a VDI. Run `xe vdi-disable-cbt uuid={swap.new}`, then repeat the "
-            f"command. The next backup is a full backup in any case."
+            f"and the pool cannot move such a VDI. Run {command('xe', 'vdi-disable-cbt', f'uuid={swap.new}')}, then "
+            "repeat the command. The next backup is a full backup in any case."
         )
     if vdi["on_boot"] != "persist":
         raise Refused(
             f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start "
-            f"(on-boot), and the pool cannot move such a VDI. Run `xe vdi-param-set on-boot=persist "
-            f"uuid={swap.new}`, then repeat the command."
+            "(on-boot), and the pool cannot move such a VDI. Run "
+            f"{command('xe', 'vdi-param-set', 'on-boot=persist', f'uuid={swap.new}')}, then repeat the command."
         )
     _sr(calls, swap)
     if calls.call("SR.get_other_config", vdi["SR"]).get(ORIGINAL_SR) != swap.home:  # a vm-admin may write the journal
@@ -152,5 +153,5 @@ def _sr(calls: Calls, swap: Swap) -> str:
             raise
         raise NotFound(
             f"The SR {swap.home}, which held the old disks, is no longer in the pool. Introduce the SR again. Or "
-            f"run `relvmoiscsi pool restore --keep {swap.vm}`: the VM then stays on the copy."
+            f"run {command('relvmoiscsi', 'pool', 'restore', '--keep', swap.vm)}: the VM then stays on the copy."
         ) from failure

@@ -22,6 +22,7 @@ from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.vms import restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
+from relvmoiscsi.wording import command
 
 #: fields of a VBD that the new VBD copies
 #: status of a VM
@@ -104,7 +105,8 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
     new = copy.new_of(old["uuid"])
     if new is None:
         here = ",".join(each for each, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is not None)
-        more = f"Restore only the other disks: `--disk {here}`." if here else "No disk of the VM is on this copy."
+        only = f"Restore only the other disks: {command('--disk', here)}."
+        more = only if here else "No disk of the VM is on this copy."
         raise Refused(
             f"The disk {device} of the VM, {old['name_label']!r} ({old['uuid']}), is not on this copy. {more}"
         )

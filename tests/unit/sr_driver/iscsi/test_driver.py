@@ -2,6 +2,7 @@
 """Whole calls of the driver against a target on loopback: what xapi, xe and CloudStack are answered."""
 
 import os
+import re
 import signal
 import socket
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kit import golden
-from kit.builder import many_vdis
+from kit.builder import build_sr, many_vdis, raw, vhd
 from kit.driver_calls import SUCCESS_TEXT
 from kit.examples import WHOLE
 from kit.iscsi import acts, scsi
@@ -18,6 +19,7 @@ from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.iscsi.quirks import Quirk, quirk
+from kit.outcome import resignatured
 from kit.pool import wire
 from kit.sparse import SparseDisk
 from kit.sr_states import OTHER, SAME, STATES, UNPLUGGED, State, name_of
@@ -192,6 +194,43 @@ def test_a_lun_that_is_in_use_on_this_host_is_refused(driver, clone, host_has, m
     assert found.result == wire.Fault(
         202, "/dev/sdb is in use by the file system mounted at /srv. Nothing was written. [SRInUse]"
     )
+
+
+# --- what only the command does again
+
+#: the options of the command alone, outside of a command to copy
+OPTIONS = re.compile("--[a-z]")
+
+
+def made_for(clone, **options):
+    clone.disk = resignatured(clone.disk, **options).after
+
+
+def of_a_pool(clone):
+    database = raw("database", vdi_type="metadata")
+    database = database._replace(record=database.record._replace(metadata_of_pool="OpaqueRef:a-pool"))
+    clone.disk = build_sr([vhd("disk"), database]).disk
+
+
+@pytest.mark.parametrize(
+    "before, scsi_id, config, again",
+    [
+        (None, None, {}, "--again"),
+        (of_a_pool, "its own", {"clear-metadata-vdi": "true"}, "--again --clear-metadata-vdi"),
+    ],
+)
+def test_a_call_names_the_whole_command_where_it_has_no_word_for_it(driver, clone, before, scsi_id, config, again):
+    """A clone of a LUN that was resignatured without a SCSIid, or a database of a pool that was kept then."""
+    if before is not None:
+        before(clone)
+    made_for(clone, scsi_id=scsi_id and clone.scsi_id)
+    with HostileTarget([clone]) as target:
+        result = driver.create(target, **config).result
+        (command,) = re.findall("run `(.*?)` on a host that has the LUN", result.text)
+
+        assert command == f"relvmoiscsi resignature {again} iscsi://127.0.0.1:{target.port}/{target.iqn}/7"
+    assert not OPTIONS.search(result.text.replace(command, "")) and "Give the SCSIid" not in result.text
+    assert clone.writes == 0 and "Nothing was written." in result.text
 
 
 # --- the lists
