@@ -11,8 +11,8 @@
                  {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
-    resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the output of `relvmoiscsi
-                 resignature --json`
+    resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the JSON of `relvmoiscsi
+                 resignature --yes --json`
     add_lun      iqn, scsi_id, number: make each iSCSI session of this host to the IQN show the LUN with this kernel
                  number, and no other LUN
                  {"problems": ["<sentence>", ...]}
@@ -24,17 +24,32 @@ forward a call twice.
 Source: xen-api ocaml/xapi/xapi_plugins.ml, message_forwarding.ml.
 """
 
-import contextlib
-import io
 import json
+import logging
 import os
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from operator import itemgetter
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
-from relvmoiscsi import cli, engine, report, untrusted
+from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, databases, is_of_another_lun
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import iscsi_sessions
 from relvmoiscsi.host.disk.block_device import open_device
@@ -42,11 +57,16 @@ from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child
+from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
+from relvmoiscsi.wording import with_options
 
 if TYPE_CHECKING:
+    from relvmoiscsi.lun.opened import OpenLun
     from relvmoiscsi.plugin_targets import TargetLun
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES = 60000  #: of an answer
 LUN_SECONDS = 10.0  #: time limit for reading one LUN
@@ -70,12 +90,6 @@ _PHASES = {
 }
 
 
-class Failed(RelvmoiscsiError):
-    """The command ended with a status other than 0; the message is the command's message."""
-
-    exit_status = 6
-
-
 def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict[str, Any]:
     """Inspect a LUN in a child process, which is abandoned when the LUN does not answer. Raises RelvmoiscsiError."""
 
@@ -90,18 +104,12 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
 def luns(host: Host = THIS_HOST) -> Dict[str, str]:
     """Return the device of each LUN, sorted by SCSIid: the multipath map of the LUN, or a disk without a map."""
     found: Dict[str, str] = {}
-    for name in sorted(_names(os.path.join(host.sysfs, "block"))):  # dm-0 before sda
+    directory = os.path.join(host.sysfs, "block")
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:  # dm-0 before sda
         scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
         if scsi_id is not None and is_scsi_id(scsi_id):
             found.setdefault(scsi_id, host.node(name))
     return {scsi_id: found[scsi_id] for scsi_id in sorted(found)}
-
-
-def _names(directory: str) -> List[str]:
-    try:
-        return os.listdir(directory)
-    except FileNotFoundError:
-        return []
 
 
 # --- the functions of the plugin
@@ -130,12 +138,11 @@ def _behind_targets(arguments: Arguments, host: Host, deadline: Deadline) -> "Tu
     """Return the LUNs behind the iSCSI targets of this host's SRs, by SCSIid, and a sentence for each silent target."""
     if "session_ref" not in arguments or arguments.get("hba", "false") == "true":
         return {}, []
-    from relvmoiscsi.cli.url_login import host_uuid  # noqa: PLC0415 - only this function needs these imports
-    from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
+    from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415 - only this function needs these imports
     from relvmoiscsi.plugin_targets import luns_of_srs  # noqa: PLC0415
 
     xapi = Xapi(arguments["session_ref"], host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
-    found, problems = luns_of_srs(xapi, host_uuid(host), deadline)
+    found, problems = luns_of_srs(xapi, host.installation_uuid, deadline)
     return {scsi_id: lun for scsi_id, lun in found.items() if is_scsi_id(scsi_id)}, problems
 
 
@@ -209,18 +216,10 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             continue  # this host has not resignatured a LUN that does not answer
         if found:
             start = arguments.get("from", "")
-            vdis = [vdi for vdi in sorted(found["vdis"], key=_new) if vdi["new"] >= start]
-            rows: List[_Row] = [(vdi["new"], partial(_as_it_is, vdi)) for vdi in vdis]
+            vdis = sorted((vdi for vdi in found["vdis"] if vdi["new"] >= start), key=itemgetter("new"))
+            rows: List[_Row] = [(vdi["new"], partial(dict, vdi)) for vdi in vdis]
             return _page("vdis", rows, {"sr": found["sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
-
-
-def _as_it_is(row: Dict[str, Any]) -> Dict[str, Any]:
-    return row
-
-
-def _new(vdi: Mapping[str, str]) -> str:
-    return vdi["new"]
 
 
 def _map_facts(found: engine.Inspection, sr_uuid: str) -> Dict[str, Any]:
@@ -236,61 +235,114 @@ def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> s
     known = luns(host)
     rows = []
     for scsi_id, owner in sorted(locked_luns(host).items()):
-        phase, percent = _phase(known.get(scsi_id), see)
+        phase, percent = _PHASES[None]
+        if scsi_id in known:
+            try:
+                found = see(known[scsi_id], lambda seen: {"phase": seen.commit_record and seen.commit_record.phase})
+                phase, percent = _PHASES.get(found["phase"], _PHASES[None])
+            except RelvmoiscsiError:
+                pass  # a LUN that does not answer is being read
         rows.append({"scsi_id": scsi_id, "by": [owner], "phase": phase, "percent": percent})
     return json.dumps({"runs": rows})
 
 
-def _phase(path: Optional[str], see: Look) -> Tuple[str, int]:
-    if path is None:
-        return _PHASES[None]
-    try:
-        found = see(path, lambda seen: {"phase": seen.commit_record.phase if seen.commit_record else None})
-    except RelvmoiscsiError:
-        return _PHASES[None]
-    return _PHASES.get(found["phase"], _PHASES[None])
-
-
 def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
-    """Resignature a LUN of this host by the command, with its checks. Raises UsageError, NotFound, Failed."""
+    """Resignature a LUN of this host as `relvmoiscsi resignature --yes` does. Raises RelvmoiscsiError."""
     if not arguments.get("scsi_id"):
         raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
     scsi_id = typed_scsi_id(arguments["scsi_id"])
     path = luns(host).get(scsi_id)
     if path is None:
         raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")
-    return run_command(words(path, arguments))
+    try:
+        return fitted(_resignatured(path, wanted(path, arguments), host))
+    except RelvmoiscsiError as error:
+        error.message = with_options(error.message)
+        raise
 
 
-def words(path: str, arguments: Arguments) -> List[str]:
-    """Return the command line for these arguments. Raises UsageError."""
-    found = ["resignature", path, "--json", "--yes"]
+class Wanted(NamedTuple):
+    """The arguments of `resignature`."""
+
+    request: engine.ResignatureRequest  #: its SCSIid is that of the opened LUN
+    is_dry_run: bool
+    is_later_copy: bool  #: the caller says that the LUN is a copy of a resignatured LUN
+
+
+def wanted(path: str, arguments: Arguments) -> Wanted:
+    """Parse the arguments. `words` of the request are the command with these options. Raises UsageError."""
+    words = ["relvmoiscsi", "resignature", path, "--json", "--yes"]
+    said = {}
     for name in ("dry_run", "clear_metadata_vdi", "later_copy"):
         value = arguments.get(name, "false")
         if value not in ("true", "false"):
             raise UsageError(f"The argument {name} is neither true nor false. Give true or false.")
-        found += ["--" + name.replace("_", "-")] if value == "true" else []
+        said[name] = value == "true"
+        words += ["--" + name.replace("_", "-")] if said[name] else []
     for name in ("vdis", "sr_uuid"):
-        if arguments.get(name):
-            found += ["--" + name.replace("_", "-"), arguments[name]]
-    return found
+        words += ["--" + name.replace("_", "-"), arguments[name]] if arguments.get(name) else []
+    vdis, sr_uuid = arguments.get("vdis") or ALL, arguments.get("sr_uuid") or None
+    if vdis not in VDIS:
+        raise UsageError("The argument vdis is neither one nor all. Give one or all.")
+    if sr_uuid is not None:
+        with in_state(NOTHING_WRITTEN):
+            mapfile.checked_uuid(sr_uuid)
+    request = engine.ResignatureRequest(
+        sr_uuid=sr_uuid,
+        one=None if vdis == ALL else engine.OneVdiRequest(),
+        clear_databases=said["clear_metadata_vdi"],
+        words=tuple(words),
+    )
+    return Wanted(request, said["dry_run"], said["later_copy"])
 
 
-def run_command(argv: List[str]) -> str:
-    """Return the output of the command, shortened to the size limit. Raises Failed."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        try:
-            exit_status = cli.main(argv)
-        except SystemExit as ended:
-            exit_status = int(ended.code or 0)
-    text = printed.getvalue()
-    facts = json.loads(text) if text.strip() else {}
-    if exit_status != 0:
-        error = facts.get("error", {})
-        raise Failed(str(error.get("message") or f"The command ended with {exit_status}.")).in_state(
-            str(error.get("disk_state", ""))
-        )
-    return fitted(facts)
+def _resignatured(path: str, asked: Wanted, host: Host) -> Dict[str, Any]:
+    """Carry out a request on a LUN of this host, or plan it. Return the facts for JSON."""
+    from relvmoiscsi.lun import answer, run  # noqa: PLC0415 - only this function writes
+    from relvmoiscsi.lun.guard import Permission  # noqa: PLC0415
+    from relvmoiscsi.lun.source import source_at  # noqa: PLC0415
+
+    permission = Permission(is_asked=False)
+    with in_state(NOTHING_WRITTEN):
+        source = source_at(path, host)
+    with _opened(source.opened_to_read(permission)) as lun:
+        request = asked.request._replace(scsi_id=lun.ids.own)
+        if asked.is_dry_run:
+            planned = run.plan(lun, request, os.urandom)
+            if isinstance(planned, run.DryRun):
+                return answer.dry_run_facts(lun, planned)
+            return answer.already_done_facts(lun, request, planned, engine.inspect(lun.device).lun)
+        finished = answer.find_finished(lun, request)
+        if finished is not None:
+            return finished
+
+    def consent(proposal: run.Proposal) -> None:
+        """Consent to what the caller can mean: the caller has asked for new identities, and no person is here."""
+        if isinstance(proposal, run.Settlement):
+            if proposal.mark.commit_record.kind != engine.RESIGNATURE and proposal.problem is not None:
+                raise proposal.problem
+            if not proposal.why:
+                answer.refuse_other_run(lun.name, request, proposal.mark.journal.run.ids)
+        elif isinstance(proposal, run.NewRun) and proposal.prepared.later_copy and not asked.is_later_copy:
+            raise answer.unsaid_copy(lun.name, proposal.prepared.later_copy)
+
+    with run.recording(host), _opened(source.opened_to_write(permission)) as lun:
+        request = request._replace(scsi_id=lun.ids.own)
+        done = run.resignature(lun, request, os.urandom, consent)
+        if isinstance(done, engine.AlreadyDone):
+            return answer.already_done_facts(lun, request, done, engine.inspect(lun.device).lun)
+    for sentence in lun.refresh():
+        log.warning("%s", sentence)
+    return answer.completed_facts(lun, done)
+
+
+@contextmanager
+def _opened(opening: "ContextManager[OpenLun]") -> "Iterator[OpenLun]":
+    """Open a LUN for the block. If that fails, the error says that nothing was written."""
+    with ExitStack() as held:
+        with in_state(NOTHING_WRITTEN):
+            lun = held.enter_context(opening)
+        yield lun
 
 
 def fitted(facts: Dict[str, Any]) -> str:

@@ -2,21 +2,18 @@
 """Common code of the commands that write to a LUN: options, the open LUN, questions, the answer."""
 
 import argparse
-import logging
 import shlex
 from contextlib import ExitStack, contextmanager
 from typing import Any, Dict, Iterator, List, Optional
 
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.cli import map_out, opening
-from relvmoiscsi.cli.identification import Identification, identify
 from relvmoiscsi.cli.opening import source_of, takes_device
 from relvmoiscsi.cli.output import Answer, ask, ask_for, must_be_able_to_ask, say, tell
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, in_state
-from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
 from relvmoiscsi.lun import run
+from relvmoiscsi.lun.answer import completed_facts, identification
 from relvmoiscsi.lun.guard import Permission
 from relvmoiscsi.lun.lun_url import is_url, parse_url
 from relvmoiscsi.lun.opened import OpenLun
@@ -46,7 +43,7 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 @contextmanager
 def opened_to_write(arguments: argparse.Namespace, source: Optional[LunSource] = None) -> Iterator[OpenLun]:
     """Open the device for a write. The map of a run goes to SMlog, or to syslog on a machine without SM."""
-    with ExitStack() as held, recording():
+    with ExitStack() as held, run.recording(opening.HOST):
         with in_state(NOTHING_WRITTEN):
             source = source or source_of(arguments, arguments.device)
             lun = held.enter_context(source.opened_to_write(permission_of(arguments)))
@@ -57,20 +54,6 @@ def permission_of(arguments: argparse.Namespace) -> Permission:
     """Return what the options say about the LUN. Raises UsageError for a malformed SCSIid."""
     scsi_id = None if arguments.scsi_id is None else typed_scsi_id(arguments.scsi_id)
     return Permission(scsi_id, arguments.not_in_use, not arguments.yes)
-
-
-@contextmanager
-def recording() -> Iterator[None]:
-    """Send the record of runs, and warnings, to SMlog or to syslog in the block."""
-    handler = SmLogHandler() if sm_locks.is_sm_here(opening.HOST) else other_syslog()
-    run.record.addHandler(handler)
-    run.record.setLevel(logging.INFO)
-    run.record.propagate = False
-    try:
-        yield
-    finally:
-        run.record.removeHandler(handler)
-        run.record.propagate = True
 
 
 class Terminal:
@@ -112,10 +95,6 @@ class Terminal:
         return "--not-in-use" if self._lun.ids.own is None else "--scsi-id ID or --not-in-use"
 
 
-def identification(lun: OpenLun, proposal: Proposal) -> Identification:
-    return identify(lun, proposal.pool, proposal.content, proposal.sr_uuid)
-
-
 def warn(sentence: str) -> None:
     """Print a warning on stderr and write the warning to the log of the runs."""
     text = printable(sentence)
@@ -125,16 +104,14 @@ def warn(sentence: str) -> None:
 
 def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
     """Return the answer after a write, when the LUN is closed; refresh what this machine remembers of the LUN."""
-    result, name = outcome.result, lun.name
+    result = outcome.result
     for sentence in lun.refresh():
         say(sentence)
     lines = [headline]
     if result.ids is not None:
         lines.append(report.map_text(result.lun, result.ids))
     lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-    facts = report.result_facts(name, result)
-    facts["lun"] = identification(lun, outcome.proposal).facts()
-    return Answer(facts, "\n".join([*lines, *_next_steps(lun, result)]))
+    return Answer(completed_facts(lun, outcome), "\n".join([*lines, *_next_steps(lun, result)]))
 
 
 def _next_steps(lun: OpenLun, result: Result) -> List[str]:

@@ -6,12 +6,12 @@ import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.opening import device_word, source_of, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.lun.answer import identify
 from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.source import LunSource

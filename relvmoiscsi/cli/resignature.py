@@ -7,19 +7,17 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from relvmoiscsi import engine, report, untrusted
-from relvmoiscsi.cli.identification import identify
-from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, permission_of, recording, warn, writes
+from relvmoiscsi.cli import opening
+from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, permission_of, warn, writes
 from relvmoiscsi.cli.opening import source_of
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import (
     RESIGNATURE,
     AlreadyDone,
     LaterCopy,
-    Lun,
     OneVdiRequest,
     Prepared,
     ResignatureRequest,
-    Result,
     notes,
 )
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
@@ -27,11 +25,18 @@ from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.lun import run
+from relvmoiscsi.lun.answer import (
+    already_done_facts,
+    dry_run_facts,
+    find_finished,
+    identify,
+    refuse_other_run,
+    unsaid_copy,
+)
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.run import DryRun, NewRun, Proposal, Settlement
+from relvmoiscsi.lun.run import NewRun, Proposal, Settlement
 from relvmoiscsi.lun.source import LunSource
-from relvmoiscsi.lun.users import NOBODY_NEEDED
-from relvmoiscsi.wording import command, printable
+from relvmoiscsi.wording import printable
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
 
@@ -92,45 +97,50 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         )
 
     if arguments.dry_run:
-        return _dry_run(arguments, source, chosen, request)
-    finished = None if arguments.again else _finished_before(arguments, source, chosen, one)
-    if finished is not None:
-        return finished
+        return _dry_run(arguments, source, request)
+    if not arguments.again:
+        with _opened_to_look(arguments, source) as lun:
+            finished = find_finished(lun, request(lun))
+            if finished is not None:
+                return _already_done(finished)
     with opened_to_write(arguments, source) as lun, Bar() as bar:
-        consent = _Consent(arguments, lun, chosen)
+        consent = _Consent(arguments, lun, request(lun))
         done = run.resignature(lun, request(lun), os.urandom, consent, lambda _what, copied, total: bar(copied, total))
         if isinstance(done, AlreadyDone):
-            return _already_done(arguments, chosen, done, lun, engine.inspect(lun.device).lun)
-    headline = FINISHED.format(name, "resignature") if done.was_cut else _NEW.format(name)
-    told = answer(lun, done, headline)
-    if isinstance(done.proposal, NewRun):
-        told.facts.update(_later_copy_facts(done.proposal.prepared.later_copy))
-    return told
+            return _already_done(already_done_facts(lun, request(lun), done, engine.inspect(lun.device).lun))
+    headline = FINISHED.format(name, "resignature") if done.was_cut else f"{name} was resignatured."
+    return answer(lun, done, headline)
 
 
-def _later_copy_facts(copy: Optional[LaterCopy]) -> Dict[str, Any]:
-    """Return `later_copy` for --json, for a LUN that carries the run of another SCSIid."""
-    return {} if copy is None else {"later_copy": copy._asdict()}
+def _already_done(facts: Dict[str, Any]) -> Answer:
+    text = f"{facts['device']} was already resignatured, as SR {facts['sr']['new']}. Nothing was written."
+    return Answer(facts, text)
 
 
 def _dry_run(
-    arguments: argparse.Namespace, source: LunSource, chosen: IdMap, request: Callable[[OpenLun], ResignatureRequest]
+    arguments: argparse.Namespace, source: LunSource, request: Callable[[OpenLun], ResignatureRequest]
 ) -> Answer:
-    with recording(), _opened_to_look(arguments, source) as lun:
+    with run.recording(opening.HOST), _opened_to_look(arguments, source) as lun:
         done = run.plan(lun, request(lun), os.urandom)
         if isinstance(done, AlreadyDone):
-            return _already_done(arguments, chosen, done, lun, engine.inspect(lun.device).lun)
-        objection = done.pool.objection
+            return _already_done(already_done_facts(lun, request(lun), done, engine.inspect(lun.device).lun))
+        objection, prepared = done.pool.objection, done.prepared
         if done.pool.is_overridden and objection is not None:
             warn(f"--not-in-use: {lun.name} will be changed despite this refusal: {objection.message}")
         elif objection is not None:
             say("note: a run without --dry-run is refused: " + printable(objection.message))
-        if done.prepared.later_copy is not None:
+        if prepared.later_copy is not None:
             try:
-                _as_later_copy(arguments, lun.name, done.prepared.later_copy)
+                _as_later_copy(arguments, lun.name, prepared.later_copy)
             except Refused as refusal:
                 say("note: a run without --dry-run is refused: " + printable(refusal.message))
-    return _planned(lun, done)
+    facts, loss = dry_run_facts(lun, done), report.loss_of(prepared)
+    lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
+    lines += identify(lun, done.pool, prepared.lun).lines()
+    lines += [report.cost_text(prepared.cost)] if prepared.cost is not None else []
+    lines += loss.lines if loss is not None else []
+    lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
+    return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
 
 @contextmanager
@@ -145,63 +155,8 @@ def _opened_to_look(arguments: argparse.Namespace, source: LunSource) -> Iterato
         yield lun
 
 
-def _finished_before(
-    arguments: argparse.Namespace, source: LunSource, chosen: IdMap, one: Optional[OneVdiRequest]
-) -> Optional[Answer]:
-    """Return the answer for a LUN that an earlier run has resignatured; None for any other LUN."""
-    with _opened_to_look(arguments, source) as lun, in_state(NOTHING_WRITTEN):
-        done = engine.find_done(lun.device, lun.ids.own)
-        if done is None:
-            return None
-        content = engine.inspect(lun.device).lun
-        if content is not None:
-            engine.refuse_other_vdis(lun.device, content, done.run, one)
-        return _already_done(arguments, chosen, done, lun, content)
-
-
-def _already_done(
-    arguments: argparse.Namespace, chosen: IdMap, done: AlreadyDone, lun: OpenLun, content: Optional[Lun]
-) -> Answer:
-    """Return the answer for a resignatured LUN. `content` is what it holds, if readable; it may be in use.
-
-    Raises Refused where the options choose other ids than the ids on the LUN.
-    """
-    with in_state(NOTHING_WRITTEN):
-        engine.refuse_databases(arguments.device, content, arguments.clear_metadata_vdi)
-        engine.refuse_left_behind(arguments.device, content, done.run, [uuid.lower() for uuid in arguments.without])
-    path, new_ids = arguments.device, done.run.ids if done.run else None
-    known = new_ids or IdMap("", {"": done.sr_uuid}, {})
-    _refuse_contradictions(arguments, chosen, known, "Use --again to resignature the LUN once more.")
-    result = Result(engine.RESIGNATURED, content, new_ids, lun.ids.own, already_done=True)
-    text = f"{path} was already resignatured, as SR {done.sr_uuid}. Nothing was written."
-    facts = report.result_facts(path, result)
-    facts.setdefault("sr", {"old": None, "new": done.sr_uuid})
-    facts["lun"] = identify(lun, NOBODY_NEEDED, content, done.sr_uuid).facts()
-    return Answer(facts, text)
-
-
-def _planned(lun: OpenLun, planned: DryRun) -> Answer:
-    prepared, found = planned.prepared, identify(lun, planned.pool, planned.prepared.lun)
-    content, ids = prepared.lun, prepared.plan.run.ids
-    facts = report.result_facts(lun.name, Result(prepared.state, content, ids, lun.ids.own))
-    facts["lun"] = found.facts()
-    facts["plan"] = report.plan_facts(prepared.plan)
-    facts.update(_later_copy_facts(prepared.later_copy))
-    lines = [f"{lun.name}: dry run. These writes are planned; nothing was written.", *found.lines()]
-    if prepared.cost is not None:
-        facts["cost"] = report.cost_facts(prepared.cost)
-        lines.append(report.cost_text(prepared.cost))
-    loss = report.loss_of(prepared)
-    if loss is not None:
-        facts["dropped"] = report.dropped_facts(content, prepared.defects)
-        lines += loss.lines
-    lines += [report.map_text(content, ids), "", report.plan_text(prepared.plan)]
-    return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
-
-
 # --- questions at a terminal
 
-_NEW = "{} was resignatured."
 _WHY = {
     run.OF_A_COPY: "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first.",
     run.OTHER_VDIS: "{} holds an interrupted resignature that keeps other VDIs; this run rolls it back first.",
@@ -212,9 +167,9 @@ _WHY = {
 class _Consent(Terminal):
     """The consent to a new run, and to settling an interrupted run first."""
 
-    def __init__(self, arguments: argparse.Namespace, lun: OpenLun, chosen: IdMap) -> None:
+    def __init__(self, arguments: argparse.Namespace, lun: OpenLun, request: ResignatureRequest) -> None:
         super().__init__(arguments, lun)
-        self._chosen = chosen
+        self._request = request
 
     def __call__(self, proposal: Proposal) -> None:
         if isinstance(proposal, Settlement):
@@ -235,9 +190,7 @@ class _Consent(Terminal):
             say(_WHY[proposal.why].format(name, printable(str(run_cut.scsi_id))))
             self.ask(proposal, "Roll the interrupted resignature back?")
             return
-        recover, undo = command("relvmoiscsi", "recover", name), command("relvmoiscsi", "undo", name)
-        instead = f"{recover} finishes the interrupted run, {undo} rolls it back."
-        _refuse_contradictions(self._arguments, self._chosen, run_cut.ids, instead)
+        refuse_other_run(name, self._request, run_cut.ids)
         say(f"{name} holds an interrupted resignature. This run finishes it with the ids that were chosen then.")
         self.ask(proposal, f"Finish the resignature to SR {run_cut.ids.new_sr}?")
 
@@ -245,17 +198,13 @@ class _Consent(Terminal):
 def _as_later_copy(arguments: argparse.Namespace, name: str, copy: Optional[LaterCopy]) -> str:
     """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
 
-    A target may give the LUN itself a new SCSIid. So a script must say that the LUN is a copy. Raises Refused.
+    Raises Refused for a script that has not said so.
     """
     if copy is None:
         return ""
-    sentence = printable(copy.sentence(name))
     if arguments.yes and not (arguments.again or arguments.later_copy):
-        raise Refused(
-            f"{sentence} If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it has its new "
-            "identities already."
-        ).in_state(NOTHING_WRITTEN)
-    say("note: " + sentence)
+        raise unsaid_copy(name, copy)
+    say("note: " + printable(copy.sentence(name)))
     return ", as a later copy"
 
 
@@ -306,11 +255,3 @@ def _chosen(arguments: argparse.Namespace) -> IdMap:
         raise UsageError(f"{arguments.map} is a map for the SR {new_sr}, but --sr-uuid says {arguments.sr_uuid}.")
     arguments.sr_uuid = arguments.sr_uuid or new_sr
     return chosen
-
-
-def _refuse_contradictions(arguments: argparse.Namespace, chosen: IdMap, ids: IdMap, instead: str) -> None:
-    """Raises Refused where the ids of the run differ from the chosen ids, on which a script relies."""
-    found = mapfile.contradictions(chosen, arguments.sr_uuid, ids)
-    if found:
-        problem = f"{arguments.device} already has other ids: {found[0]}. {instead}"
-        raise Refused(problem).in_state(NOTHING_WRITTEN)

@@ -5,12 +5,12 @@ import argparse
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import KINDS, Mark
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.lun import run
+from relvmoiscsi.lun.answer import identify
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import Proposal, Settlement, Undoing
 from relvmoiscsi.lun.users import NOBODY_NEEDED

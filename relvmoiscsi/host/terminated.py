@@ -15,7 +15,7 @@ import threading
 import time
 from _thread import get_ident
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, NoReturn
+from typing import Any, Callable, Iterator
 
 from relvmoiscsi.errors import RelvmoiscsiError
 
@@ -133,9 +133,5 @@ def _on_sigterm(_number: int, _frame: Any) -> None:
 
 def _heed() -> None:
     if _State.has_come and _State.heeds and _State.waits and not _State.put_off:
-        _end()
-
-
-def _end() -> NoReturn:
-    heed_no_longer()
-    raise Terminated
+        heed_no_longer()
+        raise Terminated

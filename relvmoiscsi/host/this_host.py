@@ -6,15 +6,43 @@ a directory as root.
 """
 
 import os
-from typing import NamedTuple, Tuple
+import time
+from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
 
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import Runner, run
-from relvmoiscsi.host.events import Waiter, wait_for
 from relvmoiscsi.host.files import text_of
 
 XAPI_SOCKET = "/var/lib/xcp/xapi"
 #: the directories of udev's rules; a file hides the files of the same name in later directories
 UDEV_RULES = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
+
+
+LOOK_SECONDS = 0.1  #: between two looks of `wait_for`
+
+Value = TypeVar("Value")
+#: A function with the signature of `wait_for`; a test passes a function that does not wait.
+Waiter = Callable[..., Any]
+
+
+def wait_for(
+    condition: Callable[[], Optional[Value]],
+    timeout_seconds: float,
+    pause: Callable[[float], None] = terminated.pause,
+) -> Optional[Value]:
+    """Return the value of `condition()` as soon as the value is true; None if `timeout_seconds` pass before.
+
+    The condition is evaluated at once, and then ten times a second. Exceptions of the condition go through.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        pause(min(left, LOOK_SECONDS))
 
 
 class Host(NamedTuple):

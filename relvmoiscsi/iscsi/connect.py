@@ -106,7 +106,12 @@ def _leave_by(connection: socket.socket, interface: str) -> None:
     if not interface:
         return
     try:
-        if _is_address(interface):
+        ipaddress.ip_address(interface)
+        is_address = True
+    except ValueError:
+        is_address = False
+    try:
+        if is_address:
             connection.bind((interface, 0))
         else:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
@@ -116,14 +121,6 @@ def _leave_by(connection: socket.socket, interface: str) -> None:
             "it; only root may choose a network interface.",
             "ISCSIInitiator",
         ) from error
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _why_not(portal: Portal, number: int, seconds: float) -> str:

@@ -132,7 +132,12 @@ def look(link: Link, luns: Sequence[bytes]) -> List[Look]:
 
 def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
     """Read only the names of each LUN: for a thousand LUNs in half the time of `look`. Raises Lost, OutOfTime."""
-    return _patiently(link, luns, _names_once)
+
+    def once(link: Link, luns: Sequence[bytes]) -> List[Look]:
+        tasks = read(link, [command for lun in luns for command in asking_names(lun)], "a look at the names of LUNs")
+        return [name_of(lun, tasks[3 * number : 3 * number + 3]) for number, lun in enumerate(luns)]
+
+    return _patiently(link, luns, once)
 
 
 def _patiently(link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]]) -> List[Look]:
@@ -159,11 +164,6 @@ def _look_once(link: Link, luns: Sequence[bytes]) -> List[Look]:
     for number, task in zip(old, sizes):
         found[number] = _with_capacity(found[number], task, scsi.capacity_10)
     return found
-
-
-def _names_once(link: Link, luns: Sequence[bytes]) -> List[Look]:
-    tasks = read(link, [command for lun in luns for command in asking_names(lun)], "a look at the names of LUNs")
-    return [name_of(lun, tasks[3 * number : 3 * number + 3]) for number, lun in enumerate(luns)]
 
 
 def asking_names(lun: bytes) -> List[Command]:

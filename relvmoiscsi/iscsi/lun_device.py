@@ -72,6 +72,15 @@ class Operation(NamedTuple):
     command: Command
 
 
+class Questions:
+    """What is asked beside the operations of an attempt, or alone: the name of the LUN, and the places of the fence."""
+
+    def __init__(self, names: List[Command], places: List[Operation], begun: float, with_fence: bool) -> None:
+        self.names, self.places, self.with_fence = names, places, with_fence
+        self.begun = begun  #: on the clock of the fence, before the questions are sent
+        self.commands = [*names, *(one.command for one in places)]
+
+
 class LunDevice(Device):
     """Reads and writes blocks; all operations of a batch run in parallel.
 
@@ -190,7 +199,9 @@ class LunDevice(Device):
             if not self._is_known:
                 self._look(link)
             elif writes and not (self._has_looked and self._lease_left >= self.fence.lease_seconds / LEASE_PART):
-                self._ask(link)  # first: a reset aborts the commands of all hosts, an overtaking host's among them
+                self._look_at_fence(
+                    link
+                )  # first: a reset aborts the commands of all hosts, an overtaking host's among them
             elif writes and self._reset_on is not link:
                 self._reset(link)
             elif self._to_repeat:
@@ -215,21 +226,20 @@ class LunDevice(Device):
         return self.fence.expires - self.fence.clock()
 
     def _attempt(self, link: Link, rest: List[Operation]) -> None:
-        """Run operations, or the first write alone. Remove completed operations from `rest`. Handle a failure.
+        """Send operations, or the first write alone, with the questions of `_questions`; judge all answers.
 
-        The caller has looked before a write. No write command leaves after the lease of that look. Then a command may
-        take any time: the host that settles this run resets the LUN, which ends the command. A slow target gets fewer
-        commands in an attempt: otherwise the lease would end in each attempt, and each new session would repeat all.
+        Completed operations are removed from `rest`. The caller has looked before a write. No write command leaves
+        after the lease of that look. Then a command may take any time: the host that settles this run resets the LUN,
+        which ends the command. A slow target gets fewer commands in an attempt: otherwise the lease would end in each
+        attempt, and each new session would repeat all.
         """
         is_write = bool(rest[0].command.data)
         now = _batches(rest, self._attempt_bytes)[0] if is_write else list(rest)
         if is_write and not self._first_is_answered:
             now = rest[:1]
-        places = self._places() if is_write else []
-        names, begun = looking.asking_names(self.info.lun), self.fence.clock()
-        tasks = link.session.start([one.command for one in now] + names + [one.command for one in places])
-        whole = list(zip(now, tasks))
-        if places:
+        asked = self._questions(with_fence=is_write)
+        tasks = link.session.start([one.command for one in now] + asked.commands)
+        if asked.places:
             link.write_until = self.fence.expires
         try:
             link.wait(lambda: link.session.is_idle, f"the {self._action} of {self.name}")
@@ -240,12 +250,11 @@ class LunDevice(Device):
             raise
         finally:
             link.write_until = math.inf
-            rest[: len(now)] = [operation for operation, task in whole if not _is_done(task)]
+            rest[: len(now)] = [operation for operation, task in zip(now, tasks) if not _is_done(task)]
         self._first_is_answered = True
         if is_write:
-            self._fit_to_lease(_bytes_of(now), self.fence.clock() - begun)
-        self._compare(link, tasks[len(now) : len(now) + len(names)], now if is_write else ())
-        self._take_answers(link, begun, places, tasks[len(now) + len(names) :], whole)
+            self._fit_to_lease(_bytes_of(now), self.fence.clock() - asked.begun)
+        self._judge(link, asked, tasks[len(now) :], list(zip(now, tasks)))
 
     def _fit_to_lease(self, count: int, seconds: float) -> None:
         """Choose the bytes of the next attempt, after `count` bytes took so long. Few bytes tell nothing of many."""
@@ -255,38 +264,40 @@ class LunDevice(Device):
         elif 2 * seconds <= wanted:
             self._attempt_bytes = min(ATTEMPT_BYTES, max(self._attempt_bytes, 2 * count))
 
-    def _ask(self, link: Link) -> None:
-        """Look at names and fence before a write."""
-        places, names = self._places(), looking.asking_names(self.info.lun)
-        begun = self.fence.clock()
-        tasks = looking.read(link, names + [one.command for one in places], f"the name of {self.name}")
-        self._has_looked = True
-        self._compare(link, tasks[: len(names)])
-        self._take_answers(link, begun, places, tasks[len(names) :])
+    # --- names and fence
 
-    def _places(self) -> List[Operation]:
-        """Return the reads of the places of the fence."""
-        spans = spans_of(self.fence.places, self.block_size, self.size_bytes)
+    def _questions(self, with_fence: bool) -> Questions:
+        """Return the questions for the name of the LUN, and with `with_fence` for the places of the fence."""
+        spans = spans_of(self.fence.places, self.block_size, self.size_bytes) if with_fence else []
         reads = [looking.asking(self.info.lun, scsi.read(*self._blocks(span)), span.length) for span in spans]
-        return [Operation(span.offset, span.length, command) for span, command in zip(spans, reads)]
+        places = [Operation(span.offset, span.length, command) for span, command in zip(spans, reads)]
+        return Questions(looking.asking_names(self.info.lun), places, self.fence.clock(), with_fence)
 
-    def _take_answers(
-        self,
-        link: Link,
-        begun: float,
-        places: Sequence[Operation],
-        tasks: Sequence[Task],
-        whole: Sequence[Tuple[Operation, Task]] = (),
+    def _look_at_fence(self, link: Link) -> None:
+        """Look at names and fence before a write."""
+        asked = self._questions(with_fence=True)
+        tasks = looking.read(link, asked.commands, f"the name of {self.name}")
+        self._has_looked = True
+        self._judge(link, asked, tasks)
+
+    def _judge(
+        self, link: Link, asked: Questions, answers: Sequence[Task], sent: Sequence[Tuple[Operation, Task]] = ()
     ) -> None:
-        """Verify the places by their `tasks`, and handle a failed read of a place, or a failed operation of `whole`."""
-        answers = [*whole, *zip(places, tasks)]
-        failed = [(operation, task) for operation, task in answers if task.is_done and not _is_done(task)]
+        """Judge the answers to the questions, and the operations that were sent together with the questions.
+
+        First the name, because all other answers may come from another LUN. Then failures: of all failed commands, the
+        one with the worst verdict is handled, and the fence is looked at again. Without a failure, the fence gets what
+        the LUN holds. Raises Refused for another LUN, Overtaken, and the error of a failed command.
+        """
+        self._compare(link, answers[: len(asked.names)], [one for one, _ in sent if one.command.data])
+        pairs = [*sent, *zip(asked.places, answers[len(asked.names) :])]
+        failed = [(operation, task) for operation, task in pairs if task.is_done and not _is_done(task)]
         if failed:
             self._has_looked = False
             self._heed(link, *max(failed, key=lambda pair: _verdict(pair[1]).value))
-        elif places or not self.fence.places:  # not after a read, which looks at the names alone
-            starts, buffers = [one.offset for one in places], [one.command.into for one in places]
-            self.fence.verify([cut_out(place, starts, buffers) for place in self.fence.places], begun)
+        elif asked.with_fence or not self.fence.places:
+            starts, buffers = [one.offset for one in asked.places], [one.command.into for one in asked.places]
+            self.fence.verify([cut_out(place, starts, buffers) for place in self.fence.places], asked.begun)
 
     def _heed(self, link: Link, operation: Operation, task: Task) -> None:
         """React to a failed command: pause, look again or change the portal; otherwise raise its error."""
@@ -382,7 +393,7 @@ class LunDevice(Device):
                 "ISCSIDevice",
             )
         self._is_known = True
-        if not self.fence.places:  # then the names are all that `_ask` would look at
+        if not self.fence.places:  # then the names are all that `_look_at_fence` would look at
             self._has_looked = True
             self.fence.verify([], begun)
 

@@ -54,12 +54,14 @@ def parse_url(text: str) -> Url:
         del parts[-1]
     if len(parts) > 3 or (at and not account):
         raise UsageError(f"The URL has parts that mean nothing, expected {FORM}.")
-    return Url(
-        _portal(unquote(parts[0])),
-        account,
-        _iqn(unquote(parts[1])) if len(parts) > 1 else "",
-        _lun(parts[2]) if len(parts) > 2 else None,
-    )
+    portal = _portal(unquote(parts[0]))
+    iqn = unquote(parts[1]) if len(parts) > 1 else ""
+    if len(parts) > 1 and not _IQN.match(iqn):
+        raise UsageError(f"The URL names no target, expected {FORM}.")
+    lun = parts[2] if len(parts) > 2 else None
+    if lun is not None and (not re.match("[0-9]{1,8}\\Z", lun) or int(lun) > _MAX_LUN):
+        raise UsageError(f"The URL names no LUN, expected {FORM}: a LUN is its decimal number.")
+    return Url(portal, account, iqn, lun if lun is None else int(lun))
 
 
 def _portal(text: str) -> Portal:
@@ -71,15 +73,3 @@ def _portal(text: str) -> Portal:
     raise UsageError(
         f"The URL names no portal, expected {FORM}. An IPv6 address stands in brackets, a port is from 1 to 65535."
     )
-
-
-def _iqn(text: str) -> str:
-    if not _IQN.match(text):
-        raise UsageError(f"The URL names no target, expected {FORM}.")
-    return text
-
-
-def _lun(text: str) -> int:
-    if not re.match("[0-9]{1,8}\\Z", text) or int(text) > _MAX_LUN:
-        raise UsageError(f"The URL names no LUN, expected {FORM}: a LUN is its decimal number.")
-    return int(text)

@@ -37,6 +37,9 @@ from relvmoiscsi.engine import (
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, in_state
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import Entropy
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.users import NOBODY_NEEDED, PoolAnswer
 from relvmoiscsi.wording import human_size
@@ -339,6 +342,20 @@ def _state_since(settled: str, state: str, always: bool) -> str:
 
 
 # --- the record
+
+
+@contextmanager
+def recording(host: Host) -> Iterator[None]:
+    """Write the record of each run in the block to SMlog, or to syslog on a machine without SM."""
+    handler = SmLogHandler() if sm_locks.is_sm_here(host) else other_syslog()
+    record.addHandler(handler)
+    record.setLevel(logging.INFO)
+    record.propagate = False
+    try:
+        yield
+    finally:
+        record.removeHandler(handler)
+        record.propagate = True
 
 
 def _recorded(lun: OpenLun, outcome: CompletedRun) -> CompletedRun:

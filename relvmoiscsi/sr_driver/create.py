@@ -3,13 +3,11 @@
 
 import logging
 import math
-from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Iterator, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
-from relvmoiscsi.host.settings import OneVdiSetting, one_vdi
+from relvmoiscsi.host.settings import one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
@@ -45,25 +43,29 @@ def sr_create(
         """Ask again, and by the SR on the LUN: a user may have attached the LUN while the call waited for locks."""
         users.verify_unused(asks._replace(replaced=replaced), xapi)
 
+    def rewritten(opened: "OpenLun") -> str:
+        """Return the new SR UUID, which is not the UUID of this call's SR.
+
+        xapi has a row for the call's SR. If xapi dies during the call, that row stays, and no other SR of the same
+        UUID could be introduced.
+        """
+        from relvmoiscsi.sr_driver.rewrite import rewrite  # noqa: PLC0415 - a call that ends before needs no engine
+
+        return rewrite(opened, config, asked, deadline)
+
     log.info("sr_create: LUN %s", lun.scsi_id)
-    with _naming_the_way_out(lun, call, xapi):
+    try:
         if not config.is_meant:
             with in_state(NOTHING_WRITTEN):
                 raise _not_meant(lun, xapi)
-        return lun.write(partial(_rewritten, config, asked, deadline), verify_again)
-
-
-@contextmanager
-def _naming_the_way_out(lun: CallLun, call: Call, xapi: Xapi) -> Iterator[None]:
-    """Add to a refusal what to do about volumes that the storage manager has activated on the clone."""
-    try:
-        yield
+        return lun.write(rewritten, verify_again)
     except Refused as refused:
         refused.message = f"{refused.message} {_way_out(lun, call, xapi)}".strip()
         raise
 
 
 def _way_out(lun: CallLun, call: Call, xapi: Xapi) -> str:
+    """Return what to do about volumes that the storage manager has activated on the clone; "" without volumes."""
     deadline = lun.deadline.for_cleanup()
 
     def sr_on(disk: str) -> str:
@@ -121,14 +123,3 @@ def _sr_on(device: "Device") -> FoundSr:
         return FoundSr("", f"no SR that can be read (it is {found.state})")
     label = found.lun.mgt.name_label if found.lun.mgt else ""
     return FoundSr(found.lun.sr_uuid, f"the SR {found.lun.sr_uuid} ({label!r})")
-
-
-def _rewritten(config: CallRequest, asked: Optional[OneVdiSetting], deadline: Deadline, lun: "OpenLun") -> str:
-    """Give the LUN new identities and return the new SR UUID, which is not the UUID of this call's SR.
-
-    xapi has a row for the call's SR. If xapi dies during the call, that row stays, and no other SR of the same UUID
-    could be introduced.
-    """
-    from relvmoiscsi.sr_driver.rewrite import rewrite  # noqa: PLC0415 - a call that ends before needs no engine
-
-    return rewrite(lun, config, asked, deadline)

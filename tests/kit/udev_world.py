@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The disks and maps of a host for the tests, below a directory: sysfs, /dev, udev's database, and scripted events.
+"""The disks and maps of a host for the tests, below a directory: sysfs, /dev, udev's database, and scripted pauses.
 
 The trees are those of a LIO LUN in the test VM (Linux 6.1, udev 252), with the fields that are read.
 """
@@ -7,8 +7,7 @@ The trees are those of a LIO LUN in the test VM (Linux 6.1, udev 252), with the 
 import base64
 import shutil
 
-from relvmoiscsi.host.events import Events, wait_for
-from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.this_host import Host, wait_for
 
 LUN = "36001405993c87c37fa84d02b7fa62c40"
 OTHER = "36001405993c87c37fa84d02b7fa62c41"
@@ -63,28 +62,21 @@ class UdevWorld:
         return (self.root / "sys/block" / name / "uevent").read_text()
 
 
-class Scripted(Events):
-    """Events that change the world as the test says, one step each; then none come."""
+class Scripted:
+    """Pauses that change the world as the test says, one step each; then nothing changes."""
 
     def __init__(self, *steps):
         self.steps = list(steps)
         self.waits = []
-        self.closed = False
 
-    def __call__(self, _subsystem):
-        return self
-
-    def wait(self, seconds):
+    def __call__(self, seconds):
         self.waits.append(seconds)
         if self.steps:
             self.steps.pop(0)()
 
-    def close(self):
-        self.closed = True
-
 
 def waiting_with(*steps):
-    def wait(condition, timeout_seconds, subsystem="block"):
-        return wait_for(condition, timeout_seconds, subsystem, Scripted(*steps))
+    def wait(condition, timeout_seconds):
+        return wait_for(condition, timeout_seconds, Scripted(*steps))
 
     return wait

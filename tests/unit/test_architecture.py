@@ -34,13 +34,13 @@ BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal",
 #:     cli, sr_driver -> lun -> report -> engine -> resignature -> formats -> device, errors
 #:     cli, sr_driver -> lun -> host, iscsi -> device, errors
 #:     pool, direct, doctor -> formats, host; their commands -> the output of cli
-#:     plugin -> plugin_targets, cli, report, engine
-#:     plugin_targets -> cli, sr_driver, iscsi
+#:     plugin -> plugin_targets, lun, report, engine
+#:     plugin_targets -> lun, sr_driver, iscsi
 MAY_IMPORT = {
     "__main__": ("cli",),
     "cli": ("lun", "report", "engine", "formats", "host", "iscsi"),
     "sr_driver": ("lun", "report", "engine", "formats", "host", "iscsi"),
-    "plugin": ("plugin_targets", "lun", "cli", "report", "engine", "formats", "host"),
+    "plugin": ("plugin_targets", "lun", "report", "engine", "formats", "host"),
     "plugin_targets": ("lun", "sr_driver", "host", "iscsi"),
     "lun": ("known_sr", "report", "engine", "formats", "host", "iscsi"),
     "direct": ("cli", "lun", "formats", "host"),
@@ -114,7 +114,7 @@ READERS = {
 MAY_READ = {
     "untrusted": "the reader",
     "untrusted_xml": "the reader of XML",
-    "plugin": "its own answers, and those of its child",
+    "plugin": "its own rows",
     "host.own_process": "the answer of its child",
 }
 

@@ -20,7 +20,6 @@ from kit.pool.client import connected_locally
 from kit.pool.simulator import Pool, sm_directory
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine, plugin
-from relvmoiscsi.cli import opening
 from relvmoiscsi.errors import DeviceError, NotFound, UsageError
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import lun_lock
@@ -272,40 +271,58 @@ def image(tmp_path, monkeypatch):
     build_sr([vhd("disk", bat_entries=SMALL_BAT)]).disk.to_file(str(path))
     monkeypatch.setattr(plugin, "luns", lambda host: {SCSI_ID: str(path)})
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
-    monkeypatch.setattr(opening, "HOST", Host(str(tmp_path / "no host")))
     return path
 
 
-def test_success_is_success_and_the_same_call_again_is_as_well(image):
+@pytest.fixture
+def xapi_less(tmp_path):
+    """A host without xapi and without SM."""
+    return Host(str(tmp_path / "no host"))
+
+
+def test_success_is_success_and_the_same_call_again_is_as_well(image, xapi_less):
     before = image.read_bytes()
-    assert answered(plugin.resignature, {"scsi_id": SCSI_ID, "dry_run": "true"})["state"] == "clean"
+    assert answered(plugin.resignature, {"scsi_id": SCSI_ID, "dry_run": "true"}, xapi_less)["state"] == "clean"
     assert image.read_bytes() == before
     for arguments, is_again in (({"sr_uuid": shell.SR}, False), ({}, True)):
-        found = answered(plugin.resignature, {"scsi_id": SCSI_ID, **arguments})
+        found = answered(plugin.resignature, {"scsi_id": SCSI_ID, **arguments}, xapi_less)
         assert (found["state"], found["sr"]["new"], found["already_done"]) == ("resignatured", shell.SR, is_again)
 
 
-def test_a_refusal_is_an_error_in_the_words_of_the_command(image):
+def test_a_refusal_is_an_error_in_the_words_of_the_command(image, xapi_less):
     image.write_bytes(bytes(1 << 20))
-    with pytest.raises(plugin.Failed, match="Nothing was written"):
-        plugin.resignature({"scsi_id": SCSI_ID})
+    with pytest.raises(NotFound, match="Nothing was written"):
+        plugin.resignature({"scsi_id": SCSI_ID}, xapi_less)
     for text in (OTHER, "naa." + OTHER[1:].upper()):
         with pytest.raises(NotFound, match=f"sees no LUN with the SCSIid {OTHER}"):
-            plugin.resignature({"scsi_id": text})
+            plugin.resignature({"scsi_id": text}, xapi_less)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"scsi_id": "../x"}, {"scsi_id": SCSI_ID, "dry_run": "yes"}])
-def test_what_cannot_be_meant(image, arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"scsi_id": "../x"},
+        {"scsi_id": SCSI_ID, "dry_run": "yes"},
+        {"scsi_id": SCSI_ID, "vdis": "two"},
+        {"scsi_id": SCSI_ID, "sr_uuid": "x"},
+    ],
+)
+def test_what_cannot_be_meant(image, xapi_less, arguments):
     with pytest.raises(UsageError):
-        plugin.resignature(arguments)
+        plugin.resignature(arguments, xapi_less)
 
 
 def test_options_become_those_of_the_command():
     arguments = {"clear_metadata_vdi": "true", "later_copy": "true", "vdis": "one", "dry_run": "false", "ignored": "x"}
 
-    assert plugin.words("/dev/x", arguments) == [
-        "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--later-copy", "--vdis", "one",
-    ]  # fmt: skip
+    wanted = plugin.wanted("/dev/x", arguments)
+    assert wanted.request.words == (
+        "relvmoiscsi", "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--later-copy",
+        "--vdis", "one",
+    )  # fmt: skip
+    assert wanted.request.clear_databases and wanted.request.one == engine.OneVdiRequest()
+    assert wanted.is_later_copy and not wanted.is_dry_run
 
 
 def test_a_long_answer_leaves_out_what_can_be_asked_for():

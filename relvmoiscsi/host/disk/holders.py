@@ -67,7 +67,10 @@ def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool
 def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
     """Return the users by disk, with one search for all disks. The disks are not opened (see `users_of_disks`)."""
     devices = {name: disk for disk in names for name in _with_parts(disk, host)}
-    directories = {name: _directory(name, disk, host) for name, disk in devices.items()}
+    block = os.path.join(host.sysfs, "block")
+    directories = {
+        name: os.path.join(block, *((disk,) if name == disk else (disk, name))) for name, disk in devices.items()
+    }
     numbers = _numbers(directories)
     uses = [*_claiming(directories, numbers, host), *_opened(directories, numbers, host)]
     found: Dict[str, List[str]] = {disk: [] for disk in names}
@@ -114,11 +117,6 @@ def _with_parts(disk: str, host: Host) -> List[str]:
     """Return the kernel's names of the disk and of its partitions."""
     parts = sorted(glob(os.path.join(escape(host.sysfs), "block", escape(disk), "*/partition")))
     return [disk, *(os.path.basename(os.path.dirname(path)) for path in parts)]
-
-
-def _directory(name: str, disk: str, host: Host) -> str:
-    """Return the sysfs directory of the disk, or of a partition of the disk."""
-    return os.path.join(host.sysfs, "block", *((disk,) if name == disk else (disk, name)))
 
 
 def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:
@@ -303,17 +301,12 @@ def _processes(status: os.stat_result, own_descriptor: int, host: Host) -> List[
     numbers = []
     for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
         number = link.split(os.sep)[-3]
-        if link != own and number not in numbers and _is_same(link, status):
-            numbers.append(number)
+        try:
+            if link != own and number not in numbers and os.path.samestat(os.stat(link), status):
+                numbers.append(number)
+        except OSError:
+            continue  # the process has closed the descriptor since
     return [host.named_process(number) for number in sorted(numbers, key=int)]
-
-
-def _is_same(link: str, status: os.stat_result) -> bool:
-    try:
-        there = os.stat(link)
-    except OSError:
-        return False  # the process has closed the descriptor since
-    return os.path.samestat(there, status)
 
 
 def _text(path: str) -> str:

@@ -20,7 +20,7 @@ import logging
 import os
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
-from typing import Iterator, List, Optional, Sequence, Set
+from typing import Iterator, List, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host import inherited_lock_fds
@@ -61,37 +61,26 @@ def exclusive_open(
 
 def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host, but: Optional[str]) -> List[str]:
     maps = udev.maps_of(scsi_id, host)
-    in_maps = _paths_of(maps, host)
+    slaves = [path for name in maps for path in glob(os.path.join(escape(host.sysfs), "block", name, "slaves/*"))]
+    in_maps = set(map(os.path.basename, slaves))
     alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps and disk != but]
     asked = [disk for disk in alone if _is_running(disk, host)]
     answering = paths.look(asked, deadline.part(paths.ANSWER_SECONDS), host) if asked else {}
     paths.verify_unused([disk for disk in alone if disk not in answering], host)
     names = [the_map for the_map in maps if the_map != but]
-    names += [disk for disk, face in answering.items() if _is_still(disk, scsi_id, face.scsi_id)]
+    for disk, face in answering.items():
+        if face.scsi_id == scsi_id:
+            names.append(disk)
+        else:  # the array has mapped another LUN there: the disk needs no lock
+            problem = "the disk %s was the LUN %s when this host found it, and is %s now"
+            log.warning(problem, disk, scsi_id, face.scsi_id)
     nodes = [host.node(name) for name in names]
     for node in nodes:
-        _open(node, held, deadline, host)
+        descriptor = exclusive.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
+        held.callback(os.close, descriptor)
+        held.enter_context(inherited_lock_fds.noted(descriptor, guards_lun=True))
+        exclusive.take_alone(node, descriptor, deadline.within(exclusive.FLOCK_SECONDS), host)
     return nodes
-
-
-def _is_still(disk: str, scsi_id: str, now: str) -> bool:
-    """Return whether the disk still has the LUN. If the array has mapped another LUN, the disk needs no lock."""
-    if now != scsi_id:
-        log.warning("the disk %s was the LUN %s when this host found it, and is %s now", disk, scsi_id, now)
-    return now == scsi_id
-
-
-def _open(node: str, held: ExitStack, deadline: Deadline, host: Host) -> None:
-    descriptor = exclusive.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
-    held.callback(os.close, descriptor)
-    held.enter_context(inherited_lock_fds.noted(descriptor, guards_lun=True))
-    exclusive.take_alone(node, descriptor, deadline.within(exclusive.FLOCK_SECONDS), host)
-
-
-def _paths_of(maps: Sequence[str], host: Host) -> Set[str]:
-    """Return the disks ("sdb") that are paths of these maps."""
-    found = [glob(os.path.join(escape(host.sysfs), "block", name, "slaves/*")) for name in maps]
-    return {os.path.basename(path) for one in found for path in one}
 
 
 def _present_devices(scsi_id: str, host: Host, but: Optional[str]) -> List[str]:

@@ -11,7 +11,7 @@ The next LVM command corrects all other memories: hints, and devices by wwid or 
 
 import logging
 import os
-from typing import Dict, List, Sequence
+from typing import Dict, List
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import Runner
@@ -82,7 +82,8 @@ def _is_listed_by_name(path: str, devices_file: str, warnings: List[str]) -> boo
         )
         return False
     names = [entry.get("IDNAME", "") for entry in entries if entry.get("IDTYPE") == "devname"]
-    return _is_one_of(path, names)
+    # /dev/mapper/mpatha and /dev/dm-3 may be the same device
+    return os.path.realpath(path) in [os.path.realpath(name) for name in names if name]
 
 
 def _entry(line: str) -> Dict[str, str]:
@@ -90,8 +91,3 @@ def _entry(line: str) -> Dict[str, str]:
     if line.startswith("#"):
         return {}
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
-
-
-def _is_one_of(path: str, names: Sequence[str]) -> bool:
-    """Compare resolved paths: /dev/mapper/mpatha and /dev/dm-3 may be the same device."""
-    return os.path.realpath(path) in [os.path.realpath(name) for name in names if name]

@@ -4,8 +4,8 @@
 What happens when a disk comes:
 
     t0  the kernel adds a disk to sysfs   disks_of finds the disk, without any link of udev
-    t1  the kernel sends its event        wait_for (host/events.py) wakes up
-    t2  udev has applied its rules        wait_for wakes up; settle returns, as the disk is in udev's database
+    t1  the kernel sends its event        udev applies its rules
+    t2  udev has applied its rules        settle returns, as the disk is in udev's database
 """
 
 import errno

@@ -23,8 +23,8 @@ import logging
 import os
 import re
 import time
-from contextlib import contextmanager
-from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Iterable, Iterator, List, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock, inherited_lock_fds
@@ -39,68 +39,48 @@ WAIT_SECONDS = 30.0  #: an LVM command on a group of slow disks takes up to 30 s
 _VG_NAME = re.compile(r"[A-Za-z0-9+_.-]{1,127}\Z")
 
 
-class _Held(NamedTuple):
-    """A lock file that this process holds."""
-
-    path: str
-    descriptor: int
-
-
-class LvmLocks:
-    """The lock files that a run holds; `release` releases them in reverse order."""
-
-    def __init__(self) -> None:
-        self._held: List[_Held] = []
-
-    def take(self, path: str, deadline: float) -> None:
-        """Take the lock file `path`. Raises Refused if the lock is not free at `deadline` (time.monotonic())."""
-        descriptor = flock.take_file(path, lambda: _open(path), deadline)
-        if descriptor is None:
-            raise Refused(
-                f"The LVM lock {path} is held by {flock.owner_of(path)} and did not become free in time. "
-                "Let the LVM commands on that volume group end, then try again."
-            ).in_state("Nothing was written.")
-        inherited_lock_fds.note(descriptor)
-        self._held.append(_Held(path, descriptor))
-        log.debug("took the LVM lock %s", path)
-
-    def release(self) -> None:
-        """Release all locks. Log failures: the work that the locks guarded is over, and its outcome stands."""
-        while self._held:
-            _let_go(self._held.pop())
-
-
 @contextmanager
 def lvm_locks(
     names: Iterable[str], directory: Optional[str] = None, timeout: float = WAIT_SECONDS
-) -> Iterator[LvmLocks]:
+) -> Iterator[List[int]]:
     """Keep the LVM commands of this host away from the volume groups `names` while the block runs.
 
     `timeout` is in seconds, for all locks together. The default of `directory` is the first of LOCK_DIRECTORIES that
-    exists. If neither exists, LVM has not run since this host started, and no lock is taken.
+    exists. If neither exists, LVM has not run since this host started, and no lock is taken. Gives the descriptors.
 
     Raises Refused, before the block, if a lock stays taken or a name is no name of a volume group. Raises NotFound if
     `directory` is given and does not exist.
     """
     lock_names = [ORPHANS_LOCK] + ["V_" + _checked(name) for name in sorted(set(names))]
-    locks = LvmLocks()
+    found = directory or next((path for path in LOCK_DIRECTORIES if os.path.isdir(path)), None)
+    deadline = time.monotonic() + timeout
+    with ExitStack() as held:
+        if found is None:
+            log.debug("no LVM lock is needed: none of %s exists, LVM has not run here", ", ".join(LOCK_DIRECTORIES))
+            yield []
+        else:
+            yield [held.enter_context(lock_file(os.path.join(found, name), deadline)) for name in lock_names]
+
+
+@contextmanager
+def lock_file(path: str, deadline: float) -> Iterator[int]:
+    """Hold the lock file `path`, and give its descriptor. `deadline` is a value of time.monotonic().
+
+    Raises Refused if the lock is not free at the deadline.
+    """
+    descriptor = flock.take_file(path, lambda: _open(path), deadline)
+    if descriptor is None:
+        raise Refused(
+            f"The LVM lock {path} is held by {flock.owner_of(path)} and did not become free in time. "
+            "Let the LVM commands on that volume group end, then try again."
+        ).in_state("Nothing was written.")
     try:
-        _take_all(locks, lock_names, directory or _default_directory(), time.monotonic() + timeout)
-        yield locks
+        with inherited_lock_fds.noted(descriptor):
+            log.debug("took the LVM lock %s", path)
+            yield descriptor
     finally:
-        locks.release()
-
-
-def _take_all(locks: LvmLocks, lock_names: Sequence[str], directory: Optional[str], deadline: float) -> None:
-    if directory is None:
-        log.debug("no LVM lock is needed: none of %s exists, LVM has not run here", ", ".join(LOCK_DIRECTORIES))
-        return
-    for name in lock_names:
-        locks.take(os.path.join(directory, name), deadline)
-
-
-def _default_directory() -> Optional[str]:
-    return next((path for path in LOCK_DIRECTORIES if os.path.isdir(path)), None)
+        flock.release_file(path, descriptor)
+        log.debug("released the LVM lock %s", path)
 
 
 def _checked(name: str) -> str:
@@ -123,9 +103,3 @@ def _open(path: str) -> int:
     except OSError as error:
         problem = f"The LVM lock {path} cannot be opened: {error.strerror}. {remedy(error)}"
         raise Refused(problem).in_state("Nothing was written.") from error
-
-
-def _let_go(held: _Held) -> None:
-    inherited_lock_fds.forget(held.descriptor)
-    flock.release_file(held.path, held.descriptor)
-    log.debug("released the LVM lock %s", held.path)

@@ -66,7 +66,10 @@ def from_json(text: str) -> Use:
     """Return the use that the plugin's answer has. Raises ValueError for any other text."""
     found = untrusted.object_of(text)
     disks, stacked = (tuple(untrusted.texts_of(found.get(name))) for name in ("disks", "stacked"))
-    return Use(disks, stacked, bool(found.get("is_worked_on", False)))  # earlier releases lack is_worked_on
+    is_worked_on = found.get("is_worked_on")
+    if not isinstance(is_worked_on, bool):
+        raise ValueError("is_worked_on is neither true nor false")
+    return Use(disks, stacked, is_worked_on)
 
 
 class OtherHosts:

@@ -27,27 +27,24 @@ def device_list(
     describe: Describe,
     host: Host = THIS_HOST,
 ) -> str:
-    """Return the XML of error 107. `is_used` is called with each SCSIid."""
+    """Return the XML of error 107. `is_used` is called with each SCSIid. A disk without a SCSIid is left out."""
     lines = ['<?xml version="1.0" ?>', "<Devlist>"]
-    for paths in _luns(disks):
+    by_lun: Dict[str, List[Disk]] = {}
+    for disk in disks:
+        if disk.scsi_id:
+            by_lun.setdefault(disk.scsi_id, []).append(disk)
+    for paths in by_lun.values():
         if not is_used(paths[0].scsi_id):
             lines += _element("BlockDevice", _block_device(paths), 1)
     for adapter in adapters:
-        lines += ["\t<Adapter>", *_leaves(_adapter(adapter, describe), 2)]
+        facts = [("host", adapter.name), ("name", adapter.driver)]
+        facts += [("manufacturer", describe(adapter.driver) or "Unknown"), ("id", adapter.number)]
+        lines += ["\t<Adapter>", *_leaves(facts, 2)]
         for kind, names in _KINDS:
             if is_port(adapter, kind, host):
                 lines += _element(kind, port_facts(adapter, kind, names, host), 2)
         lines.append("\t</Adapter>")
     return "\n".join([*lines, "</Devlist>"]) + "\n"
-
-
-def _luns(disks: Sequence[Disk]) -> List[List[Disk]]:
-    """Return the paths of each LUN, in the order of the first paths. A disk without a SCSIid is left out."""
-    found: Dict[str, List[Disk]] = {}
-    for disk in disks:
-        if disk.scsi_id:
-            found.setdefault(disk.scsi_id, []).append(disk)
-    return list(found.values())
 
 
 def _block_device(paths: Sequence[Disk]) -> List[Tuple[str, str]]:
@@ -66,12 +63,6 @@ def _block_device(paths: Sequence[Disk]) -> List[Tuple[str, str]]:
         ("lun", lun),
         ("hba", first.driver),
     ]
-
-
-def _adapter(adapter: Adapter, describe: Describe) -> List[Tuple[str, str]]:
-    manufacturer = describe(adapter.driver) or "Unknown"
-    names = [("host", adapter.name), ("name", adapter.driver), ("manufacturer", manufacturer)]
-    return [*names, ("id", adapter.number)]
 
 
 def _element(tag: str, rows: Sequence[Tuple[str, str]], depth: int) -> List[str]:

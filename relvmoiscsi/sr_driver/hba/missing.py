@@ -4,7 +4,7 @@
 import logging
 from contextlib import ExitStack
 from functools import lru_cache, partial
-from typing import List, Optional, Sequence
+from typing import List, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -71,15 +71,15 @@ def missing_scsi_id(
 def _as_they_are(disks: Sequence[hba.Disk], deadline: Deadline) -> List[hba.Disk]:
     """Return the disks with their present answers. A disk without an answer in time has the kernel's values."""
     faces = paths.look([disk.name for disk in disks], deadline.part(LIST_SECONDS))
-    return [_with_face(disk, faces.get(disk.name)) for disk in disks]
-
-
-def _with_face(disk: hba.Disk, face: Optional[paths.Face]) -> hba.Disk:
-    if face is None:
-        return disk
-    if face.scsi_id != disk.scsi_id:
-        log.warning("the disk %s was the LUN %s, and is %s now", disk.name, disk.scsi_id, face.scsi_id)
-    return disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)
+    found = []
+    for disk in disks:
+        face = faces.get(disk.name)
+        if face is not None and face.scsi_id != disk.scsi_id:
+            log.warning("the disk %s was the LUN %s, and is %s now", disk.name, disk.scsi_id, face.scsi_id)
+        if face is not None:
+            disk = disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)  # noqa: PLW2901
+        found.append(disk)
+    return found
 
 
 @lru_cache(maxsize=None)

@@ -11,7 +11,7 @@ The call hides their disks and removes them again. Such a LUN stays in three cas
 import logging
 from contextlib import ExitStack
 from functools import partial
-from typing import Callable, ContextManager, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
+from typing import Callable, ContextManager, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -66,17 +66,24 @@ def forget_others(
     """Remove the disks of LUNs that are new since `before`, except LUNs that the pool uses or another call works on.
 
     A new path to a LUN that had a disk stays: the path may have been down, and no later scan would add it again. A LUN
-    behind a port that has logged in since stays: the kernel has added the LUN, not the scan. The pool is read now,
-    because an administrator may have made an SR on a LUN since. The clean-up journal tells the next call for a LUN
-    which disks this call could not remove.
+    behind a port that has logged in since stays: the kernel has added the LUN, not the scan. A LUN without a SCSIid
+    stays: no call can name it. The pool is read now, because an administrator may have made an SR on a LUN since.
     """
-    known = before.known | {scsi_id_of_address(one) or "" for one in before.addresses}
+    by_lun: Dict[Optional[str], List[str]] = {}
+    for address in hba.addresses(adapters):
+        if address not in before.addresses:
+            by_lun.setdefault(scsi_id_of_address(address), []).append(address)
+    stay = by_lun.pop(None, [])
+    known = {*before.known, *map(scsi_id_of_address, before.addresses)}
+    new = {scsi_id: addresses for scsi_id, addresses in by_lun.items() if scsi_id and scsi_id not in known}
+    pool = None
+    try:
+        pool = read_pool() if new else None
+    except RelvmoiscsiError as problem:  # then any new LUN may be in use
+        log.warning("the new LUNs of a scan stay, because xapi does not say whether the pool uses them: %s", problem)
+    arrived = set(hba.ports_online(adapters)) - before.ports
     with ExitStack() as locks:
-        came = [one for one in hba.addresses(adapters) if one not in before.addresses]
-        free, stay = {}, [one for one in came if scsi_id_of_address(one) is None]
-        new = {scsi_id: addresses for scsi_id, addresses in _by_lun(came).items() if scsi_id not in known}
-        pool = _pool_now(read_pool) if new else None
-        arrived = set(hba.ports_online(adapters)) - before.ports
+        go: Dict[str, List[str]] = {}
         for scsi_id, addresses in new.items():
             if any(one.rpartition(":")[0] in arrived for one in addresses):
                 log.warning("the LUN %s stays: it came with a port that has logged in meanwhile", scsi_id)
@@ -84,51 +91,37 @@ def forget_others(
             elif pool is None or is_taken(scsi_id, pool, host_ref):
                 stay += addresses
             elif _take_lock(scsi_id, locks):  # else another call works on the LUN, waits for it and hides it
-                free[scsi_id] = addresses
-        noted = _noted(free, before.addresses)
-        goes = [one for addresses in free.values() for one in addresses]
-        awaited = goes + stay
-        if not awaited:
-            return
-        THIS_HOST.wait_for(lambda: all(map(hba.disk_at, awaited)), deadline.within(NODE_SECONDS))
-        disks = [disk for disk in map(hba.disk_at, awaited) if disk]
-        seconds = deadline.within(CLEANUP_SECONDS)
-        quietly("waiting for udev", lambda: udev.settle(disks, seconds))  # a late udev would keep 160 disks in use
-        stays = take_away(goes, deadline.for_cleanup().part(CLEANUP_SECONDS))
-        for sentence in stays.values():
-            log.warning("%s", sentence)
-        for scsi_id in noted:
-            if not any(one in stays for one in free[scsi_id]):
-                cleanup_journal.forget(scsi_id)
+                go[scsi_id] = addresses
+        if go or stay:
+            _remove(go, stay, before, deadline)
 
 
-def _pool_now(read_pool: Callable[[], pool_records.PoolRecords]) -> Optional[pool_records.PoolRecords]:
-    """Return the pool's records; None while xapi does not answer: then any new LUN may be in use."""
-    try:
-        return read_pool()
-    except RelvmoiscsiError as problem:
-        log.warning("the new LUNs of a scan stay, because xapi does not say whether the pool uses them: %s", problem)
-        return None
+def _remove(go: Mapping[str, Sequence[str]], stay: Sequence[str], before: Before, deadline: Deadline) -> None:
+    """Remove the LUNs `go`, when udev has handled them and the addresses `stay`. The caller has the locks of the LUNs.
+
+    The clean-up journal tells the next call for a LUN which disks this call could not remove.
+    """
+    noted = _noted(go, before.addresses)
+    goes = [one for addresses in go.values() for one in addresses]
+    awaited = [*goes, *stay]
+    THIS_HOST.wait_for(lambda: all(map(hba.disk_at, awaited)), deadline.within(NODE_SECONDS))
+    disks = [disk for disk in map(hba.disk_at, awaited) if disk]
+    seconds = deadline.within(CLEANUP_SECONDS)
+    quietly("waiting for udev", lambda: udev.settle(disks, seconds))  # a late udev would keep 160 disks in use
+    failures = take_away(goes, deadline.for_cleanup().part(CLEANUP_SECONDS))
+    for sentence in failures.values():
+        log.warning("%s", sentence)
+    for scsi_id in noted:
+        if not any(one in failures for one in go[scsi_id]):
+            cleanup_journal.forget(scsi_id)
 
 
 def _noted(luns: Iterable[str], there: Sequence[str]) -> List[str]:
     """Note these LUNs in the clean-up journal. Return the LUNs with a new entry; an earlier call's entry stays."""
-    noted = []
-    for scsi_id in luns:
-        if cleanup_journal.read(scsi_id) is None:
-            quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, there))
-            noted.append(scsi_id)
+    noted = [scsi_id for scsi_id in luns if cleanup_journal.read(scsi_id) is None]
+    for scsi_id in noted:
+        quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, there))
     return noted
-
-
-def _by_lun(addresses: Iterable[str]) -> Dict[str, List[str]]:
-    """Return the addresses by SCSIid, without LUNs that have no SCSIid: no call can name such a LUN."""
-    found: Dict[str, List[str]] = {}
-    for address in addresses:
-        scsi_id = scsi_id_of_address(address)
-        if scsi_id is not None:
-            found.setdefault(scsi_id, []).append(address)
-    return found
 
 
 def _take_lock(scsi_id: str, locks: ExitStack) -> bool:

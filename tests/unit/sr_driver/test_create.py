@@ -13,7 +13,6 @@ from kit.outcome import opened
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords
@@ -112,7 +111,7 @@ def waits(monkeypatch):
         return lock
 
     monkeypatch.setattr(guard.sm_locks, "lvm_lock", lock_of([]))
-    monkeypatch.setattr(guard, "lvm_locks", lock_of(LvmLocks()))
+    monkeypatch.setattr(guard, "lvm_locks", lock_of(None))
     return found
 
 

@@ -13,7 +13,7 @@ from kit.clock import Clock
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.locks import lvm_locks as lock
-from relvmoiscsi.host.locks.lvm_locks import LvmLocks, lvm_locks
+from relvmoiscsi.host.locks.lvm_locks import lock_file, lvm_locks
 
 OLD, NEW = "VG_XenStorage-old", "VG_XenStorage-new"
 
@@ -35,7 +35,7 @@ def other(directory):
 
 def paths_of(locks):
     """The lock files held, in the order in which they were taken."""
-    return [os.readlink(f"/proc/self/fd/{descriptor}") for _, descriptor in locks._held]
+    return [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in locks]
 
 
 class Other:
@@ -119,7 +119,7 @@ def test_a_lock_file_that_is_replaced_all_the_time_is_given_up(directory, clock,
     monkeypatch.setattr(flock, "is_current", lambda _path, _descriptor: False)
 
     with pytest.raises(Refused, match="V_" + OLD):
-        LvmLocks().take(os.path.join(directory, "V_" + OLD), clock.now)
+        lock_file(os.path.join(directory, "V_" + OLD), clock.now).__enter__()
 
 
 def test_at_least_one_attempt_is_made_whatever_the_deadline(directory, clock):
@@ -178,7 +178,7 @@ def test_a_failing_release_is_logged_and_hides_nothing(directory, monkeypatch, c
         raise PermissionError(13, "Permission denied")
 
     with pytest.raises(KeyError, match="the first error"), lvm_locks([OLD], directory) as locks:
-        os.close(locks._held[0].descriptor)
+        os.close(locks[0])
         monkeypatch.setattr(lock.os, "unlink", fail)
         raise KeyError("the first error")
 

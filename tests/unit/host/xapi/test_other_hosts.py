@@ -67,10 +67,6 @@ def test_whoever_uses_it_or_is_at_work_on_it_is_a_refusal(host, use, words):
         OtherHosts(xapi, "own").verify_unused(SCSI_ID, NO_DEADLINE)
 
 
-def test_one_of_an_earlier_release_does_not_say_and_lets_us():
-    assert from_json('{"disks": ["sdb"], "stacked": []}') == Use(("sdb",), (), False)
-
-
 def test_one_that_only_sees_it_is_a_warning(caplog):
     OtherHosts(Xapi(two=to_json(Use(("sdb",), ())), three=nothing()), "own").verify_unused(SCSI_ID, NO_DEADLINE)
 
@@ -86,7 +82,9 @@ def test_one_that_cannot_be_asked_is_a_warning(caplog):
     assert "three was not asked" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", '{"disks": 7, "stacked": []}', '{"disks": []}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "7", '{"disks": 7, "stacked": []}', '{"disks": []}', '{"disks": [], "stacked": []}']
+)
 def test_what_is_no_answer(text):
     with pytest.raises(ValueError):
         from_json(text)

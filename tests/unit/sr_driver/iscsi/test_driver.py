@@ -27,7 +27,6 @@ from relvmoiscsi import engine
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.errors import DeviceError, Refused
 from relvmoiscsi.host.locks.lun_lock import lun_lock
-from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, lun_opening, open_lun
@@ -146,7 +145,7 @@ def host_has(monkeypatch):
         monkeypatch.setattr(call_module, "exclusive_open", context("exclusive open", devices))
         monkeypatch.setattr(lun_module, "add_lun", lambda *what: done.append(("add", *what[:3])))
         monkeypatch.setattr(guard.sm_locks, "lvm_lock", context("SM's lock", []))
-        monkeypatch.setattr(guard, "lvm_locks", context("LVM's locks", LvmLocks()))
+        monkeypatch.setattr(guard, "lvm_locks", context("LVM's locks", None))
         return done
 
     return has
