@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The way to a file with secrets: no other user may be able to lead a path to another file.
+"""The way to a file: no other user may be able to lead a path to another file.
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
 replaced by a link, between a check and the use. So each directory on the way is verified, from the root on: what root
 or this user has, and nobody else can change, stays as it was verified.
+
+A directory that its group may write is refused for each group, also for the group of root: where a directory has an
+ACL, the bits of the group are the most that any user or group named in the ACL can have.
 """
 
 import os
@@ -49,7 +52,6 @@ def _verify(entry: str) -> bool:
         raise NotOwn(f"{entry} belongs to another user")
     if stat.S_ISLNK(status.st_mode):
         return True
-    is_of_group = status.st_gid not in (0, os.getegid()) and status.st_mode & stat.S_IWGRP
-    if (is_of_group or status.st_mode & stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
         raise NotOwn(f"other users can change the directory {entry}")
     return False

@@ -79,8 +79,8 @@ def lvm_locks(
     `timeout` is in seconds, for all locks together. The default of `directory` is the first of LOCK_DIRECTORIES that
     exists. If neither exists, LVM has not run since this host started, and no lock is taken.
 
-    Raises Refused, before the block, if a lock stays taken or a name is no name of a volume group. Raises NotFound if
-    `directory` is given and does not exist.
+    Raises Refused, before the block, if a lock stays taken, a name is no name of a volume group, or another user could
+    replace the directory. Raises NotFound if `directory` is given and does not exist.
     """
     lock_names = [ORPHANS_LOCK] + ["V_" + _checked(name) for name in sorted(set(names))]
     locks = LvmLocks()
@@ -100,7 +100,7 @@ def _take_all(locks: LvmLocks, lock_names: Sequence[str], directory: Optional[st
 
 
 def _default_directory() -> Optional[str]:
-    return next((path for path in LOCK_DIRECTORIES if os.path.isdir(path)), None)
+    return next((path for path in LOCK_DIRECTORIES if os.path.lexists(path)), None)
 
 
 def _checked(name: str) -> str:
@@ -114,6 +114,7 @@ def _checked(name: str) -> str:
 
 def _open(path: str) -> int:
     try:
+        flock.verify_own_lock(path)
         return os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileNotFoundError as error:
         problem = (
