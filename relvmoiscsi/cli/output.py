@@ -119,10 +119,10 @@ class LogFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("relvmoiscsi: %(message)s")
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging gives
+    def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that logging gives
+    def formatException(self, ei: Any) -> str:
         return printable_lines(super().formatException(ei))
 
 
