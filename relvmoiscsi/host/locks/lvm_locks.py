@@ -79,8 +79,8 @@ def lvm_locks(
     `timeout` is in seconds, for all locks together. The default of `directory` is the first of LOCK_DIRECTORIES that
     exists. If neither exists, LVM has not run since this host started, and no lock is taken.
 
-    Raises Refused, before the block, if a lock stays taken, a name is no name of a volume group, or another user could
-    replace the directory. Raises NotFound if `directory` is given and does not exist.
+    Raises Refused, before the block, if a lock stays taken, or a name is no name of a volume group. Raises Refused if
+    another user could replace the directory. Raises NotFound if `directory` is given and does not exist.
     """
     lock_names = [ORPHANS_LOCK] + ["V_" + _checked(name) for name in sorted(set(names))]
     locks = LvmLocks()

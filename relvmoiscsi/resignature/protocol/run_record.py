@@ -10,6 +10,7 @@ from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import IdMap, is_lvm_id, is_uuid
 from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, Area, parse_label
+from relvmoiscsi.formats.vhd_blocks import UNIT
 from relvmoiscsi.resignature.protocol import structure
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, given_away
 
@@ -92,8 +93,8 @@ _MOST_EXTENTS = 1 << 22
 def verify_run(run: Run, device_size: int, where: Place) -> None:
     """Raises FormatError for a wrong id, and for a write behind the end of the device or into LVM's sectors.
 
-    The digests prove that the journal is the journal of the mark. Whoever writes the LUN can make both, with any
-    content. So each value has its range here, before a run reads or writes by that value.
+    The digests prove that the journal is the journal of the mark. A program that writes the LUN can make both, with
+    any content. So each value has its range here, before a run reads or writes by that value.
     """
 
     def require(holds: bool, problem: str) -> None:
@@ -141,6 +142,9 @@ def _verify_rebuilt(rebuilt: Rebuilt, block_bytes: int, require: Callable[[bool,
     require(extents <= _MOST_EXTENTS, f"it makes a volume of {extents} extents")
     for at in chain(rebuilt.full, rebuilt.empty, (unit.offset for unit in rebuilt.table)):
         require(not at % block_bytes, f"a unit of the new image begins at {at}")
+    for units in map(sorted, (rebuilt.full, rebuilt.empty)):
+        are_apart = all(after - at >= UNIT for at, after in zip(units, units[1:]))
+        require(are_apart, "units of the new image overlap")
     for unit in rebuilt.table:
         is_table = unit.first <= unit.end <= len(unit.old) and not len(unit.old) % block_bytes
         require(is_table and bool(unit.old), f"the block table at {unit.offset} has another length")
@@ -149,7 +153,7 @@ def _verify_rebuilt(rebuilt: Rebuilt, block_bytes: int, require: Callable[[bool,
 
 
 def _joined(ranges: Iterable[Range]) -> List[Range]:
-    """The ranges in order, those that touch joined."""
+    """The ranges in order. Ranges that touch are one range."""
     joined: List[Range] = []
     for found in sorted(ranges):
         if joined and found.offset <= joined[-1].end:

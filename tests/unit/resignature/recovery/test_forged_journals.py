@@ -158,3 +158,9 @@ def test_what_no_run_writes_is_refused_by_name_before_anything_is_written(name):
     with pytest.raises(RelvmoiscsiError):
         recover(disk)
     assert disk == before
+
+
+def test_units_of_a_new_image_that_overlap_are_refused():
+    facts, _ = payload_of("to one VDI", 4)
+    with pytest.raises(FormatError, match="units of the new image overlap"):
+        read_mark(forged("to one VDI", 4, with_junk(facts, ("rebuilt", "full", 1), 0)))
