@@ -22,6 +22,6 @@ def parse_address(text: str) -> Portal:
     """Parse a TargetAddress: "10.0.0.1:3260,1", "[fd00::1]", "san.example". Raises ValueError."""
     match = _ADDRESS.match(text.partition(",")[0].strip())
     port = int(match.group("port") or DEFAULT_PORT) if match else 0
-    if match is None or not 0 < port < 65536:
+    if match is None or not match.group().isprintable() or not 0 < port < 65536:
         raise ValueError(f"{text!r} is no address of a target")
     return Portal(match.group("six") or match.group("name"), port)

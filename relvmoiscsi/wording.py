@@ -58,6 +58,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
+def printable_lines(text: str) -> str:
+    """Return the same for a text of several lines, which stay lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def with_options(text: str) -> str:
     """Return a text of the engine with the options of the command: `vdi` becomes `--vdi`, `vdis=all` `--vdis all`.
 

@@ -60,11 +60,13 @@ def _run(arguments: "Namespace") -> int:
     import logging  # noqa: PLC0415 - --help needs none of these imports
     from contextlib import contextmanager  # noqa: PLC0415
 
-    from relvmoiscsi.cli.output import RED, print_result, print_text, say  # noqa: PLC0415
+    from relvmoiscsi.cli.output import RED, LogFormatter, print_result, print_text, say  # noqa: PLC0415
     from relvmoiscsi.errors import RelvmoiscsiError  # noqa: PLC0415
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
-    logging.basicConfig(level=level, format="relvmoiscsi: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=level, handlers=[handler])
     with contextmanager(_one_ctrl_c)():
         try:
             answer: Answer = arguments.run(arguments)

@@ -5,6 +5,7 @@ Lines fit the terminal, or 80 columns; the environment variable COLUMNS override
 red and headings bold, unless NO_COLOR is set. A failed write to stderr never stops the work.
 """
 
+import logging
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, TextIO, Type
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
-from relvmoiscsi.wording import ESTIMATE_SECONDS, human_size, human_time, time_left
+from relvmoiscsi.wording import ESTIMATE_SECONDS, human_size, human_time, printable, printable_lines, time_left
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -108,13 +109,26 @@ class Unheard:
 
 
 def say(text: str, code: str = "") -> None:
-    text = wrapped("relvmoiscsi: " + text, width(sys.stderr))
+    text = wrapped(printable_lines("relvmoiscsi: " + text), width(sys.stderr))
     Unheard(sys.stderr).write((painted(sys.stderr, text, code) if code else text) + "\n")
+
+
+class LogFormatter(logging.Formatter):
+    """Messages of the log for a terminal. A message may quote a LUN, a target or a pool, and stays one line."""
+
+    def __init__(self) -> None:
+        super().__init__("relvmoiscsi: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return printable_lines(super().formatException(ei))
 
 
 def print_text(text: str) -> bool:
     """Print text for people, with bold headings; return as `print_result`."""
-    lines = wrapped(text, width(sys.stdout)).split("\n")
+    lines = wrapped(printable_lines(text), width(sys.stdout)).split("\n")
     heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
     return print_result("\n".join(painted(sys.stdout, line, BOLD) if heads.match(line) else line for line in lines))
 

@@ -2,6 +2,7 @@
 """The command that gives a LUN new identities."""
 
 import argparse
+import json
 import os
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional
@@ -23,6 +24,7 @@ from relvmoiscsi.engine import (
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.host.own_path import NotOwn, verify_own_file
 from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import (
@@ -243,13 +245,17 @@ def _chosen(arguments: argparse.Namespace) -> IdMap:
     if arguments.map is None:
         return IdMap("", {}, {})
     try:
+        verify_own_file(arguments.map)
         with open(arguments.map, "rb") as file:
             facts = untrusted.json_of(file.read(), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
         chosen = mapfile.read_map(facts, arguments.map)
+    except NotOwn as problem:
+        raise UsageError(f"The file of --map is not safe: {problem}. Copy it into a directory of your own.") from None
     except OSError as error:
         raise UsageError(f"{arguments.map}: {error.strerror}.") from error
-    except ValueError as error:
-        raise UsageError(f"{arguments.map} is not valid JSON: {error}.") from error
+    except ValueError as error:  # the message shows nothing of the file: root may read what the caller may not
+        at = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else "a value"
+        raise UsageError(f"{arguments.map} is not valid JSON: {at} cannot be read.") from None
     new_sr = mapfile.chosen_sr(facts)
     if None not in (new_sr, arguments.sr_uuid) and new_sr != arguments.sr_uuid:
         raise UsageError(f"{arguments.map} is a map for the SR {new_sr}, but --sr-uuid says {arguments.sr_uuid}.")

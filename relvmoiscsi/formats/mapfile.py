@@ -11,10 +11,13 @@ new SR UUID, as --sr-uuid gives it.
 Without a choice, `derived_ids` computes the map of any LUN from the new SR UUID and the old ids.
 """
 
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import FormatError, Place, UsageError
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, is_uuid, parse_lvm_id
+
+_UUID_FORM = "a UUID has 36 characters in lower case, not all zeros"
+_LVM_ID_FORM = "an LVM id has 32 letters and digits, in groups of 6-4-4-4-4-4-6 or in one"
 
 
 def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
@@ -47,8 +50,8 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
     Raises UsageError for facts that are not a map, for text that is not an id, and for two new ids of one old id.
     """
     try:
-        uuids = _joined((checked_uuid(old), checked_uuid(new)) for old, new in _uuid_pairs(facts))
-        lvm_ids = _joined((_lvm_id(old), _lvm_id(new)) for old, new in _lvm_id_pairs(facts))
+        uuids = _joined(_checked(_uuid_pairs(facts), checked_uuid, name, _UUID_FORM))
+        lvm_ids = _joined(_checked(_lvm_id_pairs(facts), _lvm_id, name, _LVM_ID_FORM))
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{name} is no old-to-new map as --json prints it.") from error
     return IdMap("", uuids, lvm_ids)
@@ -56,7 +59,12 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
 
 def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
     """The new SR UUID in a map of `relvmoiscsi map --json`; None without one. Raises UsageError for a wrong UUID."""
-    return checked_uuid(facts["new_sr"]) if "new_sr" in facts else None
+    if "new_sr" not in facts:
+        return None
+    try:
+        return checked_uuid(facts["new_sr"])
+    except UsageError:
+        raise UsageError("The new_sr of the map is no UUID as SM writes it: 36 characters, lower case.") from None
 
 
 def _uuid_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
@@ -72,6 +80,17 @@ def _lvm_id_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
         if pair:
             yield pair["old"], pair["new"]
     yield from facts.get("lvm_ids", {}).items()
+
+
+def _checked(
+    pairs: Iterable[Tuple[Any, Any]], checked: Callable[[Any], str], name: str, form: str
+) -> Iterator[Tuple[str, str]]:
+    """The pairs with checked ids. The message shows no text of the file, which the caller may have no right to read."""
+    for number, (old, new) in enumerate(pairs, 1):
+        try:
+            yield checked(old), checked(new)
+        except UsageError:
+            raise UsageError(f"{name}: an id of pair {number} is wrong: {form}.") from None
 
 
 def _joined(pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:

@@ -13,13 +13,28 @@ import os
 import time
 from typing import Callable, List, Optional
 
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
+
+
+def verify_own_lock(path: str) -> None:
+    """Raise Refused where another user could lead this process to another lock file than `path`. Raises OSError.
+
+    In a place such as /run/lock, each user could otherwise make the directory of the locks first.
+    """
+    try:
+        verify_own_way(path)
+    except NotOwn as problem:
+        raise Refused(
+            f"The lock {path} is not safe: {problem}. Let root have that place alone, then try again."
+        ).in_state("Nothing was written.") from None
 
 
 def take(descriptor: int) -> bool:

@@ -10,28 +10,25 @@ is opened then, and the caller could read the content before.
 """
 
 import os
-import re
 import stat
 from typing import List
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.host.own_path import NotOwn, given_descriptor, verify_own_way
 from relvmoiscsi.wording import command
-
-_DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
 
 
 def lines_of(path: str) -> List[str]:
     """Return the lines of a file of passwords. Raises UsageError; the message contains no line of the file."""
-    given = _DESCRIPTOR.fullmatch(path)
+    given = given_descriptor(path)
     try:
-        if given:
-            descriptor = os.dup(int(given.group(1) or given.group(2) or 0))
+        if given is not None:
+            descriptor = os.dup(given)
         else:
             verify_own_way(path)
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, encoding="utf-8") as file:
-            _verify(path, os.fstat(descriptor), bool(given))
+            _verify(path, os.fstat(descriptor), given is not None)
             return file.read().splitlines()
     except NotOwn as problem:
         raise UsageError(

@@ -194,8 +194,18 @@ class Calls:
 
 
 def expression(kind: str, equal: Mapping[str, str]) -> str:
-    """Return the expression for get_all_records_where: records of this class whose fields have these values."""
+    """Return the expression for get_all_records_where: records of this class whose fields have these values.
+
+    A quotation mark ends a value, and the language has no escape for a quotation mark: the rest of the value would be
+    more conditions. So such a value raises PoolFailure. Source: xen-api ocaml/database/db_filter_lex.mll.
+    """
     names = DATABASE_NAMES[kind]
+    for name, value in equal.items():
+        if '"' in value:
+            raise PoolFailure(
+                f"The pool cannot search a {kind} by the {name} {value!r}: the value has a quotation mark. "
+                "Check the records of the VM."
+            )
     return " and ".join(f'field "{names[name]}" = "{value}"' for name, value in equal.items())
 
 

@@ -91,8 +91,11 @@ def _http(where: Where, url: str) -> http.client.HTTPConnection:
     if where.pool == LOCAL:
         return sdk.UnixConnection(where.socket_path, where.timeout)
     if url.startswith("http:"):
-        return http.client.HTTPConnection(address, timeout=where.timeout)
-    return http.client.HTTPSConnection(address, timeout=where.timeout, context=_tls(where))
+        made = http.client.HTTPConnection(address, timeout=where.timeout)
+    else:
+        made = http.client.HTTPSConnection(address, timeout=where.timeout, context=_tls(where))
+    made.response_class = sdk.BoundedResponse
+    return made
 
 
 def _no_login(where: Where, url: str, error: BaseException) -> str:

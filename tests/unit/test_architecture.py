@@ -90,7 +90,7 @@ MAY_IMPORT_WITHIN = {
 MAY_REACH = {
     "pool": {"host": ("host.this_host", "host.xapi.api", "host.xapi.sdk"), "cli": ()},
     "pool.vms": {"host": ("host.xapi.sdk",), "cli": ()},
-    "pool.commands": {"host": ("host.secret_file",), "cli": ("cli.output", "cli.map_out")},
+    "pool.commands": {"host": ("host.own_path", "host.secret_file"), "cli": ("cli.output", "cli.map_out")},
     "direct": {"cli": ()},
     "direct.direct_command": {"cli": ("cli.output",)},
     "doctor": {"cli": ()},

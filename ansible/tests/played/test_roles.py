@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The roles, and the example of a fleet."""
 
+import getpass
 import json
+import os
 
 import pytest
 
@@ -144,7 +146,9 @@ class Dom0:
     def __init__(self, stage, directory):
         self.stage, self.directory, self.log = stage, directory, directory / "log"
         self.there, self.restarted, self.programs = (directory / name for name in ("there", "restarted", "programs"))
-        self.programs.mkdir()
+        self.place = directory / "place"
+        for made in (self.programs, self.place):
+            made.mkdir()
         self.there.write_text("")
         self.program("rpm", RPM.format(there=self.there))
         self.program("relvmoiscsi", DOCTOR.format(restarted=self.restarted))
@@ -160,7 +164,7 @@ class Dom0:
 
     def play(self, *packages, hosts=("site1",), arguments=(), **variables):
         """What came of the role, and the programs that it has called beside those that ask."""
-        wish = {"install_packages": list(map(str, packages)), "install_directory": str(self.directory / "place")}
+        wish = {"install_packages": list(map(str, packages)), "install_directory": str(self.place)}
         role = {"role": "relvmoiscsi.pool.install", "vars": {"install_retries": 0, **wish, **variables}}
         path, inventory = self.directory / "install.json", self.directory / "hosts.json"
         play = {"hosts": "pools", "connection": "local", "gather_facts": False, "roles": [role]}
@@ -177,18 +181,46 @@ def dom0(stage, tmp_path):
     return Dom0(stage, tmp_path)
 
 
+def installed(told):
+    """The names of the packages of a call of rpm, and the directory that they were in."""
+    program, option, *paths = told[0].split()
+    assert (program, option) == ("rpm", "-U"), told
+    (directory,) = {os.path.dirname(path) for path in paths}
+    return [os.path.basename(path) for path in paths], directory
+
+
 def test_the_package_is_installed_once_and_another_one_later(dom0):
     one, other = dom0.packages
     check, nothing = dom0.play(one, arguments=["--check"])
     assert (check.status, check.changed, nothing) == (0, 1, []), check.out
     first, told = dom0.play(one)
-    place = dom0.directory / "place"
-    assert (first.status, told) == (0, [f"rpm -U {place / one.name}", "xe-toolstack-restart"]), first.out
+    names, place = installed(told)
+    assert (first.status, names, told[1:]) == (0, [one.name], ["xe-toolstack-restart"]), first.out
     second, told = dom0.play(one)
     assert (second.status, second.changed, told) == (0, 0, []), second.out
     third, told = dom0.play(one, other)
-    assert (third.status, told) == (0, [f"rpm -U {place / other.name}"]), third.out
-    assert not list(place.iterdir())
+    names, later = installed(told)
+    assert (third.status, names, told[1:]) == (0, [other.name], []), third.out
+    assert place != later
+    assert {os.path.dirname(place), os.path.dirname(later)} == {str(dom0.place)}
+    assert not list(dom0.place.iterdir())
+
+
+def test_packages_are_in_a_directory_that_only_this_run_has_made(dom0):
+    """Another user has made what an earlier version of the role would have used."""
+    (dom0.place / "relvmoiscsi-packages").mkdir(mode=0o777)
+    dom0.program("rpm", f'[ "$1" = -U ] && stat -c "rpm -U: %U %a %h" "$(dirname "$2")" >>{dom0.log}; exit 0')
+    played, told = dom0.play(dom0.packages[0], install_restart_toolstack=False)
+    assert played.status == 0, played.out
+    assert told[1:] == [f"rpm -U: {getpass.getuser()} 700 2"]
+    assert [path.name for path in dom0.place.iterdir()] == ["relvmoiscsi-packages"]
+
+
+def test_a_failed_installation_leaves_no_packages(dom0):
+    dom0.program("rpm", '[ "$1" != -U ]')
+    played, _told = dom0.play(dom0.packages[0])
+    assert played.status != 0
+    assert not list(dom0.place.iterdir())
 
 
 def test_a_restart_that_failed_is_made_up_for(dom0):

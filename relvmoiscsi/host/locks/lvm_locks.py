@@ -48,11 +48,11 @@ def lvm_locks(
     `timeout` is in seconds, for all locks together. The default of `directory` is the first of LOCK_DIRECTORIES that
     exists. If neither exists, LVM has not run since this host started, and no lock is taken. Gives the descriptors.
 
-    Raises Refused, before the block, if a lock stays taken or a name is no name of a volume group. Raises NotFound if
-    `directory` is given and does not exist.
+    Raises Refused, before the block, if a lock stays taken, or a name is no name of a volume group. Raises Refused if
+    another user could replace the directory. Raises NotFound if `directory` is given and does not exist.
     """
     lock_names = [ORPHANS_LOCK] + ["V_" + _checked(name) for name in sorted(set(names))]
-    found = directory or next((path for path in LOCK_DIRECTORIES if os.path.isdir(path)), None)
+    found = directory or next((path for path in LOCK_DIRECTORIES if os.path.lexists(path)), None)
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
         if found is None:
@@ -94,6 +94,7 @@ def _checked(name: str) -> str:
 
 def _open(path: str) -> int:
     try:
+        flock.verify_own_lock(path)
         return os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileNotFoundError as error:
         problem = (

@@ -31,7 +31,7 @@ from relvmoiscsi.errors import CommandFailed, Refused
 from relvmoiscsi.host import inherited_lock_fds, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.files import remedy
-from relvmoiscsi.host.flock import POLL_SECONDS
+from relvmoiscsi.host.flock import POLL_SECONDS, verify_own_lock
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -104,13 +104,17 @@ def _sm_lock(path: str, deadline: float) -> Iterator[None]:
 
 
 def _open(path: str) -> int:
-    """Open the lock file; repeat if SM removes its directory between `_make_directory` and `os.open`."""
+    """Open the lock file; repeat if SM removes its directory between `_make_directory` and `os.open`.
+
+    A shared lock of another user on a file that he may read would hold up SM and this process. SM makes its files
+    readable for all users, so that only a directory of root alone could keep them away. What is made here is not.
+    """
     for _ in range(10):
-        _make_directory(os.path.dirname(path))
         try:
-            return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        except FileNotFoundError:
-            continue
+            verify_own_lock(path)
+            return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except (FileNotFoundError, NotADirectoryError):
+            _make_directory(os.path.dirname(path))
         except OSError as error:
             raise Refused(f"The lock {path} cannot be opened: {error.strerror}. {remedy(error)}") from error
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")

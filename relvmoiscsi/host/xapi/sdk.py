@@ -14,6 +14,7 @@ import socket
 import ssl
 import sys
 import xmlrpc.client
+from functools import partial
 from typing import Any, Callable, Mapping, NoReturn, Optional, cast
 from xml.parsers import expat
 
@@ -21,6 +22,38 @@ from relvmoiscsi.errors import NotFound
 
 #: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
 GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.Error, expat.ExpatError)
+
+
+#: of one answer: the records of all VDIs of a pool with some 100000 of them
+MOST_ANSWER_BYTES = 256 << 20
+_PIECE_BYTES = 1 << 16
+
+
+class BoundedResponse(http.client.HTTPResponse):
+    """An answer that is read up to MOST_ANSWER_BYTES: a hostile server could fill the memory."""
+
+    _read_bytes = 0
+
+    def begin(self) -> None:
+        """Read the headers. Raises HTTPException for a compressed answer: some bytes could become any number."""
+        super().begin()
+        if self.getheader("Content-Encoding", "identity") != "identity":
+            raise http.client.HTTPException("the answer is compressed")
+
+    def read(self, amt: Optional[int] = None) -> bytes:
+        """Read as HTTPResponse does. Raises HTTPException for an answer that is too large."""
+        if amt is None and self.length is None:  # a server may end such an answer where it likes, or never
+            return b"".join(iter(partial(self.read, _PIECE_BYTES), b""))
+        self._read_bytes += self.length or 0 if amt is None else 0
+        self._verify()
+        data = super().read(amt)
+        self._read_bytes += len(data) if amt is not None else 0
+        self._verify()
+        return data
+
+    def _verify(self) -> None:
+        if self._read_bytes > MOST_ANSWER_BYTES:
+            raise http.client.HTTPException(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
 
 
 def module() -> Any:
@@ -42,6 +75,8 @@ class XapiTransport(xmlrpc.client.Transport):
     The standard library repeats a call if the answer to the first was lost. With `is_sent_once` the transport sends a
     call once, over a new connection: xapi closes a connection that is idle for as long as a resignature may take.
     """
+
+    accept_gzip_encoding = False  # BoundedResponse refuses a compressed answer
 
     def __init__(
         self,
@@ -87,6 +122,8 @@ def _no_doctype(*_: Any) -> NoReturn:
 
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket, with a time limit for each wait."""
+
+    response_class = BoundedResponse
 
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)

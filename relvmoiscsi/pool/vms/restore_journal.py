@@ -10,6 +10,7 @@ restart priority stops a start by HA. A killed run leaves both settings in place
 command that ends the restore.
 """
 
+import re
 from contextlib import contextmanager
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
@@ -38,6 +39,9 @@ VBD: Mapping[str, type] = {
     "bootable": bool, "mode": str, "type": str, "unpluggable": bool, "other_config": dict, "qos_algorithm_type": str,
     "qos_algorithm_params": dict,
 }  # fmt: skip
+
+#: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
+_DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
@@ -135,6 +139,8 @@ def _swap(values: Mapping[str, Any]) -> Swap:
         for text in value.values() if isinstance(value, dict) else ():
             untrusted.text_of(text)
     texts = {name: untrusted.text_of(value) for name, value in values.items() if name != "vbd"}
+    if not _DEVICE.fullmatch(texts["userdevice"]):
+        raise ValueError("its device is neither a number nor a name such as xvda")
     return Swap(**texts, vbd=vbd)
 
 

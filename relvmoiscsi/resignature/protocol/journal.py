@@ -12,7 +12,7 @@ import json
 import struct
 import zlib
 from io import BytesIO
-from typing import Any, Dict, NamedTuple, Sequence
+from typing import Any, Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
@@ -188,56 +188,82 @@ def _inflated(packed: bytes, length: int) -> bytes:
 
 
 def _run(payload: BytesIO) -> Run:
+    """The run of a payload; each value has its type. Raises the errors of _UNREADABLE, FormatError."""
     (text_length,) = struct.unpack("<Q", payload.read(8))
     facts = untrusted.object_of(payload.read(text_length), MAX_JOURNAL_BYTES, _MOST_VALUES)
     kinds = {name: kind for kind, name in KINDS.items()}
     return Run(
         kind=kinds[facts["kind"]],
         run_id=bytes.fromhex(facts["run_id"]),
-        scsi_id=facts["scsi_id"],
-        tool=facts["tool"],
-        ids=IdMap(facts["sr"], facts["uuids"], facts["lvm_ids"]),
-        label_number=facts["label_number"],
-        old_label=payload.read(SECTOR),
-        new_pv_id=facts["new_pv_id"],
-        final_label=payload.read(SECTOR if facts["has_final_label"] else 0),
+        scsi_id=_text_or_none(facts["scsi_id"]),
+        tool=untrusted.text_of(facts["tool"]),
+        ids=IdMap(untrusted.text_of(facts["sr"]), _texts(facts["uuids"]), _texts(facts["lvm_ids"])),
+        label_number=untrusted.size_of(facts["label_number"]),
+        old_label=_bytes(payload, SECTOR),
+        new_pv_id=untrusted.text_of(facts["new_pv_id"]),
+        final_label=_bytes(payload, SECTOR if facts["has_final_label"] is True else 0),
         mdas=tuple(_move(item, payload) for item in facts["mdas"]),
         writes=tuple(_write(payload, *item) for item in facts["writes"]),
         fields=tuple(_field(*item) for item in facts["fields"]),
-        block_bytes=facts["block_bytes"],
+        block_bytes=untrusted.size_of(facts["block_bytes"]),
         rebuilt=_rebuilt(facts["rebuilt"], payload) if "rebuilt" in facts else None,
-        one=facts.get("one"),
-        unverified=tuple(facts.get("unverified", ())),
+        one=_text_or_none(facts.get("one")),
+        unverified=tuple(untrusted.texts_of(facts.get("unverified", []))),
     )
 
 
-def _move(item: Sequence[Sequence[int]], payload: BytesIO) -> MdaMove:
-    original, second = (Area(*area) for area in item)
-    old = payload.read(MdaHeader.SIZE)
-    second_header = payload.read(MdaHeader.SIZE if second != original else 0)
-    return MdaMove(original, second, old, second_header, payload.read(MdaHeader.SIZE))
+def _text_or_none(value: Any) -> Optional[str]:
+    return None if value is None else untrusted.text_of(value)
 
 
-def _write(payload: BytesIO, offset: int, length: int, what: str) -> Write:
-    return Write(offset, payload.read(length), payload.read(length), what)
+def _texts(value: Any) -> Dict[str, str]:
+    return {old: untrusted.text_of(new) for old, new in value.items()}
+
+
+def _sizes(values: Iterable[Any]) -> Iterator[int]:
+    return map(untrusted.size_of, values)
+
+
+def _bytes(payload: BytesIO, length: Any) -> bytes:
+    """The next `length` bytes. Raises ValueError where the payload ends before."""
+    found = payload.read(untrusted.size_of(length))
+    if len(found) != length:
+        raise ValueError("its bytes are not complete")
+    return found
+
+
+def _move(item: Sequence[Sequence[Any]], payload: BytesIO) -> MdaMove:
+    original, second = (Area(*_sizes(area)) for area in item)
+    old = _bytes(payload, MdaHeader.SIZE)
+    second_header = _bytes(payload, MdaHeader.SIZE if second != original else 0)
+    return MdaMove(original, second, old, second_header, _bytes(payload, MdaHeader.SIZE))
+
+
+def _write(payload: BytesIO, offset: Any, length: Any, what: Any) -> Write:
+    return Write(untrusted.size_of(offset), _bytes(payload, length), _bytes(payload, length), untrusted.text_of(what))
 
 
 def _rebuilt(facts: Dict[str, Any], payload: BytesIO) -> Rebuilt:
     return Rebuilt(
-        lv_id=facts["lv_id"],
-        segments=tuple(Segment(*item) for item in facts["segments"]),
+        lv_id=untrusted.text_of(facts["lv_id"]),
+        segments=tuple(Segment(*_sizes(item)) for item in facts["segments"]),
         full=decode_units(facts["full"]),
         empty=decode_units(facts["empty"]),
         table=tuple(_table_unit(payload, *item) for item in facts["table"]),
     )
 
 
-def _table_unit(payload: BytesIO, offset: int, length: int, first: int, end: int) -> TableUnit:
-    return TableUnit(offset, payload.read(length), payload.read(length), first, end)
+def _table_unit(payload: BytesIO, offset: Any, length: Any, first: Any, end: Any) -> TableUnit:
+    old, new = _bytes(payload, length), _bytes(payload, length)
+    return TableUnit(untrusted.size_of(offset), old, new, *_sizes((first, end)))
 
 
-def _field(pieces: Sequence[Sequence[int]], what: str, kind: str, around: Sequence[Sequence[int]]) -> IdField:
-    return IdField(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
+def _field(pieces: Sequence[Sequence[Any]], what: Any, kind: Any, around: Sequence[Sequence[Any]]) -> IdField:
+    return IdField(_ranges(pieces), untrusted.text_of(what), untrusted.text_of(kind), _ranges(around))
+
+
+def _ranges(values: Sequence[Sequence[Any]]) -> Tuple[Range, ...]:
+    return tuple(Range(*_sizes(value)) for value in values)
 
 
 # --- the label sector in each phase of a run

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The content of a journal: all values that are needed to finish a run or to take a run back; their checks. Pure."""
 
-from typing import NamedTuple, Optional, Tuple
+import sys
+from bisect import bisect_right
+from itertools import chain
+from typing import Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
-from relvmoiscsi.formats.identity import IdMap, is_uuid, parse_lvm_id
+from relvmoiscsi.formats.identity import IdMap, is_lvm_id, is_uuid
 from relvmoiscsi.formats.lvm.pv import LABEL_SECTORS, Area, parse_label
-from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt
+from relvmoiscsi.formats.vhd_blocks import UNIT
+from relvmoiscsi.resignature.protocol import structure
+from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, given_away
 
 
 class Write(NamedTuple):
@@ -78,28 +83,88 @@ class Run(NamedTuple):
     unverified: Tuple[str, ...] = ()  #: ids, in the SR before the resignature, of LVs left behind that do not verify
 
 
+_RUN_ID_BYTES = 16
+#: blocks of a device, in bytes
+_BLOCK_BYTES = [SECTOR << shift for shift in range(8)]
+#: extents of a volume: of 4 MiB, as the storage manager has them, 16 TiB
+_MOST_EXTENTS = 1 << 22
+
+
 def verify_run(run: Run, device_size: int, where: Place) -> None:
     """Raises FormatError for a wrong id, and for a write behind the end of the device or into LVM's sectors.
 
-    The digests prove that relvmoiscsi wrote the journal, so its values agree with each other. But messages print the
-    ids, and the device may have become smaller.
+    The digests prove that the journal is the journal of the mark. A program that writes the LUN can make both, with
+    any content. So each value has its range here, before a run reads or writes by that value.
     """
-    for uuid in [run.ids.sr, *run.ids.uuids, *run.ids.uuids.values()]:
-        if not is_uuid(uuid):
-            raise Malformed("Journal", where, f"{uuid!r} is no UUID")
+
+    def require(holds: bool, problem: str) -> None:
+        if not holds:
+            raise Malformed("Journal", where, problem)
+
+    for uuid in [run.ids.sr, *run.ids.uuids, *run.ids.uuids.values(), *filter(None, [run.one])]:
+        require(is_uuid(uuid), f"{uuid!r} is no UUID")
+    require(run.ids.sr in run.ids.uuids, "its map has no new UUID of the SR")
+    require(run.one is None or run.one in run.ids.uuids, "its map has no new UUID of the VDI that stays")
     for lvm_id in [run.new_pv_id, *run.ids.lvm_ids, *run.ids.lvm_ids.values(), *run.unverified]:
-        parse_lvm_id(lvm_id, "Id in the journal", where)
+        require(is_lvm_id(lvm_id), f"{lvm_id!r} is not an LVM id")
+    require(len(run.run_id) == _RUN_ID_BYTES, "the id of its run has another length")
+    require(run.block_bytes in _BLOCK_BYTES, f"{run.block_bytes} bytes are no block")
     label = parse_label(run.old_label, run.label_number, where)
-    if label.mdas != tuple(move.original for move in run.mdas):
-        raise Malformed("Journal", where, "its metadata areas are not those of its label")
+    require(label.mdas == tuple(move.original for move in run.mdas), "its metadata areas are not those of its label")
     contents = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
     contents += run.rebuilt.hulls() if run.rebuilt is not None else []
     label_end = LABEL_SECTORS * SECTOR
     reserved = [Range(0, label_end), *(Range(*move.original) for move in run.mdas)]
     for part in contents:
         is_lvms = any(part.offset < other.end and other.offset < part.end for other in reserved)
-        if is_lvms or not 0 <= part.offset <= part.end <= device_size:
-            raise Malformed("Journal", where, f"it would write {part.length} bytes at {part.offset}")
+        is_inside = 0 <= part.offset <= part.end <= device_size
+        require(is_inside and not is_lvms, f"it would write {part.length} bytes at {part.offset}")
     for area, second in ((move.original, move.second) for move in run.mdas):
-        if not label_end <= area.offset <= second.offset < second.end <= area.end <= device_size:
-            raise Malformed("Journal", where, "its metadata areas do not lie in each other")
+        is_nested = label_end <= area.offset <= second.offset < second.end <= area.end <= device_size
+        require(is_nested, "its metadata areas do not lie in each other")
+    for write in run.writes:
+        is_whole = not write.offset % run.block_bytes and not len(write.new) % run.block_bytes and bool(write.new)
+        require(is_whole, f"{len(write.new)} bytes at {write.offset} are no blocks")
+    written = _joined(write.range for write in run.writes)
+    for field in run.fields:
+        require(field.kind in ("", *structure.SIZES), f"it knows a structure {field.kind[:40]!r}")
+        size = structure.SIZES.get(field.kind, 0)
+        require(sum(part.length for part in field.around) == size, f"a {field.kind or 'field'} has another length")
+        is_covered = field.pieces and all(_is_within(piece, written) for piece in field.pieces)
+        require(bool(is_covered), f"its writes do not cover a field: {field.what[:40]!r}")
+    if run.rebuilt is not None:
+        _verify_rebuilt(run.rebuilt, run.block_bytes, require)
+
+
+def _verify_rebuilt(rebuilt: Rebuilt, block_bytes: int, require: Callable[[bool, str], None]) -> None:
+    require(is_lvm_id(rebuilt.lv_id), f"{rebuilt.lv_id!r} is not an LVM id")
+    extents = sum(one.extent_count for one in rebuilt.segments)
+    require(extents <= _MOST_EXTENTS, f"it makes a volume of {extents} extents")
+    for at in chain(rebuilt.full, rebuilt.empty, (unit.offset for unit in rebuilt.table)):
+        require(not at % block_bytes, f"a unit of the new image begins at {at}")
+    for units in map(sorted, (rebuilt.full, rebuilt.empty)):
+        are_apart = all(after - at >= UNIT for at, after in zip(units, units[1:]))
+        require(are_apart, "units of the new image overlap")
+    for unit in rebuilt.table:
+        is_table = unit.first <= unit.end <= len(unit.old) and not len(unit.old) % block_bytes
+        require(is_table and bool(unit.old), f"the block table at {unit.offset} has another length")
+    holes = sum(1 for unit in rebuilt.table for _ in given_away(unit))
+    require(holes == len(rebuilt.empty), "its block table gives away another number of holes")
+
+
+def _joined(ranges: Iterable[Range]) -> List[Range]:
+    """The ranges in order. Ranges that touch are one range."""
+    joined: List[Range] = []
+    for found in sorted(ranges):
+        if joined and found.offset <= joined[-1].end:
+            before = joined.pop()
+            joined.append(Range(before.offset, max(found.end, before.end) - before.offset))
+        else:
+            joined.append(found)
+    return joined
+
+
+def _is_within(part: Range, joined: Sequence[Range]) -> bool:
+    """Is the part, which is not empty, within one of these ranges?"""
+    at = bisect_right(joined, Range(part.offset, sys.maxsize)) - 1
+    return at >= 0 and part.length > 0 and part.end <= joined[at].end

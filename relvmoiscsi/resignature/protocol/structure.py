@@ -14,6 +14,9 @@ _FIELD_GAP_BYTES = 64
 _DIFFERENT = re.compile(rb"[^\0](?:\0{0,%d}[^\0])*" % _FIELD_GAP_BYTES)
 
 
+#: bytes of a structure, by kind
+SIZES = {vhd.HEADER_KIND: DynamicHeader.SIZE, vhd.FOOTER_KIND: Footer.SIZE}
+
 #: by kind: the magic of the structure, and the place of its checksum
 _CHECKED = {
     vhd.HEADER_KIND: (vhd.HEADER_COOKIE, Range(DynamicHeader.checksum.offset, DynamicHeader.checksum.size)),

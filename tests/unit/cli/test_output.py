@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What a terminal shows: lines that fit, colours, and the bar of long work; and that nothing of it goes elsewhere."""
 
+import argparse
 import io
+import logging
 import threading
 
 import pytest
@@ -195,3 +197,29 @@ def test_a_short_wait_and_a_wait_without_a_terminal_say_nothing(terminal, monkey
 )
 def test_a_time_is_told_in_its_two_largest_units(seconds, words):
     assert human_time(seconds) == words
+
+
+STRANGE = "\x1b[2J\u202e\x9b31m"
+
+
+def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch, capsys):
+    """By the log with its tracebacks, by an error, by the traceback of a bug, and by an answer."""
+
+    def run(arguments):
+        logging.getLogger("relvmoiscsi.test").warning("%s was changed\nrelvmoiscsi: all is well", STRANGE)
+        try:
+            raise KeyError("x\n" + STRANGE)
+        except KeyError as problem:
+            logging.getLogger("relvmoiscsi.test").warning("failed", exc_info=True)
+            output.print_text(f"a name: {STRANGE}\nand a second line")
+            raise ValueError(STRANGE) from problem
+
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    assert cli._run(argparse.Namespace(verbose=0, run=run, json=False)) == cli.EXIT_BUG
+    said = capsys.readouterr()
+    for text in (said.out, said.err):
+        assert "\\x1b[2J\\u202e\\x9b31m" in text
+        assert [char for char in text if not char.isprintable() and char != "\n"] == []
+    assert "was changed\\nrelvmoiscsi: all is well" in said.err
+    assert "and a second line" in said.out.splitlines()
+    assert sum("Traceback" in line for line in said.err.splitlines()) == 3

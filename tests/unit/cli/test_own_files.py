@@ -8,7 +8,7 @@ import pytest
 
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.host.own_path import NotOwn, verify_own_file, verify_own_way
 from relvmoiscsi.host.secret_file import first_line, lines_of
 
 
@@ -134,6 +134,7 @@ def test_a_map_is_readable_for_its_owner_alone_also_in_the_place_of_an_empty_fil
 WAYS = {
     "of all": ("other users can change the directory .*/upper$", None),
     "of a group": ("other users can change the directory .*/upper$", None),
+    "of the group of root": ("other users can change the directory .*/upper$", None),
     "of another": ("/upper belongs to another user$", None),
     "link of another": ("/by belongs to another user$", "by/inner/file"),
     "behind a link": ("other users can change the directory .*/upper$", "by/inner/file"),
@@ -152,11 +153,8 @@ def a_way(kind, top, patch):
     (top / "side" / "by").symlink_to(os.path.join("..", "upper"))
     (top / "deep").symlink_to(upper / "inner")
     (top / "round").symlink_to(top / "round")
-    if kind == "of a group":
-        group = upper.stat().st_gid
-        patch.setattr(os, "getegid", lambda: group + 1)
-        if not group:
-            os.chown(str(upper), -1, 4713)
+    if kind in ("of a group", "of the group of root"):  # the second one also: an ACL names another user
+        os.chown(str(upper), -1, 4713 if kind == "of a group" and os.geteuid() == 0 else os.getegid())
         upper.chmod(0o770)
     elif kind not in ("of another", "link of another"):
         upper.chmod(0o777)
@@ -185,7 +183,7 @@ def test_ways_of_root_and_of_this_user_are_taken(tmp_path, monkeypatch):
     (tmp_path / "by").symlink_to(tmp_path / "own")
     monkeypatch.chdir(tmp_path / "own")
     tmp_path.chmod(0o1777)  # as /tmp
-    (tmp_path / "own").chmod(0o775)
+    (tmp_path / "own").chmod(0o755)
     for path in (tmp_path / "by" / "inner" / "file", "file", os.path.join("inner", "..", "file")):
         verify_own_way(str(path))
 
@@ -202,3 +200,68 @@ def test_a_map_goes_to_no_place_that_leads_elsewhere(tmp_path, place):
 def test_the_directory_for_temporary_files_is_accepted(tmp_path):
     tmp_path.chmod(0o1777)
     written(tmp_path / "map")
+
+
+def of_another(path):
+    os.chown(str(path), 4712, 4712)
+
+
+def fifo(path):
+    path.unlink()
+    os.mkfifo(str(path), 0o600)
+
+
+FOREIGN = {
+    "owner": (of_another, "belongs to another user"),
+    "way": (lambda path: path.parent.chmod(0o777), "other users can change the directory"),
+    "mode": (lambda path: path.chmod(0o666), "other users can change the file"),
+    "pipe": (fifo, "is no regular file"),
+    "missing": (lambda path: path.unlink(), "No such file"),
+}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "of" / "root"
+    path.parent.mkdir()
+    path.write_text('{"uuids": {"top secret of root": "x"}}')
+    return path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_no_other_user_says_which_map_and_which_certificates_root_takes(
+    file, image, unwritten, command, monkeypatch, kind
+):  # fmt: skip
+    happens, says = FOREIGN[kind]
+    happens(file)
+    assert says in " ".join(unwritten(2, "resignature", image, "--yes", "--map", file).err.split())
+    monkeypatch.setenv("XENSERVER_PASSWORD", "x")
+    ran = command("pool", "luns", "--pool", "https://127.0.0.1:1", "--ca", file)
+    assert ran.status == 2 and says in " ".join(ran.err.split())
+
+
+def test_links_of_this_user_lead_to_certificates_of_the_system(file):
+    (file.parent / "link").symlink_to(file)
+    verify_own_file(str(file.parent / "link"))
+    reader, writer = os.pipe()
+    os.close(writer)
+    verify_own_file(f"/dev/fd/{reader}")
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"uuids": {"top secret": "x"}}', "an id of pair 1 is wrong: a UUID"),
+        ('{"lvm_ids": {"top secret": "x"}}', "an id of pair 1 is wrong: an LVM id"),
+        ('{"new_sr": "top secret"}', "The new_sr of the map is no UUID"),
+        ('{"top secret": 1, "top secret": 1}', "is not valid JSON: a value cannot be read"),
+        ("top secret:x", "is not valid JSON: line 1, column 1 cannot be read"),
+    ],
+)
+def test_an_error_shows_nothing_of_the_file_of_map(file, image, unwritten, content, says):
+    file.write_text(content)
+    ran = unwritten(2, "resignature", image, "--yes", "--map", file)
+    assert says in " ".join(ran.err.split())
+    assert "secret" not in ran.out + ran.err

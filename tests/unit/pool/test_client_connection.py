@@ -351,3 +351,13 @@ def test_who_is_interrupted_waits_for_nobody(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         jobs.at_once(Line(), range(6), lambda *_: (hung.set(), release.wait(60)), 3)
     release.set()
+
+
+@pytest.mark.parametrize("value", ['9" or field "uuid" = "x', '"'])
+def test_no_value_adds_conditions_to_a_search(value):
+    """In xapi's expressions a quotation mark ends a value, and nothing escapes one."""
+    with pytest.raises(PoolFailure, match="has a quotation mark"):
+        pool_calls.expression("VBD", {"VM": "OpaqueRef:1", "userdevice": value})
+    others = {"VM": "OpaqueRef:1", "userdevice": "1\\' or true"}
+    wanted = 'field "VM" = "OpaqueRef:1" and field "userdevice" = "1\\\' or true"'
+    assert pool_calls.expression("VBD", others) == wanted

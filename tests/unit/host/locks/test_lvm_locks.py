@@ -162,6 +162,32 @@ def test_the_first_lock_directory_that_exists_is_used_and_where_lvm_never_ran_no
     assert "no LVM lock is needed" in caplog.text
 
 
+def is_a_link(directory, victim):
+    os.rmdir(directory)
+    os.symlink(victim, directory)
+    os.lchown(directory, 4712, 4712)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+@pytest.mark.parametrize(
+    ("happens", "says"),
+    [
+        (is_a_link, "/lvm belongs to another user"),
+        (lambda directory, _: os.chown(directory, 4712, 4712), "/lvm belongs to another user"),
+        (lambda directory, _: os.chmod(directory, 0o777), "other users can change the directory .*/lvm"),
+    ],
+    ids=["link", "owner", "mode"],
+)
+def test_a_lock_directory_that_another_user_has_made_is_refused(directory, monkeypatch, tmp_path, happens, says):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    happens(directory, str(victim))
+    monkeypatch.setattr(lock, "LOCK_DIRECTORIES", (directory,))
+    with pytest.raises(Refused, match=says), lvm_locks([OLD]):
+        pytest.fail("locked")
+    assert not os.listdir(directory) and not os.listdir(str(victim))
+
+
 def test_a_lock_file_that_somebody_removed_or_replaced_is_not_ours_to_remove(directory):
     with lvm_locks([OLD, NEW], directory) as locks:
         _, removed, replaced = paths_of(locks)

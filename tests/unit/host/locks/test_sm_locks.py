@@ -7,6 +7,7 @@ The other side of each lock is done as SM does it: fcntl from another process, f
 import fcntl
 import os
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -138,6 +139,22 @@ def test_a_directory_that_sm_removes_in_between_is_made_again(root, monkeypatch)
 def test_sm_with_a_file_lock_waits_with_lvm(root):
     with lvm_lock(Host(root)):
         assert sm_finds(in_root(root, LVM)) == "busy"
+
+
+def test_a_lock_file_that_is_made_here_is_for_root_alone(root):
+    """A user who can open the file can lock the file, and would hold root up."""
+    with lvm_lock(Host(root)):
+        assert stat.S_IMODE(os.stat(in_root(root, LVM)).st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+def test_a_lock_below_a_directory_of_another_user_is_refused(root):
+    sm = in_root(root, "var/lock/sm")
+    os.makedirs(sm)
+    os.chown(sm, 4712, 4712)
+    with pytest.raises(Refused, match="/sm belongs to another user"), lvm_lock(Host(root)):
+        pytest.fail("locked")
+    assert os.listdir(sm) == []
 
 
 @pytest.mark.parametrize("name", sm_locks.SM_LOCKS)

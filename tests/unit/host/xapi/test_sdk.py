@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Whatever a server answers is a value or one of the errors of a failed connection."""
 
+import gzip
+import http.client
 import io
+import socket
 import xmlrpc.client
 
 import pytest
@@ -11,6 +14,8 @@ from hypothesis import strategies as st
 from kit.examples import examples
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.host.xapi import sdk
+from relvmoiscsi.pool.connection import Where
+from relvmoiscsi.pool.connection import _http as connection_of
 
 HEAD = "<methodResponse><params><param><value>"
 ENTITIES = "<!DOCTYPE a [<!ENTITY b '" + "b" * 1000 + "'>]>" + HEAD + "&b;"
@@ -72,3 +77,65 @@ def test_any_document_is_a_call_or_a_value_error(document):
         untrusted_xml.xmlrpc_of(document)
     except (ValueError, xmlrpc.client.Fault):
         pass
+
+
+# --- how much of an answer is read
+
+
+def answer(body, *headers, status="200 OK", length=True):
+    lines = [f"HTTP/1.1 {status}", *headers] + [f"Content-Length: {len(body)}"] * length
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def chunked(*pieces):
+    lines = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in [*pieces, b""]]
+    return answer(b"".join(lines), "Transfer-Encoding: chunked", length=False)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Gives a function that reads an answer as the pool's transfers do, or as a session of the SDK does."""
+    monkeypatch.setattr(sdk, "MOST_ANSWER_BYTES", 1000)
+
+    def asked(data, by_session):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(data)
+            theirs.shutdown(socket.SHUT_WR)
+            connection = connection_of(Where("http://pool"), "http://pool")
+            connection.sock = ours
+            if not by_session:
+                connection.request("GET", "/")
+                return connection.getresponse().read()
+            session = xmlrpc.client.ServerProxy("http://pool", transport=sdk.XapiTransport(lambda: connection))
+            return session.host.get_all()
+
+    return asked
+
+
+LARGE = xmlrpc.client.dumps(("x" * 900,), methodresponse=True).encode()
+ZIPPED = gzip.compress(xmlrpc.client.dumps(("x" * 100,), methodresponse=True).encode())
+TOO_MUCH = {
+    "length": (answer(LARGE), "more than"),
+    "to the end": (answer(LARGE, length=False), "more than"),
+    "chunks": (chunked(LARGE[:600], LARGE[600:]), "more than"),
+    "gzip": (answer(ZIPPED, "Content-Encoding: gzip"), "is compressed"),
+    "error page": (answer(LARGE, status="500 Error"), "more than"),
+}
+
+
+@pytest.mark.parametrize("by_session", [True, False])
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_no_server_fills_the_memory(asked, name, by_session):
+    data, says = TOO_MUCH[name]
+    with pytest.raises(sdk.GONE, match=says):
+        asked(data, by_session)
+
+
+def test_answers_of_all_forms_are_read(asked):
+    body = xmlrpc.client.dumps(("value",), methodresponse=True).encode()
+    for data in (answer(body), answer(body, length=False), chunked(body[:9], body[9:])):
+        assert asked(data, by_session=True) == "value"
+        assert asked(data, by_session=False) == body
+    with pytest.raises(http.client.IncompleteRead):
+        asked(answer(body)[:-1], by_session=False)

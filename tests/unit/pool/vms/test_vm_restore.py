@@ -103,6 +103,16 @@ def web_is(vm_of):
     return lambda day: setattr(day, "web", vm_of(day))
 
 
+def with_device(device):
+    """The first disk of the journal has this userdevice."""
+
+    def change(config):
+        values = json.loads(config["relvmoiscsi:restore:0"])
+        return {**config, "relvmoiscsi:restore:0": json.dumps({**values, "userdevice": device})}
+
+    return change
+
+
 HAPPENS = {
     "nothing": lambda day: None,
     "no tools": lambda day: (day.start(), day.db.set("VM", day.web, "guest_metrics", NULL)),
@@ -117,6 +127,7 @@ HAPPENS = {
     "cut, and lent by hand": lambda day: (day.cut(bring_back, "VBD.destroy"), with_helper(day, day.new(day.data))),
     "copied by a person": its_copy,
     "spoiled": lambda day: (bring_back(day), day.set_journal(lambda it: {**it, "relvmoiscsi:restore:0": "x"})),
+    "a forged device": lambda day: (bring_back(day), day.set_journal(with_device('9" or field "uuid" = "x'))),
     "old disk gone": lambda day: (bring_back(day), day.db.destroy("VDI", day.root)),
     "old disk elsewhere": lambda day: (bring_back(day), with_helper(day, day.root)),
     "empty drive": lambda day: (bring_back(day), day.db.set("VBD", day.vbd("1"), "VDI", NULL)),
@@ -140,6 +151,7 @@ HAPPENS = {
         ("cut, and lent by hand", bring_back, "is a disk of 'helper' as well"),
         ("copied by a person", undo, "was not restored from a copy"),
         ("spoiled", undo, "cannot be read: .* --keep"),
+        ("a forged device", undo, "its device is neither a number nor a name such as xvda.* --keep"),
         ("old disk gone", undo, "is no longer in the pool"),
         ("old disk elsewhere", undo, "is a disk of 'helper' as well"),
         ("empty drive", undo, "it has no VDI, and not"),

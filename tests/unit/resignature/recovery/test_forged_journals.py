@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Journals that anybody who writes a LUN can make: right digests, and any facts.
+
+A recovery of such a LUN ends in an error of the program, never in a bug. A journal that is refused is refused before
+anything is written.
+"""
+
+import copy
+import functools
+import hashlib
+import json
+import struct
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.chains.random_chain import random_chain
+from kit.cuts import cut_before, image, label_range, read_mark, recover
+from kit.examples import examples
+from relvmoiscsi import engine
+from relvmoiscsi.device import Fence, align_up
+from relvmoiscsi.engine import OneVdiRequest
+from relvmoiscsi.errors import FormatError, RelvmoiscsiError
+from relvmoiscsi.resignature.protocol import journal
+from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, CommitRecord, with_commit_record
+
+pytestmark = pytest.mark.states
+
+CUTS = [(name, flush) for name in ("one VDI", "a chain", "to one VDI") for flush in (4, 5, 6, 7)]
+JUNK = [None, True, 0, 1, -1, 1.5, 10**17, "", "x", "\u202e\x1b[2J", [], [1], [None], ["a"], [[]], [[0, 10**12]], {}]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_a_lease():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fence, "OUTLAST_SECONDS", 0.0)
+        yield
+
+
+@functools.lru_cache(maxsize=None)
+def cut_run(name, flush):
+    """A LUN with a mark: of a run that was cut, or that has ended."""
+    if name != "to one VDI":
+        return cut_before(image(name), flush)
+    chain = random_chain(34, bat_entries=4096, free=20, blocks=5, depth=3)
+    return cut_before(chain.disk, flush, one=OneVdiRequest())
+
+
+@functools.lru_cache(maxsize=None)
+def payload_of(name, flush):
+    """(The facts, the bytes behind the facts) of the journal of that run."""
+    data = read_mark(cut_run(name, flush)).journal.data
+    length = journal.JournalHeader.at(data).payload_length
+    payload = zlib.decompress(data[journal.JournalHeader.SIZE :][:length])
+    (end,) = struct.unpack_from("<Q", payload)
+    return json.loads(payload[8 : 8 + end].decode()), payload[8 + end :]
+
+
+def forged(name, flush, facts):
+    """The LUN of a cut run with these facts in the journal, and with right digests."""
+    disk = cut_run(name, flush).copy()
+    mark = read_mark(disk)
+    text = json.dumps(facts).encode()
+    payload = struct.pack("<Q", len(text)) + text + payload_of(name, flush)[1]
+    packed = zlib.compress(payload)
+    header = journal.JournalHeader.zero(
+        magic=journal.JOURNAL_MAGIC,
+        version=journal.VERSION,
+        payload_length=len(packed),
+        raw_length=len(payload),
+        payload_digest=hashlib.sha256(packed).digest(),
+    )
+    data = bytes(header) + packed
+    data = data.ljust(align_up(len(data), journal.ALIGNMENT), b"\0")
+    disk.poke(mark.journal.offset, data)
+    place = label_range(disk).offset
+    sector = disk.peek(place, 512)
+    digest = hashlib.sha256(bytes(header)).digest()
+    record = CommitRecord.at(sector, COMMIT_RECORD_AT).replace(journal_digest=digest, journal_length=len(data))
+    disk.poke(place, with_commit_record(sector, record))
+    disk.freeze()
+    return disk
+
+
+def places_of(value, way=()):
+    """The ways to all values in the facts; of a long list to its first two values."""
+    yield way
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from places_of(one, (*way, key))
+
+
+def with_junk(facts, way, junk):
+    found = copy.deepcopy(facts)
+    at = found
+    for key in way[:-1]:
+        at = at[key]
+    at[way[-1]] = copy.deepcopy(junk)
+    return found
+
+
+def ends_as_it_may(name, flush, facts):
+    """Raises what is a bug: an exception that is none of the program's own."""
+    disk = forged(name, flush, facts)
+    try:
+        engine.inspect(disk)
+    except RelvmoiscsiError:
+        pass
+    before = disk.copy()
+    try:
+        read_mark(disk)
+        is_refused = False
+    except FormatError:
+        is_refused = True
+    try:
+        recover(disk)
+    except RelvmoiscsiError:
+        pass
+    assert not is_refused or disk == before
+
+
+@given(st.data())
+@settings(max_examples=examples(400), deadline=None)
+def test_facts_with_right_digests_are_no_bug(data):
+    name, flush = data.draw(st.sampled_from(CUTS))
+    facts, _ = payload_of(name, flush)
+    way = data.draw(st.sampled_from([way for way in places_of(facts) if way]))
+    ends_as_it_may(name, flush, with_junk(facts, way, data.draw(st.sampled_from(JUNK))))
+
+
+#: each ended the recovery in a bug, after the mark was written
+FORGED = {
+    "a SCSIid that is a number": (("scsi_id",), 10**17, "a value is not a text"),
+    "an unknown structure": (("fields", 0, 2), "x", "it knows a structure 'x'"),
+    "a structure in a list": (("fields", 0, 2), [1], "a value is not a text"),
+    "a name in an object": (("fields", 0, 1), {"a": 1}, "a value is not a text"),
+    "pieces of letters": (("fields", 0, 0), [["a", "b"]], "a value is not a size"),
+    "a piece before the device": (("fields", 0, 0), [[-5, 4]], "a value is not a size"),
+    "a piece that no write covers": (("fields", 0, 0), [[1 << 20, 4]], "do not cover a field"),
+    "a field without a piece": (("fields", 0, 0), [], "do not cover a field"),
+    "a structure of all the disk": (("fields", 0, 3), [[1 << 22, 1 << 22]], "has another length"),
+    "a write that is no block": (("block_bytes",), 3, "3 bytes are no block"),
+    "a map without the SR": (("sr",), "0a0b0c0d-0000-4000-8000-00000000dead", "no new UUID of the SR"),
+    "an id of a run": (("run_id",), "00", "the id of its run"),
+    "ids in a list": (("uuids",), ["x"], "its content does not read"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_no_run_writes_is_refused_by_name_before_anything_is_written(name):
+    way, junk, says = FORGED[name]
+    disk = forged("a chain", 4, with_junk(payload_of("a chain", 4)[0], way, junk))
+    before = disk.copy()
+    with pytest.raises(FormatError, match=says):
+        read_mark(disk)
+    with pytest.raises(RelvmoiscsiError):
+        recover(disk)
+    assert disk == before
+
+
+def test_units_of_a_new_image_that_overlap_are_refused():
+    facts, _ = payload_of("to one VDI", 4)
+    with pytest.raises(FormatError, match="units of the new image overlap"):
+        read_mark(forged("to one VDI", 4, with_junk(facts, ("rebuilt", "full", 1), 0)))

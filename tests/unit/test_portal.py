@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The address of a target, which a target gives in its answers."""
+
+import pytest
+
+from relvmoiscsi.portal import Portal, parse_address
+
+
+@pytest.mark.parametrize(
+    "text, portal",
+    [
+        ("10.0.0.1:3260,1", Portal("10.0.0.1", 3260)),
+        ("[fd00::1]", Portal("fd00::1", 3260)),
+        ("[fe80::1%eth0]:3261,2", Portal("fe80::1%eth0", 3261)),
+        ("san.example", Portal("san.example", 3260)),
+    ],
+)
+def test_an_address_is_read(text, portal):
+    assert parse_address(text) == portal
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[2J", "a\x1bb:3260,1", "a\x7fb", "a\x9b31m", "a\u202eb", "a\x00", "", "a:0", "a:65536", "a b"]
+)
+def test_what_is_no_address_is_refused_without_its_control_characters(text):
+    with pytest.raises(ValueError, match="is no address of a target") as caught:
+        parse_address(text)
+    assert str(caught.value).isprintable()
