@@ -217,7 +217,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
         if found:
             start = arguments.get("from", "")
             vdis = sorted((vdi for vdi in found["vdis"] if vdi["new"] >= start), key=itemgetter("new"))
-            rows: List[_Row] = [(vdi["new"], partial(dict, vdi)) for vdi in vdis]
+            rows: List[_Row] = [(vdi["new"], vdi.copy) for vdi in vdis]
             return _page("vdis", rows, {"sr": found["sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
 

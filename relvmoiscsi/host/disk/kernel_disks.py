@@ -62,7 +62,7 @@ def exclusive_open(
 def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host, but: Optional[str]) -> List[str]:
     maps = udev.maps_of(scsi_id, host)
     slaves = [path for name in maps for path in glob(os.path.join(escape(host.sysfs), "block", name, "slaves/*"))]
-    in_maps = set(map(os.path.basename, slaves))
+    in_maps = {os.path.basename(path) for path in slaves}
     alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps and disk != but]
     asked = [disk for disk in alone if _is_running(disk, host)]
     answering = paths.look(asked, deadline.part(paths.ANSWER_SECONDS), host) if asked else {}
