@@ -23,7 +23,7 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     _check_journal(made, cache)
     _check_whole_blocks(made, cache)
     result = _written(cache, made, (steps.COMMIT,))
-    committed = survey.read_lun(result, survey.read_label(result), like=lun.volumes)
+    committed = survey.read_lun(result, survey.read_label(result), lun)
     identity_check.verify_result(lun, committed, made.run.ids)
     result = _written(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES))
     final = survey.read_lun(result, survey.read_label(result), committed)
