@@ -14,9 +14,8 @@ from relvmoiscsi.errors import (
     RelvmoiscsiError,
     Unfinished,
 )
-from relvmoiscsi.resignature.merge.choice import OneVdiRequest, has_one_row
-from relvmoiscsi.resignature.planning import collapse
-from relvmoiscsi.resignature.planning.collapse import Cost
+from relvmoiscsi.resignature.merge.choice import has_one_row
+from relvmoiscsi.resignature.planning.selection import Cost, select_one
 from relvmoiscsi.resignature.problems import Problems, read_problems, tell
 from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
@@ -26,6 +25,7 @@ from relvmoiscsi.resignature.reading.contradictions import contradictions
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 
 EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
@@ -89,7 +89,7 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
 def _damaged(device: Device, problems: Problems, words: Sequence[str]) -> Inspection:
     first = problems.found[0]
     if isinstance(first, FormatError):
-        tell(first, device.name, problems, words)
+        tell(first, device.name, problems, ResignatureRequest(words=tuple(words)))
     return Inspection(DAMAGED, None, None, None, first, problems.found, problems.lun)
 
 
@@ -111,7 +111,7 @@ def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
     a read fails, and nothing else for any content.
     """
     try:
-        cost = collapse.make_one(device, lun, OneVdiRequest()).cost
+        cost = select_one(device, lun, OneVdiRequest()).cost
     except (Refused, FormatError, DeviceError) as problem:
         return OneVdiOutlook(CANNOT_BE_ONE, problem=problem)
     return OneVdiOutlook(IS_ONE) if has_one_row(lun.settled()) else OneVdiOutlook(CAN_BE_ONE, cost)

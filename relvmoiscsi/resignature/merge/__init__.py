@@ -11,5 +11,5 @@ compact     millions of small values in little memory
     layout      the extents that stay, the blocks that are copied, and the size of the new image
     image       the strategies, the cheapest first; the bytes of the new image, and the copies of guest data
 
-`planning.collapse` chooses a strategy, and gives the LUN after the merge.
+`planning.selection` chooses a strategy, and gives the LUN after the merge.
 """

@@ -1,38 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The VDI of a LUN that stays, the images of its chain, and whether an earlier run kept the requested VDIs. Pure."""
 
-from contextlib import contextmanager
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
+from relvmoiscsi.resignature.reading.request import OneVdiRequest
 
 MAX_LEVELS = 30  #: SM allows no longer chain
 _ALL = "Ask for all VDIs (`vdis=all`)"
 _COALESCE = _ALL + ", and let the clone's own SR coalesce."
 _SHOWN = 4  #: a message lists at most so many VDIs
-
-
-class OneVdiRequest(NamedTuple):
-    """A caller's request for a LUN with one VDI."""
-
-    vdi: Optional[str] = None  #: UUID of the leaf; needed when the LUN has several live VDIs
-    most_bytes: Optional[int] = None  #: a merge may copy and fill at most so many bytes; None: any number
-    note: str = ""  #: a sentence for refusals that names the setting which asks for one VDI; may be empty
-
-
-@contextmanager
-def said_who_asks(request: Optional[OneVdiRequest]) -> Iterator[None]:
-    """Add the request's note to a refusal that is raised in the block."""
-    try:
-        yield
-    except Refused as error:
-        if request is not None and request.note:
-            error.message += " " + request.note
-        raise
 
 
 class Chain(NamedTuple):
@@ -84,6 +65,11 @@ def leaves(lun: Lun) -> Dict[str, Volume]:
     return {uuid: disk for uuid, disk in disks.items() if not disk.hidden and (disk.name.kind, uuid) not in parents}
 
 
+def uuids_in_words(uuids: List[str]) -> List[str]:
+    """The UUIDs for a message; after a few UUIDs the number of the others."""
+    return uuids[:_SHOWN] + ([f"and {len(uuids) - _SHOWN} more"] if len(uuids) > _SHOWN else [])
+
+
 def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
     if request.vdi is not None:
         found = leaves(lun).get(request.vdi)
@@ -98,8 +84,7 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
             sm_key="InvalidArg",
         )
     if len(live) > 1:
-        named = sorted(str(volume.name.uuid) for volume in live)
-        listed = ", ".join(named[:_SHOWN] + ([f"and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else []))
+        listed = ", ".join(uuids_in_words(sorted(str(volume.name.uuid) for volume in live)))
         raise Refused(
             f"{lun.name} has {len(live)} live VDIs, and one is wanted: {listed}. Name it (`vdi`), or ask for "
             "all VDIs (`vdis=all`).",

@@ -13,7 +13,7 @@ the commit, and extents that the run does not write.
 from abc import ABC, abstractmethod
 from array import array
 from itertools import chain
-from typing import Collection, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Collection, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pieces
 from relvmoiscsi.errors import Refused
@@ -42,8 +42,8 @@ class Counts(NamedTuple):
 class Image(NamedTuple):
     """The writes that make the new image, in places of the device."""
 
-    unseen: Unseen
-    rebuilt: Rebuilt
+    unseen: Unseen = Unseen()
+    rebuilt: Optional[Rebuilt] = None
 
 
 class Room(NamedTuple):

@@ -11,7 +11,7 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import read_vg
 from relvmoiscsi.resignature.planning.plan_check import check_undo
-from relvmoiscsi.resignature.planning.run_plan import Plan, placed
+from relvmoiscsi.resignature.planning.run_plan import Plan, place_in_ring
 from relvmoiscsi.resignature.planning.volume_writes import undone_contents
 from relvmoiscsi.resignature.protocol import identities
 from relvmoiscsi.resignature.protocol.commit_record import UNDO
@@ -100,6 +100,6 @@ def plan_undo(
         block_bytes=before.block_bytes,
         unverified=before.unverified,
     )
-    keep = [*live, Range(done.offset, len(done.data))]
+    retained = [*live, Range(done.offset, len(done.data))]
     finals = [move.old_header for move in before.mdas]
-    return placed(run, "The LUN", mdas, old_text, finals, keep)
+    return place_in_ring(run, "The LUN", mdas, old_text, finals, retained)
