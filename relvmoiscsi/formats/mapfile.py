@@ -24,21 +24,21 @@ def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
     Do not pass the UUID of the old SR: the old SR UUID becomes `new_sr`. Raises UsageError for text that is not an id.
     """
     checked_uuid(new_sr)
-    return {old: _derived_id(new_sr, old) for old in old_ids}
-
-
-def _derived_id(new_sr: str, old: str) -> str:
-    if is_uuid(old):
-        return derived_uuid(new_sr, old)
-    try:
-        plain = _lvm_id(old)
-    except UsageError as error:
-        raise UsageError(
-            f"{old!r} is neither a UUID (36 characters, lower case) nor an LVM id (32 letters and digits, in groups of "
-            "6-4-4-4-4-4-6 or in one)."
-        ) from error
-    new = derived_lvm_id(new_sr, plain)
-    return new if old == plain else dashed(new)
+    found: Dict[str, str] = {}
+    for old in old_ids:
+        if is_uuid(old):
+            found[old] = derived_uuid(new_sr, old)
+            continue
+        try:
+            plain = _lvm_id(old)
+        except UsageError as error:
+            raise UsageError(
+                f"{old!r} is neither a UUID (36 characters, lower case) nor an LVM id (32 letters and digits, in "
+                "groups of 6-4-4-4-4-4-6 or in one)."
+            ) from error
+        new = derived_lvm_id(new_sr, plain)
+        found[old] = new if old == plain else dashed(new)
+    return found
 
 
 def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
@@ -47,8 +47,14 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
     Raises UsageError for facts that are not a map, for text that is not an id, and for two new ids of one old id.
     """
     try:
-        uuids = _joined((checked_uuid(old), checked_uuid(new)) for old, new in _uuid_pairs(facts))
-        lvm_ids = _joined((_lvm_id(old), _lvm_id(new)) for old, new in _lvm_id_pairs(facts))
+        pairs = [(pair["old"], pair["new"]) for pair in [facts.get("sr"), *facts.get("vdis", [])] if pair]
+        for key in ("other_uuids", "uuids"):
+            pairs += facts.get(key, {}).items()
+        uuids = _joined((checked_uuid(old), checked_uuid(new)) for old, new in pairs)
+        ids = [facts.get("vg_id"), facts.get("pv_id"), *(lv["id"] for lv in facts.get("lvs", []))]
+        pairs = [(pair["old"], pair["new"]) for pair in ids if pair]
+        pairs += facts.get("lvm_ids", {}).items()
+        lvm_ids = _joined((_lvm_id(old), _lvm_id(new)) for old, new in pairs)
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{name} is no old-to-new map as --json prints it.") from error
     return IdMap("", uuids, lvm_ids)
@@ -57,21 +63,6 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
 def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
     """The new SR UUID in a map of `relvmoiscsi map --json`; None without one. Raises UsageError for a wrong UUID."""
     return checked_uuid(facts["new_sr"]) if "new_sr" in facts else None
-
-
-def _uuid_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
-    for pair in [facts.get("sr"), *facts.get("vdis", [])]:
-        if pair:
-            yield pair["old"], pair["new"]
-    for key in ("other_uuids", "uuids"):
-        yield from facts.get(key, {}).items()
-
-
-def _lvm_id_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
-    for pair in [facts.get("vg_id"), facts.get("pv_id"), *(lv["id"] for lv in facts.get("lvs", []))]:
-        if pair:
-            yield pair["old"], pair["new"]
-    yield from facts.get("lvm_ids", {}).items()
 
 
 def _joined(pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
