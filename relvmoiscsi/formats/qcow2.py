@@ -129,7 +129,14 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
     if not 9 <= header.cluster_bits <= 21:
         raise Malformed("QCOW2 header", where.plus(Header.cluster_bits.offset), "its cluster size is out of range")
     extensions_at = _header_length(head, header, where)
-    backing = _backing(header, extensions_at, volume_size, where)
+    backing = None
+    if header.backing_file_offset:
+        backing = Range(header.backing_file_offset, header.backing_file_size)
+        first_cluster = min(1 << header.cluster_bits, volume_size)
+        is_inside = extensions_at <= backing.offset and backing.end <= first_cluster
+        if not is_inside or not 0 < backing.length <= MAX_BACKING_BYTES:
+            problem = f"its backing file path has {backing.length} bytes at {backing.offset}"
+            raise Malformed("QCOW2 header", where.plus(Header.backing_file_offset.offset), problem)
     extensions_end = backing.offset if backing else 1 << header.cluster_bits
     hidden_at = _hidden_at(head, extensions_at, extensions_end, where)
     hidden = hidden_at is not None and head[hidden_at] == 1
@@ -148,17 +155,6 @@ def _header_length(head: bytes, header: Header, where: Place) -> int:
     if more.header_length < Header.SIZE + HeaderV3.SIZE or more.header_length % 8:
         raise Malformed("QCOW2 header", where, f"its length is {more.header_length}")
     return more.header_length
-
-
-def _backing(header: Header, header_end: int, volume_size: int, where: Place) -> Optional[Range]:
-    if header.backing_file_offset == 0:
-        return None
-    found = Range(header.backing_file_offset, header.backing_file_size)
-    first_cluster = min(1 << header.cluster_bits, volume_size)
-    if found.offset < header_end or found.end > first_cluster or not 0 < found.length <= MAX_BACKING_BYTES:
-        problem = f"its backing file path has {found.length} bytes at {found.offset}"
-        raise Malformed("QCOW2 header", where.plus(Header.backing_file_offset.offset), problem)
-    return found
 
 
 def _hidden_at(head: bytes, at: int, end: int, where: Place) -> Optional[int]:

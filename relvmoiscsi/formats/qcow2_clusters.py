@@ -84,7 +84,12 @@ def read_entries(data: bytes, where: Place) -> Entries:
     """
     found, zeros = int.from_bytes(data, "big"), qcow2.ENTRY_ZEROS
     if found & _repeated(_L2_RESERVED, len(data)):
-        _raise_for(words(data), where)
+        for index, entry in enumerate(words(data)):
+            at = where.plus(ENTRY_BYTES * index)
+            if entry & qcow2.ENTRY_COMPRESSED:
+                raise Unsupported("QCOW2 cluster", at, "it is compressed")
+            if entry & _L2_RESERVED:
+                raise Malformed("QCOW2 cluster", at, f"its entry is 0x{entry:016x}")
     places = words((found & _repeated(qcow2.ENTRY_PLACE, len(data))).to_bytes(len(data), "big"))
     clusters = places
     if found & _repeated(zeros, len(data)):
@@ -104,15 +109,6 @@ def marked(places: Sequence[int], mark: int) -> Sequence[int]:
         return [mark | place if place > ZEROS else place for place in places]
     data = word_bytes(places)
     return words((int.from_bytes(data, "big") | _repeated(mark, len(data))).to_bytes(len(data), "big"))
-
-
-def _raise_for(entries: Iterable[int], where: Place) -> None:
-    for index, entry in enumerate(entries):
-        at = where.plus(ENTRY_BYTES * index)
-        if entry & qcow2.ENTRY_COMPRESSED:
-            raise Unsupported("QCOW2 cluster", at, "it is compressed")
-        if entry & _L2_RESERVED:
-            raise Malformed("QCOW2 cluster", at, f"its entry is 0x{entry:016x}")
 
 
 def needs(virtual_size: int, cluster_bytes: int) -> Needs:

@@ -18,7 +18,11 @@ def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
     to_old = None if to_new else ids.reversed()
     facts["vg_id"] = _pair(lun.vg.id, to_new, to_old)
     facts["pv_id"] = _pair(lun.label.pv_id, to_new, to_old)
-    facts["vdis"] = [_vdi_pair(lun, volume, to_new, to_old) for volume in lun.disks().values()]
+    facts["vdis"], records = [], lun.records()
+    for uuid, volume in lun.disks().items():
+        label = records[uuid].name_label if uuid in records else ""
+        pair = _uuid_pair(uuid, to_new, to_old)
+        facts["vdis"].append({**pair, "name_label": label, "lv": _name_pair(volume, to_new, to_old)})
     facts["lvs"] = [
         {"name": _name_pair(volume, to_new, to_old), "id": _pair(volume.lv.id, to_new, to_old)}
         for volume in lun.volumes
@@ -46,15 +50,6 @@ def _name_pair(volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap])
         return {"old": volume.name.text, "new": volume.name.text}
     pair = _uuid_pair(volume.name.uuid, to_new, to_old)
     return {which: volume.name.text.replace(volume.name.uuid, uuid) for which, uuid in pair.items()}
-
-
-def _vdi_pair(lun: Lun, volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, Any]:
-    uuid = str(volume.name.uuid)
-    record = lun.records().get(uuid)
-    pair: Dict[str, Any] = dict(_uuid_pair(uuid, to_new, to_old))
-    pair["name_label"] = record.name_label if record else ""
-    pair["lv"] = _name_pair(volume, to_new, to_old)
-    return pair
 
 
 def result_facts(name: str, result: Result) -> Dict[str, Any]:

@@ -3,7 +3,7 @@
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.engine import Lun, Prepared, Volume
+from relvmoiscsi.engine import Lun, Prepared
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.report.cost import IRREVERSIBLE
 from relvmoiscsi.report.lun import problems_by_lv
@@ -19,21 +19,24 @@ def dropped_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> List[Di
     `defects` are the defects of the LUN with these volumes.
     """
     stay, problems = {volume.lv.id for volume in lun.settled().volumes}, problems_by_lv(lun, defects)
-    return [_dropped(lun, volume, problems.get(volume.lv.name)) for volume in lun.volumes if volume.lv.id not in stay]
-
-
-def _dropped(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, Any]:
-    record = lun.records().get(str(volume.name.uuid)) if volume.is_disk else None
-    return {
-        "lv": volume.name.text,
-        "kind": volume.name.kind,
-        "uuid": volume.name.uuid,
-        "is_vdi": volume.is_disk,
-        "name_label": record.name_label if record else "",
-        "hidden": volume.is_disk and volume.hidden,
-        "is_a_snapshot": bool(record and record.is_a_snapshot),
-        "problem": problem,
-    }
+    found: List[Dict[str, Any]] = []
+    for volume in lun.volumes:
+        if volume.lv.id in stay:
+            continue
+        record = lun.records().get(str(volume.name.uuid)) if volume.is_disk else None
+        found.append(
+            {
+                "lv": volume.name.text,
+                "kind": volume.name.kind,
+                "uuid": volume.name.uuid,
+                "is_vdi": volume.is_disk,
+                "name_label": record.name_label if record else "",
+                "hidden": volume.is_disk and volume.hidden,
+                "is_a_snapshot": bool(record and record.is_a_snapshot),
+                "problem": problems.get(volume.lv.name),
+            }
+        )
+    return found
 
 
 class Loss(NamedTuple):
@@ -53,19 +56,19 @@ def loss_of(prepared: Prepared) -> Optional[Loss]:
         return None
     dropped = dropped_facts(lun, prepared.defects)
     lines = ["  goes   " + _dropped_line(volume) for volume in dropped]
-    kept = f"{len(lun.settled().disks())} more"
+    retained = f"{len(lun.settled().disks())} more"
     if prepared.cost is not None:
         (uuid,) = lun.settled().disks()
         record = lun.records().get(uuid)
         label = printable(record.name_label) if record else ""
         lines.insert(0, f"  stays  {uuid}  {label}".rstrip())
-        kept = f"'{label}' ({uuid})"
+        retained = f"'{label}' ({uuid})"
     count = sum(volume["is_vdi"] for volume in dropped)
     if not count:
         return Loss(lines, "")
     lines.append(IRREVERSIBLE if prepared.plan.run.rebuilt is not None else _UNTIL_LVM_CHANGES)
     noun = "1 VDI" if count == 1 else f"{count} VDIs"
-    return Loss(lines, f"Destroy {noun} and keep {kept}?")
+    return Loss(lines, f"Destroy {noun} and keep {retained}?")
 
 
 def _dropped_line(volume: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ class Branches(NamedTuple):
     blank: str
 
 
+_LV_PREFIX = "Logical volume "  #: the start of a structure name that names a volume
 UNICODE_BRANCHES = Branches("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = Branches("|- ", "`- ", "|  ", "   ")
 
@@ -54,7 +55,9 @@ def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]
     """
     what, where = getattr(defect, "what", None), getattr(defect, "where", None)
     volumes = {volume.lv.name: volume for volume in lun.volumes} if lun is not None else {}
-    lv = where.container if where is not None and where.container in volumes else _lv_of(what)
+    lv = where.container if where is not None and where.container in volumes else None
+    if lv is None and what is not None and what.startswith(_LV_PREFIX):
+        lv = what[len(_LV_PREFIX) :]
     volume = volumes.get(lv) if lv is not None else None
     return {
         "message": defect.message,
@@ -64,12 +67,6 @@ def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]
         "lv": lv,
         "vdi": volume.name.uuid if volume is not None and volume.is_disk else None,
     }
-
-
-def _lv_of(what: Optional[str]) -> Optional[str]:
-    """Return the volume that a structure name of LVM's text contains."""
-    prefix = "Logical volume "
-    return what[len(prefix) :] if what is not None and what.startswith(prefix) else None
 
 
 def problems_by_lv(lun: Lun, defects: Sequence[RelvmoiscsiError]) -> Dict[Optional[str], str]:
@@ -123,14 +120,10 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
         "read_only": volume.lv.read_only,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
         "snapshot_of": (record.snapshot_of or None) if record else None,
-        "cbt": uuid in _cbt_uuids(lun),
+        "cbt": any(other.name.kind == naming.CBT_LOG and other.name.uuid == uuid for other in lun.volumes),
         "lv": volume.lv.name,
         "problem": problem,
     }
-
-
-def _cbt_uuids(lun: Lun) -> List[str]:
-    return [str(volume.name.uuid) for volume in lun.volumes if volume.name.kind == naming.CBT_LOG]
 
 
 def one_vdi_facts(found: OneVdiOutlook) -> Dict[str, Any]:
@@ -169,21 +162,18 @@ def inspection_text(
         if found.readable is not None:
             lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, branches, [])]
         return "\n".join(lines)
-    more = [*who, *(_one_vdi_lines(one) if one is not None else [])]
+    more = list(who)
+    if one is not None and one.state == IS_ONE:
+        more.append("  one VDI  yes")
+    elif one is not None and one.state == CAN_BE_ONE and one.cost is not None:
+        loss = "" if one.cost.images == 1 else " " + IRREVERSIBLE
+        more.append("  one VDI  can be made" + cost_words(one.cost) + loss)
+    elif one is not None:
+        more.append("  one VDI  cannot be made: " + printable(with_options(str(one.problem))))
     if saved is not None:
         names = ", ".join(vm.name_label for vm in saved.vms)
         more.append(printable(f"  VMs      {names}; their records of {saved.when} are on it"))
     return "\n".join(_lun_lines(name, found, found.lun, branches, more))
-
-
-def _one_vdi_lines(found: OneVdiOutlook) -> List[str]:
-    """Return whether the LUN has one VDI or can have one VDI; if not, why."""
-    if found.state == IS_ONE:
-        return ["  one VDI  yes"]
-    if found.state == CAN_BE_ONE and found.cost is not None:
-        loss = "" if found.cost.images == 1 else " " + IRREVERSIBLE
-        return ["  one VDI  can be made" + cost_words(found.cost) + loss]
-    return ["  one VDI  cannot be made: " + printable(with_options(str(found.problem)))]
 
 
 def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str]) -> List[str]:
@@ -242,13 +232,17 @@ def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
 
 def _row(lun: Lun, node: _Node) -> List[str]:
     vdi = node.vdi
+    snapshot = "snapshot"
+    if vdi["snapshot_of"]:  # the first group of the UUID is enough to find the VDI in the same table
+        snapshot = "snapshot of {}".format(vdi["snapshot_of"].split("-")[0])
+    has_unread_mgt = lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes)
     notes = [
         note
         for note, shown in (
             ("hidden", vdi["hidden"]),
             ("CBT", vdi["cbt"]),
-            (_snapshot_note(vdi["snapshot_of"]), vdi["is_a_snapshot"]),
-            ("no MGT record", vdi["uuid"] not in lun.records() and not _is_mgt_damaged(lun)),
+            (snapshot, vdi["is_a_snapshot"]),
+            ("no MGT record", vdi["uuid"] not in lun.records() and not has_unread_mgt),
             ("does not read", vdi["problem"] and vdi["virtual_size_bytes"] is None),
             ("has a defect", vdi["problem"] and vdi["virtual_size_bytes"] is not None),
         )
@@ -262,15 +256,6 @@ def _row(lun: Lun, node: _Node) -> List[str]:
         vdi["kind"],
         (label + (" [{}]".format(", ".join(notes)) if notes else "")).lstrip(),
     ]
-
-
-def _is_mgt_damaged(lun: Lun) -> bool:
-    return lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes)
-
-
-def _snapshot_note(uuid: Optional[str]) -> str:
-    """Return the note with the first group of the UUID, which is enough to find the VDI in the same table."""
-    return "snapshot of {}".format(uuid.split("-")[0]) if uuid else "snapshot"
 
 
 def note_lines(sentences: Iterable[str]) -> List[str]:

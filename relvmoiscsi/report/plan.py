@@ -2,7 +2,7 @@
 """A plan as facts and as text, write by write."""
 
 from itertools import groupby
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional
 
 from relvmoiscsi.engine import EMPTY_UNIT, FULL_UNIT, NEW_IMAGE, Plan, Planned, steps
 from relvmoiscsi.wording import table
@@ -21,32 +21,26 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     """
     rows: List[Dict[str, Any]] = []
     for step in steps.ALL_PARTS:
-        for same, group in groupby(plan.each_write(step), _same_bytes):
+        for same, group in groupby(plan.each_write(step), _bitmap):
             if same:
-                rows.append(_alike(list(group)))
-            else:
-                rows += map(_write, group)
+                alike = list(group)
+                row = _write_facts(None, len(same), alike[0].what)
+                rows.append({**row, "new": same.hex(), "offsets": [planned.offset for planned in alike]})
+                continue
+            for planned in group:
+                row = _write_facts(planned.offset, len(planned.new), planned.what)
+                row["old"] = planned.old.hex() if planned.old is not None else None
+                if planned.what != NEW_IMAGE or len(planned.new) <= _MOST_IMAGE_BYTES:
+                    row["new"] = planned.new.hex()
+                rows.append(row)
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(_write_facts(None, plan.unseen.copied_bytes, "guest data, copied"))
     return rows
 
 
-def _same_bytes(planned: Planned) -> bytes:
+def _bitmap(planned: Planned) -> bytes:
     """Return the bytes of a bitmap that a new image leaves empty or full; b"" for any other write."""
     return planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) and planned.old is None else b""
-
-
-def _alike(several: Sequence[Planned]) -> Dict[str, Any]:
-    row = _write_facts(None, len(several[0].new), several[0].what)
-    return {**row, "new": several[0].new.hex(), "offsets": [planned.offset for planned in several]}
-
-
-def _write(planned: Planned) -> Dict[str, Any]:
-    row = _write_facts(planned.offset, len(planned.new), planned.what)
-    row["old"] = planned.old.hex() if planned.old is not None else None
-    if planned.what != NEW_IMAGE or len(planned.new) <= _MOST_IMAGE_BYTES:
-        row["new"] = planned.new.hex()
-    return row
 
 
 def _write_facts(offset: Optional[int], length: int, what: str) -> Dict[str, Any]:
@@ -58,13 +52,12 @@ def plan_text(plan: Plan) -> str:
     rows = [["offset", "bytes", "what"]]
     for step in steps.ALL_PARTS:
         for what, planned in groupby(plan.each_write(step), lambda write: write.what):
-            rows += _plan_rows(what, [(write.offset, len(write.new)) for write in planned])
+            places = [(write.offset, len(write.new)) for write in planned]
+            if len(places) <= _MOST_ALIKE:
+                rows += [[str(offset), str(length), what] for offset, length in places]
+            else:
+                total = sum(length for _offset, length in places)
+                rows.append(["", str(total), f"{what}, {len(places)} times"])
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(["", str(plan.unseen.copied_bytes), "guest data, copied"])
     return "\n".join("  " + line for line in table(rows, right=(0, 1)))
-
-
-def _plan_rows(what: str, places: Sequence[Tuple[int, int]]) -> List[List[str]]:
-    if len(places) <= _MOST_ALIKE:
-        return [[str(offset), str(length), what] for offset, length in places]
-    return [["", str(sum(length for _, length in places)), f"{what}, {len(places)} times"]]

@@ -149,8 +149,7 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
         extent_size=extent_size,
         lvs=tuple(lvs),
     )
-    _verify_extents(found, where, on_defect)
-    _verify_ids(found, where, on_defect)
+    _verify_volumes(found, where, on_defect)
     return found
 
 
@@ -236,7 +235,16 @@ def _lv(section: Section, pv_name: str, vg_name: str) -> LogicalVolume:
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
     status = _status(what, section)
     removed = WayOut(("lvremove", f"{vg_name}/{section.name}"))
-    segments = sorted(_segment(what, child, pv_name, removed) for child in section.sections.values())
+    segments = []
+    for child in section.sections.values():
+        if child.string("type") != "striped" or child.integer("stripe_count") != 1:
+            raise Unsupported(what, child.where, f"{child.name} is not linear").with_way_out(removed)
+        stripes = child.assignments.get("stripes")
+        values = stripes.values if stripes else ()
+        if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
+            raise Malformed(what, child.where, f"{child.name} has the stripes {list(values)!r}")
+        segments.append(Segment(child.integer("start_extent"), child.integer("extent_count", 1), values[1]))
+    segments.sort()
     if section.integer("segment_count") != len(segments) or not segments:
         raise Malformed(what, where, f"it has {len(segments)} segments, and its segment_count is another number")
     expected = 0
@@ -248,18 +256,8 @@ def _lv(section: Section, pv_name: str, vg_name: str) -> LogicalVolume:
     return LogicalVolume(section.name, lv_id, status, tuple(section.strings("tags")), tuple(segments))
 
 
-def _segment(what: str, section: Section, pv_name: str, removed: WayOut) -> Segment:
-    if section.string("type") != "striped" or section.integer("stripe_count") != 1:
-        raise Unsupported(what, section.where, f"{section.name} is not linear").with_way_out(removed)
-    stripes = section.assignments.get("stripes")
-    values = stripes.values if stripes else ()
-    if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
-        raise Malformed(what, section.where, f"{section.name} has the stripes {list(values)!r}")
-    return Segment(section.integer("start_extent"), section.integer("extent_count", 1), values[1])
-
-
-def _verify_extents(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
-    """Reports a defect for an extent that is not on the PV, and for an extent of two LVs."""
+def _verify_volumes(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
+    """Reports a defect for an extent that is not on the PV, for an extent of two LVs, and for an id of two LVs."""
     taken = sorted((s.first_pe, s.first_pe + s.extent_count, lv.name) for lv in vg.lvs for s in lv.segments)
     free_from, before = 0, ""
     for first, end, name in taken:
@@ -270,14 +268,11 @@ def _verify_extents(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
             problem = f"it overlaps {before} at extent {first}"
             on_defect(Malformed(f"Logical volume {name}", where, problem))
         free_from, before = end, name
-
-
-def _verify_ids(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
     owners: Dict[str, str] = {vg.id: "the volume group"}
     for lv in vg.lvs:
         if lv.id in owners:
-            problem = Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}")
-            on_defect(problem.with_way_out(WayOut(("lvremove", f"{vg.name}/{lv.name}"))))
+            found = Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}")
+            on_defect(found.with_way_out(WayOut(("lvremove", f"{vg.name}/{lv.name}"))))
         owners[lv.id] = lv.name
 
 
@@ -304,8 +299,15 @@ def renamed_text(vg: VolumeGroup, vg_name: str, lvs: Mapping[str, Optional[Logic
         edits.append(Edit(hint.start, hint.end + (vg.text[hint.end : hint.end + 1] == "\n"), ""))
     for lv, own in zip(vg.lvs, _lv_sections(section)):
         edits.extend(_lv_edits(vg, lv, own, lvs[lv.name], ids.lvm_ids))
-    kept = [*edits, *(Edit(tags.start, tags.end, "") for tags in _tags(section))]
-    return edited(vg.text, [*edits, *_new_ids_elsewhere(vg.text, kept, ids)])
+    # identities elsewhere: outside the edits, and outside the tags. These parts may lie in each other
+    others = sorted([*edits, *(Edit(tags.start, tags.end, "") for tags in _tags(section))], reverse=True)
+    names, behind = ids.names(), 0
+    for at, old in sightings(vg.text, names):
+        while others and others[-1].start < at + len(old):
+            behind = max(behind, others.pop().end)
+        if at >= behind:
+            edits.append(Edit(at, at + len(old), names[old]))
+    return edited(vg.text, edits)
 
 
 def text_without_tags(vg: VolumeGroup) -> str:
@@ -317,18 +319,6 @@ def text_without_tags(vg: VolumeGroup) -> str:
 def _tags(vg: Section) -> List[Assignment]:
     found = [section.assignments.get("tags") for section in (vg, _only_pv(vg), *_lv_sections(vg))]
     return [tags for tags in found if tags is not None]
-
-
-def _new_ids_elsewhere(text: str, kept: Sequence[Edit], ids: IdMap) -> List[Edit]:
-    """The edits for identities outside the parts `kept` of the text, which may lie in each other."""
-    names = ids.names()
-    found, behind, parts = [], 0, sorted(kept, reverse=True)
-    for at, old in sightings(text, names):
-        while parts and parts[-1].start < at + len(old):
-            behind = max(behind, parts.pop().end)
-        if at >= behind:
-            found.append(Edit(at, at + len(old), names[old]))
-    return found
 
 
 def _of_value(section: Section, key: str, value: str) -> Edit:
@@ -357,19 +347,14 @@ def _lv_edits(
     if wanted.segments != lv.segments:
         first, *others = sorted((child.name_start, child.end) for child in section.sections.values())
         edits.append(_of_value(section, "segment_count", str(len(wanted.segments))))
-        edits.append(Edit(*first, _segments_text(wanted.segments, vg.pv_name)))
+        parts = []  # linear segments in the form that LVM writes to a disk: without indentation and comments
+        for number, (extent, count, first_pe) in enumerate(wanted.segments, 1):
+            extents = f"start_extent = {extent}\nextent_count = {count}"
+            where = f'type = "striped"\nstripe_count = 1\n\nstripes = [\n"{vg.pv_name}", {first_pe}\n]'
+            parts.append(f"segment{number} {{\n{extents}\n\n{where}\n}}")
+        edits.append(Edit(*first, "\n".join(parts)))
         edits += [Edit(_blanks_before(text, start), end, "") for start, end in others]
     return edits
-
-
-def _segments_text(segments: Sequence[Segment], pv_name: str) -> str:
-    """Linear segments in the form that LVM writes to a disk: without indentation and comments."""
-    parts = []
-    for number, (start, count, first_pe) in enumerate(segments, 1):
-        extents = f"start_extent = {start}\nextent_count = {count}"
-        where = f'type = "striped"\nstripe_count = 1\n\nstripes = [\n"{pv_name}", {first_pe}\n]'
-        parts.append(f"segment{number} {{\n{extents}\n\n{where}\n}}")
-    return "\n".join(parts)
 
 
 def _blanks_before(text: str, position: int) -> int:
