@@ -75,7 +75,14 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
         return _damaged(device, Problems((problem,)), words)
     run = earlier_run.run_or_none(cache, record, label)
     if record is not None and record.phase != DONE:
-        return Inspection(UNFINISHED, commit_record=record, run=run, problem=_why_unfinished(cache, record))
+        try:
+            mark = earlier_run.find_unfinished(cache)
+        except FormatError:
+            mark = None
+        lost = Unfinished(sentences.journal_lost(device.name, record))
+        return Inspection(
+            UNFINISHED, commit_record=record, run=run, problem=cut_run.cut(cache, mark) if mark is not None else lost
+        )
     try:
         problems = read_problems(cache, label)
     except Refused as problem:
@@ -91,17 +98,6 @@ def _damaged(device: Device, problems: Problems, words: Sequence[str]) -> Inspec
     if isinstance(first, FormatError):
         tell(first, device.name, problems, ResignatureRequest(words=tuple(words)))
     return Inspection(DAMAGED, None, None, None, first, problems.found, problems.lun)
-
-
-def _why_unfinished(device: Device, record: CommitRecord) -> Unfinished:
-    """The error for a LUN with a run that was cut; the message says how to settle the run."""
-    try:
-        mark = earlier_run.find_unfinished(device)
-    except FormatError:
-        mark = None
-    if mark is None:
-        return Unfinished(sentences.journal_lost(device.name, record))
-    return cut_run.cut(device, mark)
 
 
 def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:

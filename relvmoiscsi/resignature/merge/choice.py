@@ -181,15 +181,10 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
             "ask for all VDIs (`vdis=all`).",
             sm_key="InvalidArg",
         )
-    if request.vdi is not None and (run is None or not fits(run, request)) and not _is_there(request.vdi, settled, run):
+    if request.vdi is None or run is not None and fits(run, request):
+        return
+    if was_one or named_now(request.vdi, settled, run) not in settled.disks():
         raise Refused(
             f"{name} was made one VDI before, of another VDI than {request.vdi}. Take the clone again.",
             sm_key="InvalidArg",
         )
-
-
-def _is_there(vdi: str, lun: Lun, run: Optional[Run]) -> bool:
-    """Whether the LUN holds the VDI `vdi`, named by its old or new UUID. Without `run`, the derived UUID is tried."""
-    if run is not None and run.one is not None:
-        return _is_kept(vdi, run)
-    return named_now(vdi, lun, run) in lun.disks()

@@ -5,7 +5,7 @@ A plan has each byte that the run writes, step by step (`each_write`), before th
 """
 
 from itertools import chain
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import __version__
 from relvmoiscsi.device import Chunk, Device, Range, align_up, torn_bytes
@@ -20,7 +20,7 @@ from relvmoiscsi.resignature.planning.volume_writes import content_fields, conte
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, Labels, encode
-from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Rebuilt, Unseen, Written
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.lun_contents import Lun
@@ -54,40 +54,46 @@ class Plan(NamedTuple):
     def labels(self) -> Labels:
         return Labels.of(self.journal)
 
+    def bitmaps_of(self, step: Step) -> Iterable[Chunk]:
+        """The bitmaps and tables of a new image in a step: there may be millions, and no survey reads them."""
+        if step == steps.JOURNAL:
+            return self.unseen.more
+        if step == steps.CONTENTS:
+            return full_units(self.run.rebuilt)
+        return all_empty_units(self.run.rebuilt) if step == steps.HOLES else ()
+
     def each_write(self, step: Step, bitmaps: bool = True) -> Iterator[Planned]:
         """The writes of a step of the protocol, in order. Writes to contents are whole blocks, as in the journal.
 
-        `bitmaps=False` omits the bitmaps and tables of a new image: there may be millions, and no survey reads them.
+        `bitmaps=False` omits `bitmaps_of`.
         """
-        rebuilt = self.run.rebuilt or Rebuilt("", ())
+        more = self.bitmaps_of(step) if bitmaps else ()
         if step == steps.JOURNAL:
             yield Planned(self.journal.offset, None, self.journal.data, "journal")
             yield from (Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas)
-            pieces = chain(self.unseen.chunks, self.unseen.more if bitmaps else ())
-            yield from (Planned(chunk.offset, None, chunk.data, NEW_IMAGE) for chunk in pieces)
+            for chunk in chain(self.unseen.chunks, more):
+                yield Planned(chunk.offset, None, chunk.data, NEW_IMAGE)
         elif step == steps.CONTENTS:
             yield from (Planned(*write) for write in self.run.writes)
-            full = rebuilt.full if bitmaps else ()
-            yield from (Planned(unit, None, FULL_UNIT, "bitmap of a block that was filled") for unit in full)
+            for chunk in more:
+                yield Planned(chunk.offset, None, chunk.data, "bitmap of a block that was filled")
         elif step == steps.HOLES:
-            empty = rebuilt.empty if bitmaps else ()
-            yield from (Planned(unit, None, EMPTY_UNIT, "bitmap of a free slot") for unit in empty)
+            for chunk in more:
+                yield Planned(chunk.offset, None, chunk.data, "bitmap of a free slot")
         elif step == steps.HEADERS:
-            yield from (Planned(unit.offset, unit.old, unit.new, "block table: free slots") for unit in rebuilt.table)
+            for unit in self.run.rebuilt.table if self.run.rebuilt is not None else ():
+                yield Planned(unit.offset, unit.old, unit.new, "block table: free slots")
             for move in self.run.mdas:
                 if move.moves:
                     yield Planned(move.original.offset, move.old_header, move.final_header, "metadata area header")
         else:
-            yield self._label_write(step)
-
-    def _label_write(self, step: Step) -> Planned:
-        labels = self.labels()
-        old, new = {
-            steps.MARK: (labels.before, labels.in_progress),
-            steps.COMMIT: (labels.in_progress, labels.switched),
-            steps.FINAL: (labels.switched, labels.final),
-        }[step]
-        return Planned(labels.offset, old, new, step.name)
+            labels = self.labels()
+            old, new = {
+                steps.MARK: (labels.before, labels.in_progress),
+                steps.COMMIT: (labels.in_progress, labels.switched),
+                steps.FINAL: (labels.switched, labels.final),
+            }[step]
+            yield Planned(labels.offset, old, new, step.name)
 
     def chunks_of(self, step: Step, bitmaps: bool = True) -> List[Chunk]:
         return [Chunk(planned.offset, planned.new) for planned in self.each_write(step, bitmaps)]

@@ -12,7 +12,7 @@ import json
 import struct
 import zlib
 from io import BytesIO
-from typing import Any, Dict, NamedTuple, Sequence
+from typing import Any, Dict, NamedTuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
@@ -172,25 +172,44 @@ def decode(data: bytes, where: Place, digest: bytes, device_size: int) -> Run:
         )
         raise BadChecksum("Journal", where, stored, computed)
     try:
-        run = _run(BytesIO(_inflated(packed, header.raw_length)))
+        length = header.raw_length
+        payload = zlib.decompressobj().decompress(packed, min(length, MAX_JOURNAL_BYTES) + 1)
+        if len(payload) != length:
+            raise ValueError(f"it does not have {length} bytes")
+        run = _run(BytesIO(payload))
         verify_run(run, device_size, where)
     except _UNREADABLE as error:
         raise Malformed("Journal", where, f"its content does not read: {error}") from error
     return run
 
 
-def _inflated(packed: bytes, length: int) -> bytes:
-    """The payload, inflated to `length` bytes and no further. Raises ValueError for another length."""
-    found = zlib.decompressobj().decompress(packed, min(length, MAX_JOURNAL_BYTES) + 1)
-    if len(found) != length:
-        raise ValueError(f"it does not have {length} bytes")
-    return found
-
-
 def _run(payload: BytesIO) -> Run:
     (text_length,) = struct.unpack("<Q", payload.read(8))
     facts = untrusted.object_of(payload.read(text_length), MAX_JOURNAL_BYTES, _MOST_VALUES)
     kinds = {name: kind for kind, name in KINDS.items()}
+    # the bytes behind the facts are read in the order in which `encode` writes them
+    old_label, final_label = payload.read(SECTOR), payload.read(SECTOR if facts["has_final_label"] else 0)
+    mdas = []
+    for areas in facts["mdas"]:
+        original, second = (Area(*area) for area in areas)
+        sizes = MdaHeader.SIZE, MdaHeader.SIZE if second != original else 0, MdaHeader.SIZE
+        mdas.append(MdaMove(original, second, *map(payload.read, sizes)))
+    writes = tuple(
+        Write(offset, payload.read(length), payload.read(length), what) for offset, length, what in facts["writes"]
+    )
+    fields = tuple(
+        Field(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
+        for pieces, what, kind, around in facts["fields"]
+    )
+    rebuilt = None
+    if "rebuilt" in facts:
+        image = facts["rebuilt"]
+        table = tuple(
+            TableUnit(offset, payload.read(length), payload.read(length), first, end)
+            for offset, length, first, end in image["table"]
+        )
+        segments = tuple(Segment(*item) for item in image["segments"])
+        rebuilt = Rebuilt(image["lv_id"], segments, decode_units(image["full"]), decode_units(image["empty"]), table)
     return Run(
         kind=kinds[facts["kind"]],
         run_id=bytes.fromhex(facts["run_id"]),
@@ -198,46 +217,17 @@ def _run(payload: BytesIO) -> Run:
         tool=facts["tool"],
         ids=IdMap(facts["sr"], facts["uuids"], facts["lvm_ids"]),
         label_number=facts["label_number"],
-        old_label=payload.read(SECTOR),
+        old_label=old_label,
         new_pv_id=facts["new_pv_id"],
-        final_label=payload.read(SECTOR if facts["has_final_label"] else 0),
-        mdas=tuple(_move(item, payload) for item in facts["mdas"]),
-        writes=tuple(_write(payload, *item) for item in facts["writes"]),
-        fields=tuple(_field(*item) for item in facts["fields"]),
+        final_label=final_label,
+        mdas=tuple(mdas),
+        writes=writes,
+        fields=fields,
         block_bytes=facts["block_bytes"],
-        rebuilt=_rebuilt(facts["rebuilt"], payload) if "rebuilt" in facts else None,
+        rebuilt=rebuilt,
         one=facts.get("one"),
         unverified=tuple(facts.get("unverified", ())),
     )
-
-
-def _move(item: Sequence[Sequence[int]], payload: BytesIO) -> MdaMove:
-    original, second = (Area(*area) for area in item)
-    old = payload.read(MdaHeader.SIZE)
-    second_header = payload.read(MdaHeader.SIZE if second != original else 0)
-    return MdaMove(original, second, old, second_header, payload.read(MdaHeader.SIZE))
-
-
-def _write(payload: BytesIO, offset: int, length: int, what: str) -> Write:
-    return Write(offset, payload.read(length), payload.read(length), what)
-
-
-def _rebuilt(facts: Dict[str, Any], payload: BytesIO) -> Rebuilt:
-    return Rebuilt(
-        lv_id=facts["lv_id"],
-        segments=tuple(Segment(*item) for item in facts["segments"]),
-        full=decode_units(facts["full"]),
-        empty=decode_units(facts["empty"]),
-        table=tuple(_table_unit(payload, *item) for item in facts["table"]),
-    )
-
-
-def _table_unit(payload: BytesIO, offset: int, length: int, first: int, end: int) -> TableUnit:
-    return TableUnit(offset, payload.read(length), payload.read(length), first, end)
-
-
-def _field(pieces: Sequence[Sequence[int]], what: str, kind: str, around: Sequence[Sequence[int]]) -> Field:
-    return Field(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
 
 
 # --- the label sector in each phase of a run
