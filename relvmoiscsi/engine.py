@@ -391,7 +391,14 @@ def undo(device: Device, entropy: Entropy) -> Result:
     Raises Refused when the LUN has no run to undo, or when LVM or SM has changed the written data since.
     """
     mark = read_undoable(device)
-    _refuse_lost_images(device, mark)
+    if mark.journal.run.rebuilt is not None and not goes_back(mark):
+        # the old images share extents with the new image: later writes are in both, and freed slots were reused
+        way_out = f" {command('relvmoiscsi', 'recover', device.name)} finishes it. {sentences.on_a_copy(device.name)}"
+        finish = "" if mark.commit_record.phase == DONE else way_out
+        raise Refused(
+            f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
+            f"and the old images share extents with the new image.{finish}"
+        ).in_state(NOTHING_WRITTEN)
     if mark.commit_record.phase == DONE:
         return _reverse(device, mark, entropy)
     result, is_undo = recover(device, mark), mark.commit_record.kind == UNDO
@@ -399,21 +406,6 @@ def undo(device: Device, entropy: Entropy) -> Result:
         return result
     settled = "The undo was taken back" if is_undo else "The resignature was finished"
     return _reverse(device, read_undoable(device, sentences.nothing_written(settled)), entropy, settled)
-
-
-def _refuse_lost_images(device: Device, mark: Mark) -> None:
-    """Raises Refused after the commit of a run that made one VDI.
-
-    The old images share extents with the new image. Later writes are in both, and freed slots were reused.
-    """
-    if mark.journal.run.rebuilt is None or goes_back(mark):
-        return
-    way_out = f" {command('relvmoiscsi', 'recover', device.name)} finishes it. {sentences.on_a_copy(device.name)}"
-    finish = "" if mark.commit_record.phase == DONE else way_out
-    raise Refused(
-        f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, and "
-        f"the old images share extents with the new image.{finish}"
-    ).in_state(NOTHING_WRITTEN)
 
 
 def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> Mark:

@@ -34,7 +34,7 @@ Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), dri
 """
 
 import re
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Place, Unsupported, WayOut
@@ -153,7 +153,13 @@ def _clone(bench: Bench, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
     text = parse_clone(_text_of(journal))
     if text is None:
-        _clone_without_text(bench, journal)
+        # SM makes the volume of the journal, then writes the text, then begins work. Once work has begun, the base copy
+        # is a visible disk without a record in MGT
+        leaf, known = bench.disk(uuid), bench.lun.records()
+        strangers = [other for other, volume in bench.lun.disks().items() if not volume.hidden and other not in known]
+        if leaf is None or isinstance(leaf.content, Unreadable) or strangers:
+            raise _refuse(bench, journal, f"a snapshot of VDI {uuid} was under way, and its journal does not read")
+        bench.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
         return
     base, leaf = bench.disk(text.base), bench.disk(uuid)
     if base is None:
@@ -173,7 +179,10 @@ def _clone(bench: Bench, journal: Volume) -> None:
     if len(present) == (2 if text.clone else 1) and all(_is_leaf(bench, volume, base) for volume in present):
         _complete(bench, journal, base, clone)
     elif all(_may_go(bench, volume, base) for volume in present):
-        _take_back(bench, uuid, base, present)
+        for volume in present:
+            bench.drop(volume)
+        bench.rename(bench.set_read_only(bench.set_hidden(base, False), False), uuid)
+        bench.say(f"A snapshot of VDI {uuid} was under way and not complete: it is taken back, and loses nothing.")
     elif leaf is not None and not isinstance(leaf.content, Unreadable):
         if clone is not None and isinstance(clone.content, Unreadable):
             bench.drop(clone)  # no VM has used the clone
@@ -182,19 +191,6 @@ def _clone(bench: Bench, journal: Volume) -> None:
     else:
         problem = f"a snapshot of VDI {uuid} was under way, and its volumes hold both data and damage"
         raise _refuse_data(journal, problem)
-
-
-def _clone_without_text(bench: Bench, journal: Volume) -> None:
-    """Settle a clone journal without text: SM makes the volume of the journal, then writes the text, then begins work.
-
-    Raises Unsupported when work has begun: then the base copy is a visible disk without a record in MGT.
-    """
-    uuid = str(journal.name.uuid)
-    leaf, known = bench.disk(uuid), bench.lun.records()
-    strangers = [other for other, volume in bench.lun.disks().items() if not volume.hidden and other not in known]
-    if leaf is None or isinstance(leaf.content, Unreadable) or strangers:
-        raise _refuse(bench, journal, f"a snapshot of VDI {uuid} was under way, and its journal does not read")
-    bench.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
 
 
 def _text_of(journal: Volume) -> JournalText:
@@ -268,21 +264,20 @@ def _record(volume: Volume, label: str, kind: str) -> NewRecord:
     )
 
 
-def _take_back(bench: Bench, uuid: str, base: Volume, leaves: Sequence[Volume]) -> None:
-    for leaf in leaves:
-        bench.drop(leaf)
-    base = bench.set_read_only(bench.set_hidden(base, False), False)
-    bench.rename(base, uuid)
-    bench.say(f"A snapshot of VDI {uuid} was under way and not complete: it is taken back, and loses nothing.")
-
-
 # --- leaf coalesce
 
 
 def _leaf(bench: Bench, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
     leaf, old = bench.disk(uuid), bench.disk(uuid, is_old=True)
-    parent_uuid = _parent_uuid(journal, leaf, old)
+    text = _text_of(journal).value
+    if text is not None and _LEAF.match(text) and len(text) == len(uuid):
+        parent_uuid = text
+    elif leaf is not None and old is None and leaf.parent is not None:  # SM has not renamed a volume yet
+        parent_uuid = leaf.parent.uuid
+    else:
+        problem = f"VDI {uuid} was being coalesced into its parent, and the journal does not read"
+        raise _refuse_data(journal, problem)
     parent = bench.disk(parent_uuid)
     if parent is None and old is None:
         if leaf is None:
@@ -307,17 +302,6 @@ def _leaf(bench: Bench, journal: Volume) -> None:
     bench.set_hidden(leaf, False)
     bench.set_read_only(bench.set_hidden(parent, True), True)
     bench.say(f"VDI {uuid} was being coalesced into its parent: that is taken back, SM will do it again.")
-
-
-def _parent_uuid(journal: Volume, leaf: Optional[Volume], old: Optional[Volume]) -> str:
-    """The UUID of the parent: from the journal's text, else, before SM has renamed a volume, from the leaf."""
-    value = _text_of(journal).value
-    if value is not None and _LEAF.match(value) and len(value) == len(str(journal.name.uuid)):
-        return value
-    if leaf is not None and old is None and leaf.parent is not None:
-        return leaf.parent.uuid
-    problem = f"VDI {journal.name.uuid} was being coalesced into its parent, and the journal does not read"
-    raise _refuse_data(journal, problem)
 
 
 def _has_been_open(bench: Bench, leaf: Volume) -> bool:

@@ -31,14 +31,6 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
     mdas = survey.read_mdas(cache, mark.label)
     if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
         raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since. {TAKE_AGAIN}")
-    writes = _contents_undone(cache, run)
-    text, live = old_text(cache, run)
-    made = plan_undo(mark.journal, mark.label, mdas, text, live, writes, entropy(16), __version__)
-    return made, check_undo(cache, made, run.unverified)
-
-
-def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
-    """The writes of an undo to volumes. Raises Refused, naming the first identity that another program has changed."""
     buffer = read_written(cache, run)
     changed = identities.first_changed(run, buffer)
     if changed is not None:
@@ -46,7 +38,10 @@ def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
             f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
             f"undo would lose that. {TAKE_AGAIN}"
         )
-    return undone_contents(run, buffer, cache.read)
+    writes = undone_contents(run, buffer, cache.read)
+    text, live = old_text(cache, run)
+    made = plan_undo(mark.journal, mark.label, mdas, text, live, writes, entropy(16), __version__)
+    return made, check_undo(cache, made, run.unverified)
 
 
 def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:

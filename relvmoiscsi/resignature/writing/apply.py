@@ -30,7 +30,6 @@ from relvmoiscsi.resignature.protocol.sentences import (
     overtaken,
     since_mark,
 )
-from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
 from relvmoiscsi.resignature.writing.step import batches, range_of, read_back, read_back_all, step
@@ -82,7 +81,10 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         if run.rebuilt is not None:
             copying.read_back_written(device, plan.written, progress)
     device.fence.hold_also([*(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in prepared), *plan.written.head])
-    mark, commit = (_label_of(device, plan, taken) for taken in (steps.MARK, steps.COMMIT))
+    mark, commit = (  # with the writer of this run
+        [Chunk(chunk.offset, written_by(chunk.data, device.fence.writer)) for chunk in plan.chunks_of(taken)]
+        for taken in (steps.MARK, steps.COMMIT)
+    )
     with since_mark(device.name, run.kind, labels.offset):
         step(device, steps.MARK, mark, around)
         copying.read_back_written(device, plan.written)
@@ -98,11 +100,6 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
 
-def _label_of(device: Device, plan: Plan, taken: Step) -> List[Chunk]:
-    """The label of a step before the end, with the writer of this run in its mark."""
-    return [Chunk(chunk.offset, written_by(chunk.data, device.fence.writer)) for chunk in plan.chunks_of(taken)]
-
-
 def content_chunks(run: Run, block_size: int) -> List[Chunk]:
     """The writes of step 3: the journalled blocks that change."""
     chunks: List[Chunk] = []
@@ -115,7 +112,11 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
     """Raises Refused when a range on which the plan depends has changed. Returns the blocks of label and headers."""
     deciding = _deciding(plan)
     others = [*plan.written.head, *(Chunk(write.offset, write.old) for write in plan.run.writes)]
-    spans = [_block_of(device, chunk) for chunk in deciding]
+    unit = torn_bytes(device)
+    spans = []
+    for chunk in deciding:
+        start, end = align_down(chunk.offset, unit), min(align_up(chunk.end, unit), device.size_bytes)
+        spans.append(Range(start, end - start))
     found = device.read([*spans, *map(range_of, others)])
     around = [Chunk(span.offset, data) for span, data in zip(spans, found)]
     inside = [block.data[chunk.offset - block.offset :][: len(chunk.data)] for chunk, block in zip(deciding, around)]
@@ -128,12 +129,6 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
                 raise _changed(device, one.range.offset)
     copying.verify_unchanged(device, plan.unseen.unchanged, lambda offset: _changed(device, offset))
     return around
-
-
-def _block_of(device: Device, chunk: Chunk) -> Range:
-    unit = torn_bytes(device)
-    start = align_down(chunk.offset, unit)
-    return Range(start, min(align_up(chunk.end, unit), device.size_bytes) - start)
 
 
 def _deciding(plan: Plan) -> List[Chunk]:

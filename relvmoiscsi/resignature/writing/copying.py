@@ -42,7 +42,9 @@ def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = 
     if total:
         log.info("copying %d bytes on %s", total, device.name)
     for batch in _copies_of(unseen):
-        put(_read(device, batch))
+        found = iter(device.read([Range(copy.source, copy.length) for copy in batch if copy.source is not None]))
+        data = [(bytes(copy.length) if copy.source is None else next(found)) + bytes(copy.zeros) for copy in batch]
+        put([Chunk(copy.target, part) for copy, part in zip(batch, data)])
         done += sum(copy.length for copy in batch)
         if progress is not None:
             progress(done, total)
@@ -90,24 +92,13 @@ def _pieces_of(unseen: Unseen) -> Iterator[List[Chunk]]:
 
 def _copies_of(unseen: Unseen) -> Iterator[List[Copy]]:
     for several in unseen.copies:
-        yield from batches(_pieces(several), lambda piece: piece.length)
+        yield from batches(_short(several), lambda piece: piece.length)
 
 
-def _pieces(copies: Iterable[Copy]) -> Iterator[Copy]:
-    return (piece for copy in copies for piece in _parts(copy))
-
-
-def _parts(copy: Copy) -> Iterator[Copy]:
-    for done in range(0, copy.length, PIECE_BYTES):
-        length = min(PIECE_BYTES, copy.length - done)
-        zeros = copy.zeros if done + length == copy.length else 0
-        yield Copy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
-
-
-def _read(device: Device, batch: Sequence[Copy]) -> List[Chunk]:
-    sources = [Range(copy.source, copy.length) for copy in batch if copy.source is not None]
-    found = iter(device.read(sources))
-    return [
-        Chunk(copy.target, (bytes(copy.length) if copy.source is None else next(found)) + bytes(copy.zeros))
-        for copy in batch
-    ]
+def _short(copies: Iterable[Copy]) -> Iterator[Copy]:
+    """The copies in pieces of at most PIECE_BYTES."""
+    for copy in copies:
+        for done in range(0, copy.length, PIECE_BYTES):
+            length = min(PIECE_BYTES, copy.length - done)
+            zeros = copy.zeros if done + length == copy.length else 0
+            yield Copy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
