@@ -72,27 +72,28 @@ class Member(NamedTuple):
         first, end = table * count, -(-self.virtual_size // unit)
         if first >= end:
             return [ZEROS] * count
-        found = self._raw(first, count, unit, image) if self.is_raw else self._own(table, count, unit, image)
+        found: Optional[Sequence[int]] = None
+        if self.is_raw:
+            found = range(image + first * unit, image + (first + count) * unit, unit)
+        else:
+            times = self.cluster_bytes // unit  # a table of this image covers times * times tables of the new image
+            own = self.tables.get(table // (times * times))
+            if own is not None:
+                at = table % (times * times) * (count // times)
+                entries = own[at : at + count // times]
+                found = _owners_of_clusters(entries, self.cluster_bytes, unit, image)
         if end >= first + count:
             return found
         inside = list(found[: end - first]) if found is not None else [ABSENT] * (end - first)
         return inside + [ZEROS] * (first + count - end)
 
-    @staticmethod
-    def _raw(first: int, count: int, unit: int, image: int) -> Sequence[int]:
-        return range(image + first * unit, image + (first + count) * unit, unit)
 
-    def _own(self, table: int, count: int, unit: int, image: int) -> Optional[Sequence[int]]:
-        times = self.cluster_bytes // unit  # a table of this image covers times * times tables of the new image
-        own = self.tables.get(table // (times * times))
-        if own is None:
-            return None
-        at = table % (times * times) * (count // times)
-        entries = own[at : at + count // times]
-        if times == 1:
-            return clusters.marked(entries, image)
-        steps = range(0, self.cluster_bytes, unit)
-        return [image | entry + step if entry > ZEROS else entry for entry in entries for step in steps]
+def _owners_of_clusters(entries: Sequence[int], cluster_bytes: int, unit: int, image: int) -> Sequence[int]:
+    """The owners of the units of an image's clusters; `entries` have the clusters' places."""
+    if cluster_bytes == unit:
+        return clusters.marked(entries, image)
+    steps = range(0, cluster_bytes, unit)
+    return [image | entry + step if entry > ZEROS else entry for entry in entries for step in steps]
 
 
 def image_mark(index: int) -> int:
@@ -153,20 +154,17 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], mem
         memory.take(_BYTES_FOR_NEW_CLUSTER * (vg.size_of(leaf.lv) >> leaf.content.header.cluster_bits))
     for volume, parent in zip(volumes, [*volumes[1:], None]):
         kind = b"" if parent is None else b"qcow2" if isinstance(parent.content, Qcow2) else b"raw"
-        found.append(_read_volume(device, vg, volume, kind, memory))
+        name = volume.name.text
+        memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
+        if volume.virtual_size % SECTOR:
+            raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
+        if not isinstance(volume.content, Qcow2):
+            found.append(Member(name, volume.lv, volume.virtual_size, b"", 0, Arrays(), bytearray(), ()))
+            continue
+        (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
+        clusters.verify_plain(volume.content, head, name, kind)
+        found.append(read_member(device, vg, volume.lv, name, volume.content, head, memory))
     return tuple(found)
-
-
-def _read_volume(device: Device, vg: VolumeGroup, volume: Volume, parent_format: bytes, memory: Memory) -> Member:
-    name = volume.name.text
-    memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
-    if volume.virtual_size % SECTOR:
-        raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
-    if not isinstance(volume.content, Qcow2):
-        return Member(name, volume.lv, volume.virtual_size, b"", 0, Arrays(), bytearray(), ())
-    (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
-    clusters.verify_plain(volume.content, head, name, parent_format)
-    return read_member(device, vg, volume.lv, name, volume.content, head, memory)
 
 
 def read_member(
@@ -250,29 +248,25 @@ class _Reading:
             read = self._read([Range(place, self.cluster_bytes) for _index, place in part])
             for (index, place), data in zip(part, read):
                 entries = clusters.read_entries(data, Place(self._name, place))
-                self._take_all(entries.taken)
+                self.take_all(entries.taken)
                 found[index] = entries.clusters
                 if memory is not None:
                     memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * found.size_bytes(index))
         return found
 
-    def _take_all(self, places: Sequence[int]) -> None:
+    def take_all(self, places: Sequence[int]) -> None:
         """`take` for millions of clusters."""
         taken, size = self.taken, self.cluster_bytes
         end = len(taken) * size
-        if places and places[0] % size == 0 and places[-1] < end and self._are_in_a_row(places):
-            first = places[0] // size
-            if not any(taken[first : first + len(places)]):
+        if places and places[0] % size == 0 and places[-1] < end:
+            first, row = places[0] // size, range(places[0], places[0] + len(places) * size, size)
+            if array("Q", row) == places and not any(taken[first : first + len(places)]):
                 taken[first : first + len(places)] = b"\1" * len(places)
                 return
         for place in places:
             if place >= end or place % size or taken[place // size]:
                 self.take(place, "QCOW2 cluster")
             taken[place // size] = 1
-
-    def _are_in_a_row(self, places: Sequence[int]) -> bool:
-        size = self.cluster_bytes
-        return array("Q", range(places[0], places[0] + len(places) * size, size)) == places
 
     def _read(self, wanted: Sequence[Range]) -> List[bytes]:
         pieces = [self._vg.ranges(self._lv, part.offset, part.length) for part in wanted]

@@ -61,7 +61,12 @@ class Qcow2Merge(MergeStrategy):
         places = VolumeRanges(self._vg, lv, [member.lv for member in members])
         first = tuple(chunk for piece in first_pieces(made, members[0]) for chunk in places.chunks(*piece))
         tables = Tables(made)
-        self._verify(device, places, first, tables)
+        # read the planned image back, in memory
+        name = members[0].name
+        planned = _Planned(ReadCache(device).with_chunks(first), places, made.head_extents, tables)
+        (head,) = planned.read(places.at(0, HEAD_BYTES))
+        new = read_member(planned, self._vg, lv, name, read_qcow2(head, name, made.size_bytes), head)
+        verify_image(made, new, tables.counts(), places, members)
         unseen = Unseen(
             expected=tuple(one for member in members for one in member.built_on),
             chunks=first,
@@ -69,15 +74,6 @@ class Qcow2Merge(MergeStrategy):
             more=Again(lambda: (chunk for piece in tables.pieces() for chunk in places.chunks(*piece))),
         )
         return Image(unseen, Rebuilt(lv_id=lv_id, segments=lv.segments))
-
-    def _verify(self, device: Device, places: VolumeRanges, first: Sequence[Chunk], tables: "Tables") -> None:
-        """Read the planned image back in memory. Raises Refused or FormatError for a wrong image."""
-        made, name = self._layout, self._members[0].name
-        written = _Planned(ReadCache(device).with_chunks(first), places, made.head_extents, tables)
-        (head,) = written.read(places.at(0, HEAD_BYTES))
-        content = read_qcow2(head, name, made.size_bytes)
-        new = read_member(written, self._vg, places.lv, name, content, head)
-        verify_image(made, new, tables.counts(), places, self._members)
 
 
 def plain_head(made: Layout, leaf: Member) -> bytes:
@@ -153,16 +149,16 @@ class Tables:
             return self._counts(offset - self._made.counts_at)
         return self._second_level((offset - self._made.second_level_at) // self._made.unit)
 
+    def _second_level(self, first: int) -> bytes:
+        made, numbers = self._made, self._made.tables[first : first + self._at_once]
+        return b"".join(clusters.word_bytes(self._entries[number]).ljust(made.unit, b"\0") for number in numbers)
+
     def _counts(self, start: int) -> bytes:
         end = min(start + PIECE_BYTES, self._made.needed.counts * self._made.unit)
         used = self._used[start // COUNT_BYTES : end // COUNT_BYTES]
         found = bytearray(end - start)
         found[COUNT_BYTES - 1 : len(used) * COUNT_BYTES : COUNT_BYTES] = used
         return bytes(found)
-
-    def _second_level(self, start: int) -> bytes:
-        made, numbers = self._made, self._made.tables[start : start + self._at_once]
-        return b"".join(clusters.word_bytes(self._entries[number]).ljust(made.unit, b"\0") for number in numbers)
 
 
 def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
@@ -183,6 +179,23 @@ def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
             tables[number] = array("Q", [ABSENT]) * min(made.per_table, made.units - number * made.per_table)
     _give_away(made, tables, used)
     return tables, used
+
+
+def _give_away(made: Layout, tables: Arrays, used: bytearray) -> None:
+    """Give dead units to units of the disk that no image has, with entries that read as zeros."""
+    mark, dead = qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_ZEROS, used.find(b"\0")
+    for number in made.tables:
+        if dead < 0:
+            return
+        table = tables[number]
+        if ABSENT not in table:
+            continue
+        for at, entry in enumerate(table):
+            if entry == ABSENT and dead >= 0:
+                table[at] = mark | dead * made.unit
+                used[dead] = 1
+                dead = used.find(b"\0", dead + 1)
+        tables[number] = table
 
 
 def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
@@ -206,23 +219,6 @@ def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
         yield table, found
 
 
-def _give_away(made: Layout, tables: Arrays, used: bytearray) -> None:
-    """Give dead units to units of the disk that no image has, with entries that read as zeros."""
-    mark, dead = qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_ZEROS, used.find(b"\0")
-    for number in made.tables:
-        if dead < 0:
-            return
-        table = tables[number]
-        if ABSENT not in table:
-            continue
-        for at, entry in enumerate(table):
-            if entry == ABSENT and dead >= 0:
-                table[at] = mark | dead * made.unit
-                used[dead] = 1
-                dead = used.find(b"\0", dead + 1)
-        tables[number] = table
-
-
 def copies(made: Layout, places: VolumeRanges) -> Iterator[Copy]:
     """The copies of the clusters that get a new place."""
     for index, copy in enumerate(made.copied):
@@ -242,7 +238,10 @@ def verify_image(
     Each unit that an image has must be at the place of its data, or at the place to which its data will be copied. All
     other units must read as zeros. The counts must be those of the used clusters. Raises Refused.
     """
-    at = _physical(places, [new, *olds])
+    at: Dict[int, int] = {}  # by extent of the new volume, or of an owner: its place on the device
+    for mark, member in enumerate([new, *olds]):
+        for extent, pe in enumerate(extents_of(member.lv.segments)):
+            at[mark << 56 - EXTENT_SHIFT | extent] = places.vg.pe_start + pe * EXTENT_BYTES
     targets = {copy.number: (made.first_copy + index) * made.unit for index, copy in enumerate(made.copied)}
     copied: Dict[int, Dict[int, int]] = {}
     for number, target in targets.items():
@@ -279,32 +278,24 @@ class _Planned(Device):
         self._start, self._piece = 0, b""
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        return [self._read(part) for part in ranges]
-
-    def _read(self, part: Range) -> bytes:
-        pe, within = divmod(part.offset - self._base, EXTENT_BYTES)
-        offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else None
-        if offset is None or not self._tables.has(offset):
-            return self._device.read([part])[0]
-        if not self._start <= offset < self._start + len(self._piece):
-            self._start, self._piece = self._tables.read_piece(offset)
-        at = offset - self._start
-        return self._piece[at : at + part.length]
+        found = []
+        for part in ranges:
+            pe, within = divmod(part.offset - self._base, EXTENT_BYTES)
+            offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else None
+            if offset is None or not self._tables.has(offset):
+                found += self._device.read([part])
+                continue
+            if not self._start <= offset < self._start + len(self._piece):
+                self._start, self._piece = self._tables.read_piece(offset)
+            at = offset - self._start
+            found.append(self._piece[at : at + part.length])
+        return found
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         raise TypeError("a plan does not write")
 
     def flush(self) -> None:
         raise TypeError("a plan does not write")
-
-
-def _physical(places: VolumeRanges, members: Sequence[Member]) -> Dict[int, int]:
-    """The place on the device of each extent: keys are numbers of extents of the new volume, and owners' extents."""
-    found: Dict[int, int] = {}
-    for mark, member in enumerate(members):
-        for extent, pe in enumerate(extents_of(member.lv.segments)):
-            found[mark << 56 - EXTENT_SHIFT | extent] = places.vg.pe_start + pe * EXTENT_BYTES
-    return found
 
 
 def _refuse(problem: str) -> None:

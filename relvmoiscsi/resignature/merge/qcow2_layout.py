@@ -149,21 +149,20 @@ class _Choice:
             unit // ENTRY_BYTES,
         )
         self.cut = cut_short(members, unit, owners)
-        self.alive = _alive(owners)
+        self.alive: CounterOf[int] = Counter()  # the number of live units in each extent
+        for table in owners:
+            self.alive.update([owner >> EXTENT_SHIFT for owner in owners[table] if owner > ZEROS])
         for number in self.cut:
-            self._forget(owners[number // self.per_table][number % self.per_table])
+            extent = owners[number // self.per_table][number % self.per_table] >> EXTENT_SHIFT
+            self.alive[extent] -= 1
+            if not self.alive[extent]:
+                del self.alive[extent]
         self.table_count = -(-self.units // self.per_table)
         self.in_tables = sum(min(self.per_table, self.units - table * self.per_table) for table in owners)
-        self.most_extents = -(-max(clusters.formula_size(self.disk_bytes), self._full_size()) // EXTENT_BYTES)
-
-    def _full_size(self) -> int:
-        return clusters.full_size(self.disk_bytes, self.unit) if self.unit < clusters.SM_CLUSTER_BYTES else 0
-
-    def _forget(self, owner: int) -> None:
-        extent = owner >> EXTENT_SHIFT
-        self.alive[extent] -= 1
-        if not self.alive[extent]:
-            del self.alive[extent]
+        size = clusters.formula_size(self.disk_bytes)
+        if unit < clusters.SM_CLUSTER_BYTES:
+            size = max(size, clusters.full_size(self.disk_bytes, unit))
+        self.most_extents = -(-size // EXTENT_BYTES)
 
     def half_alive(self) -> List[int]:
         """The extents of which more than half is alive, and extents that MOST_COPIED_BYTES forbids to copy."""
@@ -197,12 +196,14 @@ class _Choice:
             extents = max(extents + tail, self.most_extents)
         else:
             extents += SPARE_EXTENTS
+        empty = (table for table in range(self.table_count) if table not in self.owners)
+        tables = (*self.owners, *(next(empty) for _ in range(needed.second_level - len(self.owners))))
         return Layout(
             unit=self.unit,
             units=self.units,
             owners=self.owners,
             block_count=all_alive,
-            tables=self._tables(needed.second_level),
+            tables=tables,
             needed=needed,
             copied=tuple(self._copied(frozenset(kept))),
             head_extents=head,
@@ -236,10 +237,6 @@ class _Choice:
                 return head, needed
             counts = wanted
 
-    def _tables(self, count: int) -> Tuple[int, ...]:
-        empty = (table for table in range(self.table_count) if table not in self.owners)
-        return (*self.owners, *(next(empty) for _ in range(count - len(self.owners))))
-
     def _copied(self, kept: FrozenSet[int]) -> Iterator[Copied]:
         """The units that are not in kept extents, in the order of the disk."""
         if len(kept) == len(self.alive) and not self.cut:
@@ -250,11 +247,3 @@ class _Choice:
             for number, owner in enumerate(owners, first):
                 if owner > ZEROS and (number in self.cut or owner >> EXTENT_SHIFT not in kept):
                     yield Copied(number, owner, self.cut.get(number, self.unit))
-
-
-def _alive(owners: Arrays) -> CounterOf[int]:
-    """The number of live units in each extent."""
-    found: CounterOf[int] = Counter()
-    for table in owners:
-        found.update([owner >> EXTENT_SHIFT for owner in owners[table] if owner > ZEROS])
-    return found

@@ -157,7 +157,12 @@ class _NewImage(VolumeRanges):
         for hole in made.holes:
             if self._is_fresh(hole.slot):
                 entries[hole.block] = made.entry(hole.slot)
-        full = self._batmap(own.batmap_sectors * SECTOR)
+        batmap = Batmap(bytes(own.batmap_sectors * SECTOR))
+        covered = 8 * blocks.checked_bytes(leaf.virtual_size)
+        for owned in self._owned():
+            if owned.block < covered and self._bits(owned) == FULL:
+                batmap.set(owned.block)
+        full = bytes(batmap)
         version = vhd.BATMAP_VERSIONS[-1]
         batmap_header = leaf.batmap_header.replace(
             batmap_offset=own.batmap_offset,
@@ -176,14 +181,6 @@ class _NewImage(VolumeRanges):
         ):
             data[at : at + len(part)] = part
         return bytes(data)
-
-    def _batmap(self, size: int) -> bytes:
-        found = Batmap(bytes(size))
-        covered = 8 * blocks.checked_bytes(self.members[0].virtual_size)
-        for owned in self._owned():
-            if owned.block < covered and self._bits(owned) == FULL:
-                found.set(owned.block)
-        return bytes(found)
 
     def bitmaps(self) -> Iterator[Chunk]:
         """The bitmaps in free extents, each with its padding. `head` has the bytes in front of slot 0's bitmap."""
