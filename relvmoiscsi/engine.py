@@ -218,7 +218,7 @@ def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> No
 
 
 def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], without: Sequence[str]) -> None:
-    """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` as in `named_now`."""
+    """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` is the last run."""
     for uuid in without:
         if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
             problem = f"{name} was resignatured before, with VDI {uuid}, which was to be left behind."
@@ -281,9 +281,9 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
     if not (prepared.plan.unseen.chunks or prepared.plan.unseen.copies):
         return prepared
     counting = CountingDevice(device)
-    left = apply.write_unseen(counting, prepared.plan, progress)
+    rest = apply.write_unseen(counting, prepared.plan, progress)
     return prepared._replace(
-        plan=left,
+        plan=rest,
         reads=prepared.reads + counting.reads,
         read_batches=prepared.read_batches + counting.read_batches,
         writes=counting.writes,
@@ -333,7 +333,7 @@ def find_unfinished(device: Device) -> Optional[Mark]:
 
 
 def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] = None) -> Result:
-    """Settle an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
+    """Settle an interrupted run: take back before its commit; finish after its commit, with the ids of the run.
 
     Without an interrupted run, nothing is written (`already_done`). A caller that must lock the VG first passes the
     `mark` of `find_unfinished`.
@@ -367,7 +367,7 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
 
 
 def goes_back(mark: Mark) -> bool:
-    """Does `recover` roll the run back? The run was interrupted before its commit."""
+    """Does `recover` take the run back? The run was interrupted before its commit."""
     return mark.commit_record.phase == IN_PROGRESS
 
 
@@ -386,7 +386,7 @@ def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[s
 
 
 def undo(device: Device, entropy: Entropy) -> Result:
-    """Restore the old identities: roll back an interrupted run, or reverse a finished run.
+    """Restore the old identities: take back an interrupted run, or reverse a finished run.
 
     Raises Refused when the LUN has no run to undo, or when LVM or SM has changed the written data since.
     """
@@ -402,7 +402,7 @@ def undo(device: Device, entropy: Entropy) -> Result:
     if mark.commit_record.phase == DONE:
         return _reverse(device, mark, entropy)
     result, is_undo = recover(device, mark), mark.commit_record.kind == UNDO
-    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was rolled back
+    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was taken back
         return result
     settled = "The undo was taken back" if is_undo else "The resignature was finished"
     return _reverse(device, read_undoable(device, sentences.nothing_written(settled)), entropy, settled)

@@ -74,7 +74,7 @@ class VdiRecord(NamedTuple):
     metadata_of_pool: str  #: reference of the pool that writes its database into the VDI; "" for no pool
 
 
-class Link(NamedTuple):
+class UuidLink(NamedTuple):
     """A UUID in an unreadable slot, and its place."""
 
     at: int  #: bytes from the start of the volume
@@ -85,7 +85,7 @@ class Unread(NamedTuple):
     """A slot whose record cannot be read; `links` are the UUIDs in the tags `uuid` and `snapshot_of` of the slot."""
 
     offset: int
-    links: Tuple[Link, ...]
+    links: Tuple[UuidLink, ...]
 
 
 class Mgt(NamedTuple):
@@ -152,7 +152,7 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
             records.append(_record(data, offset, Place(volume, offset)))
         except Malformed:
             matches = _LINK.finditer(data, offset, offset + RECORD_BYTES)
-            links = tuple(Link(match.start(1), match.group(1).decode("ascii")) for match in matches)
+            links = tuple(UuidLink(match.start(1), match.group(1).decode("ascii")) for match in matches)
             unread.append(Unread(offset, links))
             continue
         if not data[offset : offset + RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
@@ -237,8 +237,8 @@ def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List
     """The names of the tags whose texts differ between two records, without the tags that a new identity changes."""
     if _blanked(one, record) == _blanked(other, twin):
         return []
-    left, right = _kept(one, record), _kept(other, twin)
-    return sorted(name.decode("ascii") for name in {*left, *right} if left.get(name) != right.get(name))
+    first, second = _other_tags(one, record), _other_tags(other, twin)
+    return sorted(name.decode("ascii") for name in {*first, *second} if first.get(name) != second.get(name))
 
 
 def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
@@ -251,7 +251,7 @@ def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
     return (*places, bytes(slot))
 
 
-def _kept(mgt: Mgt, record: VdiRecord) -> Tags:
+def _other_tags(mgt: Mgt, record: VdiRecord) -> Tags:
     tags = _tags(mgt.data, record.offset, record.offset + RECORD_BYTES, Place("MGT", record.offset))
     return {name: text.strip() for name, text in tags.items() if name not in (b"uuid", b"snapshot_of")}
 

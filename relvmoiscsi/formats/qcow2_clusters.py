@@ -18,9 +18,9 @@ from relvmoiscsi.formats.qcow2 import (
     ENTRY_BYTES,
     HEAD_BYTES,
     Extension,
-    Header,
     HeaderV3,
     Qcow2,
+    Qcow2Header,
     incompatible_features,
 )
 
@@ -153,14 +153,14 @@ def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -
     where = Place(volume, 0)
     header = image.header
     if header.version != 3:
-        raise Unsupported("QCOW2 header", where.plus(Header.version.offset), f"its version is {header.version}")
+        raise Unsupported("QCOW2 header", where.plus(Qcow2Header.version.offset), f"its version is {header.version}")
     if 1 << header.cluster_bits < MIN_CLUSTER_BYTES:
         problem = f"its clusters have {1 << header.cluster_bits} bytes"
-        raise Unsupported("QCOW2 header", where.plus(Header.cluster_bits.offset), problem)
+        raise Unsupported("QCOW2 header", where.plus(Qcow2Header.cluster_bits.offset), problem)
     if header.nb_snapshots:
         problem = f"it has {header.nb_snapshots} snapshots of its own"
-        raise Unsupported("QCOW2 header", where.plus(Header.nb_snapshots.offset), problem)
-    more, at = HeaderV3.at(head, Header.SIZE, where.plus(Header.SIZE)), where.plus(Header.SIZE)
+        raise Unsupported("QCOW2 header", where.plus(Qcow2Header.nb_snapshots.offset), problem)
+    more, at = HeaderV3.at(head, Qcow2Header.SIZE, where.plus(Qcow2Header.SIZE)), where.plus(Qcow2Header.SIZE)
     if more.incompatible & qcow2.INCOMPATIBLE_DIRTY:
         raise Unsupported("QCOW2 header", at, "it is marked as dirty")
     if more.incompatible:
@@ -196,7 +196,7 @@ def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[
     `tables_at` are the places of the first-level table and of the count table, `needed` has their sizes. SM's extension
     stays, with a hidden flag of 0. The extension with the parent's format goes.
     """
-    header, more = Header.at(head), HeaderV3.at(head, Header.SIZE)
+    header, more = Qcow2Header.at(head), HeaderV3.at(head, Qcow2Header.SIZE)
     virtual_size = header.size
     entries = -(-virtual_size // (cluster_bytes * (cluster_bytes // ENTRY_BYTES)))
     header = header.replace(
@@ -210,7 +210,11 @@ def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[
         nb_snapshots=0,
         snapshots_offset=0,
     )
-    parts = [bytes(header), bytes(more.replace(autoclear=0)), head[Header.SIZE + HeaderV3.SIZE : more.header_length]]
+    parts = [
+        bytes(header),
+        bytes(more.replace(autoclear=0)),
+        head[Qcow2Header.SIZE + HeaderV3.SIZE : more.header_length],
+    ]
     for _offset, extension, data in _extensions(head, more.header_length, volume):
         if extension.type == qcow2.EXTENSION_BACKING_FORMAT:
             continue

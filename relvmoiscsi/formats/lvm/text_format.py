@@ -64,7 +64,7 @@ class Assignment(NamedTuple):
     end: int
 
 
-class Section:
+class TextSection:
     """`name { ... }`: assignments and sections by key, in the order of the text.
 
     The lookups raise Malformed, with the place of the section, for a missing key and for a value of another type.
@@ -77,7 +77,7 @@ class Section:
         self.name_start = name_start
         self.end = name_start  #: behind the closing brace, once `parse` has read the brace
         self.assignments: Dict[str, Assignment] = {}
-        self.sections: Dict[str, Section] = {}
+        self.sections: Dict[str, TextSection] = {}
         self._text_at = text_at
 
     @property
@@ -91,7 +91,7 @@ class Section:
     def _problem(self, problem: str) -> Malformed:
         return Malformed("Section {}".format(self.name or "the whole text"), self.where, problem)
 
-    def section(self, name: str) -> "Section":
+    def section(self, name: str) -> "TextSection":
         if name not in self.sections:
             raise self._problem(f"it has no section {name}")
         return self.sections[name]
@@ -128,9 +128,9 @@ class Section:
         return strings
 
 
-def parse(text: str, where: Place) -> Section:
+def parse(text: str, where: Place) -> TextSection:
     """The tree of a text, up to its first NUL. `where` is the place of its first byte. Raises Malformed."""
-    root = Section("", 0, where)
+    root = TextSection("", 0, where)
     _Parser(text.split("\0", 1)[0], where).fill(root, depth=0)
     return root
 
@@ -143,7 +143,7 @@ class _Parser:
         self._items_left = self._values_left = self._most
         self._known: Dict[str, Tuple[Value, ...]] = {}  # by the text behind `=`: many LVs have equal values
 
-    def fill(self, section: Section, depth: int) -> None:
+    def fill(self, section: TextSection, depth: int) -> None:
         """Read the items of a section, up to its closing brace; without `depth` up to the end of the text."""
         while True:
             match = _ITEM.match(self._text, self._at)
@@ -166,7 +166,7 @@ class _Parser:
                     self._known[text] = values
                 section.assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
             elif group == _OPENS and depth < MAX_DEPTH:
-                child = section.sections[key] = Section(key, start, self._where)
+                child = section.sections[key] = TextSection(key, start, self._where)
                 self.fill(child, depth + 1)
             elif group == (_CLOSES if depth else _ENDS):
                 section.end = self._at
@@ -243,7 +243,7 @@ def _number(word: str) -> Union[int, float, None]:
     return float(word) if _FLOAT.match(word) else None
 
 
-class Edit(NamedTuple):
+class TextEdit(NamedTuple):
     """Bytes [start, end) of a text become `replacement`."""
 
     start: int
@@ -251,7 +251,7 @@ class Edit(NamedTuple):
     replacement: str
 
 
-def edited(text: str, edits: Sequence[Edit]) -> str:
+def edited(text: str, edits: Sequence[TextEdit]) -> str:
     """`text` after all edits, which must not overlap."""
     parts, position = [], 0
     for edit in sorted(edits):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The VDI of a LUN that stays, the images of its chain, and whether an earlier run kept the requested VDIs. Pure."""
+"""The VDI of a LUN that stays, the images of its chain, and whether the last run made the requested VDIs. Pure."""
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
@@ -36,13 +36,13 @@ def choose_chain(lun: Lun, request: OneVdiRequest) -> Chain:
     leaf = _leaf(lun, request)
     members = _members(lun, leaf)
     _refuse_what_cannot_be(lun, members)
-    kept = {member.lv.id for member in members}
+    retained = {member.lv.id for member in members}
     return Chain(
         members,
         tuple(
             volume
             for volume in lun.volumes
-            if volume.lv.id not in kept and volume.name.kind not in (naming.MGT, naming.OTHER)
+            if volume.lv.id not in retained and volume.name.kind not in (naming.MGT, naming.OTHER)
         ),
     )
 

@@ -6,7 +6,7 @@
                 chain plus one, the bits below are the place of the unit in that image's volume
 
 A disk has millions of units. So this module gives owners as arrays, one for each table of the new image's second level.
-The arrays, and the tables of the images, are kept compressed (`compact.Arrays`).
+The arrays, and the tables of the images, are compressed (`compact.Arrays`).
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _BYTES_FOR_CLUSTER, _BYTES_FOR_NEW_CLUSTER = 1, 2
 _BATCH_BYTES = 1 << 20  #: bytes of tables in a batch of reads
 
 
-class Member(NamedTuple):
+class Qcow2Member(NamedTuple):
     """An image of a chain."""
 
     name: str  #: name of the volume
@@ -49,7 +49,7 @@ class Member(NamedTuple):
     def is_raw(self) -> bool:
         return not self.cluster_bytes
 
-    def without_tables(self) -> "Member":
+    def without_tables(self) -> "Qcow2Member":
         """The image without the fields that only `find_owners` and `unused_extents` need."""
         return self._replace(tables=Arrays(), taken=bytearray())
 
@@ -106,7 +106,7 @@ def place_of(owner: int) -> Tuple[int, int]:
     return (owner >> IMAGE_SHIFT) - 1, owner & (1 << IMAGE_SHIFT) - 1
 
 
-def find_owners(members: Sequence[Member], unit: int) -> Iterator[Tuple[int, "array[int]"]]:
+def find_owners(members: Sequence[Qcow2Member], unit: int) -> Iterator[Tuple[int, "array[int]"]]:
     """The number of each table of the new image that is not empty, and the owners of the units of the table."""
     count, units = unit // ENTRY_BYTES, -(-members[0].virtual_size // unit)
     for table in range(-(-units // count)):
@@ -122,7 +122,7 @@ def find_owners(members: Sequence[Member], unit: int) -> Iterator[Tuple[int, "ar
             yield table, array("Q", found[: units - table * count])
 
 
-def cut_short(members: Sequence[Member], unit: int, owners: Arrays) -> Dict[int, int]:
+def cut_short(members: Sequence[Qcow2Member], unit: int, owners: Arrays) -> Dict[int, int]:
     """The units in which the disk of the owning parent ends: by unit, the number of bytes on the parent's disk.
 
     The parent's cluster may have bytes behind the end of the disk, which a guest must not see.
@@ -143,7 +143,7 @@ def cut_short(members: Sequence[Member], unit: int, owners: Arrays) -> Dict[int,
 # --- reading
 
 
-def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], memory: Memory) -> Tuple[Member, ...]:
+def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], memory: Memory) -> Tuple[Qcow2Member, ...]:
     """The images of a chain, the leaf first. Raises FormatError for an image that cannot be merged.
 
     `memory` counts the memory for these images and for the new image; raises Refused when the memory is too much.
@@ -159,7 +159,7 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], mem
         if volume.virtual_size % SECTOR:
             raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
         if not isinstance(volume.content, Qcow2):
-            found.append(Member(name, volume.lv, volume.virtual_size, b"", 0, Arrays(), bytearray(), ()))
+            found.append(Qcow2Member(name, volume.lv, volume.virtual_size, b"", 0, Arrays(), bytearray(), ()))
             continue
         (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
         clusters.verify_plain(volume.content, head, name, kind)
@@ -175,7 +175,7 @@ def read_member(
     content: Qcow2,
     head: bytes,
     memory: Optional[Memory] = None,
-) -> Member:
+) -> Qcow2Member:
     """An image with all tables. Raises FormatError when tables overlap, or lie outside the volume.
 
     `memory` counts the memory for the tables; raises Refused when the memory is too much.
@@ -197,7 +197,7 @@ def read_member(
     if len(first) * size * (size // ENTRY_BYTES) < content.virtual_size:
         raise Malformed("QCOW2 header", Place(name, 0), "its table is too small for its virtual disk")
     expected = [*reading.expected, *_expected(vg.ranges(lv, 0, HEAD_BYTES), head)]
-    return Member(name, lv, content.virtual_size, head, size, tables, reading.taken, tuple(expected))
+    return Qcow2Member(name, lv, content.virtual_size, head, size, tables, reading.taken, tuple(expected))
 
 
 def _expected(ranges: Sequence[Range], data: bytes) -> Iterator[Expected]:

@@ -17,10 +17,10 @@ from relvmoiscsi.formats.qcow2 import COUNT_BYTES, ENTRY_BYTES, HEAD_BYTES, Qcow
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 from relvmoiscsi.resignature.merge.choice import Chain
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
-from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Member, place_of, read_member, read_members
-from relvmoiscsi.resignature.merge.qcow2_layout import Layout, layouts
+from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member, place_of, read_member, read_members
+from relvmoiscsi.resignature.merge.qcow2_layout import Qcow2Layout, layouts
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
-from relvmoiscsi.resignature.protocol.rebuilt import Again, Copy, Rebuilt, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import Again, DeviceCopy, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
 
@@ -29,7 +29,7 @@ _WITHIN = EXTENT_BYTES - 1
 
 
 def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[MergeStrategy]:
-    """All strategies, the cheapest first. `seed` goes to `room_on`.
+    """All strategies, the cheapest first. `seed` chooses among the free extents.
 
     Raises FormatError for an image that cannot be merged.
     """
@@ -48,13 +48,13 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
 class Qcow2Merge(MergeStrategy):
     """The merge strategy of a QCOW2 layout."""
 
-    def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, room: Room) -> None:
+    def __init__(self, vg: VolumeGroup, members: Sequence[Qcow2Member], made: Qcow2Layout, room: Room) -> None:
         super().__init__(made.counts(), range(made.head_extents), room)
         self._vg, self._members, self._layout = vg, members, made
         self.content: Qcow2 = read_qcow2(plain_head(made, members[0]), members[0].name, made.size_bytes)
 
-    def kept(self) -> "array[int]":
-        return self._layout.kept_extents([extents_of(member.lv.segments) for member in self._members])
+    def retained(self) -> "array[int]":
+        return self._layout.retained_extents([extents_of(member.lv.segments) for member in self._members])
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
         made, members = self._layout, self._members
@@ -76,12 +76,12 @@ class Qcow2Merge(MergeStrategy):
         return Image(unseen, Rebuilt(lv_id=lv_id, segments=lv.segments))
 
 
-def plain_head(made: Layout, leaf: Member) -> bytes:
+def plain_head(made: Qcow2Layout, leaf: Qcow2Member) -> bytes:
     """The header of the new image, HEAD_BYTES long."""
     return clusters.plain_head(leaf.head, made.unit, made.needed, (made.first_level_at, made.unit), leaf.name)
 
 
-def first_pieces(made: Layout, leaf: Member) -> Iterator[Tuple[int, bytes]]:
+def first_pieces(made: Qcow2Layout, leaf: Qcow2Member) -> Iterator[Tuple[int, bytes]]:
     """The part of the head that a survey reads: the head in front of the second-level tables, without the counts.
 
     Gives offsets, in bytes from the start of the volume, and the bytes at each offset.
@@ -105,7 +105,7 @@ class Tables:
     all pieces tells whether the written bytes are the verified bytes.
     """
 
-    def __init__(self, made: Layout) -> None:
+    def __init__(self, made: Qcow2Layout) -> None:
         self._made = made
         self._at_once = max(1, PIECE_BYTES // made.unit)  # tables of the second level in a piece
         self._entries, self._used = _tables(made)
@@ -161,7 +161,7 @@ class Tables:
         return bytes(found)
 
 
-def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
+def _tables(made: Qcow2Layout) -> Tuple[Arrays, bytearray]:
     """The tables of the second level by number, and a byte for each unit in front of the tail: 1 for a used unit."""
     used = bytearray(made.used_units)
     first_copy = made.first_copy
@@ -181,7 +181,7 @@ def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
     return tables, used
 
 
-def _give_away(made: Layout, tables: Arrays, used: bytearray) -> None:
+def _give_away(made: Qcow2Layout, tables: Arrays, used: bytearray) -> None:
     """Give dead units to units of the disk that no image has, with entries that read as zeros."""
     mark, dead = qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_ZEROS, used.find(b"\0")
     for number in made.tables:
@@ -198,10 +198,10 @@ def _give_away(made: Layout, tables: Arrays, used: bytearray) -> None:
         tables[number] = table
 
 
-def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
+def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:
     """The number and the entries of each table with a cluster of an image."""
     once = qcow2.ENTRY_USED_ONCE
-    bases = {extent: once | base for extent, base in made.kept_bases().items()}
+    bases = {extent: once | base for extent, base in made.retained_bases().items()}
     copies = {copy.number: index for index, copy in enumerate(made.copied)}
     touched = {number // made.per_table for number in copies}
     for table in made.owners:
@@ -219,7 +219,7 @@ def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
         yield table, found
 
 
-def copies(made: Layout, places: VolumeRanges) -> Iterator[Copy]:
+def copies(made: Qcow2Layout, places: VolumeRanges) -> Iterator[DeviceCopy]:
     """The copies of the clusters that get a new place."""
     for index, copy in enumerate(made.copied):
         target = (made.first_copy + index) * made.unit
@@ -231,7 +231,7 @@ def copies(made: Layout, places: VolumeRanges) -> Iterator[Copy]:
 
 
 def verify_image(
-    made: Layout, new: Member, counts: Iterable[bytes], places: VolumeRanges, olds: Sequence[Member]
+    made: Qcow2Layout, new: Qcow2Member, counts: Iterable[bytes], places: VolumeRanges, olds: Sequence[Qcow2Member]
 ) -> None:
     """Compare `new`, the planned image as read back, with its layout. `counts` are its counts, in pieces.
 

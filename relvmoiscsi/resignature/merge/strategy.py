@@ -18,7 +18,7 @@ from typing import Collection, Iterable, Iterator, List, NamedTuple, Optional, S
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pieces
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup, extents_of
-from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import DeviceCopy, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
 EXTENT_BYTES = 4 << 20  #: as SM makes them
@@ -77,11 +77,11 @@ def room_on(lun: Lun, chain_: Sequence[Volume], dropped: Sequence[Volume], unuse
     return Room(free[start:] + free[:start] + array("I", unused), later)
 
 
-def place(kept: "array[int]", fresh: Collection[int], room: Room) -> "array[int]":
+def place(retained: "array[int]", fresh: Collection[int], room: Room) -> "array[int]":
     """The physical extents of a new volume, in the order of the volume. Raises Refused when the LUN has too few.
 
-    `kept` has for each place in the volume the physical extent that stays there, or NEW. `fresh` are the places whose
-    extents the run writes before the commit.
+    `retained` has for each place in the volume the physical extent that stays there, or NEW. `fresh` are the places
+    whose extents the run writes before the commit.
     """
     if len(fresh) > len(room.writable):
         raise Refused(
@@ -89,8 +89,8 @@ def place(kept: "array[int]", fresh: Collection[int], room: Room) -> "array[int]
             + _ENLARGE,
             sm_key="SRNoSpace",
         )
-    found, staying = kept[:], bytearray(1 + max(chain(kept, room.later), default=0))
-    for pe in kept:
+    found, staying = retained[:], bytearray(1 + max(chain(retained, room.later), default=0))
+    for pe in retained:
         if pe != NEW:
             staying[pe] = 1
     writable = iter(room.writable)
@@ -122,7 +122,7 @@ def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
 
 
 class MergeStrategy(ABC):
-    """One way to merge a chain into one image."""
+    """A strategy to merge a chain into one image."""
 
     content: Content  #: content of the new volume, as a survey will read it
 
@@ -132,10 +132,10 @@ class MergeStrategy(ABC):
 
     def extents(self) -> Sequence[int]:
         """The physical extents of the new volume, in order. Raises Refused when the LUN has too few."""
-        return place(self.kept(), self._fresh, self._room)
+        return place(self.retained(), self._fresh, self._room)
 
     @abstractmethod
-    def kept(self) -> "array[int]":
+    def retained(self) -> "array[int]":
         """The physical extents that stay, in the form of `place`."""
 
     @abstractmethod
@@ -160,7 +160,7 @@ class VolumeRanges:
         """The writes to the device that put `data` at `offset` of the new volume."""
         return in_pieces(self.at(offset, len(data)), data)
 
-    def copy(self, offset: int, member: int, source: int, length: int) -> Iterator[Copy]:
+    def copy(self, offset: int, member: int, source: int, length: int) -> Iterator[DeviceCopy]:
         """Copy `length` bytes from offset `source` of the chain's volume `member` to `offset` of the new volume.
 
         Gives a copy for each part that is in one piece in both volumes.
@@ -171,12 +171,12 @@ class VolumeRanges:
             while done < target.length:
                 part = sources.pop()
                 size = min(part.length, target.length - done)
-                yield Copy(target.offset + done, part.offset, size)
+                yield DeviceCopy(target.offset + done, part.offset, size)
                 done += size
                 if size < part.length:
                     sources.append(Range(part.offset + size, part.length - size))
 
-    def copy_up_to(self, offset: int, member: int, source: int, seen: int, length: int) -> Iterator[Copy]:
+    def copy_up_to(self, offset: int, member: int, source: int, seen: int, length: int) -> Iterator[DeviceCopy]:
         """As `copy`, with zeros in place of the bytes behind the first `seen` bytes.
 
         `offset` and `source` must be multiples of 4 KiB, and the copies are, too: a device may have blocks of 4 KiB.
@@ -189,6 +189,6 @@ class VolumeRanges:
         behind = align_up(seen, PAGE_BYTES)
         yield from self.zeros(offset + behind, length - behind)
 
-    def zeros(self, offset: int, length: int) -> Iterator[Copy]:
+    def zeros(self, offset: int, length: int) -> Iterator[DeviceCopy]:
         for part in self.at(offset, length):
-            yield Copy(part.offset, None, part.length)
+            yield DeviceCopy(part.offset, None, part.length)

@@ -10,8 +10,8 @@ sectors, no reader of the owner sees these sectors. The run copies these blocks 
     a block in whose padding, in front of its bitmap, another block ends
     a block with a page of 4 KiB that has both sectors in use and sectors to fill, when a cut may tear a page
 
-A disk may have a million blocks. So owned blocks are kept as rows of numbers, without bitmaps. `sectors_of` computes
-the bitmaps of one block from the images.
+A disk may have a million blocks. So owned blocks are rows of numbers, without bitmaps. `sectors_of` computes the
+bitmaps of one block from the images.
 """
 
 import zlib
@@ -61,7 +61,7 @@ class Bitmaps:
         self._ends.append(len(self._packed))
 
 
-class Member(NamedTuple):
+class VhdMember(NamedTuple):
     """An image of a chain."""
 
     name: str  #: name of the volume
@@ -107,7 +107,7 @@ class Member(NamedTuple):
         return max(end, blocks.data_at(last) + blocks.BLOCK_BYTES) if last else end
 
 
-def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[Member, ...]:
+def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[VhdMember, ...]:
     """The images of a chain, the leaf first. Raises FormatError or Refused for an image that tapdisk has not made.
 
     Reads the tables of all images in one batch, then all batmaps, then bitmaps in batches.
@@ -141,12 +141,12 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     return members
 
 
-def _partial(member: Member) -> Iterator[int]:
+def _partial(member: VhdMember) -> Iterator[int]:
     """The blocks that the image has and that the batmap does not mark as full."""
     return (block for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block])
 
 
-def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
+def built_on(vg: VolumeGroup, members: Iterable[VhdMember]) -> List[Range]:
     """The ranges that change when a program writes to an image: headers, tables, and the footer in the last sector."""
     found: List[Range] = []
     for member in members:
@@ -159,7 +159,7 @@ def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
     return found
 
 
-def bitmaps_as_read(vg: VolumeGroup, members: Iterable[Member]) -> Iterator[Chunk]:
+def bitmaps_as_read(vg: VolumeGroup, members: Iterable[VhdMember]) -> Iterator[Chunk]:
     """The bitmaps as read. A write to sectors that a block lacked changes its bitmap, and no range of `built_on`."""
     for member in members:
         for block, data in member.bitmaps.items():
@@ -179,7 +179,9 @@ def _content(volume: Volume) -> Vhd:
     return content
 
 
-def _member(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader, table: bytes, batmap: bytes) -> Member:
+def _member(
+    vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader, table: bytes, batmap: bytes
+) -> VhdMember:
     name, entries = volume.name.text, blocks.read_entries(table)
     full = blocks.verify_batmap(header, batmap, content.virtual_size, Place(name, header.batmap_offset))
     volume_size, first = vg.size_of(volume.lv), blocks.end_of_headers(content.header, header)
@@ -195,7 +197,7 @@ def _member(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader,
             crowded.add(following)
     crowded.discard(volume_size // SECTOR)  # the end of the volume follows the last block
     crowded_blocks = (block for block, entry in enumerate(entries) if entry in crowded) if crowded else ()
-    return Member(
+    return VhdMember(
         name=name,
         lv=volume.lv,
         virtual_size=content.virtual_size,
@@ -241,7 +243,7 @@ class Sectors(NamedTuple):
         return found
 
 
-def find_owners(members: Sequence[Member], tears_pages: bool) -> "Rows[OwnedBlock]":
+def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedBlock]":
     """All blocks that any image has, in the order of the disk. `tears_pages`: a cut may tear a page of 4 KiB."""
     # this is fast for a large disk with few blocks
     there = bytearray(len(members[0].entries))
@@ -253,13 +255,13 @@ def find_owners(members: Sequence[Member], tears_pages: bool) -> "Rows[OwnedBloc
     return owned_blocks(owned for owned in found if owned is not None)
 
 
-def sectors_of(members: Sequence[Member], owned: OwnedBlock) -> Sectors:
+def sectors_of(members: Sequence[VhdMember], owned: OwnedBlock) -> Sectors:
     """The sectors of a block in its owner and in the parents."""
     (_owner, bits), *below = _found(owned.block, members)
     return Sectors(bits, tuple(below))
 
 
-def _found(block: int, members: Sequence[Member]) -> Iterator[Tuple[int, int]]:
+def _found(block: int, members: Sequence[VhdMember]) -> Iterator[Tuple[int, int]]:
     """The images from which a guest reads sectors of a block: the index in the chain, and the bitmap of the sectors.
 
     A guest reads zeros behind the end of a parent's disk, also when a lower image has sectors there.
@@ -275,12 +277,12 @@ def _found(block: int, members: Sequence[Member]) -> Iterator[Tuple[int, int]]:
             return
 
 
-def _seen(block: int, member: Member, index: int) -> int:
+def _seen(block: int, member: VhdMember, index: int) -> int:
     """The bitmap of the sectors of a block in front of the end of the image's disk."""
     return blocks.first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
 
 
-def _owned(block: int, members: Sequence[Member], tears_pages: bool) -> Optional[OwnedBlock]:
+def _owned(block: int, members: Sequence[VhdMember], tears_pages: bool) -> Optional[OwnedBlock]:
     parts = list(_found(block, members))
     if not parts:
         return None

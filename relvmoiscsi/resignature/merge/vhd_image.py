@@ -22,22 +22,22 @@ from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batm
 from relvmoiscsi.resignature.merge.choice import Chain
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
 from relvmoiscsi.resignature.merge.vhd_chain import (
-    Member,
     OwnedBlock,
     Sectors,
+    VhdMember,
     bitmaps_as_read,
     built_on,
     find_owners,
     read_members,
     sectors_of,
 )
-from relvmoiscsi.resignature.merge.vhd_layout import NO_SLOT, Hole, Layout, kept_extents, layouts, unused_extents
-from relvmoiscsi.resignature.protocol.rebuilt import Again, Copy, Expected, Rebuilt, TableUnit, Unseen
+from relvmoiscsi.resignature.merge.vhd_layout import NO_SLOT, Hole, VhdLayout, layouts, retained_extents, unused_extents
+from relvmoiscsi.resignature.protocol.rebuilt import Again, DeviceCopy, Expected, Rebuilt, TableUnit, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
 def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[MergeStrategy]:
-    """All strategies, likely the cheapest first. `seed` goes to `room_on`.
+    """All strategies, likely the cheapest first. `seed` chooses among the free extents.
 
     Raises Refused when there is no strategy, FormatError for an image that cannot be read.
     """
@@ -59,14 +59,14 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
 class VhdMerge(MergeStrategy):
     """The merge strategy of a VHD layout."""
 
-    def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, room: Room) -> None:
+    def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, room: Room) -> None:
         super().__init__(made.counts(), made.fresh, room)
         self._vg, self._members, self._layout = vg, members, made
         self._footer, self._header = plain_footer(members[0].footer), plain_header(members[made.primary].header)
         self.content = Vhd(self._footer, self._footer, None, False, self._header, (), None)
 
-    def kept(self) -> "array[int]":
-        return kept_extents(self._layout, self._members)
+    def retained(self) -> "array[int]":
+        return retained_extents(self._layout, self._members)
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
         vg, members, made = self._vg, self._members, self._layout
@@ -107,7 +107,7 @@ def plain_header(header: DynamicHeader) -> DynamicHeader:
 class _NewImage(VolumeRanges):
     """Computes the bytes of the new image."""
 
-    def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, lv: LogicalVolume) -> None:
+    def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, lv: LogicalVolume) -> None:
         super().__init__(vg, lv, [member.lv for member in members])
         self.members, self.layout = members, made
         self._copied = bytearray(len(members[0].entries))  # a byte for each block of the disk
@@ -200,7 +200,7 @@ class _NewImage(VolumeRanges):
     def _data_at(self, owned: OwnedBlock) -> int:
         return blocks.data_at(self.layout.entry(self._slot(owned)))
 
-    def shadows(self) -> Iterator[Copy]:
+    def shadows(self) -> Iterator[DeviceCopy]:
         """The copies of blocks that stay, for the part of their data in an extent that a new extent replaces.
 
         For a filled block only the sectors of the owner: `fills_and_copies` has the other sectors.
@@ -219,7 +219,7 @@ class _NewImage(VolumeRanges):
                         source = part.offset + (old - extent) * EXTENT_BYTES
                         yield from self.copy(part.offset, member, source, part.length)
 
-    def fills_and_copies(self) -> Iterator[Copy]:
+    def fills_and_copies(self) -> Iterator[DeviceCopy]:
         for owned in self.layout.copied:
             found = self._sectors(owned)
             yield from self._put(owned, [(owned.owner, found.bits), *found.below])
@@ -249,7 +249,7 @@ class _NewImage(VolumeRanges):
                 found[new[extent] * EXTENT_BYTES] = (pe - new[extent]) * EXTENT_BYTES
         return found
 
-    def _put(self, owned: OwnedBlock, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[Copy]:
+    def _put(self, owned: OwnedBlock, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[DeviceCopy]:
         """The copies of a block's sectors from their images, and zeros for the sectors that no image has."""
         start = self._data_at(owned)
         for member, bits in sources:

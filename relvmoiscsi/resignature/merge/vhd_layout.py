@@ -29,7 +29,7 @@ from relvmoiscsi.formats.vhd import Footer
 from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
 from relvmoiscsi.resignature.merge.compact import Rows
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, NEW, Counts
-from relvmoiscsi.resignature.merge.vhd_chain import Member, OwnedBlock, owned_blocks
+from relvmoiscsi.resignature.merge.vhd_chain import OwnedBlock, VhdMember, owned_blocks
 
 EXTENT_UNITS = EXTENT_BYTES // UNIT
 
@@ -62,7 +62,7 @@ class Hole(NamedTuple):
     slot: int
 
 
-class Layout(NamedTuple):
+class VhdLayout(NamedTuple):
     """The slots and extents of the new image."""
 
     primary: int  #: index in the chain of the image that stays: the new image has its header and its slots
@@ -99,7 +99,7 @@ class Layout(NamedTuple):
         return piece.member, extent - piece.at + piece.first
 
 
-def layouts(members: Sequence[Member], several: "Rows[OwnedBlock]", thick: bool) -> Iterator[Layout]:
+def layouts(members: Sequence[VhdMember], several: "Rows[OwnedBlock]", thick: bool) -> Iterator[VhdLayout]:
     """A layout with each image as the primary, likely the cheapest first. Raises Refused when there is no layout.
 
     With `thick` the volume has room for a full disk. A layout takes much memory: callers keep one at a time.
@@ -129,7 +129,7 @@ def layouts(members: Sequence[Member], several: "Rows[OwnedBlock]", thick: bool)
 class _Builder:
     """Puts blocks into a layout."""
 
-    def __init__(self, members: Sequence[Member], primary: int) -> None:
+    def __init__(self, members: Sequence[VhdMember], primary: int) -> None:
         self.members, self.primary = members, primary
         self.first_unit = members[primary].first_unit
         self.head = self.first_unit // EXTENT_UNITS + 1
@@ -216,12 +216,12 @@ def _extent_behind(unit: int) -> int:
 
 
 def _layout(
-    members: Sequence[Member],
+    members: Sequence[VhdMember],
     movable: Dict[int, "Rows[OwnedBlock]"],
     fixed: "Rows[OwnedBlock]",
     primary: int,
     thick: bool,
-) -> Layout:
+) -> VhdLayout:
     builder = _Builder(members, primary)
     block_count = len(members[0].entries)
     spare = block_count - sum(map(len, movable.values())) - len(fixed)
@@ -244,7 +244,7 @@ def _layout(
     if thick and members[0].virtual_size:
         size = max(size, blocks.formula_size(members[0].virtual_size))
     size = align_up(max(size, (builder.head + 1) * EXTENT_BYTES), EXTENT_BYTES)
-    return Layout(
+    return VhdLayout(
         primary=primary,
         first_unit=builder.first_unit,
         slots=builder.slots,
@@ -270,7 +270,7 @@ def _fresh(builder: _Builder, extent_count: int) -> FrozenSet[int]:
     return frozenset(found | {extent_count - 1})
 
 
-def kept_extents(layout: Layout, members: Sequence[Member]) -> "array[int]":
+def retained_extents(layout: VhdLayout, members: Sequence[VhdMember]) -> "array[int]":
     """The physical extents that stay, in the form of `strategy.place`."""
     found = array("q", [NEW]) * (layout.size_bytes // EXTENT_BYTES)
     for piece in layout.moved:
@@ -279,7 +279,7 @@ def kept_extents(layout: Layout, members: Sequence[Member]) -> "array[int]":
     return found
 
 
-def unused_extents(leaf: Member) -> List[int]:
+def unused_extents(leaf: VhdMember) -> List[int]:
     """The extents of the leaf behind its data, without the last extent, which holds the footer."""
     first = -(-leaf.end_of_data() // EXTENT_BYTES)
     return extents_of(leaf.lv.segments)[first:-1]

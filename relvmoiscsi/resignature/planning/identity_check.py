@@ -126,16 +126,16 @@ def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
     lvm_ids[original.vg.id] = clone.vg.id
     places = {volume.lv.segments: volume for volume in clone.volumes}
     for volume in original.volumes:
-        twin = places.get(volume.lv.segments)
-        if twin is None:
+        other = places.get(volume.lv.segments)
+        if other is None:
             return None
-        lvm_ids[volume.lv.id] = twin.lv.id
-        for old, new in zip(_uuids_in(volume), _uuids_in(twin)):
+        lvm_ids[volume.lv.id] = other.lv.id
+        for old, new in zip(_uuids_in(volume), _uuids_in(other)):
             uuids.setdefault(old, new)
-    for record, other in _record_pairs(original, clone):
-        uuids.setdefault(record.uuid, other.uuid)
-        if record.snapshot_of and other.snapshot_of:
-            uuids.setdefault(record.snapshot_of, other.snapshot_of)
+    for record, other_record in _record_pairs(original, clone):
+        uuids.setdefault(record.uuid, other_record.uuid)
+        if record.snapshot_of and other_record.snapshot_of:
+            uuids.setdefault(record.snapshot_of, other_record.snapshot_of)
     for slot, other_slot in _unread_pairs(original, clone):
         for link, other_link in zip(slot.links, other_slot.links):
             uuids.setdefault(link.uuid, other_link.uuid)
@@ -228,9 +228,9 @@ def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
         found += _expect(where, (other.uuid, other.snapshot_of), wanted)
         for name in mgt_records.other_tags(before.mgt, record, after.mgt, other):
             found.append(f"{where} has another {name}.")
-    for slot, twin in _unread_pairs(before, after):
+    for slot, other_slot in _unread_pairs(before, after):
         links = tuple(link._replace(uuid=ids.uuids[link.uuid]) for link in slot.links)
-        found += _expect(f"The MGT record at byte {slot.offset}", twin.links, links)
+        found += _expect(f"The MGT record at byte {slot.offset}", other_slot.links, links)
     return found + _expect("Unreadable MGT records", len(after.mgt.unread), len(before.mgt.unread))
 
 

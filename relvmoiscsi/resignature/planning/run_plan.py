@@ -118,7 +118,7 @@ def plan_resignature(
     scsi_id: Optional[str],
     unverified: Tuple[str, ...] = (),
 ) -> Plan:
-    """The plan that gives the selected VDIs the new ids. `unverified` as in `Run`.
+    """The plan that gives the selected VDIs the new ids. `unverified` are the ids of LVs that go, and do not verify.
 
     Raises Refused when the ring has no room for journal and second area.
     """
@@ -197,7 +197,10 @@ def place_in_ring(
 
 
 class _RingSpace:
-    """The free space of the metadata areas that have a text, outside the ranges `retained`. `seed` as in `ring`."""
+    """The free space of the metadata areas that have a text, outside the ranges `retained`.
+
+    `seed` moves second areas and journal within the free space (`formats.lvm.ring`).
+    """
 
     def __init__(self, mdas: Sequence[Mda], retained: Sequence[Range]) -> None:
         self._mdas, self._retained = mdas, retained

@@ -19,7 +19,7 @@ _KEEP_ALL = "With all its VDIs (`vdis=all`) the clone can be resignatured."
 
 
 class Cost(NamedTuple):
-    """The cost of making one VDI; from `blocks` on as in `strategy.Counts`."""
+    """The cost of making one VDI. `strategy.Counts` says what the numbers from `blocks` on count."""
 
     images: int  #: images of the chain
     dropped: int  #: volumes that the run removes, volumes of SM's unfinished work included
@@ -58,7 +58,7 @@ def select_vdis(device: Device, lun: Lun, request: Optional[OneVdiRequest], entr
 
 
 def select_one(device: Device, lun: Lun, request: OneVdiRequest, seed: int = 0) -> Selection:
-    """One VDI, by the cheapest merge strategy for which the LUN has room. `seed` is the seed of `strategy.room_on`.
+    """One VDI, by the cheapest merge strategy for which the LUN has room. `seed` chooses among the free extents.
 
     Raises Refused or UsageError when this is impossible, or costs more than the request allows. Raises FormatError for
     an image that cannot be read. Volumes that go need not be readable.

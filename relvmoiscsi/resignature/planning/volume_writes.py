@@ -14,7 +14,7 @@ from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.protocol import identities, structure
 from relvmoiscsi.resignature.protocol.identities import WriteBuffer
-from relvmoiscsi.resignature.protocol.run import Field, Run, Write
+from relvmoiscsi.resignature.protocol.run import ChangedField, Run, Write
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, VolumeChange
 
 #: gives the bytes of ranges that a survey has read: `ReadCache.read`
@@ -56,9 +56,12 @@ class _Part(NamedTuple):
 
 
 def content_writes(
-    vg: VolumeGroup, changes: Iterable[VolumeChange], fields: Iterable[Field], known: Known, block_bytes: int
+    vg: VolumeGroup, changes: Iterable[VolumeChange], fields: Iterable[ChangedField], known: Known, block_bytes: int
 ) -> Tuple[Write, ...]:
-    """The changes of volumes as writes of whole blocks, in the order of the device. `fields` as in `content_fields`."""
+    """The changes of volumes as writes of whole blocks, in the order of the device.
+
+    `fields` are the identities in the changes: a block that holds a part of one is written even without a change.
+    """
     parts = []
     for volume, change in changes:
         pieces = vg.ranges(volume.lv, change.offset, len(change.new))
@@ -66,9 +69,9 @@ def content_writes(
     return _writes(parts, fields, known, block_bytes)
 
 
-def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Field, ...]:
+def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[ChangedField, ...]:
     """The identities in the changes, and their places on the device."""
-    found: List[Field] = []
+    found: List[ChangedField] = []
     for volume, change in changes:
         if change.old == change.new:
             continue
@@ -83,7 +86,7 @@ def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Fi
         whole = [Range(0, len(change.new))]
         for part in structure.differing(change.old, change.new, checksum) if checksum else whole:
             pieces = tuple(vg.ranges(volume.lv, change.offset + part.offset, part.length))
-            found.append(Field(pieces, change.what, kind, around))
+            found.append(ChangedField(pieces, change.what, kind, around))
     return tuple(found)
 
 
@@ -91,7 +94,9 @@ def _parts(pieces: Iterable[Range], new: bytes, what: str) -> List[_Part]:
     return [_Part(chunk.offset, chunk.data, what) for chunk in in_pieces(pieces, new)]
 
 
-def _writes(parts: Iterable[_Part], fields: Iterable[Field], known: Known, block_bytes: int) -> Tuple[Write, ...]:
+def _writes(
+    parts: Iterable[_Part], fields: Iterable[ChangedField], known: Known, block_bytes: int
+) -> Tuple[Write, ...]:
     """The writes of the blocks that change, or that hold a part of a field."""
     blocks: Dict[int, List[_Part]] = {}
     for part in parts:

@@ -4,7 +4,7 @@
     ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
 
 The journal holds the old and the new bytes of whole blocks, and the places of the identities in the blocks
-(`run.Field`). While a run is cut, VMs, SM and LVM may write the bytes between the identities.
+(`run.ChangedField`). While a run is cut, VMs, SM and LVM may write the bytes between the identities.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 )
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit, decode_units, encode_rebuilt
 from relvmoiscsi.resignature.protocol.run import (
-    Field,
+    ChangedField,
     MdaMove,
     Run,
     Write,
@@ -198,7 +198,7 @@ def _run(payload: BytesIO) -> Run:
         Write(offset, payload.read(length), payload.read(length), what) for offset, length, what in facts["writes"]
     )
     fields = tuple(
-        Field(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
+        ChangedField(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
         for pieces, what, kind, around in facts["fields"]
     )
     rebuilt = None

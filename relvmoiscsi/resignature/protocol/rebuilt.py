@@ -26,7 +26,7 @@ EMPTY_UNIT = bytes(UNIT)
 T = TypeVar("T")
 
 
-class Copy(NamedTuple):
+class DeviceCopy(NamedTuple):
     """A copy within the device, to a place that no program reads before the commit."""
 
     target: int  #: bytes from the start of the device
@@ -63,7 +63,7 @@ class Unseen(NamedTuple):
     expected: Tuple[Expected, ...] = ()  #: ranges that the new image depends on
     unchanged: Iterable[Chunk] = ()  #: small ranges that the new image depends on, with their bytes; maybe millions
     chunks: Tuple[Chunk, ...] = ()
-    copies: Tuple[Iterable[Copy], ...] = ()  #: to make after all chunks, in this order
+    copies: Tuple[Iterable[DeviceCopy], ...] = ()  #: to make after all chunks, in this order
     more: Iterable[Chunk] = ()  #: to write after `chunks`; a survey does not read these places
 
     @property
@@ -172,13 +172,13 @@ def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> "array[int]":
 
     A guest may have written to a slot that the table names, so the bitmap of such a slot must stay.
     """
-    holes, left = iter(rebuilt.empty), array("q")
+    holes, not_named = iter(rebuilt.empty), array("q")
     for unit, data in zip(rebuilt.table, found):
         for at in given_away(unit):
             hole = next(holes)
             if data[at : at + ENTRY_BYTES] != unit.new[at : at + ENTRY_BYTES]:
-                left.append(hole)
-    return left
+                not_named.append(hole)
+    return not_named
 
 
 def merged_table(unit: TableUnit, data: bytes) -> bytes:

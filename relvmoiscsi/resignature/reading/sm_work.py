@@ -10,7 +10,7 @@ from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
 
 
-class Bench:
+class WorkArea:
     """The volumes of a LUN by LV id, and the changes to them."""
 
     def __init__(self, lun: Lun) -> None:

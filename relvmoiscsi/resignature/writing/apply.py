@@ -70,7 +70,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
     with in_state(untouched):
         device.end_late_writes()
-        around = _compare_with_plan(device, plan)
+        known_blocks = _compare_with_plan(device, plan)
     device.fence.hold(_deciding(plan))
     headers = _old_headers(plan.journal)
     written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
@@ -86,17 +86,17 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         for taken in (steps.MARK, steps.COMMIT)
     )
     with since_mark(device.name, run.kind, labels.offset):
-        step(device, steps.MARK, mark, around)
+        step(device, steps.MARK, mark, known_blocks)
         copying.read_back_written(device, plan.written)
         contents = content_chunks(run, max(device.block_size, run.block_bytes))
         step(device, steps.CONTENTS, contents, units=full_units(run.rebuilt))
         read_back(device, [*contents, *mark, *headers])
         read_back_all(device, full_units(run.rebuilt))
-        step(device, steps.COMMIT, commit, around)
+        step(device, steps.COMMIT, commit, known_blocks)
         if run.rebuilt is not None and len(run.rebuilt.empty):
             step(device, steps.HOLES, (), units=all_empty_units(run.rebuilt))
         for taken in (steps.HEADERS, steps.FINAL):
-            step(device, taken, plan.chunks_of(taken), around)
+            step(device, taken, plan.chunks_of(taken), known_blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
 
@@ -118,8 +118,10 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
         start, end = align_down(chunk.offset, unit), min(align_up(chunk.end, unit), device.size_bytes)
         spans.append(Range(start, end - start))
     found = device.read([*spans, *map(range_of, others)])
-    around = [Chunk(span.offset, data) for span, data in zip(spans, found)]
-    inside = [block.data[chunk.offset - block.offset :][: len(chunk.data)] for chunk, block in zip(deciding, around)]
+    known_blocks = [Chunk(span.offset, data) for span, data in zip(spans, found)]
+    inside = [
+        block.data[chunk.offset - block.offset :][: len(chunk.data)] for chunk, block in zip(deciding, known_blocks)
+    ]
     for chunk, data in zip([*deciding, *others], [*inside, *found[len(spans) :]]):
         if data != chunk.data:
             raise _changed(device, chunk.offset)
@@ -128,7 +130,7 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
             if sha256(data).digest() != one.digest:
                 raise _changed(device, one.range.offset)
     copying.verify_unchanged(device, plan.unseen.unchanged, lambda offset: _changed(device, offset))
-    return around
+    return known_blocks
 
 
 def _deciding(plan: Plan) -> List[Chunk]:

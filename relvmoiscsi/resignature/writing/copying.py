@@ -11,8 +11,8 @@ from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen, Written
-from relvmoiscsi.resignature.writing.step import batches, not_held, range_of
+from relvmoiscsi.resignature.protocol.rebuilt import DeviceCopy, Unseen, Written
+from relvmoiscsi.resignature.writing.step import batches, other_bytes, range_of
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +52,17 @@ def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = 
 
 
 def read_back_written(device: Device, written: Written, progress: Optional[Progress] = None) -> None:
-    """Raises Refused when the device does not hold the writes of `write_unseen`. `progress` as for `write_unseen`."""
+    """Raises Refused when the device has other bytes than `write_unseen` has written.
+
+    `progress` gets the number of bytes read back so far, and the number of all bytes.
+    """
     unseen = written.unseen
     starts = iter(range(0, len(written.digests), _DIGEST_BYTES))
 
     def compare(ranges: List[Range]) -> None:
         start = next(starts)
         if _digest(device.read(ranges)) != written.digests[start : start + _DIGEST_BYTES]:
-            raise not_held(device, min(ranges).offset)
+            raise other_bytes(device, min(ranges).offset)
 
     for part in _pieces_of(unseen):
         compare([range_of(chunk) for chunk in part])
@@ -90,15 +93,15 @@ def _pieces_of(unseen: Unseen) -> Iterator[List[Chunk]]:
     return batches(chain(unseen.chunks, unseen.more), lambda chunk: len(chunk.data))
 
 
-def _copies_of(unseen: Unseen) -> Iterator[List[Copy]]:
+def _copies_of(unseen: Unseen) -> Iterator[List[DeviceCopy]]:
     for several in unseen.copies:
         yield from batches(_short(several), lambda piece: piece.length)
 
 
-def _short(copies: Iterable[Copy]) -> Iterator[Copy]:
+def _short(copies: Iterable[DeviceCopy]) -> Iterator[DeviceCopy]:
     """The copies in pieces of at most PIECE_BYTES."""
     for copy in copies:
         for done in range(0, copy.length, PIECE_BYTES):
             length = min(PIECE_BYTES, copy.length - done)
             zeros = copy.zeros if done + length == copy.length else 0
-            yield Copy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
+            yield DeviceCopy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)

@@ -19,7 +19,7 @@ from relvmoiscsi.formats.vhd_blocks import UNUSED, Batmap
 from relvmoiscsi.resignature.merge import vhd_chain
 from relvmoiscsi.resignature.merge import vhd_layout as layout
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Room, place, segments_of
-from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, Member, find_owners, sectors_of
+from relvmoiscsi.resignature.merge.vhd_chain import Bitmaps, VhdMember, find_owners, sectors_of
 
 SECTOR = 512
 BLOCK = 2 << 20
@@ -59,7 +59,7 @@ class World:
         size = (unit + 513 * len(present)) * 4096 + SECTOR
         segments = self.take(-(-size // EXTENT_BYTES) + 3)
         lv = LogicalVolume(name, name, frozenset(), (), segments)
-        return Member(name, lv, block_count * BLOCK, Footer.zero(), header, batmap, table, full, Bitmaps())
+        return VhdMember(name, lv, block_count * BLOCK, Footer.zero(), header, batmap, table, full, Bitmaps())
 
 
 def test_blocks_that_no_image_has_are_not_looked_at(monkeypatch):
@@ -89,8 +89,8 @@ def laid_out(world, members, thick=True):
     room = Room(tuple(world.free), tuple(sorted(used)))
     for made in layout.layouts(members, owners, thick):
         try:
-            kept = layout.kept_extents(made, members)
-            return made, segments_of(place(kept, made.fresh, room)), owners
+            retained = layout.retained_extents(made, members)
+            return made, segments_of(place(retained, made.fresh, room)), owners
         except Refused:
             continue
     raise AssertionError("no room")
