@@ -205,7 +205,7 @@ def _refuse_other_content(device: Device, lun: Lun, run: Optional[Run], request:
 
 def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[OneVdiRequest]) -> None:
     """Raises Refused where a resignatured LUN does not hold the requested VDIs; `run` is the journal, if readable."""
-    if one is None and run is not None and run.one is not None and earlier_run.has_kept_all(device, lun, run):
+    if one is None and run is not None and run.one is not None and earlier_run.has_all_volumes(device, lun, run):
         return
     choice.refuse_other_vdis(device.name, lun, run, one)
 

@@ -231,7 +231,11 @@ def _footers(
     """`footer`, `end_footer`, `stale_end` and `killed` of a `Vhd`."""
     footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
     is_copy = last_sector == footer_copy
-    end_footer = footer if is_copy else _end_footer(last_sector, start.plus(volume_size - Footer.SIZE))
+    end_footer: Optional[Footer] = footer
+    if not is_copy:
+        end, where = Footer.at(last_sector, 0, start), start.plus(volume_size - Footer.SIZE)
+        is_valid = end.cookie == FOOTER_COOKIE and _checksum_holds(end)
+        end_footer = _footer("VHD footer", end, where) if is_valid or end.cookie == POISONED_COOKIE else None
     killed = last_sector == KILLED_FOOTER
     stale_end = None
     if end_footer is not None and not (is_copy or _same_in(footer, end_footer, *_SAME_IN_BOTH_FOOTERS)):
@@ -247,15 +251,6 @@ def _footers(
 
 def _same_in(one: Sealed, other: Sealed, *fields: Field[Any]) -> bool:
     return all(field.stored(one) == field.stored(other) for field in fields)
-
-
-def _end_footer(last_sector: bytes, where: Place) -> Optional[Footer]:
-    """The footer in the last sector; None when the sector is no valid footer. Raises Unsupported for a poisoned one."""
-    footer = Footer.at(last_sector, 0, where)
-    if footer.cookie == FOOTER_COOKIE and not _checksum_holds(footer):
-        return None
-    known = footer.cookie in (POISONED_COOKIE, FOOTER_COOKIE)
-    return _footer("VHD footer", footer, where) if known else None
 
 
 def _footer(what: str, footer: Footer, where: Place) -> Footer:

@@ -121,10 +121,6 @@ def bitmap_bytes(bits: int) -> bytes:
     return bits.to_bytes(SECTOR, "big")
 
 
-def read_bitmap(data: bytes) -> int:
-    return int.from_bytes(data, "big")
-
-
 def first_sectors(count: int) -> int:
     """A bitmap with the bits of the first `count` sectors set."""
     return FULL ^ (FULL >> count) if count < BLOCK_SECTORS else FULL

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Facts as JSON-ready dictionaries, and as text for people. Pure.
 
-lun        content of a LUN, for `show` and `check`.
+lun        content of a LUN, and cost of one VDI, for `show` and `check`.
 ids        map of a run, old ids to new ids; result of a run.
-cost       cost of a reduction to one VDI.
 loss       volumes that a run drops.
 plan       a plan, write by write.
 """
 
-from relvmoiscsi.report.cost import cost_facts, cost_text
 from relvmoiscsi.report.ids import map_facts, map_text, result_facts, whole_map_lines
 from relvmoiscsi.report.loss import dropped_facts, loss_of
 from relvmoiscsi.report.lun import (
@@ -17,6 +15,8 @@ from relvmoiscsi.report.lun import (
     Branches,
     comparison_facts,
     contradictions_text,
+    cost_facts,
+    cost_text,
     defect_facts,
     defects_text,
     inspection_facts,

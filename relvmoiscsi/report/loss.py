@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The loss by a reduction of a LUN to one VDI, and by VDIs that are left behind."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.engine import Lun, Prepared
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.report.cost import IRREVERSIBLE
-from relvmoiscsi.report.lun import problems_by_lv
+from relvmoiscsi.report.lun import IRREVERSIBLE, problems_by_lv
 from relvmoiscsi.wording import printable
 
 #: for VDIs that stay as they are; the other volumes only leave LVM's list
@@ -55,7 +54,14 @@ def loss_of(prepared: Prepared) -> Optional[Loss]:
     if prepared.cost is None and not (lun.work is not None and lun.work.left_behind):
         return None
     dropped = dropped_facts(lun, prepared.defects)
-    lines = ["  goes   " + _dropped_line(volume) for volume in dropped]
+    lines = []
+    for volume in dropped:
+        text = f"{volume['lv']}  [no VDI]"
+        if volume["is_vdi"]:
+            shown = ("hidden", "hidden"), ("snapshot", "is_a_snapshot"), ("has a defect", "problem")
+            notes = [note for note, key in shown if volume[key]]
+            text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(notes)) if notes else "")
+        lines.append("  goes   " + printable(text.rstrip()))
     retained = f"{len(lun.settled().disks())} more"
     if prepared.cost is not None:
         (uuid,) = lun.settled().disks()
@@ -69,12 +75,3 @@ def loss_of(prepared: Prepared) -> Optional[Loss]:
     lines.append(IRREVERSIBLE if prepared.plan.run.rebuilt is not None else _UNTIL_LVM_CHANGES)
     noun = "1 VDI" if count == 1 else f"{count} VDIs"
     return Loss(lines, f"Destroy {noun} and keep {retained}?")
-
-
-def _dropped_line(volume: Mapping[str, Any]) -> str:
-    if not volume["is_vdi"]:
-        return printable(f"{volume['lv']}  [no VDI]")
-    shown = ("hidden", volume["hidden"]), ("snapshot", volume["is_a_snapshot"]), ("has a defect", volume["problem"])
-    notes = [note for note, is_shown in shown if is_shown]
-    text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(notes)) if notes else "")
-    return printable(text.rstrip())

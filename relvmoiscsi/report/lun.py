@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The texts of `show` and `check`: the SR, its VDIs as a tree, its volumes, the defects, the comparison of two LUNs."""
+"""The texts of `show` and `check`: SR, tree of VDIs, volumes, defects, cost of one VDI, comparison of two LUNs."""
 
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.engine import CAN_BE_ONE, IS_ONE, Comparison, Inspection, Lun, OneVdiOutlook, Unreadable, Volume, notes
+from relvmoiscsi.engine import (
+    CAN_BE_ONE,
+    IS_ONE,
+    Comparison,
+    Cost,
+    Inspection,
+    Lun,
+    OneVdiOutlook,
+    Unreadable,
+    Volume,
+    notes,
+)
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
-from relvmoiscsi.report.cost import IRREVERSIBLE, cost_facts, cost_words
 from relvmoiscsi.wording import human_size, printable, table, with_options
 
 
@@ -22,6 +32,8 @@ class Branches(NamedTuple):
 
 
 _LV_PREFIX = "Logical volume "  #: the start of a structure name that names a volume
+#: for a VDI that is made of several images
+IRREVERSIBLE = "Irreversible once committed."
 UNICODE_BRANCHES = Branches("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = Branches("|- ", "`- ", "|  ", "   ")
 
@@ -124,6 +136,29 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
         "lv": volume.lv.name,
         "problem": problem,
     }
+
+
+def cost_facts(cost: Cost) -> Dict[str, int]:
+    """Return the cost of one VDI for `resignature --vdis one --json`."""
+    return dict(cost._asdict())
+
+
+def cost_text(cost: Cost) -> str:
+    """Return the cost as a sentence."""
+    return "One VDI" + cost_words(cost)
+
+
+def cost_words(cost: Cost) -> str:
+    goes = {0: "nothing goes", 1: "1 volume goes"}.get(cost.dropped, f"{cost.dropped} volumes go")
+    if cost.images == 1:
+        return f", which is one image; {goes}. No data to copy."
+    data = (
+        f"{cost.copied} of {cost.blocks} blocks are copied, {cost.filled} are completed: {human_size(cost.data_bytes)}."
+    )
+    return (
+        f" from {cost.images} images; {goes}. {data if cost.data_bytes else 'No data to copy.'} "
+        f"The run needs {cost.fresh_extents} of {cost.free_extents} free extents."
+    )
 
 
 def one_vdi_facts(found: OneVdiOutlook) -> Dict[str, Any]:

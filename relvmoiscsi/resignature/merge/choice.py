@@ -47,17 +47,6 @@ def choose_chain(lun: Lun, request: OneVdiRequest) -> Chain:
     )
 
 
-def live_vdis(lun: Lun) -> List[Volume]:
-    """The leaves that are not snapshots."""
-    records = lun.records()
-    found = []
-    for uuid, volume in leaves(lun).items():
-        record = records.get(uuid)
-        if record is None or not record.is_a_snapshot:
-            found.append(volume)
-    return found
-
-
 def leaves(lun: Lun) -> Dict[str, Volume]:
     """The disks that are neither hidden nor the parent of another disk, by VDI UUID."""
     disks = lun.disks()
@@ -76,7 +65,8 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
         if found is None:
             raise UsageError(f"{lun.name} has no VDI {request.vdi} to keep: it is not a disk, or is a hidden parent.")
         return found
-    live = live_vdis(lun)
+    records = lun.records()
+    live = [disk for uuid, disk in leaves(lun).items() if uuid not in records or not records[uuid].is_a_snapshot]
     if not live:
         raise Refused(
             f"{lun.name} has no live VDI: every disk on it is a snapshot, or kept as a parent only. "
@@ -130,17 +120,9 @@ def fits(run: Run, request: Optional[OneVdiRequest]) -> bool:
     """Whether a run that was cut leaves the requested VDIs: all VDIs, any one VDI, or the named VDI."""
     if request is None or run.one is None:
         return request is None and run.one is None
-    return request.vdi is None or _is_kept(request.vdi, run)
-
-
-def _is_kept(vdi: str, run: Run) -> bool:
-    """Whether `vdi` is the new or the old UUID of the VDI that a run keeps, or the VDI's UUID before an earlier run.
-
-    The earlier run must have derived all ids: chosen ids cannot be computed again.
-    """
-    if run.one is None:
-        return False
-    return vdi in (run.one, run.ids.uuids[run.one]) or derived_uuid(run.ids.sr, vdi) == run.one
+    # the old, the new UUID, or the UUID before an earlier run that has derived all ids: chosen ids are not known
+    names = (None, run.one, run.ids.uuids[run.one])
+    return request.vdi in names or derived_uuid(run.ids.sr, str(request.vdi)) == run.one
 
 
 def named_now(vdi: str, lun: Lun, run: Optional[Run]) -> str:

@@ -49,10 +49,6 @@ class Qcow2Member(NamedTuple):
     def is_raw(self) -> bool:
         return not self.cluster_bytes
 
-    def without_tables(self) -> "Qcow2Member":
-        """The image without the fields that only `find_owners` and `unused_extents` need."""
-        return self._replace(tables=Arrays(), taken=bytearray())
-
     def unused_extents(self) -> List[int]:
         """The physical extents of the volume in which the image uses no cluster."""
         if self.is_raw:
@@ -66,7 +62,7 @@ class Qcow2Member(NamedTuple):
     def owners(self, table: int, unit: int, image: int) -> Optional[Sequence[int]]:
         """The owners of the units of a table of the new image, from this image alone; None when all are ABSENT.
 
-        `image` is `image_mark` of this image. Units behind the end of the image's disk are ZEROS.
+        `image` has the bits from 56 on of the owners. Units behind the end of the image's disk are ZEROS.
         """
         count = unit // ENTRY_BYTES
         first, end = table * count, -(-self.virtual_size // unit)
@@ -96,11 +92,6 @@ def _owners_of_clusters(entries: Sequence[int], cluster_bytes: int, unit: int, i
     return [image | entry + step if entry > ZEROS else entry for entry in entries for step in steps]
 
 
-def image_mark(index: int) -> int:
-    """The bits from 56 on of an owner, for the image with this index in the chain."""
-    return index + 1 << IMAGE_SHIFT
-
-
 def place_of(owner: int) -> Tuple[int, int]:
     """The index of the owning image in the chain, and the place of the unit in the image's volume."""
     return (owner >> IMAGE_SHIFT) - 1, owner & (1 << IMAGE_SHIFT) - 1
@@ -112,7 +103,7 @@ def find_owners(members: Sequence[Qcow2Member], unit: int) -> Iterator[Tuple[int
     for table in range(-(-units // count)):
         found: Optional[Sequence[int]] = None
         for index, member in enumerate(members):
-            own = member.owners(table, unit, image_mark(index))
+            own = member.owners(table, unit, index + 1 << IMAGE_SHIFT)
             if own is None:
                 continue
             found = own if found is None else [upper or lower for upper, lower in zip(found, own)]

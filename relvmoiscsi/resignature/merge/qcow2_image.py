@@ -40,7 +40,8 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
     thick = lun.vg.size_of(members[0].lv) >= clusters.formula_size(members[0].virtual_size)
     unused = [pe for member in members for pe in member.unused_extents()]
     room = room_on(lun, found.members, found.dropped, unused, seed)
-    light = tuple(member.without_tables() for member in members)
+    # only `find_owners` and `unused_extents` need the tables
+    light = tuple(member._replace(tables=Arrays(), taken=bytearray()) for member in members)
     for made in layouts(members, thick, memory):
         yield Qcow2Merge(lun.vg, light, made, room)
 
@@ -163,7 +164,7 @@ class Tables:
 
 def _tables(made: Qcow2Layout) -> Tuple[Arrays, bytearray]:
     """The tables of the second level by number, and a byte for each unit in front of the tail: 1 for a used unit."""
-    used = bytearray(made.used_units)
+    used = bytearray((made.head_extents + len(made.retained)) * made.per_extent)
     first_copy = made.first_copy
     used[: first_copy + len(made.copied)] = b"\1" * (first_copy + len(made.copied))
     tables = Arrays()
@@ -201,7 +202,7 @@ def _give_away(made: Qcow2Layout, tables: Arrays, used: bytearray) -> None:
 def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:
     """The number and the entries of each table with a cluster of an image."""
     once = qcow2.ENTRY_USED_ONCE
-    bases = {extent: once | base for extent, base in made.retained_bases().items()}
+    bases = {extent: once | (made.head_extents + at) * EXTENT_BYTES for at, extent in enumerate(made.retained)}
     copies = {copy.number: index for index, copy in enumerate(made.copied)}
     touched = {number // made.per_table for number in copies}
     for table in made.owners:

@@ -26,7 +26,7 @@ second layout.
 from array import array
 from collections import Counter
 from typing import Counter as CounterOf
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.qcow2 import ENTRY_BYTES
@@ -67,11 +67,6 @@ class Qcow2Layout(NamedTuple):
         return EXTENT_BYTES // self.unit
 
     @property
-    def used_units(self) -> int:
-        """The number of units of the volume in front of the tail."""
-        return (self.head_extents + len(self.retained)) * self.per_extent
-
-    @property
     def first_copy(self) -> int:
         """The unit of the volume at which the copied clusters begin."""
         return self.needed.total
@@ -89,10 +84,6 @@ class Qcow2Layout(NamedTuple):
     @property
     def second_level_at(self) -> int:
         return self.first_level_at + self.needed.first_level * self.unit
-
-    def retained_bases(self) -> Dict[int, int]:
-        """The start of each retained extent in the new volume, in bytes."""
-        return {extent: (self.head_extents + index) * EXTENT_BYTES for index, extent in enumerate(self.retained)}
 
     def retained_extents(self, extents: Sequence[List[int]]) -> "array[int]":
         """The physical extents that stay, in the form of `strategy.place`; `extents` are the extents of each image."""

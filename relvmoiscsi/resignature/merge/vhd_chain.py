@@ -45,7 +45,7 @@ class Bitmaps:
         self._packed = bytearray()
 
     def __getitem__(self, block: int) -> int:
-        return blocks.read_bitmap(self._at(bisect_left(self._blocks, block)))
+        return int.from_bytes(self._at(bisect_left(self._blocks, block)), "big")
 
     def items(self) -> Iterator[Tuple[int, bytes]]:
         """Each block and the bytes of its bitmap."""
@@ -99,12 +99,6 @@ class VhdMember(NamedTuple):
         if not self.has(block):
             return 0
         return FULL if self.full[block] else self.bitmaps[block]
-
-    def end_of_data(self) -> int:
-        """The end of headers and blocks, in bytes from the start of the volume."""
-        last = max((entry for entry in self.entries if entry != UNUSED), default=0)
-        end = blocks.end_of_headers(self.header, self.batmap_header)
-        return max(end, blocks.data_at(last) + blocks.BLOCK_BYTES) if last else end
 
 
 def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[VhdMember, ...]:

@@ -62,7 +62,16 @@ class VhdMerge(MergeStrategy):
     def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, room: Room) -> None:
         super().__init__(made.counts(), made.fresh, room)
         self._vg, self._members, self._layout = vg, members, made
-        self._footer, self._header = plain_footer(members[0].footer), plain_header(members[made.primary].header)
+        # footer and header without a parent
+        self._footer = sealed(members[0].footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
+        self._header = sealed(
+            members[made.primary].header.replace(
+                parent_uuid=bytes(16),
+                parent_timestamp=0,
+                parent_name=bytes(DynamicHeader.parent_name.size),
+                locators=bytes(DynamicHeader.locators.size),
+            )
+        )
         self.content = Vhd(self._footer, self._footer, None, False, self._header, (), None)
 
     def retained(self) -> "array[int]":
@@ -85,23 +94,6 @@ class VhdMerge(MergeStrategy):
         copies = Again(new.shadows), Again(new.fills_and_copies)
         unchanged = Again(lambda: bitmaps_as_read(vg, members))
         return Image(Unseen(expected, unchanged, chunks, copies, Again(new.bitmaps)), rebuilt)
-
-
-def plain_footer(footer: Footer) -> Footer:
-    """The footer of a leaf without a parent."""
-    return sealed(footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
-
-
-def plain_header(header: DynamicHeader) -> DynamicHeader:
-    """The header without a parent."""
-    return sealed(
-        header.replace(
-            parent_uuid=bytes(16),
-            parent_timestamp=0,
-            parent_name=bytes(DynamicHeader.parent_name.size),
-            locators=bytes(DynamicHeader.locators.size),
-        )
-    )
 
 
 class _NewImage(VolumeRanges):

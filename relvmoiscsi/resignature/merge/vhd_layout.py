@@ -244,6 +244,13 @@ def _layout(
     if thick and members[0].virtual_size:
         size = max(size, blocks.formula_size(members[0].virtual_size))
     size = align_up(max(size, (builder.head + 1) * EXTENT_BYTES), EXTENT_BYTES)
+    # the head, the extents of copied blocks, and the last extent, which may replace an old extent
+    fresh = set(range(builder.head))
+    for owned in builder.copied:
+        first = builder.first_unit + SLOT_UNITS * builder.slots[owned.block]
+        fresh.update(range(first // EXTENT_UNITS, _extent_behind(first + SLOT_UNITS)))
+    assert not any(extent in fresh for piece in builder.moved for extent in piece.extents)
+    fresh.add(size // EXTENT_BYTES - 1)
     return VhdLayout(
         primary=primary,
         first_unit=builder.first_unit,
@@ -256,18 +263,8 @@ def _layout(
         holes=holes,
         lost_slots=used.count(0) - len(holes),
         size_bytes=size,
-        fresh=_fresh(builder, size // EXTENT_BYTES),
+        fresh=frozenset(fresh),
     )
-
-
-def _fresh(builder: _Builder, extent_count: int) -> FrozenSet[int]:
-    """The new extents: the head, the extents of copied blocks, and the last extent, which may replace an old extent."""
-    found = set(range(builder.head))
-    for owned in builder.copied:
-        first = builder.first_unit + SLOT_UNITS * builder.slots[owned.block]
-        found.update(range(first // EXTENT_UNITS, _extent_behind(first + SLOT_UNITS)))
-    assert not any(extent in found for piece in builder.moved for extent in piece.extents)
-    return frozenset(found | {extent_count - 1})
 
 
 def retained_extents(layout: VhdLayout, members: Sequence[VhdMember]) -> "array[int]":
@@ -281,5 +278,9 @@ def retained_extents(layout: VhdLayout, members: Sequence[VhdMember]) -> "array[
 
 def unused_extents(leaf: VhdMember) -> List[int]:
     """The extents of the leaf behind its data, without the last extent, which holds the footer."""
-    first = -(-leaf.end_of_data() // EXTENT_BYTES)
+    last = max((entry for entry in leaf.entries if entry != blocks.UNUSED), default=0)
+    end = blocks.end_of_headers(leaf.header, leaf.batmap_header)
+    if last:
+        end = max(end, blocks.data_at(last) + BLOCK_BYTES)
+    first = -(-end // EXTENT_BYTES)
     return extents_of(leaf.lv.segments)[first:-1]

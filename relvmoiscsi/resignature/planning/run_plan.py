@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import __version__
-from relvmoiscsi.device import Chunk, Device, Range, align_up, torn_bytes
+from relvmoiscsi.device import Chunk, Range, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
@@ -23,7 +23,6 @@ from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, Label
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
-from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 NEW_IMAGE = "new image"  #: `what` of the writes of a new image before the commit
@@ -99,17 +98,6 @@ class Plan(NamedTuple):
         return [Chunk(planned.offset, planned.new) for planned in self.each_write(step, bitmaps)]
 
 
-def _block_bytes_of(lun: Lun, device: Device) -> int:
-    """The block size of a journal of this LUN, in bytes: the physical block size, which the device writes at once.
-
-    When extents or metadata areas do not begin at physical blocks, a physical block would also hold bytes of other
-    volumes. Then the block size is the logical block size.
-    """
-    whole = torn_bytes(device)
-    starts = [lun.vg.pe_start, lun.vg.extent_size, *(mda.area.offset for mda in lun.mdas)]
-    return whole if not any(start % whole for start in starts) else device.block_size
-
-
 def plan_resignature(
     cache: ReadCache,
     selection: Selection,
@@ -123,7 +111,12 @@ def plan_resignature(
     Raises Refused when the ring has no room for journal and second area.
     """
     lun, image = selection.lun, selection.image(cache, ids)
-    block_bytes = _block_bytes_of(lun, cache)
+    # of the journal: the physical block size, which the device writes at once. Where extents or metadata areas do not
+    # begin at physical blocks, a physical block would also hold bytes of other volumes: then the logical block size
+    block_bytes = torn_bytes(cache)
+    starts = [lun.vg.pe_start, lun.vg.extent_size, *(mda.area.offset for mda in lun.mdas)]
+    if any(start % block_bytes for start in starts):
+        block_bytes = cache.block_size
     after, names = {volume.lv.id: volume for volume in lun.settled().volumes}, ids.names()
     lvs: Dict[str, Optional[LogicalVolume]] = {}
     for lv in lun.vg.lvs:

@@ -246,21 +246,17 @@ class Labels(NamedTuple):
     def of(cls, journal: Journal) -> "Labels":
         run = journal.run
         label = parse_label(run.old_label, run.label_number, Place("the journal", 0))
+        today = label.as_of_today(Place("the journal", 0))
         return cls(
             offset=label.offset,
             before=run.old_label,
-            in_progress=with_commit_record(
-                label.as_of_today(Place("the journal", 0)).sector, journal.commit_record(IN_PROGRESS)
+            in_progress=with_commit_record(today.sector, journal.commit_record(IN_PROGRESS)),
+            switched=with_commit_record(
+                today.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)),
+                journal.commit_record(SWITCHED),
             ),
-            switched=switched_label(label, run, journal.commit_record(SWITCHED)),
             final=run.final_label or final_label(label, run, journal.commit_record(DONE)),
         )
-
-
-def switched_label(label: Label, run: Run, record: CommitRecord) -> bytes:
-    """The label of the commit: new PV id, second areas, and the mark."""
-    label = label.as_of_today(Place("the label", 0))
-    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), record)
 
 
 def final_label(label: Label, run: Run, record: CommitRecord) -> bytes:

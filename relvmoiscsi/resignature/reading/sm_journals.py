@@ -285,7 +285,11 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
         area.freed_records.append(parent_uuid)
         area.say(f"VDI {uuid} was being coalesced into its parent: that is done, only the journal goes.")
         return
-    if parent is None and leaf is not None and old is not None and _has_been_open(area, leaf):
+    # tapdisk had the leaf open at the time of the array snapshot: tapdisk kills the footer in the last sector. While SM
+    # inflates the volume, the last sector may hold a killed footer of a deleted volume
+    inflated = {other.name.uuid for other in area.journals if other.name.journal == naming.INFLATE}
+    is_killed = leaf is not None and isinstance(leaf.content, Vhd) and leaf.content.killed
+    if parent is None and leaf is not None and old is not None and is_killed and leaf.name.uuid not in inflated:
         area.drop(old)
         area.set_read_only(area.set_hidden(leaf, False), False)
         area.freed_records.append(parent_uuid)
@@ -302,12 +306,3 @@ def _leaf(area: WorkArea, journal: Volume) -> None:
     area.set_hidden(leaf, False)
     area.set_read_only(area.set_hidden(parent, True), True)
     area.say(f"VDI {uuid} was being coalesced into its parent: that is taken back, SM will do it again.")
-
-
-def _has_been_open(area: WorkArea, leaf: Volume) -> bool:
-    """Whether tapdisk had a VHD open at the time of the array snapshot: tapdisk kills the footer in the last sector.
-
-    False while SM inflates the volume: then the last sector may hold a killed footer of a deleted volume.
-    """
-    inflated = {journal.name.uuid for journal in area.journals if journal.name.journal == naming.INFLATE}
-    return isinstance(leaf.content, Vhd) and leaf.content.killed and leaf.name.uuid not in inflated

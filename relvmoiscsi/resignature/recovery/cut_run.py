@@ -92,7 +92,11 @@ def take_back(device: Device, mark: Mark) -> None:
         step(device, steps.WAY_BACK.contents, chunks, units=units)
         read_back(device, chunks)
         read_back_all(device, units)
-        label = [Chunk(mark.label.offset, label_before(mark))]
+        # the label from before the run, with the changes that LVM has made since: by `pvresize`, for example
+        sector = run.old_label
+        if mark.label.sector != Labels.of(mark.journal).in_progress:
+            sector = pv.sealed_label(mark.label.sector[:COMMIT_RECORD_AT] + sector[COMMIT_RECORD_AT:])
+        label = [Chunk(mark.label.offset, sector)]
         step(device, steps.WAY_BACK.label, label)
         read_back(device, label)
 
@@ -121,14 +125,6 @@ def _claimed(device: Device, mark: Mark) -> Mark:
 def _headers(device: Device, areas: Sequence[Area]) -> List[Chunk]:
     places = [Range(area.offset, SECTOR) for area in areas]
     return [Chunk(place.offset, data) for place, data in zip(places, device.read(places))]
-
-
-def label_before(mark: Mark) -> bytes:
-    """The label from before the run, with the changes that LVM has made since: by `pvresize`, for example."""
-    run = mark.journal.run
-    if mark.label.sector == Labels.of(mark.journal).in_progress:
-        return run.old_label
-    return pv.sealed_label(mark.label.sector[:COMMIT_RECORD_AT] + run.old_label[COMMIT_RECORD_AT:])
 
 
 # --- whether the metadata areas contradict the mark

@@ -22,7 +22,6 @@ from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
-from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.protocol.sentences import (
     nothing_written,
     only_free_space,
@@ -88,7 +87,10 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     with since_mark(device.name, run.kind, labels.offset):
         step(device, steps.MARK, mark, known_blocks)
         copying.read_back_written(device, plan.written)
-        contents = content_chunks(run, max(device.block_size, run.block_bytes))
+        contents: List[Chunk] = []  # the journalled blocks that change
+        for write in run.writes:
+            blocks = changed_chunks(Chunk(write.offset, write.old), write.new, max(device.block_size, run.block_bytes))
+            contents += blocks
         step(device, steps.CONTENTS, contents, units=full_units(run.rebuilt))
         read_back(device, [*contents, *mark, *headers])
         read_back_all(device, full_units(run.rebuilt))
@@ -98,14 +100,6 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         for taken in (steps.HEADERS, steps.FINAL):
             step(device, taken, plan.chunks_of(taken), known_blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
-
-
-def content_chunks(run: Run, block_size: int) -> List[Chunk]:
-    """The writes of step 3: the journalled blocks that change."""
-    chunks: List[Chunk] = []
-    for write in run.writes:
-        chunks += changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
-    return chunks
 
 
 def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
@@ -129,7 +123,10 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
         for one, data in zip(batch, device.read([one.range for one in batch])):
             if sha256(data).digest() != one.digest:
                 raise _changed(device, one.range.offset)
-    copying.verify_unchanged(device, plan.unseen.unchanged, lambda offset: _changed(device, offset))
+    for part in batches(plan.unseen.unchanged, lambda chunk: len(chunk.data)):
+        for chunk, data in zip(part, device.read([range_of(chunk) for chunk in part])):
+            if data != chunk.data:
+                raise _changed(device, chunk.offset)
     return known_blocks
 
 

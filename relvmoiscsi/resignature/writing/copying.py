@@ -10,7 +10,6 @@ from itertools import chain
 from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.protocol.rebuilt import DeviceCopy, Unseen, Written
 from relvmoiscsi.resignature.writing.step import batches, other_bytes, range_of
 
@@ -72,14 +71,6 @@ def read_back_written(device: Device, written: Written, progress: Optional[Progr
         done += sum(copy.length for copy in batch)
         if progress is not None:
             progress(done, total)
-
-
-def verify_unchanged(device: Device, chunks: Iterable[Chunk], changed: Callable[[int], Refused]) -> None:
-    """Raises `changed(offset)` for the first chunk whose bytes on the device have changed."""
-    for part in batches(chunks, lambda chunk: len(chunk.data)):
-        for chunk, data in zip(part, device.read([range_of(chunk) for chunk in part])):
-            if data != chunk.data:
-                raise changed(chunk.offset)
 
 
 def _digest(parts: Iterable[bytes]) -> bytes:

@@ -19,7 +19,6 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import DONE, UNDO
 from relvmoiscsi.resignature.protocol.journal import Journal, Labels, final_label
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, Rebuilt, all_the_same, merged_table, not_given_yet
-from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.step import read_back, step
 
@@ -33,7 +32,10 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
     headers, copies = _final_headers(device, label, journal)
     slots: List[Chunk] = []  # writes to the block table, which need the empty bitmaps to be durable
     if run.rebuilt is not None:
-        vg = _newest_vg(device, label, run)
+        # the volume group under its new identity, from the newest committed text
+        areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
+        found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
+        vg = max(found, key=lambda vg: vg.seqno) if found else None
         units = empty_units(device, run.rebuilt, vg)
         if any(True for _unit in units):
             step(device, steps.HOLES, (), units=units)
@@ -46,13 +48,6 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
         sector = final_label(label, run, journal.commit_record(DONE))
     step(device, steps.FINAL, [Chunk(label.offset, sector)])
     read_back(device, [*slots, *headers, Chunk(label.offset, sector)])
-
-
-def _newest_vg(device: Device, label: Label, run: Run) -> Optional[VolumeGroup]:
-    """The volume group under its new identity, from the newest committed text."""
-    areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
-    found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
-    return max(found, key=lambda vg: vg.seqno) if found else None
 
 
 def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List[Chunk], List[Chunk]]:
