@@ -70,15 +70,11 @@ def read_tables(data: bytes, what: str, where: Place) -> List[int]:
     return [entry & qcow2.ENTRY_PLACE for entry in found]
 
 
-class Entries(NamedTuple):
-    """A table of the second level."""
-
-    clusters: Sequence[int]  #: for each cluster of the disk ABSENT, ZEROS, or a place
-    taken: Sequence[int]  #: all places in the table, also of clusters that read as zeros
-
-
-def read_entries(data: bytes, where: Place) -> Entries:
+def read_entries(data: bytes, where: Place) -> Tuple[Sequence[int], Sequence[int]]:
     """A table of the second level. Raises Unsupported for a compressed cluster, Malformed for reserved bits.
+
+    The first result has ABSENT, ZEROS or a place for each cluster of the disk. The second result has all places in the
+    table, also of clusters that read as zeros.
 
     An image may have millions of entries. So the whole table is tested as one large number first.
     """
@@ -94,7 +90,7 @@ def read_entries(data: bytes, where: Place) -> Entries:
     clusters = places
     if found & _repeated(zeros, len(data)):
         clusters = array("Q", [ZEROS if entry & zeros else place for entry, place in zip(words(data), places)])
-    return Entries(clusters, places if ABSENT not in places else array("Q", filter(None, places)))
+    return clusters, (places if ABSENT not in places else array("Q", filter(None, places)))
 
 
 @lru_cache(maxsize=16)

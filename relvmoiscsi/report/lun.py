@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The texts of `show` and `check`: SR, tree of VDIs, volumes, defects, cost of one VDI, comparison of two LUNs."""
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.engine import (
     CAN_BE_ONE,
@@ -218,7 +218,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
         state = f"resignatured (it was {printable(found.run.ids.sr)})"
     allocated = facts["vg"]["extents_allocated"] * lun.vg.extent_size
-    rows = [_row(lun, row) for row in tree(facts["vdis"], branches)]
+    rows = [_row(lun, prefix, vdi) for prefix, vdi in tree(facts["vdis"], branches)]
     lines = [
         "{}: SR {}{}".format(name, lun.sr_uuid, f' "{label}"' if label else ""),
         f"  state    {state}",
@@ -235,22 +235,20 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
     return lines + note_lines(facts["notes"])
 
 
-class _Node(NamedTuple):
-    prefix: str
-    vdi: Mapping[str, Any]
+def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[Tuple[str, Mapping[str, Any]]]:
+    """Return VDIs with the branches in front of each, under their parents, in the order of the LUN.
 
-
-def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
-    """Return VDIs under their parents, in the order of the LUN. VDIs of a cyclic chain come last, each on its own."""
+    VDIs of a cyclic chain come last, each on its own.
+    """
     children: Dict[Optional[str], List[Mapping[str, Any]]] = {}
     known = {vdi["uuid"] for vdi in vdis}
     for vdi in vdis:
         children.setdefault(vdi["parent"] if vdi["parent"] in known else None, []).append(vdi)
-    nodes: List[_Node] = []
+    nodes: List[Tuple[str, Mapping[str, Any]]] = []
     todo = [("", "", vdi) for vdi in reversed(children.get(None, []))]
     while todo:
         prefix, below, vdi = todo.pop()
-        nodes.append(_Node(prefix, vdi))
+        nodes.append((prefix, vdi))
         under = children.get(vdi["uuid"], [])
         for index, child in reversed(list(enumerate(under))):
             is_last = index == len(under) - 1
@@ -261,12 +259,11 @@ def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
                     child,
                 )
             )
-    drawn = {node.vdi["uuid"] for node in nodes}
-    return nodes + [_Node("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]
+    drawn = {vdi["uuid"] for _prefix, vdi in nodes}
+    return nodes + [("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]
 
 
-def _row(lun: Lun, node: _Node) -> List[str]:
-    vdi = node.vdi
+def _row(lun: Lun, prefix: str, vdi: Mapping[str, Any]) -> List[str]:
     snapshot = "snapshot"
     if vdi["snapshot_of"]:  # the first group of the UUID is enough to find the VDI in the same table
         snapshot = "snapshot of {}".format(vdi["snapshot_of"].split("-")[0])
@@ -285,7 +282,7 @@ def _row(lun: Lun, node: _Node) -> List[str]:
     ]
     label = printable(vdi["name_label"])
     return [
-        node.prefix + vdi["uuid"],
+        prefix + vdi["uuid"],
         "?" if vdi["virtual_size_bytes"] is None else human_size(vdi["virtual_size_bytes"]),
         human_size(vdi["size_bytes"]),
         vdi["kind"],

@@ -41,7 +41,7 @@ class Qcow2Member(NamedTuple):
     virtual_size: int  #: bytes
     head: bytes  #: the header with its extensions; empty for a raw volume
     cluster_bytes: int  #: 0 for a raw volume
-    tables: Arrays  #: the `clusters` of `read_entries` for each table of the second level
+    tables: Arrays  #: the clusters of `read_entries` for each table of the second level
     taken: bytearray  #: a byte for each cluster of the volume: 1 when the image uses the cluster
     built_on: Tuple[Expected, ...]  #: digests of header and tables
 
@@ -238,9 +238,8 @@ class _Reading:
             part = there[start : start + batch]
             read = self._read([Range(place, self.cluster_bytes) for _index, place in part])
             for (index, place), data in zip(part, read):
-                entries = clusters.read_entries(data, Place(self._name, place))
-                self.take_all(entries.taken)
-                found[index] = entries.clusters
+                found[index], taken = clusters.read_entries(data, Place(self._name, place))
+                self.take_all(taken)
                 if memory is not None:
                     memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * found.size_bytes(index))
         return found

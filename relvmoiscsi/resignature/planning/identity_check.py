@@ -165,7 +165,7 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
     found += _expect("seqno", new.seqno, vg.seqno + generations)
     # without its tags: an administrator's tag may hold an old UUID
     stale = sightings(new.text, names) and sightings(text_without_tags(new), names)
-    for identity in sorted({sighting.identity for sighting in stale}):
+    for identity in sorted({identity for _at, identity in stale}):
         found.append(f"The old identity {identity} is still in the metadata text.")
     if len(before.volumes) != len(after.volumes):
         return found + [f"{after.name} has {len(after.volumes)} volumes, expected {len(before.volumes)}."]

@@ -15,7 +15,10 @@ from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.protocol import identities, structure
 from relvmoiscsi.resignature.protocol.identities import WriteBuffer
 from relvmoiscsi.resignature.protocol.run import ChangedField, Run, Write
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, VolumeChange
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
+
+#: a change of bytes inside a volume
+VolumeChange = Tuple[Volume, Change]
 
 #: gives the bytes of ranges that a survey has read: `ReadCache.read`
 Known = Callable[[Sequence[Range]], List[bytes]]
@@ -29,7 +32,7 @@ def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
     for volume in lun.volumes:
         if volume.lv.id in after and volume.lv.id not in rebuilt:
             for change in _changes_in(lun, settled, volume, after[volume.lv.id], ids):
-                yield VolumeChange(volume, change)
+                yield volume, change
 
 
 def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMap) -> List[Change]:

@@ -32,7 +32,6 @@ from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.mgt import Mgt, VdiRecord
 from relvmoiscsi.formats.naming import LvName, ParentName
-from relvmoiscsi.formats.ondisk import Change
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 
@@ -159,13 +158,6 @@ class Work:
     def replaced(self, lun: Lun, sentences: Iterable[str]) -> "Work":
         """The work with another result, and more sentences."""
         return Work(lun, [*self.sentences, *sentences], self.rebuilt, self.left_behind)
-
-
-class VolumeChange(NamedTuple):
-    """A change of bytes inside a logical volume."""
-
-    volume: Volume
-    change: Change
 
 
 def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
