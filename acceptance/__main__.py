@@ -14,9 +14,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from acceptance import day, made, report
 from acceptance.day import Array, Day, Row, Step
 from acceptance.made import Command, Failed, Scratch
-from relvmoiscsi.cli import pool_connection
 from relvmoiscsi.cli.output import Unheard
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.pool.commands import options
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 
 TOP = Path(__file__).resolve().parent.parent
@@ -274,7 +274,7 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
         endings.listen()
         command = pool_process(_connection(arguments), endings)
     try:
-        where = pool_connection.where(arguments)
+        where = options.where(arguments)
         if not arguments.sr:
             raise UsageError("Name the scratch SR: SR=..., by UUID or name.")
         if arguments.clean:
@@ -307,7 +307,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--report", default=variable("REPORT") or "build/acceptance", help="directory of the reports")
     parser.add_argument("--records-only", action="store_true", help="move no bytes of disks, and start no VM")
     parser.add_argument("--clean", action="store_true", help="remove the objects of killed runs")
-    pool_connection.takes_connection(parser)
+    options.takes_connection(parser)
     parser.set_defaults(pool=variable("POOL"))
     return parser
 

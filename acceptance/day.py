@@ -17,7 +17,7 @@ from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.pool import attach, attach_plan, luns, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import PoolLun
-from relvmoiscsi.pool.records import HBA_TYPE, OWN_TYPES, Portal, portal_of
+from relvmoiscsi.pool.records import HBA_TYPE, OWN_TYPES, ProbePortal, portal_of
 from relvmoiscsi.pool.vms import transfer
 
 #: asks for an action at the array, "clone" or "map", on the LUN with this SCSIid; returns whether to look again
@@ -204,7 +204,7 @@ def _clone(day: Day) -> str:
         if found:
             expect("the number of clones", len(found), 1)
             (row,) = found
-            portal = Portal(row["target"], row["iqn"], day.config.get("port", ""))
+            portal = ProbePortal(row["target"], row["iqn"], day.config.get("port", ""))
             day.lun = PoolLun(row["scsi_id"], row["kind"], portal.with_chap_of(portal_of(day.config)),
                               sr_uuid=row["sr"], of_sr=row["copy_of"], name=row["name"], is_ours=True)  # fmt: skip
             return f"The LUN {row['scsi_id']} is a clone of the SR."

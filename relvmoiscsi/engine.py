@@ -44,8 +44,8 @@ from relvmoiscsi.resignature.inspection import (
     one_vdi,
     state_of,
 )
-from relvmoiscsi.resignature.merge import choice
-from relvmoiscsi.resignature.merge.choice import fits, named_now
+from relvmoiscsi.resignature.merge import vdi_choice
+from relvmoiscsi.resignature.merge.vdi_choice import fits, named_now
 from relvmoiscsi.resignature.planning import new_ids, run_plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.planning.run_plan import NEW_IMAGE, Plan, Planned
@@ -66,7 +66,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 )
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
@@ -75,6 +75,7 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest, naming_who_asks
 from relvmoiscsi.resignature.reading.sm_work import databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
+from relvmoiscsi.resignature.reading.way_out import once_more
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.earlier_run import LaterCopy
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
@@ -207,14 +208,17 @@ def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optiona
     """Raises Refused where a resignatured LUN does not hold the requested VDIs; `run` is the journal, if readable."""
     if one is None and run is not None and run.one is not None and earlier_run.has_all_volumes(device, lun, run):
         return
-    choice.refuse_other_vdis(device.name, lun, run, one)
+    vdi_choice.refuse_other_vdis(device.name, lun, run, one)
 
 
 def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> None:
     """Raises Refused where a resignatured LUN holds databases of a pool that were to be cleared."""
     if clear_databases and lun is not None and databases(lun):
-        problem = f"{name} was resignatured before, without --clear-metadata-vdi."
-        raise Refused(problem + " Use --again to resignature the LUN once more.")
+        again = once_more(name, "--clear-metadata-vdi")
+        raise Refused(
+            f"{name} was resignatured before, and a VDI is marked as a database of a pool still. To remove the mark, "
+            f"run {again} on a host that has the LUN, for SR.create on the pool's master."
+        )
 
 
 def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], without: Sequence[str]) -> None:
@@ -222,7 +226,7 @@ def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], withou
     for uuid in without:
         if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
             problem = f"{name} was resignatured before, with VDI {uuid}, which was to be left behind."
-            raise Refused(problem + " Use --again to resignature the LUN once more.")
+            raise Refused(problem + f" To leave it behind, run {once_more(name, '--without', uuid)}.")
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:

@@ -8,6 +8,7 @@ command prints the sentence last.
 Any other exception is a bug: its traceback is printed and the command exits with 70.
 """
 
+import shlex
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
@@ -199,7 +200,7 @@ class CommandFailed(RelvmoiscsiError):
     exit_status = 6
 
     def __init__(self, argv: Sequence[str], status: int, stderr: str) -> None:
-        shown = " ".join(argv)
+        shown = " ".join(map(shlex.quote, argv))  # as `wording.command`, which this module cannot import
         super().__init__("`{}` failed with exit status {}: {}".format(shown, status, stderr.strip() or "no message"))
         self.argv, self.status, self.stderr = tuple(argv), status, stderr
 

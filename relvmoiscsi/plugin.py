@@ -130,7 +130,7 @@ def _behind_targets(arguments: Arguments, host: Host, deadline: Deadline) -> "Tu
     """Return the LUNs behind the iSCSI targets of this host's SRs, by SCSIid, and a sentence for each silent target."""
     if "session_ref" not in arguments or arguments.get("hba", "false") == "true":
         return {}, []
-    from relvmoiscsi.cli.login import host_uuid  # noqa: PLC0415 - only this function needs these imports
+    from relvmoiscsi.cli.url_login import host_uuid  # noqa: PLC0415 - only this function needs these imports
     from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
     from relvmoiscsi.plugin_targets import luns_of_srs  # noqa: PLC0415
 
@@ -148,7 +148,7 @@ def _read_ahead(
     """
     if not behind:
         return {}
-    from relvmoiscsi.lun.source import each_at_once  # noqa: PLC0415
+    from relvmoiscsi.lun.url_source import each_at_once  # noqa: PLC0415
 
     def read(scsi_id: str) -> Optional[Dict[str, Any]]:
         if deadline.has_passed:

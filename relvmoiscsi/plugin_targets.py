@@ -13,7 +13,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi import LunDevice, LunInfo, list_luns
-from relvmoiscsi.lun.source import each_at_once
+from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
 

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Read numbers, JSON and XML that anybody may have written: keys of other_config, answers of plugins, bytes of a LUN.
+"""Read numbers and JSON that anybody may have written: keys of other_config, answers of plugins, bytes of a LUN.
 
 Python's own readers take more than a program writes, and fail in many ways. `int` takes digits of every script, and
 needs minutes for a long number. `json` fails by the depth of the stack. Here each text is a value, or a ValueError.
+`untrusted_xml` reads XML.
 """
 
 import json
 import math
 import re
-import xml.etree.ElementTree as ET
-import xmlrpc.client
-from typing import Any, Dict, Iterable, List, NoReturn, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, NoReturn, Tuple, Union
 
 MOST_DIGITS = 18  #: fits into 64 bits
 MOST_BYTES = 1 << 20  #: of a text, unless the caller says otherwise
 MOST_VALUES = 50000  #: of one JSON text: a value takes some 100 bytes of memory
 DEEPEST = 16  #: levels of lists and objects of JSON
-MOST_TAGS = 1 << 20  #: of an XML document: two tags take some 200 bytes of memory
 
 _NUMBER = re.compile("[0-9]{1,18}")
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
@@ -82,35 +80,6 @@ def size_of(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError("a value is not a size")
     return value
-
-
-def xml_of(document: Union[str, bytes]) -> ET.Element:
-    """Return the root of an XML document; bytes are UTF-8. Raises ValueError, and no other error.
-
-    Refused is a document with a markup declaration (<!), such as DOCTYPE: entities could fill the memory. The parser
-    gets the text that was searched. In UTF-16, which the parser recognizes without being told, `<!` has zeros.
-    """
-    said = document if isinstance(document, str) else document.decode("utf-8")
-    if "<!" in said or "\0" in said:
-        raise ValueError("it has a markup declaration, or a zero")
-    if said.count("<") > MOST_TAGS:
-        raise ValueError(f"it has more than {MOST_TAGS} tags")
-    try:
-        return ET.fromstring(said.encode("utf-8"), ET.XMLParser(encoding="utf-8"))
-    except ET.ParseError as error:
-        raise ValueError(str(error)) from error
-
-
-def xmlrpc_of(document: str) -> Tuple[Tuple[Any, ...], Optional[str]]:
-    """Return the parameters and the method of an XML-RPC call or answer. Raises ValueError, xmlrpc.client.Fault."""
-    if "<!" in document:
-        raise ValueError("it has a markup declaration")
-    try:
-        return xmlrpc.client.loads(document)
-    except xmlrpc.client.Fault:
-        raise
-    except Exception as error:  # the parser raises errors of many kinds for values that it does not expect
-        raise ValueError(f"it is no XML-RPC document ({error or type(error).__name__})") from error
 
 
 def _verify_size(text: str, most_values: int) -> None:

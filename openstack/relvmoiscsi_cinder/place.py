@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import quote
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.iscsi.url import SCHEME, parse_url
+from relvmoiscsi.lun.lun_url import SCHEME, parse_url
 
 _KEYS = ("target_portal", "target_iqn", "target_lun")  #: the keys with an appended "s" hold lists of all paths
 _USER, _PASSWORD = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
-from relvmoiscsi.cli.opening import url_of
+from relvmoiscsi.cli import opening
 from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.url_login import url_of
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.iscsi import LunInfo, Target
+from relvmoiscsi.iscsi import DiscoveredTarget, LunInfo
 from relvmoiscsi.iscsi.faults import Lost
-from relvmoiscsi.lun.source import each_at_once
+from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.wording import human_size, printable, table
 
 LIST_SECONDS = 20.0  #: for all work on one LUN of a list
@@ -50,7 +51,7 @@ def listed(arguments: argparse.Namespace) -> Optional[Answer]:
 
     Raises UsageError, NotFound, Refused.
     """
-    text, source = arguments.device, url_of(arguments, arguments.device)
+    text, source = arguments.device, url_of(arguments, arguments.device, opening.HOST)
     url = source.url
     if url.lun is not None:
         with suppress(Lost):  # the command that opens the LUN logs in again
@@ -86,7 +87,7 @@ def _read(arguments: argparse.Namespace, info: LunInfo) -> Listed:
         return Listed(info, problem=info.problem)
     text = arguments.device.rstrip("/") + f"/{info.number}"
     try:
-        with url_of(arguments, text, LIST_SECONDS, info.scsi_id).opened_to_read() as opened:
+        with url_of(arguments, text, opening.HOST, LIST_SECONDS, info.scsi_id).opened_to_read() as opened:
             found = engine.inspect(opened.device)
     except RelvmoiscsiError as problem:
         return Listed(info, problem=problem.message)
@@ -100,12 +101,12 @@ def _read(arguments: argparse.Namespace, info: LunInfo) -> Listed:
 # --- text
 
 
-def _target_facts(text: str, targets: Sequence[Target]) -> Dict[str, Any]:
+def _target_facts(text: str, targets: Sequence[DiscoveredTarget]) -> Dict[str, Any]:
     rows = [{"iqn": target.iqn, "portals": [str(portal) for portal in target.portals]} for target in targets]
     return {"device": text, "targets": rows}
 
 
-def _target_lines(text: str, targets: Sequence[Target]) -> List[str]:
+def _target_lines(text: str, targets: Sequence[DiscoveredTarget]) -> List[str]:
     if not targets:
         return [f"{text}: the portal shows no target to this machine. Map a LUN to its initiator name at the array."]
     rows = [["target", "portals"]]

@@ -3,11 +3,9 @@
 
 import argparse
 import logging
-import os
 import shlex
-import stat
 from contextlib import ExitStack, contextmanager
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional
 
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.cli import map_out, opening
@@ -16,15 +14,14 @@ from relvmoiscsi.cli.opening import source_of, takes_device
 from relvmoiscsi.cli.output import Answer, ask, ask_for, must_be_able_to_ask, say, tell
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, in_state
-from relvmoiscsi.host import command
-from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
-from relvmoiscsi.iscsi.url import is_url, parse_url
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.guard import Permission
-from relvmoiscsi.lun.opened import BLOCK_DEVICE, OpenLun
+from relvmoiscsi.lun.lun_url import is_url, parse_url
+from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import Proposal
+from relvmoiscsi.lun.source import LunSource
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import human_size, printable
@@ -47,11 +44,11 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def opened_to_write(arguments: argparse.Namespace) -> Iterator[OpenLun]:
+def opened_to_write(arguments: argparse.Namespace, source: Optional[LunSource] = None) -> Iterator[OpenLun]:
     """Open the device for a write. The map of a run goes to SMlog, or to syslog on a machine without SM."""
-    with ExitStack() as held, _recording():
+    with ExitStack() as held, recording():
         with in_state(NOTHING_WRITTEN):
-            source = source_of(arguments, arguments.device)
+            source = source or source_of(arguments, arguments.device)
             lun = held.enter_context(source.opened_to_write(permission_of(arguments)))
         yield lun
 
@@ -63,7 +60,8 @@ def permission_of(arguments: argparse.Namespace) -> Permission:
 
 
 @contextmanager
-def _recording() -> Iterator[None]:
+def recording() -> Iterator[None]:
+    """Send the record of runs, and warnings, to SMlog or to syslog in the block."""
     handler = SmLogHandler() if sm_locks.is_sm_here(opening.HOST) else other_syslog()
     run.record.addHandler(handler)
     run.record.setLevel(logging.INFO)
@@ -125,14 +123,11 @@ def warn(sentence: str) -> None:
     run.record.warning("%s", text)
 
 
-def answer(arguments: argparse.Namespace, lun: OpenLun, outcome: run.Outcome, headline: str) -> Answer:
-    """Return the answer after a write, when the LUN is closed; refresh LVM's caches of the device."""
+def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
+    """Return the answer after a write, when the LUN is closed; refresh what this machine remembers of the LUN."""
     result, name = outcome.result, lun.name
-    for sentence in source_of(arguments, name).refresh(lun.ids.own):
+    for sentence in lun.refresh():
         say(sentence)
-    if lun.kind == BLOCK_DEVICE and stat.S_ISBLK(os.stat(name).st_mode):
-        for sentence in tell_lvm(name, command.run):
-            say(sentence)
     lines = [headline]
     if result.ids is not None:
         lines.append(report.map_text(result.lun, result.ids))

@@ -2,15 +2,12 @@
 """The argument DEVICE of a command, and the login options for a URL, as a source (lun/source.py)."""
 
 import argparse
-from typing import Optional
 
-from relvmoiscsi.cli.login import credentials, host_uuid, initiator_name
-from relvmoiscsi.cli.output import Answer, waiting
+from relvmoiscsi.cli.output import Answer
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.iscsi import Initiator
-from relvmoiscsi.iscsi.url import is_url, parse_url
-from relvmoiscsi.lun.source import PATIENCE_SECONDS, Login, LunUrl, Source, source_at
+from relvmoiscsi.lun.lun_url import is_url, parse_url
+from relvmoiscsi.lun.source import LunSource, source_at
 
 HOST = THIS_HOST
 
@@ -67,16 +64,10 @@ def _check_options(arguments: argparse.Namespace) -> None:
             raise UsageError(f"{name} needs the URL of a LUN: a path needs no login.")
 
 
-def source_of(arguments: argparse.Namespace, word: str) -> Source:
+def source_of(arguments: argparse.Namespace, word: str) -> LunSource:
     """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-    return url_of(arguments, word) if is_url(word) else source_at(word, HOST, arguments.block_device)
+    if not is_url(word):
+        return source_at(word, HOST, arguments.block_device)
+    from relvmoiscsi.cli.url_login import url_of  # noqa: PLC0415 - a path needs no initiator
 
-
-def url_of(
-    arguments: argparse.Namespace, word: str, seconds: Optional[float] = None, scsi_id: Optional[str] = None
-) -> LunUrl:
-    """Return what a URL names, with who logs in. `scsi_id` is the SCSIid that the LUN must have. Raises UsageError."""
-    url = parse_url(word)
-    initiator = Initiator(initiator_name(arguments.initiator_name, HOST), host_uuid(HOST))
-    login = Login(initiator, credentials(arguments.chap_file, url.user))
-    return LunUrl(word, url, login, HOST, waiting, seconds or PATIENCE_SECONDS, scsi_id)
+    return url_of(arguments, word, HOST)

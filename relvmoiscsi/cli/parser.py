@@ -12,8 +12,19 @@ from relvmoiscsi.cli import overview
 from relvmoiscsi.cli.output import RED, Command, Maker, painted, width, wrapped, write_text
 from relvmoiscsi.errors import NotFound
 
-#: modules with two commands; each other command has a module of its name
-_MODULES = {"show": "reading", "check": "reading", "recover": "settling", "undo": "settling"}
+#: the module of each command: imported only for a run of that command
+_MODULES = {
+    "show": "cli.reading",
+    "check": "cli.reading",
+    "resignature": "cli.resignature",
+    "recover": "cli.settling",
+    "undo": "cli.settling",
+    "map": "cli.map",
+    "doctor": "doctor.doctor_command",
+    "settings": "cli.settings_command",
+    "direct": "direct.direct_command",
+    "pool": "pool.commands.pool_command",
+}
 
 
 def separated(words: Iterable[str]) -> List[str]:
@@ -112,11 +123,11 @@ def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.Arg
 
 def _add_command(name: str) -> Callable[[Maker], None]:
     """Return the function that adds the arguments of a command to its parser."""
-    module = "relvmoiscsi.cli." + _MODULES.get(name, name)
+    module = "relvmoiscsi." + _MODULES[name]
     try:
         return getattr(importlib.import_module(module), "add_" + name)  # type: ignore[no-any-return]
     except ModuleNotFoundError as error:
-        if error.name != module:
+        if not f"{module}.".startswith(f"{error.name}."):  # the command imports a module that is not there
             raise
         return _add_not_installed
 

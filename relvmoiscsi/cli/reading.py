@@ -7,15 +7,14 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.identification import identify
-from relvmoiscsi.cli.listing import listed
 from relvmoiscsi.cli.opening import device_word, source_of, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.iscsi.url import is_url
+from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.source import Source
+from relvmoiscsi.lun.source import LunSource
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 _SHOW = """\
@@ -52,6 +51,8 @@ def add_check(make: Maker) -> None:
 
 def _show(arguments: argparse.Namespace) -> Answer:
     if is_url(arguments.device):
+        from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
+
         found_there = listed(arguments)
         if found_there is not None:
             return found_there
@@ -111,7 +112,7 @@ def _told(arguments: argparse.Namespace, first: RelvmoiscsiError, facts: Dict[st
     return Answer({**facts, **error_facts(first)}, text, first.exit_status)
 
 
-def _compare(arguments: argparse.Namespace, source: Source, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
+def _compare(arguments: argparse.Namespace, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
     original_source = source_of(arguments, arguments.original)
     if original_source.is_same(source):
         raise UsageError(f"{arguments.original} and {arguments.device} are the same device.")

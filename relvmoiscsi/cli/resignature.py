@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, Optional
 
 from relvmoiscsi import engine, report, untrusted
 from relvmoiscsi.cli.identification import identify
-from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, permission_of, warn, writes
+from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, permission_of, recording, warn, writes
 from relvmoiscsi.cli.opening import source_of
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import (
@@ -29,6 +29,7 @@ from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import DryRun, NewRun, Proposal, Settlement
+from relvmoiscsi.lun.source import LunSource
 from relvmoiscsi.lun.users import NOBODY_NEEDED
 from relvmoiscsi.wording import command, printable
 
@@ -82,6 +83,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     with in_state(NOTHING_WRITTEN):
         chosen, one = _chosen(arguments), _one(arguments)
         without = tuple(mapfile.checked_uuid(uuid.lower()) for uuid in arguments.without)
+        source = source_of(arguments, name)
 
     def request(lun: OpenLun) -> ResignatureRequest:
         clear = arguments.clear_metadata_vdi
@@ -90,17 +92,17 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         )
 
     if arguments.dry_run:
-        return _dry_run(arguments, chosen, request)
-    finished = None if arguments.again else _finished_before(arguments, chosen, one)
+        return _dry_run(arguments, source, chosen, request)
+    finished = None if arguments.again else _finished_before(arguments, source, chosen, one)
     if finished is not None:
         return finished
-    with opened_to_write(arguments) as lun, Bar() as bar:
+    with opened_to_write(arguments, source) as lun, Bar() as bar:
         consent = _Consent(arguments, lun, chosen)
         done = run.resignature(lun, request(lun), os.urandom, consent, lambda _what, copied, total: bar(copied, total))
         if isinstance(done, AlreadyDone):
             return _already_done(arguments, chosen, done, lun, engine.inspect(lun.device).lun)
     headline = FINISHED.format(name, "resignature") if done.was_cut else _NEW.format(name)
-    told = answer(arguments, lun, done, headline)
+    told = answer(lun, done, headline)
     if isinstance(done.proposal, NewRun):
         told.facts.update(_later_copy_facts(done.proposal.prepared.later_copy))
     return told
@@ -111,37 +113,43 @@ def _later_copy_facts(copy: Optional[LaterCopy]) -> Dict[str, Any]:
     return {} if copy is None else {"later_copy": copy._asdict()}
 
 
-def _dry_run(arguments: argparse.Namespace, chosen: IdMap, request: Callable[[OpenLun], ResignatureRequest]) -> Answer:
-    with _opened_to_look(arguments) as lun:
+def _dry_run(
+    arguments: argparse.Namespace, source: LunSource, chosen: IdMap, request: Callable[[OpenLun], ResignatureRequest]
+) -> Answer:
+    with recording(), _opened_to_look(arguments, source) as lun:
         done = run.plan(lun, request(lun), os.urandom)
         if isinstance(done, AlreadyDone):
             return _already_done(arguments, chosen, done, lun, engine.inspect(lun.device).lun)
-    objection = done.pool.objection
-    if objection is not None and arguments.not_in_use:
-        warn(f"--not-in-use: {lun.name} will be changed despite this refusal: {objection.message}")
-    elif objection is not None:
-        say("note: a run without --dry-run is refused: " + printable(objection.message))
-    if done.prepared.later_copy is not None:
-        say("note: " + printable(done.prepared.later_copy.sentence(lun.name)))
+        objection = done.pool.objection
+        if done.pool.is_overridden and objection is not None:
+            warn(f"--not-in-use: {lun.name} will be changed despite this refusal: {objection.message}")
+        elif objection is not None:
+            say("note: a run without --dry-run is refused: " + printable(objection.message))
+        if done.prepared.later_copy is not None:
+            try:
+                _as_later_copy(arguments, lun.name, done.prepared.later_copy)
+            except Refused as refusal:
+                say("note: a run without --dry-run is refused: " + printable(refusal.message))
     return _planned(lun, done)
 
 
 @contextmanager
-def _opened_to_look(arguments: argparse.Namespace) -> Iterator[OpenLun]:
+def _opened_to_look(arguments: argparse.Namespace, source: LunSource) -> Iterator[OpenLun]:
     """Open the LUN, which may be in use, for reading only.
 
     Opening for writing would be refused, and udev would scan the LUN when the command closes it.
     """
     with ExitStack() as held:
         with in_state(NOTHING_WRITTEN):
-            source = source_of(arguments, arguments.device)
             lun = held.enter_context(source.opened_to_read(permission_of(arguments)))
         yield lun
 
 
-def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[OneVdiRequest]) -> Optional[Answer]:
+def _finished_before(
+    arguments: argparse.Namespace, source: LunSource, chosen: IdMap, one: Optional[OneVdiRequest]
+) -> Optional[Answer]:
     """Return the answer for a LUN that an earlier run has resignatured; None for any other LUN."""
-    with _opened_to_look(arguments) as lun, in_state(NOTHING_WRITTEN):
+    with _opened_to_look(arguments, source) as lun, in_state(NOTHING_WRITTEN):
         done = engine.find_done(lun.device, lun.ids.own)
         if done is None:
             return None
@@ -213,25 +221,9 @@ class _Consent(Terminal):
             self._to_settle(proposal)
         elif isinstance(proposal, NewRun):
             self.identify(proposal)
-            as_copy = self._as_later_copy(proposal.prepared.later_copy)
+            as_copy = _as_later_copy(self._arguments, self._lun.name, proposal.prepared.later_copy)
             question = f"Give {self._lun.name} these new identities{as_copy}?"
             self.ask(proposal, question, _say_plan(self._arguments, proposal.prepared))
-
-    def _as_later_copy(self, copy: Optional[LaterCopy]) -> str:
-        """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
-
-        A target may give the LUN itself a new SCSIid. So a script must say that the LUN is a copy. Raises Refused.
-        """
-        if copy is None:
-            return ""
-        sentence = printable(copy.sentence(self._lun.name))
-        if self._arguments.yes and not (self._arguments.again or self._arguments.later_copy):
-            raise Refused(
-                f"{sentence} If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it has its new "
-                "identities already."
-            ).in_state(NOTHING_WRITTEN)
-        say("note: " + sentence)
-        return ", as a later copy"
 
     def _to_settle(self, proposal: Settlement) -> None:
         """Raise the problem of an interrupted undo, which the user must finish. Ask otherwise."""
@@ -248,6 +240,23 @@ class _Consent(Terminal):
         _refuse_contradictions(self._arguments, self._chosen, run_cut.ids, instead)
         say(f"{name} holds an interrupted resignature. This run finishes it with the ids that were chosen then.")
         self.ask(proposal, f"Finish the resignature to SR {run_cut.ids.new_sr}?")
+
+
+def _as_later_copy(arguments: argparse.Namespace, name: str, copy: Optional[LaterCopy]) -> str:
+    """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
+
+    A target may give the LUN itself a new SCSIid. So a script must say that the LUN is a copy. Raises Refused.
+    """
+    if copy is None:
+        return ""
+    sentence = printable(copy.sentence(name))
+    if arguments.yes and not (arguments.again or arguments.later_copy):
+        raise Refused(
+            f"{sentence} If it is a copy, add --later-copy. If it is that LUN under a new SCSIid, it has its new "
+            "identities already."
+        ).in_state(NOTHING_WRITTEN)
+    say("note: " + sentence)
+    return ", as a later copy"
 
 
 def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> str:

@@ -59,7 +59,7 @@ def _recover(arguments: argparse.Namespace) -> Answer:
     assert isinstance(outcome.proposal, Settlement)
     mark = outcome.proposal.mark
     text = _TAKEN_BACK if engine.goes_back(mark) else FINISHED
-    return answer(arguments, lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
+    return answer(lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
 
 
 def _question(name: str, mark: Mark) -> str:
@@ -89,4 +89,4 @@ def _undo(arguments: argparse.Namespace) -> Answer:
             terminal.ask(proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))
 
         outcome = run.undo(lun, os.urandom, consent)
-    return answer(arguments, lun, outcome, f"{lun.name} has its old identities back.")
+    return answer(lun, outcome, f"{lun.name} has its old identities back.")

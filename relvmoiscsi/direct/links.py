@@ -22,8 +22,9 @@ from typing import Callable, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.direct.config import Entry, read_section
+from relvmoiscsi.direct.direct_config import DirectLun, read_section
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.config_file import read_config
 from relvmoiscsi.host.disk import hiding, holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
@@ -31,6 +32,7 @@ from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import pool_records
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +50,6 @@ _SESSION = re.compile(r"/(session\d+)/")
 
 #: programs that open every disk, and leave a disk to its user
 _ONLOOKERS = re.compile(r"process \d+ \((multipathd|systemd-udevd|\(?udev-worker\)?)\)\Z")
-
-
-class Owner(NamedTuple):
-    """The owner of a LUN, as far as the LUN's first sectors show it."""
-
-    vg_name: str = ""
-    is_sr: bool = False
-    problem: str = ""
 
 
 #: Reads the owner of the LUN from a device such as `/dev/sdc`. Raises DeviceError.
@@ -253,14 +247,14 @@ def leads_to(name: str, host: Host = THIS_HOST) -> str:
     return os.path.basename(os.path.realpath(link)) if os.path.islink(link) else ""
 
 
-def renew_link(entry: Entry, device: str, host: Host = THIS_HOST) -> bool:
+def renew_link(entry: DirectLun, device: str, host: Host = THIS_HOST) -> bool:
     """Have udev make the link of a LUN. Return whether the link leads to `device` then."""
     for name in devices_of(entry.scsi_id, host):
         udev.make_event(name, host)
     return bool(host.wait_for(lambda: leads_to(entry.name, host) == device, LINK_SECONDS))
 
 
-def remove_link(entry: Entry, host: Host = THIS_HOST) -> bool:
+def remove_link(entry: DirectLun, host: Host = THIS_HOST) -> bool:
     """Have udev remove the link, after the entry was removed. Return whether the link is gone."""
     names = devices_of(entry.scsi_id, host)
     for name in dict.fromkeys([*names, leads_to(entry.name, host)]):
@@ -278,7 +272,7 @@ class Status(NamedTuple):
     problem: str = ""  #: why the link is missing
 
 
-def status_of(entry: Entry, look: Looker, host: Host = THIS_HOST) -> Status:
+def status_of(entry: DirectLun, look: Looker, host: Host = THIS_HOST) -> Status:
     """Return the state of a direct LUN, with the reason if there is no link."""
     try:
         device = device_of(entry.scsi_id, host)
@@ -299,6 +293,6 @@ def status_of(entry: Entry, look: Looker, host: Host = THIS_HOST) -> Status:
     return found._replace(
         problem=(
             f"udev has made no link for {device}; check that the rules of relvmoiscsi are installed, then repeat "
-            f"`relvmoiscsi direct add {entry.name} {entry.scsi_id}`."
+            f"{command('relvmoiscsi', 'direct', 'add', entry.name, entry.scsi_id)}."
         )
     )

@@ -4,8 +4,8 @@
 finding.py      a Finding; JSON from host to host.
 host_root.py    read files and run programs of a host.
 driver.py       the drivers as xapi finds, starts and understands the drivers; xapi's list of accepted drivers.
-toolstack.py    whether xapi runs, and has started since the last change.
-needs.py        udev rules, free space, settings, leftovers of killed calls.
+needs.py        whether xapi runs, and has started since the last change; udev rules, free space, settings, leftovers
+                of killed calls.
 pool.py         xapi's records; the other hosts.
 """
 
@@ -15,9 +15,15 @@ from typing import List, Optional, Tuple
 
 from relvmoiscsi.doctor.driver import DriverInfo, examine_drivers, examine_whitelist
 from relvmoiscsi.doctor.finding import OK, Finding, problem, unknown
-from relvmoiscsi.doctor.needs import examine_room, examine_rules, examine_settings, examine_stale_resources
+from relvmoiscsi.doctor.needs import (
+    examine_restart,
+    examine_room,
+    examine_rules,
+    examine_settings,
+    examine_stale_resources,
+    xapi_started,
+)
 from relvmoiscsi.doctor.pool import examine_pool, no_pool, read_pool
-from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.this_host import Host
 

@@ -12,7 +12,7 @@ import os
 import xmlrpc.client
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from relvmoiscsi import untrusted
+from relvmoiscsi import untrusted_xml
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import AS_ROOT, Finding, listed, ok, problem, unknown
 from relvmoiscsi.doctor.host_root import why
@@ -111,7 +111,7 @@ def _answer(host: Host, path: str, command: str) -> Any:
 def value_of(document: str) -> Any:
     """Return the single value of a response. Raises ValueError; for a fault, with its text."""
     try:
-        params, method = untrusted.xmlrpc_of(document)
+        params, method = untrusted_xml.xmlrpc_of(document)
     except xmlrpc.client.Fault as fault:
         raise ValueError(f"fault {fault.faultCode}, {str(fault.faultString)[:300]}") from fault
     except ValueError as error:

@@ -4,7 +4,7 @@
 import errno
 import os
 import stat
-from typing import Dict, List, Optional
+from typing import List, Optional
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import CommandFailed
@@ -69,9 +69,3 @@ def why(error: CommandFailed) -> str:
         return error.stderr
     said = " ".join(error.stderr.split())[-300:]
     return "exit status {}: {}".format(error.status, said or "no message")
-
-
-def inventory(host: Host) -> Dict[str, str]:
-    """Return the installer's record of the host: INSTALLATION_UUID is the UUID of the host in xapi."""
-    pairs = (line.partition("=") for line in text_of(host, "/etc/xensource-inventory").splitlines())
-    return {key.strip(): value.strip().strip("'\"") for key, _, value in pairs}

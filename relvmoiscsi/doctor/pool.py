@@ -15,13 +15,11 @@ from relvmoiscsi.doctor import finding as findings_
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import PHRASE, TYPE, TYPES, DriverInfo
 from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, warning
-from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import Use
-from relvmoiscsi.host.xapi.sdk import AWAY
 from relvmoiscsi.host.xapi.stale_volumes import Attachments, vg_command
 
 PLUGIN = "relvmoiscsi"
@@ -36,7 +34,7 @@ _ON_ALL = "Install the same package on every host of the pool, then restart ever
 Answer = Union[Tuple[str, List[Finding]], Exception]
 
 
-class Pool(NamedTuple):
+class PoolFacts(NamedTuple):
     """The records of xapi; keys are references."""
 
     own_ref: str  #: the host of this process; "" if xapi does not know the host
@@ -53,23 +51,26 @@ class Pool(NamedTuple):
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
 
 
-def read_pool(here: Host) -> Pool:
+def read_pool(here: Host) -> PoolFacts:
     """Ask xapi, and the other hosts through xapi. Raises XapiFailure when xapi does not answer."""
-    socket = here.xapi_socket
-    with local_session(socket) as session_ref:
-        xapi = Xapi(session_ref, socket)
+    with local_xapi(here.xapi_socket) as xapi:
         hosts = xapi.records("host")
         pool: Mapping[str, Any] = next(iter(xapi.records("pool").values()), {})
-        uuid = inventory(here).get("INSTALLATION_UUID", "")
-        own = next((ref for ref, host in hosts.items() if uuid and host.get("uuid") == uuid), "")
+        own = own_ref(hosts, here)
 
         def ask(ref: str) -> Answer:
-            return _ask(Xapi(session_ref, socket, timeout=PLUGIN_SECONDS), ref, ref == own)
+            asked = xapi.within(PLUGIN_SECONDS)
+            try:
+                if ref == own:
+                    return str(asked.call("host.call_plugin", ref, PLUGIN, "version", {})), []
+                return findings_.from_json(str(asked.call("host.call_plugin", ref, PLUGIN, "doctor", {})))
+            except (XapiFailure, ValueError) as error:
+                return error
 
         with ThreadPoolExecutor(HOSTS_AT_ONCE) as threads:
             answers = dict(zip(hosts, threads.map(ask, hosts)))
         srs = xapi.records("SR")
-        return Pool(
+        return PoolFacts(
             own,
             str(pool.get("master", "")),
             pool.get("other_config", {}),
@@ -82,15 +83,6 @@ def read_pool(here: Host) -> Pool:
         )
 
 
-def _ask(xapi: Xapi, ref: str, is_own: bool) -> Answer:
-    try:
-        if is_own:
-            return str(xapi.call("host.call_plugin", ref, PLUGIN, "version", {})), []
-        return findings_.from_json(str(xapi.call("host.call_plugin", ref, PLUGIN, "doctor", {})))
-    except (XapiFailure, ValueError) as error:
-        return error
-
-
 def no_pool(failure: Exception) -> Finding:
     sentence = "xapi does not answer questions about the driver and the other hosts: {}.".format(
         str(failure).rstrip(".")[:400]
@@ -98,7 +90,7 @@ def no_pool(failure: Exception) -> Finding:
     return unknown("pool", sentence, "Start xapi, then run `relvmoiscsi doctor` again as root.")
 
 
-def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Finding]:
+def examine_pool(here: Host, pool: PoolFacts, info: Optional[DriverInfo]) -> List[Finding]:
     """Return the findings on the pool; `info` is the answer of this host's driver."""
     return [
         examine_registration(pool),
@@ -114,7 +106,7 @@ def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Fin
     ]
 
 
-def examine_registration(pool: Pool) -> Finding:
+def examine_registration(pool: PoolFacts) -> Finding:
     lacking = [name for name in TYPES if name not in pool.types]
     master = f"xapi of the pool's master, {pool.name(pool.master_ref)},"
     if not lacking:
@@ -123,7 +115,7 @@ def examine_registration(pool: Pool) -> Finding:
     return (problem if TYPE in lacking else warning)("registration", sentence, _ON_MASTER)
 
 
-def examine_record(here: Host, pool: Pool, info: Optional[DriverInfo]) -> Finding:
+def examine_record(here: Host, pool: PoolFacts, info: Optional[DriverInfo]) -> Finding:
     """Check the SM record, which `xe sm-list` prints on any host."""
     detects = f'`xe sm-list | grep "{PHRASE}"`, by which CloudStack detects it,'
     if not pool.drivers:
@@ -144,7 +136,7 @@ def examine_record(here: Host, pool: Pool, info: Optional[DriverInfo]) -> Findin
     return ok("sm-record", f'{detects} finds "{name}", version {version}, {file}.')
 
 
-def examine_hosts(pool: Pool) -> List[Finding]:
+def examine_hosts(pool: PoolFacts) -> List[Finding]:
     """Check that every host has the package, in the same version; add the findings of each host."""
     found = [finding for ref in pool.answers for finding in _host(pool, ref)]
     if not pool.own_ref:
@@ -154,7 +146,7 @@ def examine_hosts(pool: Pool) -> List[Finding]:
     return found or [ok("hosts", f"{count} relvmoiscsi {__version__}, and no host finds a problem.")]
 
 
-def _host(pool: Pool, ref: str) -> List[Finding]:
+def _host(pool: PoolFacts, ref: str) -> List[Finding]:
     """Return the findings on a host that is not ready or has a warning; [] for a ready host."""
     answer, host = pool.answers[ref], pool.name(ref)
     if isinstance(answer, Exception):
@@ -179,7 +171,7 @@ def _no_answer(failure: Exception, host: str) -> Finding:
     return unknown("hosts", sentence, "Run `relvmoiscsi doctor` on that host.")
 
 
-def examine_initiators(pool: Pool) -> Finding:
+def examine_initiators(pool: PoolFacts) -> Finding:
     """Check that xapi has an initiator name for each host: the driver logs in with this name."""
     nameless = [
         pool.name(ref)
@@ -192,14 +184,14 @@ def examine_initiators(pool: Pool) -> Finding:
     return problem("initiator", sentence, "Set the name: `xe host-param-set uuid=<host> iscsi_iqn=<IQN>`.")
 
 
-def examine_upgrade(pool: Pool) -> List[Finding]:
+def examine_upgrade(pool: PoolFacts) -> List[Finding]:
     if _UPGRADE not in pool.other_config:
         return []
     sentence = "A rolling pool upgrade is under way, and xapi refuses SR.create until it has ended."
     return [problem("upgrade", sentence, "Upgrade the remaining hosts and reinstall relvmoiscsi on each of them.")]
 
 
-def examine_ssh(pool: Pool) -> List[Finding]:
+def examine_ssh(pool: PoolFacts) -> List[Finding]:
     """Check SSH, which hosts since XenServer 8 may have disabled: CloudStack detects the driver by an SSH command."""
     off = [pool.name(ref) for ref, host in pool.hosts.items() if host.get("ssh_enabled") is False]
     if not off:
@@ -208,7 +200,7 @@ def examine_ssh(pool: Pool) -> List[Finding]:
     return [warning("ssh", sentence, "For CloudStack: `xe host-enable-ssh` on these hosts, then reconnect them.")]
 
 
-def examine_leftovers(pool: Pool) -> List[Finding]:
+def examine_leftovers(pool: PoolFacts) -> List[Finding]:
     """Look for SRs of relvmoiscsi's types. xapi has such a record during a call, and keeps the record if xapi dies.
 
     No LUN has the UUID of such an SR.
@@ -224,7 +216,7 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
     return [warning("leftover-srs", sentence, advice)]
 
 
-def examine_volumes(here: Host, pool: Pool) -> List[Finding]:
+def examine_volumes(here: Host, pool: PoolFacts) -> List[Finding]:
     """Look for active volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has the cause."""
     disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*")))]
     return [
@@ -245,7 +237,7 @@ def _active(sr_uuid: str, disk: str) -> Finding:
     return warning("active-volumes", sentence, advice)
 
 
-def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
+def examine_vdis_of_pool(here: Host, pool: PoolFacts) -> List[Finding]:
     """Do all hosts have the same setting `vdis`? A call runs on the master, and any host may become the master."""
     said = {ref: answer[1] for ref, answer in pool.answers.items() if not isinstance(answer, Exception)}
     if pool.own_ref in said:
@@ -265,7 +257,7 @@ def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
     return [warning("settings", sentence, advice)]
 
 
-def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:
+def examine_multipathing(here: Host, pool: PoolFacts) -> List[Finding]:
     """Is multipathing on for all hosts or for none, and does this host have the programs?"""
     on = {ref: multipath.is_on({}, host.get("other_config", {})) for ref, host in pool.hosts.items()}
     if len(set(on.values())) > 1:

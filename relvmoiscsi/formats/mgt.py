@@ -74,7 +74,7 @@ class VdiRecord(NamedTuple):
     metadata_of_pool: str  #: reference of the pool that writes its database into the VDI; "" for no pool
 
 
-class UuidLink(NamedTuple):
+class SlotLink(NamedTuple):
     """A UUID in an unreadable slot, and its place."""
 
     at: int  #: bytes from the start of the volume
@@ -85,7 +85,7 @@ class Unread(NamedTuple):
     """A slot whose record cannot be read; `links` are the UUIDs in the tags `uuid` and `snapshot_of` of the slot."""
 
     offset: int
-    links: Tuple[UuidLink, ...]
+    links: Tuple[SlotLink, ...]
 
 
 class Mgt(NamedTuple):
@@ -152,7 +152,7 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
             records.append(_record(data, offset, Place(volume, offset)))
         except Malformed:
             matches = _LINK.finditer(data, offset, offset + RECORD_BYTES)
-            links = tuple(UuidLink(match.start(1), match.group(1).decode("ascii")) for match in matches)
+            links = tuple(SlotLink(match.start(1), match.group(1).decode("ascii")) for match in matches)
             unread.append(Unread(offset, links))
             continue
         if not data[offset : offset + RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):

@@ -25,6 +25,7 @@ from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ _SESSION = re.compile(r"/host(\d+)/session\d+\Z")
 _TARGET = re.compile(r"/target\d+:(\d+):(\d+)\Z")
 
 
-class Session(NamedTuple):
+class KernelSession(NamedTuple):
     """A kernel session to a target."""
 
     name: str  #: "session4"
@@ -105,7 +106,7 @@ def offload_hint(iqn: str, host: Host = THIS_HOST) -> str:
     return f"This host reaches the target through a card of its own ({others[0]}); use type=relvmohba."
 
 
-def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[Session]:
+def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[KernelSession]:
     """Return the kernel's sessions of this host to the IQN. A session that vanishes during the read is left out."""
     found = []
     for path in sorted(glob(os.path.join(escape(host.sysfs), "class/iscsi_session/session*"))):
@@ -113,11 +114,11 @@ def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[Session]:
         match = _SESSION.search(directory)
         if match and _text(path, "targetname") == iqn:
             is_logged_in = _text(path, "state") == _LOGGED_IN
-            found.append(Session(os.path.basename(path), match.group(1), directory, is_logged_in))
+            found.append(KernelSession(os.path.basename(path), match.group(1), directory, is_logged_in))
     return found
 
 
-def _add(session: Session, scsi_id: str, number: int, host: Host) -> str:
+def _add(session: KernelSession, scsi_id: str, number: int, host: Host) -> str:
     channel, target = _target(session, host)
     address = f"{session.host}:{channel}:{target}:{number}"
     stale = _at(address, host)
@@ -133,7 +134,7 @@ def _add(session: Session, scsi_id: str, number: int, host: Host) -> str:
     return ""
 
 
-def _scan(session: Session, place: str, host: Host) -> None:
+def _scan(session: KernelSession, place: str, host: Host) -> None:
     path = os.path.join(host.sysfs, f"class/scsi_host/host{session.host}/scan")
     try:
         with open(path, "w", encoding="ascii") as switch:
@@ -142,7 +143,7 @@ def _scan(session: Session, place: str, host: Host) -> None:
         raise Refused(f"{path}: {error.strerror}.") from error
 
 
-def _target(session: Session, host: Host) -> Tuple[str, str]:
+def _target(session: KernelSession, host: Host) -> Tuple[str, str]:
     """Return channel and target of the session in its SCSI host. A card has all its sessions at one SCSI host."""
     for path in sorted(glob(os.path.join(escape(session.directory), "target*"))):
         match = _TARGET.search(path)
@@ -153,7 +154,7 @@ def _target(session: Session, host: Host) -> Tuple[str, str]:
     return "0", "0"
 
 
-def _shows(session: Session, scsi_id: str, host: Host) -> bool:
+def _shows(session: KernelSession, scsi_id: str, host: Host) -> bool:
     paths = glob(os.path.join(escape(session.directory), "target*", "[0-9]*:*"))
     return any(scsi.scsi_id_of_address(os.path.basename(path), host) == scsi_id for path in paths)
 
@@ -165,13 +166,14 @@ def _at(address: str, host: Host) -> Optional[str]:
     return scsi.scsi_id_of_address(address, host) or "a LUN without an id"
 
 
-def _driver(session: Session, host: Host) -> str:
+def _driver(session: KernelSession, host: Host) -> str:
     """Return the driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" if the kernel does not report it."""
     return _text(os.path.join(host.sysfs, f"class/scsi_host/host{session.host}"), "proc_name")
 
 
-def _by_hand(session: Session) -> str:
-    return f"Run `iscsiadm -m session -r {session.name[len('session') :]} --rescan` before SR.probe or PBD.plug."
+def _by_hand(session: KernelSession) -> str:
+    rescan = command("iscsiadm", "-m", "session", "-r", session.name[len("session") :], "--rescan")
+    return f"Run {rescan} before SR.probe or PBD.plug."
 
 
 def _text(directory: str, name: str) -> str:

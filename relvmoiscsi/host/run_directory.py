@@ -23,6 +23,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.files import remedy
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.wording import command
 
 RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/ and to tmpfiles.d
 
@@ -83,7 +84,8 @@ def _verify_parent(path: str) -> None:
         raise Refused(f"{path} cannot be used: {error.strerror}. {remedy(error)}") from error
     is_sticky = status.st_mode & stat.S_ISVTX
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_WRITE and not is_sticky:
-        raise Refused(f"Other users can rename what is in {path}. Run `chown root {path}` and `chmod 755 {path}`.")
+        own, close = command("chown", "root", path), command("chmod", "755", path)
+        raise Refused(f"Other users can rename what is in {path}. Run {own} and {close}.")
 
 
 def _make_private(path: str) -> None:

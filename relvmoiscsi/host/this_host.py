@@ -80,6 +80,14 @@ class Host(NamedTuple):
         return text_of(os.path.join(self.proc, "sys/kernel/random/boot_id")).strip()
 
     @property
+    def installation_uuid(self) -> str:
+        """The UUID of this host in xapi, from the installer's record; "" if the record does not have the UUID."""
+        lines = text_of(self.at("etc/xensource-inventory")).splitlines()
+        pairs = [line.partition("=") for line in lines]
+        values = [value for key, _, value in pairs if key.strip() == "INSTALLATION_UUID"]
+        return values[-1].strip().strip("'\"") if values else ""
+
+    @property
     def xapi_socket(self) -> str:
         return self.at(XAPI_SOCKET)
 

@@ -10,8 +10,8 @@ bytes in, bytes out. When the process ends, nothing of the session is left on th
 """
 
 from relvmoiscsi.iscsi.lun_device import LunDevice
-from relvmoiscsi.iscsi.names import Credentials, Initiator, LunInfo, Target
-from relvmoiscsi.iscsi.opening import list_luns, open_lun
+from relvmoiscsi.iscsi.lun_opening import list_luns, open_lun
+from relvmoiscsi.iscsi.names import Credentials, DiscoveredTarget, Initiator, LunInfo
 from relvmoiscsi.iscsi.target_sessions import discover
 from relvmoiscsi.portal import Portal
 
@@ -21,7 +21,7 @@ __all__ = [
     "LunDevice",
     "LunInfo",
     "Portal",
-    "Target",
+    "DiscoveredTarget",
     "discover",
     "list_luns",
     "open_lun",

@@ -10,7 +10,7 @@ from typing import Callable, Dict, Generator, Tuple
 
 from relvmoiscsi.iscsi.faults import AUTHENTICATION_FAILED, Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation
 from relvmoiscsi.iscsi.names import Credentials, bytes_of
-from relvmoiscsi.iscsi.text_keys import NO_ANSWER, SECURITY, Answer, Keys, Request, binary, number
+from relvmoiscsi.iscsi.text_keys import NO_ANSWER, SECURITY, Keys, Request, TextAnswer, binary, number
 
 Entropy = Callable[[int], bytes]
 
@@ -36,7 +36,7 @@ def _has(algorithm: int) -> bool:
 
 def authenticate(
     target: str, credentials: Credentials, offered: Tuple[int, ...], entropy: Entropy
-) -> Generator[Request, Answer, Answer]:
+) -> Generator[Request, TextAnswer, TextAnswer]:
     """Run the part of a login from CHAP_A on. Return the last answer of the target.
 
     Raises NoCommonAlgorithm and Violation. Raises Unproven if the target does not prove that it knows its own secret.

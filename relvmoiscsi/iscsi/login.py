@@ -25,17 +25,17 @@ from relvmoiscsi.iscsi.faults import (
     no_such_target,
 )
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials
-from relvmoiscsi.iscsi.pdu import MAX_DATA_BYTES, Header, Pdu, Wire
+from relvmoiscsi.iscsi.pdu import MAX_DATA_BYTES, Pdu, PduHeader, Wire
 from relvmoiscsi.iscsi.text_keys import (
     MAX_LOGIN_TEXT,
     NEXT,
     NO_ANSWER,
     OPERATIONAL,
     SECURITY,
-    Answer,
     Collector,
     Keys,
     Request,
+    TextAnswer,
     number,
     pack,
     unpack,
@@ -91,7 +91,7 @@ class Parameters(NamedTuple):
     immediate_data: bool = True
 
 
-Exchange = Generator[Request, Answer, Parameters]
+Exchange = Generator[Request, TextAnswer, Parameters]
 
 
 def login(wanted: LoginRequest, entropy: Entropy) -> Exchange:
@@ -111,7 +111,9 @@ def login(wanted: LoginRequest, entropy: Entropy) -> Exchange:
             return _agreed(told)
 
 
-def _security(wanted: LoginRequest, entropy: Entropy, told: Dict[str, str]) -> Generator[Request, Answer, Answer]:
+def _security(
+    wanted: LoginRequest, entropy: Entropy, told: Dict[str, str]
+) -> Generator[Request, TextAnswer, TextAnswer]:
     credentials = wanted.credentials
     methods = "None"
     if credentials.user:  # with None in the offer, the target could skip its own proof
@@ -183,7 +185,7 @@ class Handshake:
 
     def __init__(self, wire: Wire, wanted: LoginRequest, isid: bytes, entropy: Entropy) -> None:
         self.parameters: Optional[Parameters] = None  #: set at the end of the login
-        self.last = Header(pdu.LOGIN_RESPONSE)  #: the last response: StatSN and the command window
+        self.last = PduHeader(pdu.LOGIN_RESPONSE)  #: the last response: StatSN and the command window
         self._wire, self._wanted, self._isid = wire, wanted, isid
         self._exchange = login(wanted, entropy)
         self._text = Collector(MAX_LOGIN_TEXT)
@@ -219,13 +221,13 @@ class Handshake:
         """Report a closed connection to the login. Raises Closed, or the login's own error."""
         self._exchange.throw(Closed(message))
 
-    def _go_on(self, header: Header) -> None:
+    def _go_on(self, header: PduHeader) -> None:
         asked, went_on = self._request, bool(header.flags & pdu.FINAL)
         stages = (header.flags >> 2 & 3, header.flags & 3 if went_on else NEXT[asked.stage])
         if stages != (asked.stage, NEXT[asked.stage]) or went_on and not asked.goes_on:
             raise Violation("The target is at another stage of the login than was asked for.")
         try:
-            self._request = self._exchange.send(Answer(went_on, unpack(self._text.take())))
+            self._request = self._exchange.send(TextAnswer(went_on, unpack(self._text.take())))
         except StopIteration as end:
             self.parameters = end.value
             return
@@ -241,7 +243,7 @@ class Handshake:
 
     def _send(self, request: Request) -> None:
         going_on = pdu.FINAL | NEXT[request.stage] if request.goes_on else 0
-        header = Header(
+        header = PduHeader(
             opcode=pdu.LOGIN | pdu.IMMEDIATE,
             flags=going_on | request.stage << 2,
             lun=self._isid + bytes(2),  # ISID, TSIH 0: a new session, which replaces a session with the same ISID

@@ -74,7 +74,7 @@ class Initiator(NamedTuple):
     interface: str = ""  #: the network interface, or the source address on this host, for connections
 
 
-class Target(NamedTuple):
+class DiscoveredTarget(NamedTuple):
     """A target from a discovery."""
 
     iqn: str

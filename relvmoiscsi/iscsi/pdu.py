@@ -39,7 +39,7 @@ _BUFFERS = 64  #: for one call of sendmsg
 _LAYOUT = struct.Struct(">BBBBI8s8I")
 
 
-class Header(NamedTuple):
+class PduHeader(NamedTuple):
     """The basic header. The name of a word has the number of its first byte."""
 
     opcode: int
@@ -61,12 +61,12 @@ class Header(NamedTuple):
 class Pdu(NamedTuple):
     """A received PDU. `data` is the memory that `Destination` gave for the header."""
 
-    header: Header
+    header: PduHeader
     data: memoryview
 
 
 #: gives the memory for the data of a PDU: exactly as many bytes as the header says
-Destination = Callable[[Header], memoryview]
+Destination = Callable[[PduHeader], memoryview]
 
 _NOTHING = memoryview(b"")
 
@@ -83,18 +83,18 @@ class Wire:
         self.bytes_queued = self.bytes_sent = 0  #: since the start
         self._stage = memoryview(bytearray(_STAGE_BYTES))
         self._start = self._end = 0  # the unparsed part of the stage
-        self._header: Optional[Header] = None  # of the PDU whose data are arriving
+        self._header: Optional[PduHeader] = None  # of the PDU whose data are arriving
         self._place = _NOTHING
         self._filled = 0
 
     # --- sending
 
-    def send(self, header: Header, data: Bytes = b"") -> None:
+    def send(self, header: PduHeader, data: Bytes = b"") -> None:
         """Queue a PDU. The caller must not change `data` until the bytes are sent."""
         view = memoryview(data)
         self._send(_LAYOUT.pack(*header._replace(lengths=len(view))), view)
 
-    def send_data(self, first: Header, data: memoryview, most_bytes: int) -> None:
+    def send_data(self, first: PduHeader, data: memoryview, most_bytes: int) -> None:
         """Queue all data of an R2T, in PDUs of at most `most_bytes`. `first` is the header of the first PDU.
 
         A target may want PDUs of 8 KiB, 128 for one MiB. So their headers are packed without a Header each.
@@ -190,7 +190,7 @@ class Wire:
             return False
         if self.header_digest and self._checksum([raw[:HEADER_BYTES]]) != raw[HEADER_BYTES:]:
             raise Violation("A header digest of the target is wrong.")
-        header = Header(*_LAYOUT.unpack_from(raw))
+        header = PduHeader(*_LAYOUT.unpack_from(raw))
         header = header._replace(opcode=header.opcode & 0x3F)
         if header.opcode not in _FROM_TARGET:
             raise Violation(f"The target sent a PDU with the opcode 0x{header.opcode:02x}, which no target sends.")
@@ -209,5 +209,5 @@ class Wire:
         return bytes(self._stage[self._start - count : self._start])
 
 
-def _own_memory(header: Header) -> memoryview:
+def _own_memory(header: PduHeader) -> memoryview:
     return memoryview(bytearray(header.lengths))

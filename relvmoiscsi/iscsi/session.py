@@ -18,7 +18,7 @@ from relvmoiscsi.iscsi.crc32c import Bytes
 from relvmoiscsi.iscsi.faults import Lost, Violation
 from relvmoiscsi.iscsi.login import FIRST_CMD_SN, Parameters
 from relvmoiscsi.iscsi.names import LunInfo
-from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, Header, Pdu, Wire
+from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, Pdu, PduHeader, Wire
 from relvmoiscsi.iscsi.text_keys import MAX_TEXT, Collector
 from relvmoiscsi.scsi import Verdict
 
@@ -76,7 +76,7 @@ class Task:
 class Session:
     """A session over one connection."""
 
-    def __init__(self, wire: Wire, parameters: Parameters, last: Header) -> None:
+    def __init__(self, wire: Wire, parameters: Parameters, last: PduHeader) -> None:
         """`last` is the last login response, which has the first command window."""
         self.wire, self.parameters = wire, parameters
         self.depth = DEPTH
@@ -137,7 +137,9 @@ class Session:
         words = [int.from_bytes(command.cdb.ljust(16, b"\0")[at : at + 4], "big") for at in (0, 4, 8, 12)]
         tag = self._new_tag()
         flags = FINAL | direction | _SIMPLE
-        self._send(Header(pdu.SCSI_COMMAND, flags, 0, 0, 0, command.lun, tag, command.expected, 0, 0, *words), at_once)
+        self._send(
+            PduHeader(pdu.SCSI_COMMAND, flags, 0, 0, 0, command.lun, tag, command.expected, 0, 0, *words), at_once
+        )
         task.moved = len(at_once)
         if command.data:
             self._writes_end = self.wire.bytes_queued
@@ -149,17 +151,17 @@ class Session:
         """Send a ping, unless the answer to an earlier ping is still missing."""
         if not self.ping_is_out:
             self.ping_is_out, self._ping_tag = True, self._new_tag()
-            self._send(Header(pdu.NOP_OUT | IMMEDIATE, task_tag=self._ping_tag))
+            self._send(PduHeader(pdu.NOP_OUT | IMMEDIATE, task_tag=self._ping_tag))
 
     def log_out(self) -> None:
         """Request a logout. `is_logged_out` tells when the target has answered."""
         self._logout_tag = self._new_tag()
-        self._send(Header(pdu.LOGOUT | IMMEDIATE, FINAL, task_tag=self._logout_tag, word20=0))
+        self._send(PduHeader(pdu.LOGOUT | IMMEDIATE, FINAL, task_tag=self._logout_tag, word20=0))
 
     def ask(self, text: bytes) -> None:
         """Send a text request, and collect the answer until `text_is_done`."""
         self._text_tag, self.text_is_done = self._new_tag(), False
-        self._send(Header(pdu.TEXT, task_tag=self._text_tag), text)
+        self._send(PduHeader(pdu.TEXT, task_tag=self._text_tag), text)
 
     def take_text(self) -> bytes:
         return self._text.take()
@@ -168,9 +170,9 @@ class Session:
         """Request a LOGICAL UNIT RESET, which ends the tasks of all sessions. `reset_response` has the answer."""
         self._reset_tag, self.reset_response = self._new_tag(), None
         function = FINAL | _LOGICAL_UNIT_RESET
-        self._send(Header(pdu.TASK_MANAGEMENT | IMMEDIATE, function, lun=lun, task_tag=self._reset_tag))
+        self._send(PduHeader(pdu.TASK_MANAGEMENT | IMMEDIATE, function, lun=lun, task_tag=self._reset_tag))
 
-    def _send(self, header: Header, data: Bytes = _EMPTY) -> None:
+    def _send(self, header: PduHeader, data: Bytes = _EMPTY) -> None:
         """Number a request and queue it. A request that is not immediate uses a place in the command window."""
         self.wire.send(header._replace(word24=self._cmd_sn, word28=self._exp_stat_sn), data)
         if not header.opcode & IMMEDIATE:
@@ -204,7 +206,7 @@ class Session:
         handler(answer)
         self._begin_waiting()
 
-    def _heed_numbers(self, header: Header) -> None:
+    def _heed_numbers(self, header: PduHeader) -> None:
         takes_number = (
             header.opcode not in (pdu.R2T, pdu.DATA_IN, pdu.NOP_IN)
             or header.opcode == pdu.DATA_IN
@@ -217,7 +219,7 @@ class Session:
         if _distance(header.word28, header.word32) >= -1 and _distance(self._max_cmd_sn, header.word32) > 0:
             self._max_cmd_sn = header.word32
 
-    def _destination(self, header: Header) -> memoryview:
+    def _destination(self, header: PduHeader) -> memoryview:
         """Return the memory for a PDU's data. Data of a read go to the command's memory, strictly in order."""
         if header.opcode != pdu.DATA_IN:
             return memoryview(bytearray(header.lengths))
@@ -226,7 +228,7 @@ class Session:
             raise Violation("The target sent data of a read that was not asked for, or not in order.")
         return task.command.into[header.word40 : end]
 
-    def _task_of(self, header: Header) -> Task:
+    def _task_of(self, header: PduHeader) -> Task:
         task = self._active.get(header.task_tag)
         if task is None:
             raise Violation(f"The target spoke of a command {header.task_tag:#x} that is not under way.")
@@ -249,7 +251,7 @@ class Session:
         length = int.from_bytes(answer.data[:2], "big")
         self._end(header, bytes(answer.data[2 : 2 + length]))
 
-    def _end(self, header: Header, sense: bytes) -> None:
+    def _end(self, header: PduHeader, sense: bytes) -> None:
         task = self._active.pop(header.task_tag)
         task.is_done, task.status, task.sense = True, header.byte3, sense
         if header.flags & _UNDERFLOW:
@@ -286,7 +288,7 @@ class Session:
             raise Violation("The target asked for data of a write that are not there, or not in order.")
         self.steps += 1
         task.moved = offset + length
-        first = Header(
+        first = PduHeader(
             opcode=pdu.DATA_OUT,
             lun=header.lun,
             task_tag=header.task_tag,
@@ -301,7 +303,7 @@ class Session:
         if header.task_tag == self._ping_tag and self.ping_is_out:
             self.ping_is_out = False
         if header.word20 != NO_TAG:  # a ping of the target: the answer repeats its LUN and its tag
-            self._send(Header(pdu.NOP_OUT | IMMEDIATE, lun=header.lun, word20=header.word20))
+            self._send(PduHeader(pdu.NOP_OUT | IMMEDIATE, lun=header.lun, word20=header.word20))
 
     def _on_text(self, answer: Pdu) -> None:
         header = answer.header
@@ -316,7 +318,7 @@ class Session:
         if header.flags & FINAL:
             self.text_is_done = True
         else:
-            self._send(Header(pdu.TEXT, lun=header.lun, task_tag=self._text_tag, word20=header.word20))
+            self._send(PduHeader(pdu.TEXT, lun=header.lun, task_tag=self._text_tag, word20=header.word20))
 
     def _on_logout(self, answer: Pdu) -> None:
         if answer.header.task_tag != self._logout_tag:

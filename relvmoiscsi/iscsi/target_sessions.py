@@ -35,7 +35,7 @@ from relvmoiscsi.iscsi.faults import (
 )
 from relvmoiscsi.iscsi.link import Link
 from relvmoiscsi.iscsi.login import LoginRequest
-from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, Target
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, DiscoveredTarget, Initiator
 from relvmoiscsi.iscsi.pdu import LOGIN_RESPONSE, REJECT
 from relvmoiscsi.iscsi.text_keys import pack, unpack
 from relvmoiscsi.portal import DEFAULT_PORT, Portal, parse_address
@@ -269,7 +269,7 @@ def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Por
 
 def discover(
     portals: Sequence[Portal], initiator: Initiator, credentials: Credentials, deadline: Deadline
-) -> List[Target]:
+) -> List[DiscoveredTarget]:
     """Return the targets from the first portal that answers a discovery (SendTargets).
 
     Raises NotFound (DNSError, ISCSITarget), Refused (ISCSILogin), OutOfTime.
@@ -286,7 +286,9 @@ def discover(
     raise (refusals or failures)[0]
 
 
-def _discover_at(portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline) -> List[Target]:
+def _discover_at(
+    portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline
+) -> List[DiscoveredTarget]:
     """Discover without CHAP, then with CHAP: many targets want no CHAP for a discovery, and some refuse CHAP."""
     try:
         return _send_targets(portal, initiator, NO_CREDENTIALS, deadline)
@@ -297,7 +299,9 @@ def _discover_at(portal: Portal, initiator: Initiator, credentials: Credentials,
         return _send_targets(portal, initiator, credentials, deadline)
 
 
-def _send_targets(portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline) -> List[Target]:
+def _send_targets(
+    portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline
+) -> List[DiscoveredTarget]:
     sessions = TargetSessions([portal], "", initiator, credentials, deadline, isid_of_reader())
     link = sessions._with_any_algorithm(portal, deadline)
     try:
@@ -308,7 +312,7 @@ def _send_targets(portal: Portal, initiator: Initiator, credentials: Credentials
         link.close(politely=True)
 
 
-def targets_in(text: bytes, portal: Portal) -> List[Target]:
+def targets_in(text: bytes, portal: Portal) -> List[DiscoveredTarget]:
     """Parse the answer to SendTargets. A target without an address is at the asked portal. Raises Violation."""
     found: Dict[str, List[Portal]] = {}
     portals: List[Portal] = []
@@ -320,4 +324,4 @@ def targets_in(text: bytes, portal: Portal) -> List[Target]:
                 portals.append(parse_address(value))
             except ValueError as error:
                 log.info("%s names an address that is none: %s", portal, error)
-    return [Target(iqn, tuple(dict.fromkeys(places or [portal]))) for iqn, places in found.items()]
+    return [DiscoveredTarget(iqn, tuple(dict.fromkeys(places or [portal]))) for iqn, places in found.items()]

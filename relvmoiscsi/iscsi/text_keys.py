@@ -35,7 +35,7 @@ class Request(NamedTuple):
     keys: Keys
 
 
-class Answer(NamedTuple):
+class TextAnswer(NamedTuple):
     """The target's answer to a request. `went_on` says that the next stage has begun."""
 
     went_on: bool

@@ -28,7 +28,7 @@ from relvmoiscsi.lun.users import DeviceId
 _DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
 
 #: opens the LUN in a session; takes whether the session writes, and the deadline of each wait
-Session = Callable[[bool, Deadline], ContextManager[LunDevice]]
+OpenSession = Callable[[bool, Deadline], ContextManager[LunDevice]]
 
 
 def state_unopened(deadline: Deadline) -> str:
@@ -42,7 +42,7 @@ def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> Context
 
 
 @contextmanager
-def session_to_read(scsi_id: str, session: Session, deadline: Deadline, lock_seconds: float) -> Iterator[OpenLun]:
+def session_to_read(scsi_id: str, session: OpenSession, deadline: Deadline, lock_seconds: float) -> Iterator[OpenLun]:
     """Open a LUN over a session for reading, for the block. Raises RelvmoiscsiError."""
     ids, steps = DeviceId(scsi_id, is_named=True), StepDeadline(deadline)
     with lun_locked(scsi_id, deadline, lock_seconds), ExitStack() as held, terminated.only_here():
@@ -54,7 +54,7 @@ def session_to_read(scsi_id: str, session: Session, deadline: Deadline, lock_sec
 @contextmanager
 def session_to_write(
     scsi_id: str,
-    session: Session,
+    session: OpenSession,
     deadline: Deadline,
     lock_seconds: float,
     verify: VerifyUnused,

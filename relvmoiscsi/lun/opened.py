@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """An open LUN: its names, its device, its guard."""
 
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.host.disk.block_device import HostDevice
@@ -23,9 +23,12 @@ class OpenLun:
         guard: Guard,
         hardware: Hardware = Hardware(),  # noqa: B008 - a tuple
         copy_limit_bytes: Optional[int] = None,
+        refresh: Callable[[], List[str]] = list,
     ) -> None:
         self.device, self.kind, self.ids, self.guard, self.hardware = device, kind, ids, guard, hardware
         self.copy_limit_bytes = copy_limit_bytes  #: a copy of more guest data would take hours
+        #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell
+        self.refresh = refresh
 
     @property
     def name(self) -> str:

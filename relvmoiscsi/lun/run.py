@@ -111,7 +111,7 @@ Progress = Callable[[str, int, int], None]
 COPIED, READ_BACK = "copied", "read back"
 
 
-class Outcome(NamedTuple):
+class CompletedRun(NamedTuple):
     """A completed run, and what the caller has consented to."""
 
     result: Result
@@ -143,7 +143,7 @@ def resignature(
     entropy: Entropy,
     consent: Consent = consent_unasked,
     progress: Progress = no_progress,
-) -> Union[Outcome, AlreadyDone]:
+) -> Union[CompletedRun, AlreadyDone]:
     """Give the LUN new identities, or finish the run that an earlier call has left there.
 
     Raises the errors of `engine.prepare`, `engine.resignature`, `engine.recover` and `engine.undo`, of the guard and of
@@ -153,7 +153,7 @@ def resignature(
         prepared = engine.prepare(lun.device, entropy, request)
     except Unfinished as problem:
         settled = _settle(lun, entropy, consent, request, problem)
-        if isinstance(settled, Outcome):
+        if isinstance(settled, CompletedRun):
             return settled
         with _since(settled):
             return _carry_out(lun, consent, progress, engine.prepare(lun.device, entropy, request))
@@ -177,7 +177,7 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[D
     return DryRun(prepared, lun.guard.ask((ids.sr,), ids.new_sr))
 
 
-def recover(lun: OpenLun, consent: Consent) -> Optional[Outcome]:
+def recover(lun: OpenLun, consent: Consent) -> Optional[CompletedRun]:
     """Finish an interrupted run, or roll it back before its commit; None without an interrupted run."""
     mark = engine.find_unfinished(lun.device)
     if mark is None:
@@ -186,10 +186,10 @@ def recover(lun: OpenLun, consent: Consent) -> Optional[Outcome]:
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
         result = engine.recover(lun.device, mark, lun.ids.own)
-    return _recorded(lun, Outcome(result, proposal, was_cut=True))
+    return _recorded(lun, CompletedRun(result, proposal, was_cut=True))
 
 
-def undo(lun: OpenLun, entropy: Entropy, consent: Consent) -> Outcome:
+def undo(lun: OpenLun, entropy: Entropy, consent: Consent) -> CompletedRun:
     """Give the LUN its old identities back. Raises the errors of `engine.read_undoable` and `engine.undo`."""
     mark = engine.read_undoable(lun.device)
     with in_state(NOTHING_WRITTEN):
@@ -197,7 +197,7 @@ def undo(lun: OpenLun, entropy: Entropy, consent: Consent) -> Outcome:
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
         result = engine.undo(lun.device, entropy)
-    return _recorded(lun, Outcome(result, proposal))
+    return _recorded(lun, CompletedRun(result, proposal))
 
 
 # --- its steps
@@ -205,7 +205,7 @@ def undo(lun: OpenLun, entropy: Entropy, consent: Consent) -> Outcome:
 
 def _carry_out(
     lun: OpenLun, consent: Consent, progress: Progress, prepared: Union[Prepared, AlreadyDone]
-) -> Union[Outcome, AlreadyDone]:
+) -> Union[CompletedRun, AlreadyDone]:
     if isinstance(prepared, AlreadyDone):
         return prepared
     _check_copy(lun, prepared)
@@ -218,7 +218,7 @@ def _carry_out(
     begun = "A new image was begun where nobody sees it" if prepared.writes else ""
     with _since(begun, always=False), lun.guard.held(engine.vg_names(prepared.plan.run), proposal.replaced):
         result = engine.resignature(lun.device, prepared, lambda done, total: progress(READ_BACK, done, total))
-    return _recorded(lun, Outcome(result, proposal))
+    return _recorded(lun, CompletedRun(result, proposal))
 
 
 def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
@@ -234,8 +234,8 @@ def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
 
 def _settle(
     lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, problem: Unfinished
-) -> Union[Outcome, str]:
-    """Settle an interrupted run. Return the Outcome; or a sentence on the settled run, where a new run must follow."""
+) -> Union[CompletedRun, str]:
+    """Settle an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
     mark = engine.find_unfinished(lun.device)
     if mark is None:  # another caller has settled the run
         return ""
@@ -247,7 +247,7 @@ def _settle(
             result = engine.undo(lun.device, entropy)
         else:  # a copy may be finished here, because a new run follows
             result = engine.recover(lun.device, mark, None if why else request.scsi_id)
-    outcome = _recorded(lun, Outcome(result, proposal, was_cut=True))
+    outcome = _recorded(lun, CompletedRun(result, proposal, was_cut=True))
     if mark.commit_record.kind == UNDO:
         return "The undo was taken back" if engine.goes_back(mark) else "The undo was finished"
     if proposal.why:
@@ -341,7 +341,7 @@ def _state_since(settled: str, state: str, always: bool) -> str:
 # --- the record
 
 
-def _recorded(lun: OpenLun, outcome: Outcome) -> Outcome:
+def _recorded(lun: OpenLun, outcome: CompletedRun) -> CompletedRun:
     result = outcome.result
     record.info("%s: %s now. This is relvmoiscsi %s.", lun.name, result.state, __version__)
     record.info("%d writes, %d bytes, %d flushes", result.writes, result.bytes_written, result.flushes)

@@ -17,12 +17,13 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import known_sr
-from relvmoiscsi.doctor.host_root import inventory
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
+from relvmoiscsi.host.disk import paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import stale_volumes
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.known_sr import KnownSr
@@ -66,6 +67,16 @@ class DeviceId(NamedTuple):
         return [] if self.own is None else [self.own]
 
 
+def answers_of_disks(scsi_id: str) -> List[str]:
+    """Return the SCSIids that the disks of this host with this SCSIid answer now.
+
+    The kernel keeps the SCSIid of the moment when it found a disk. A disk that does not answer is left out.
+    """
+    disks = udev.disks_of(scsi_id)
+    faces = paths.look(disks, Deadline(paths.ANSWER_SECONDS)) if disks else {}
+    return [face.scsi_id for face in faces.values()]
+
+
 class Question(NamedTuple):
     """A LUN that a run will write to, as the pool may know the LUN."""
 
@@ -75,6 +86,7 @@ class Question(NamedTuple):
     here: str = ""  #: reference of this host: any device path in the host's own PBDs is followed
     clone_of: str = ""  #: UUID of an SR; the caller has said that the LUN is a clone of this SR
     look: Look = scsi_id_at
+    answers: Callable[[str], Sequence[str]] = answers_of_disks
 
 
 class MayBeSr(Refused):
@@ -114,11 +126,25 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
             )
     for sr_uuid in lun.replaced:
         sr = known_sr.find_sr(sr_uuid, pool.srs, pool.pbds)
+        if sr is not None and _is_renamed(lun, sr):
+            return Refused(
+                "The LUN with the SCSIid {} is the SR {} of this pool: this host has the SR attached, and its disk "
+                "answers with that SCSIid now. Give the PBDs of the SR the new SCSIid, and plug them again.".format(
+                    " or ".join(lun.scsi_ids), name_of(sr.record)
+                )
+            )
         if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr):
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
             if refusal is not None:
                 return refusal
     return None
+
+
+def _is_renamed(lun: Question, sr: KnownSr) -> bool:
+    """Is the LUN the one of an attached PBD, under a new SCSIid? Only a host that has the LUN as a disk can tell."""
+    attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached")]
+    names = {scsi_id for pbd in attached for scsi_id in known_sr.luns_of_pbd(pbd)}
+    return any(answer in lun.scsi_ids for scsi_id in names for answer in lun.answers(scsi_id))
 
 
 def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Optional[Refused]:
@@ -215,8 +241,7 @@ def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host) -> PoolAnswer
     if not lun.scsi_ids:
         return _NO_SCSI_ID
     try:
-        with local_session(host.xapi_socket, XAPI_SECONDS) as session_ref:
-            xapi = Xapi(session_ref, host.xapi_socket, timeout=XAPI_SECONDS)
+        with local_xapi(host.xapi_socket, XAPI_SECONDS) as xapi:
             pools = list(xapi.records("pool").values())
             pool: Mapping[str, Any] = pools[0] if pools else {}
             records = read_pool(xapi)
@@ -265,11 +290,9 @@ def missing_confirmation(path: str, found: PoolAnswer, ids: DeviceId, is_asked: 
 def attachments_here(host: Host) -> Optional[Attachments]:
     """Return xapi's records of the SRs on this host; None where xapi does not answer."""
     try:
-        with local_session(host.xapi_socket, XAPI_SECONDS) as session_ref:
-            xapi = Xapi(session_ref, host.xapi_socket, timeout=XAPI_SECONDS)
-            uuid = inventory(host).get("INSTALLATION_UUID", "")
-            own = [ref for ref, record in xapi.records("host").items() if uuid and record.get("uuid") == uuid]
-            return Attachments(xapi.records("PBD"), xapi.records("SR"), "".join(own))
+        with local_xapi(host.xapi_socket, XAPI_SECONDS) as xapi:
+            own = own_ref(xapi.records("host"), host)
+            return Attachments(xapi.records("PBD"), xapi.records("SR"), own)
     except XapiFailure:
         return None
 

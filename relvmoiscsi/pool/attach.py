@@ -222,10 +222,20 @@ def carry_out(
     another client works on one of the LUNs, or has changed the SR on a LUN since the plan. Raises PoolFailure where the
     pool stops answering between the steps.
     """
-    todo = [row.lun for row in planned if row.steps]
+    chosen, todo = [row.lun for row in planned], [row.lun for row in planned if row.steps]
     with lock.held(calls, [lun.scsi_id for lun in todo], "attach") as held:
         _verify_as_planned(calls, pool, todo)
-        return _carry_out(calls, held, pool, planned, wanted, tell)
+        new = [row.lun.scsi_id for row in planned if not row.sr and row.refusal is None]
+        key = _begin(calls, pool, new, wanted.run)
+        work, group = _LunWork(held, pool, wanted, tell), attach_plan.seen_together(chosen)
+        done = jobs.in_two_steps(calls, planned, work.begin, work.end, lambda row: group(row.lun), wanted.jobs)
+        results = [
+            each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
+            for lun, each in zip(chosen, done)
+        ]
+        if wanted.attaches:
+            _end(calls, pool, key, new, results)
+        return results
 
 
 def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> None:
@@ -242,67 +252,52 @@ def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> Non
             )
 
 
-def _carry_out(
-    calls: Calls, held: lock.Held, pool: Pool, planned: Sequence[LunPlan], wanted: AttachRequest, tell: Progress
-) -> List[Attached]:
-    """Execute the plans under the lock.
+class _LunWork:
+    """The two steps for each LUN, under the locks. Several threads take the steps of several LUNs.
 
-    The pool notes each LUN that gets a new SR, or only new identities, until the SR has relvmoiscsi's marks.
+    The second step of a LUN begins after the first steps of all LUNs that a host sees together.
     """
-    originals, sessions = Originals(pool), hosts.Sessions(pool)
-    own_ids: Set[str] = set()  #: SCSIids of the LUNs whose new identities a probe has shown
 
-    def renewed(one: Calls, row: LunPlan) -> LunPlan:
-        with _told(tell, row, RESIGNATURING):
-            held.verify(one)
-            create(one, pool, row.lun, wanted.are_unplugged)
-            return row._replace(lun=identified(one, pool, row.lun))  # the probe gives the SR and the databases
+    def __init__(self, held: lock.Held, pool: Pool, wanted: AttachRequest, tell: Progress) -> None:
+        self._held, self._pool, self._tell = held, pool, tell
+        self._run, self._are_unplugged = wanted.run, wanted.are_unplugged
+        self._originals, self._sessions = Originals(pool), hosts.Sessions(pool)
+        self._own_ids: Set[str] = set()  #: SCSIids of the LUNs whose new identities a probe has shown
 
-    def introduced(one: Calls, row: LunPlan) -> LunPlan:
+    def begin(self, calls: Calls, row: LunPlan) -> LunPlan:
+        """Give the LUN new identities and introduce its SR, as planned; return the plan with what the probe shows."""
         if row.refusal is not None:
             raise row.refusal
         if row.resignatures:
-            row = renewed(one, row)
+            with _told(self._tell, row, RESIGNATURING):
+                self._held.verify(calls)
+                create(calls, self._pool, row.lun, self._are_unplugged)
+                row = row._replace(lun=identified(calls, self._pool, row.lun))
         if not row.attaches:
-            own_ids.add(row.lun.scsi_id)
+            self._own_ids.add(row.lun.scsi_id)
             return row
-        with _told(tell, row, INTRODUCING):
+        with _told(self._tell, row, INTRODUCING):
             if not row.resignatures and row.lun.kind != ATTACHED:
-                row = row._replace(lun=identified(one, pool, row.lun))
-            own_ids.add(row.lun.scsi_id)
+                row = row._replace(lun=identified(calls, self._pool, row.lun))
+            self._own_ids.add(row.lun.scsi_id)
             if row.steps:
-                held.verify(one)
-                row = introduce(one, row, wanted.run)
+                self._held.verify(calls)
+                row = introduce(calls, row, self._run)
         return row
 
-    def plugged(one: Calls, row: LunPlan) -> Attached:
-        attach_plan.verify_neighbours(row, own_ids)  # every LUN of the group has now ended its first step
-        if row.steps:
-            held.verify(one)
-        return complete(one, pool, row, originals, sessions)
-
-    def whole(one: Calls, row: LunPlan) -> Attached:
+    def end(self, calls: Calls, row: LunPlan) -> Attached:
+        """Plug and label the SR, as planned."""
+        lun = row.lun
         if not row.attaches:
-            status = NEW_IDS if row.resignatures else HAD_IDS
-            return Attached(row.lun.scsi_id, status, row.lun.sr_uuid, row.lun.of_sr)
+            return Attached(lun.scsi_id, NEW_IDS if row.resignatures else HAD_IDS, lun.sr_uuid, lun.of_sr)
         try:
-            with _told(tell, row, ATTACHING):
-                return plugged(one, row)
+            with _told(self._tell, row, ATTACHING):
+                attach_plan.verify_neighbours(row, self._own_ids)
+                if row.steps:
+                    self._held.verify(calls)
+                return complete(calls, self._pool, row, self._originals, self._sessions)
         except RelvmoiscsiError as error:
-            return Attached(row.lun.scsi_id, FAILED, row.lun.sr_uuid, row.lun.of_sr, error=error)
-
-    chosen = [row.lun for row in planned]
-    new = [row.lun.scsi_id for row in planned if not row.sr and row.refusal is None]
-    key = _begin(calls, pool, new, wanted.run)
-    group = attach_plan.seen_together(chosen)
-    done = jobs.in_two_steps(calls, planned, introduced, whole, lambda row: group(row.lun), wanted.jobs)
-    results = [
-        each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
-        for lun, each in zip(chosen, done)
-    ]
-    if wanted.attaches:
-        _end(calls, pool, key, new, results)
-    return results
+            return Attached(lun.scsi_id, FAILED, lun.sr_uuid, lun.of_sr, error=error)
 
 
 def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:

@@ -24,7 +24,7 @@ SCAN, LABEL = "scan", "label VDIs"
 _FLAGS = {"gc": "false", "indestructible": "true"}
 
 
-class Step(NamedTuple):
+class AttachStep(NamedTuple):
     """One change of a LUN or of the pool."""
 
     what: str
@@ -70,25 +70,25 @@ class LunPlan(NamedTuple):
         return self.attaches and not self.sr and self.refusal is None
 
     @property
-    def steps(self) -> List[Step]:
+    def steps(self) -> List[AttachStep]:
         """Return the steps of `attach`, in order; [] for a refused LUN."""
         return list(self._steps())
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[AttachStep]:
         if self.refusal is not None:
             return
         if self.resignatures:
-            yield Step(RESIGNATURE)
+            yield AttachStep(RESIGNATURE)
         if self.introduces:
-            yield Step(INTRODUCE, self.name)
+            yield AttachStep(INTRODUCE, self.name)
         elif self.marks:
-            yield Step(MARK)
-        yield from (Step(CREATE_PBD, host.name) for host in self.hosts if host.creates)
-        yield from (Step(PLUG, host.name) for host in self.hosts if host.plugs)
+            yield AttachStep(MARK)
+        yield from (AttachStep(CREATE_PBD, host.name) for host in self.hosts if host.creates)
+        yield from (AttachStep(PLUG, host.name) for host in self.hosts if host.plugs)
         if self.scans:
-            yield Step(SCAN)
+            yield AttachStep(SCAN)
         if self.labels:
-            yield Step(LABEL)
+            yield AttachStep(LABEL)
 
     @property
     def plugs(self) -> bool:
@@ -175,7 +175,11 @@ def plan(
 def _planned(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str, originals: "Originals") -> LunPlan:
     sr = sr_of(pool, lun)
     try:
-        _verify(pool, lun, sr)
+        verify_not_overwritten(pool, lun)
+        if lun.kind == RESIGNATURED:
+            verify_no_database(pool, lun.scsi_id, lun.metadata_of)
+        if sr is not None:
+            verify_same(pool.srs[sr], lun)
     except Refused as refusal:
         return LunPlan(lun, name, sr or "", refusal=refusal)
     on = hosts.planned(pool, sr)
@@ -263,14 +267,6 @@ def _is_to_be_labelled(calls: Calls, lun: PoolLun, copies: Records, originals: "
     of_sr = lun.of_sr or originals.by_ids(calls, lun.sr_uuid, copies)
     old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
     return of_sr != lun.of_sr or bool(vdis.unlabelled(lun.sr_uuid, copies, old))
-
-
-def _verify(pool: Pool, lun: PoolLun, sr: Optional[str]) -> None:
-    verify_not_overwritten(pool, lun)
-    if lun.kind == RESIGNATURED:
-        verify_no_database(pool, lun.scsi_id, lun.metadata_of)
-    if sr is not None:
-        verify_same(pool.srs[sr], lun)
 
 
 def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:

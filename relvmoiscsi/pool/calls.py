@@ -13,9 +13,10 @@ import xmlrpc.client
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 
-from relvmoiscsi import untrusted
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError
-from relvmoiscsi.host.xapi.sdk import AWAY, GONE, reason
+from relvmoiscsi import untrusted_xml
+from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
+from relvmoiscsi.host.xapi.sdk import GONE, reason
 
 EVENT_SECONDS = 30.0
 
@@ -32,22 +33,13 @@ DATABASE_NAMES = {
 }
 
 
-class PoolFailure(RelvmoiscsiError):
-    """The pool did not answer, or answered with an error; `description` is xapi's error, first the code."""
-
-    exit_status = 6
-    sm_key = "APIFailure"
+class PoolFailure(XapiFailure):
+    """The pool did not answer, or answered with an error."""
 
     def __init__(self, message: str, description: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.description = list(description)
+        super().__init__(message, description)
         if self.code in _NOT_THERE:
             self.exit_status = NotFound.exit_status
-
-    @property
-    def code(self) -> str:
-        """Return the code of xapi's error ("UUID_INVALID"); "" where xapi gave none."""
-        return self.description[0] if self.description else ""
 
 
 #: driver errors for a LUN, an IQN, a name or a portal that does not exist; sr_driver/codes.py has the numbers
@@ -210,7 +202,7 @@ def expression(kind: str, equal: Mapping[str, str]) -> str:
 def result_text(value: str) -> str:
     """Return the text in a task's result, an XML-RPC `<value>`; another text is returned unchanged."""
     try:
-        (found,), _ = untrusted.xmlrpc_of("<params><param>" + (value or "<value/>") + "</param></params>")
+        (found,), _ = untrusted_xml.xmlrpc_of("<params><param>" + (value or "<value/>") + "</param></params>")
     except (ValueError, xmlrpc.client.Fault):
         return value
     return str(found)

@@ -60,7 +60,7 @@ def _logged_in(module: Any, where: Where) -> Any:
     """Return (URL of the master, XenAPI.Session). Raises PoolFailure."""
     url = url_of(where)
     for _ in range(_MOST_MASTERS):
-        proxy = module.Session(url, transport=sdk.Transport(partial(_http, where, url)))
+        proxy = module.Session(url, transport=sdk.XapiTransport(partial(_http, where, url)))
         try:
             proxy.xenapi_request("login_with_password", (where.user, where.password, "1.0", "relvmoiscsi"))
             return url, proxy
@@ -79,7 +79,7 @@ def _logged_in(module: Any, where: Where) -> Any:
 
 def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
     """Open one more connection for the session of `proxy`."""
-    other = module.Session(url, transport=sdk.Transport(partial(_http, where, url)))
+    other = module.Session(url, transport=sdk.XapiTransport(partial(_http, where, url)))
     for name in ("_session", "last_login_method", "last_login_params"):
         setattr(other, name, getattr(proxy, name))
     return other

@@ -15,7 +15,7 @@ import threading
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.host.xapi.sdk import AWAY
+from relvmoiscsi.host.xapi.api import AWAY
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import SCSI_ID_MISSING
 from relvmoiscsi.pool.luns import PoolLun
@@ -168,27 +168,18 @@ def plug_everywhere(
     for each in plans:
         states[each.name] = DOWN if each.is_down else PLUGGED
         if each.plugs and each.host == pool.master:
-            _run_plug(calls, pbds[each.host], config)
+            try:
+                calls.run("PBD.plug", pbds[each.host])
+            except PoolFailure as failure:
+                raise _explained(failure, config) from failure
         elif each.plugs:
             waiting.append((each.name, calls.start("PBD.plug", pbds[each.host])))
     for name, task in waiting:
-        states[name] = _plugged(calls, task, config)
+        try:
+            calls.finish("PBD.plug", task, MEMBER_SECONDS)
+        except PoolFailure as failure:
+            states[name] = DOWN if failure.code in AWAY else str(_explained(failure, config))
     return states
-
-
-def _run_plug(calls: Calls, pbd: str, config: Mapping[str, str]) -> None:
-    try:
-        calls.run("PBD.plug", pbd)
-    except PoolFailure as failure:
-        raise _explained(failure, config) from failure
-
-
-def _plugged(calls: Calls, task: str, config: Mapping[str, str]) -> str:
-    try:
-        calls.finish("PBD.plug", task, MEMBER_SECONDS)
-    except PoolFailure as failure:
-        return DOWN if failure.code in AWAY else str(_explained(failure, config))
-    return PLUGGED
 
 
 def _explained(failure: PoolFailure, config: Mapping[str, str]) -> PoolFailure:

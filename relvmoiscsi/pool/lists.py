@@ -6,7 +6,7 @@ A list comes as a failure whose last parameter is the XML: error 96 without an I
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from relvmoiscsi import untrusted
+from relvmoiscsi import untrusted, untrusted_xml
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import PoolFailure
 
@@ -98,7 +98,7 @@ def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:
 def _parse(document: str, tag: str) -> List[Dict[str, str]]:
     """Return the children of each element `tag`, as text by name. Raises PoolFailure."""
     try:
-        root = untrusted.xml_of(document.strip())
+        root = untrusted_xml.xml_of(document.strip())
     except ValueError as error:
         raise PoolFailure(f"The driver's list cannot be read: {error}.") from error
     return [{child.tag: (child.text or "").strip() for child in item} for item in root.iter(tag)]

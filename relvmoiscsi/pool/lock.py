@@ -40,7 +40,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import command, printable
 
 KEY = "relvmoiscsi:lock:"
 OPEN_KEY = "XenCenter.CustomFields." + KEY
@@ -347,9 +347,10 @@ def _broken(what: str, by: Optional[Lock]) -> Refused:
 
 
 def _refused(lock: Lock) -> Refused:
+    unlock = command("relvmoiscsi", "pool", "unlock", lock.what)
     return Refused(
         f"Another client has locked {lock.what}: {lock.text()}. Nothing was changed. Wait until the other run "
-        f"has ended. If the other run was killed, break its lock: `relvmoiscsi pool unlock {lock.what}`. "
+        f"has ended. If the other run was killed, break its lock: {unlock}. "
         f"{STALE_SECONDS / 60:.0f} minutes "
         "after its last refresh the lock expires."
     )

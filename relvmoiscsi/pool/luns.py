@@ -26,7 +26,7 @@ from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, lists, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import OnLun, Seen
-from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, Portal, is_copy, portal_of
+from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, ProbePortal, is_copy, portal_of
 
 ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
 RESIGNATURED, UNFINISHED = "resignatured", "unfinished"
@@ -46,7 +46,7 @@ class PoolLun(NamedTuple):
 
     scsi_id: str
     kind: str
-    portal: Portal
+    portal: ProbePortal
     size_bytes: int = 0
     sr_uuid: str = ""  #: the SR on the LUN
     of_sr: str = ""  #: UUID of the SR of which the LUN is a copy; "" for an original, and where that is unknown
@@ -89,7 +89,7 @@ class PoolLun(NamedTuple):
         }
 
 
-class Source(NamedTuple):
+class LunSearch(NamedTuple):
     """Where a command looks for LUNs, from the command's options."""
 
     target: str = ""  #: "" for the portals of all SRs of the pool
@@ -121,7 +121,7 @@ _MOST_PAGE_BYTES = 16 << 20
 
 
 @contextmanager
-def seen(calls: Calls, pool: Pool, source: Source, tell: Callable[[str], None]) -> Iterator[List[PoolLun]]:
+def seen(calls: Calls, pool: Pool, source: LunSearch, tell: Callable[[str], None]) -> Iterator[List[PoolLun]]:
     """Yield every LUN of the source. During the block, a Secret of the pool holds the CHAP password of the source.
 
     Raises UsageError where the pool has no target, PoolFailure. `tell` gets a sentence if the Secret stays in the pool.
@@ -130,20 +130,20 @@ def seen(calls: Calls, pool: Pool, source: Source, tell: Callable[[str], None]) 
         yield find_on_master(calls, pool)
         return
     known = pool.portals()
-    portals = [Portal(source.target, source.iqn, source.port).as_known(known)] if source.target else known
+    portals = [ProbePortal(source.target, source.iqn, source.port).as_known(known)] if source.target else known
     if not portals:
         raise UsageError("No SR of the pool has an iSCSI target: give --target, or --hba for Fibre Channel or SAS.")
     with secrets.chap(calls, portals, source.chap_user, source.chap_password, tell) as ready:
         yield find(calls, pool, ready, source.at_once)
 
 
-def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:
+def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int = jobs.MOST) -> List[PoolLun]:
     """Return every LUN behind these portals, each SCSIid once; and a row with a problem for each target without a list.
 
     Raises PoolFailure where no target gives a list.
     """
-    found: Dict[str, Tuple[Portal, Seen]] = {}
-    failures: List[Tuple[Portal, PoolFailure]] = []
+    found: Dict[str, Tuple[ProbePortal, Seen]] = {}
+    failures: List[Tuple[ProbePortal, PoolFailure]] = []
     for one in _each_iqn(calls, pool, portals, failures):
         try:
             for lun in _listed(calls, pool, one):
@@ -212,7 +212,7 @@ def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
 _ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": "problem"}
 
 
-def look(calls: Calls, pool: Pool, portal: Portal, lun: Seen) -> PoolLun:
+def look(calls: Calls, pool: Pool, portal: ProbePortal, lun: Seen) -> PoolLun:
     """Classify one LUN. A LUN that an SR of the pool uses is not probed. Raises PoolFailure."""
     sr = pool.sr_on(lun.scsi_id)
     if sr is None or not pool.pbds_of(sr):
@@ -238,12 +238,12 @@ def _holds(pool: Pool, sr: str, on: OnLun) -> bool:
     return on.sr_uuid in ("", pool.srs[sr]["uuid"])
 
 
-def on_lun(calls: Calls, pool: Pool, portal: Portal, scsi_id: str) -> OnLun:
+def on_lun(calls: Calls, pool: Pool, portal: ProbePortal, scsi_id: str) -> OnLun:
     """Probe a LUN. Raises PoolFailure."""
     return lists.on_lun(calls.run("SR.probe", pool.master, portal.config(scsi_id), portal.own_type, {}))
 
 
-def _in_use(pool: Pool, ref: str, portal: Portal, lun: Seen) -> PoolLun:
+def _in_use(pool: Pool, ref: str, portal: ProbePortal, lun: Seen) -> PoolLun:
     sr = pool.srs[ref]
     return PoolLun(
         lun.scsi_id,
@@ -256,7 +256,7 @@ def _in_use(pool: Pool, ref: str, portal: Portal, lun: Seen) -> PoolLun:
     )
 
 
-def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
+def named(pool: Pool, portal: ProbePortal, lun: Seen, on: OnLun) -> PoolLun:
     """Classify a LUN that no PBD of the pool names, from the answer of its probe. Pure."""
     ref = pool.sr_by_uuid(on.sr_uuid) if on.sr_uuid else None
     kind = _kind(pool, lun.scsi_id, on)
@@ -320,12 +320,12 @@ def _name(pool: Pool, of_sr: str, on: OnLun) -> str:
     return on.name_label
 
 
-def _unreachable(pool: Pool, portal: Portal, lun: Seen, problem: str) -> PoolLun:
+def _unreachable(pool: Pool, portal: ProbePortal, lun: Seen, problem: str) -> PoolLun:
     is_ours = pool.is_begun(lun.scsi_id)
     return PoolLun(lun.scsi_id, UNREACHABLE, portal, lun.size_bytes, problem=problem, is_ours=is_ours)
 
 
-def _lun_or_why(pool: Pool, item: Tuple[Portal, Seen], outcome: Union[PoolLun, RelvmoiscsiError]) -> PoolLun:
+def _lun_or_why(pool: Pool, item: Tuple[ProbePortal, Seen], outcome: Union[PoolLun, RelvmoiscsiError]) -> PoolLun:
     """Return the classified LUN, or a row with the error. Raises PoolGone."""
     if isinstance(outcome, PoolGone):
         raise outcome
@@ -335,10 +335,10 @@ def _lun_or_why(pool: Pool, item: Tuple[Portal, Seen], outcome: Union[PoolLun, R
 
 
 def _each_iqn(
-    calls: Calls, pool: Pool, portals: Iterable[Portal], failures: List[Tuple[Portal, PoolFailure]]
-) -> List[Portal]:
+    calls: Calls, pool: Pool, portals: Iterable[ProbePortal], failures: List[Tuple[ProbePortal, PoolFailure]]
+) -> List[ProbePortal]:
     """Return the portals, one for each IQN. `failures` gets the portals that name no IQN."""
-    found: Dict[Tuple[str, str, str], Portal] = {}
+    found: Dict[Tuple[str, str, str], ProbePortal] = {}
     for portal in portals:
         try:
             for one in _with_iqn(calls, pool, portal):
@@ -350,7 +350,7 @@ def _each_iqn(
     return list(found.values())
 
 
-def _with_iqn(calls: Calls, pool: Pool, portal: Portal) -> Sequence[Portal]:
+def _with_iqn(calls: Calls, pool: Pool, portal: ProbePortal) -> Sequence[ProbePortal]:
     """Return the portal once for each of its IQNs, with the CHAP of an SR there. Raises PoolFailure."""
     if portal.iqn:
         return [portal]
@@ -361,11 +361,11 @@ def _with_iqn(calls: Calls, pool: Pool, portal: Portal) -> Sequence[Portal]:
     return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in lists.iqns(failure)]
 
 
-def _listed(calls: Calls, pool: Pool, portal: Portal) -> List[Seen]:
+def _listed(calls: Calls, pool: Pool, portal: ProbePortal) -> List[Seen]:
     return lists.seen(_probe_fails(calls, pool, portal))
 
 
-def _probe_fails(calls: Calls, pool: Pool, portal: Portal) -> PoolFailure:
+def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
     """Send a probe that lacks a key. Return the failure, which holds the list."""
     try:
         calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})

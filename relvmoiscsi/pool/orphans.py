@@ -22,7 +22,7 @@ import re
 from typing import Dict, Iterable, Set
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Records, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, passing
 from relvmoiscsi.pool.records import Pool
 
 CALL_SECONDS = 300.0  #: longer than a probe or SR.create takes
@@ -86,31 +86,22 @@ def _verify_users_are_shown(calls: Calls) -> None:
 
 
 def _named(calls: Calls) -> Set[str]:
-    """Return every UUID, of an object or in a reference, in the records of all classes."""
+    """Return every UUID, of an object or in a reference, in the records of all classes. Raises PoolFailure.
+
+    A release of xapi may lack a class, removed or never known. xapi takes an unknown call for an extension of the host,
+    which only a pool-admin may call. Source: xen-api ocaml/idl/ocaml_backend/gen_server.ml.
+    """
     found: Set[str] = set()
     for kind in CLASSES:
-        found.update(_UUID.findall(json.dumps(_all_of(calls, kind), default=str).lower()))
+        try:
+            records = calls.records(kind)
+        except PoolFailure as problem:
+            is_taken_for_an_extension = problem.description[:2] == ["RBAC_PERMISSION_DENIED", "host.call_extension"]
+            if problem.code not in ("MESSAGE_REMOVED", "MESSAGE_METHOD_UNKNOWN") and not is_taken_for_an_extension:
+                raise
+            continue
+        found.update(_UUID.findall(json.dumps(records, default=str).lower()))
     return found
-
-
-def _all_of(calls: Calls, kind: str) -> Records:
-    """Return all records of a class; {} where this release of xapi lacks the class. Raises PoolFailure."""
-    try:
-        return calls.records(kind)
-    except PoolFailure as problem:
-        if not _says_that_the_call_is_missing(problem):
-            raise
-        return {}
-
-
-def _says_that_the_call_is_missing(problem: PoolFailure) -> bool:
-    """Does xapi's error say that this release has removed the call, or never had the call?
-
-    xapi takes an unknown call for an extension of the host, which only a pool-admin may call.
-    Source: xen-api ocaml/idl/ocaml_backend/gen_server.ml.
-    """
-    is_taken_for_an_extension = problem.description[:2] == ["RBAC_PERMISSION_DENIED", "host.call_extension"]
-    return problem.code in ("MESSAGE_REMOVED", "MESSAGE_METHOD_UNKNOWN") or is_taken_for_an_extension
 
 
 def _passwords_of_pbds(calls: Calls, pool: Pool) -> Set[str]:

@@ -55,7 +55,7 @@ _PORTAL_KEYS = (
 )
 
 
-class Portal(NamedTuple):
+class ProbePortal(NamedTuple):
     """Where a probe looks for LUNs: the device-config without the SCSIid."""
 
     target: str  #: "" for HBA: LUNs that an array maps to adapters
@@ -79,10 +79,10 @@ class Portal(NamedTuple):
         """Return the device-config of one LUN, or without `scsi_id` of the list of LUNs."""
         return {key: value for key, value in zip((*_PORTAL_KEYS, "SCSIid"), (*self, scsi_id)) if value}
 
-    def with_chap_of(self, other: "Portal") -> "Portal":
-        return Portal(*self[:3], *other[3:])
+    def with_chap_of(self, other: "ProbePortal") -> "ProbePortal":
+        return ProbePortal(*self[:3], *other[3:])
 
-    def as_known(self, known: Iterable["Portal"]) -> "Portal":
+    def as_known(self, known: Iterable["ProbePortal"]) -> "ProbePortal":
         """Return this portal with the CHAP of the first known portal of the same target."""
         for other in known:
             if other.target == self.target and self.iqn in ("", other.iqn):
@@ -90,12 +90,12 @@ class Portal(NamedTuple):
         return self
 
 
-HBA = Portal("")  #: Fibre Channel, SAS: the device-config holds only the SCSIid
+HBA = ProbePortal("")  #: Fibre Channel, SAS: the device-config holds only the SCSIid
 
 
-def portal_of(config: Mapping[str, str]) -> Portal:
+def portal_of(config: Mapping[str, str]) -> ProbePortal:
     """Return the portal in the device-config of a PBD."""
-    return Portal(*(config.get(key, "") for key in _PORTAL_KEYS))
+    return ProbePortal(*(config.get(key, "") for key in _PORTAL_KEYS))
 
 
 class Pool(NamedTuple):
@@ -155,9 +155,9 @@ class Pool(NamedTuple):
             if is_copy(sr):
                 yield ref, sr
 
-    def portals(self) -> List[Portal]:
+    def portals(self) -> List[ProbePortal]:
         """Return the portals of the pool's LVM SRs, with the CHAP of the PBD; each target once."""
-        found: Dict[Tuple[str, str, str], Portal] = {}
+        found: Dict[Tuple[str, str, str], ProbePortal] = {}
         for pbd in self.pbds.values():
             config = pbd["device_config"]
             sr = self.srs.get(pbd["SR"])

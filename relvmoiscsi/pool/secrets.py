@@ -19,7 +19,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Mapping
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.pool.calls import Calls, PoolFailure, passing
-from relvmoiscsi.pool.records import RUN, Pool, Portal
+from relvmoiscsi.pool.records import RUN, Pool, ProbePortal
 
 _COPIED, _OURS = "password_secret", "secret"
 
@@ -41,8 +41,8 @@ def uncopied(config: Mapping[str, str]) -> Dict[str, str]:
 
 @contextmanager
 def chap(
-    calls: Calls, portals: Iterable[Portal], user: str, password: str, tell: Callable[[str], None] = lambda _: None
-) -> Iterator[List[Portal]]:
+    calls: Calls, portals: Iterable[ProbePortal], user: str, password: str, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[List[ProbePortal]]:
     """Yield the portals with these credentials; without a user, the portals unchanged. Raises PoolFailure.
 
     `tell` gets a sentence if the Secret stays in the pool.

@@ -7,7 +7,7 @@ other_config.
 """
 
 import uuid
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
@@ -107,12 +107,9 @@ def _carry(calls: Calls, ref: str, copy: Record, old_uuid: str, original: Record
             calls.call(method, ref, original[field])
     if original["tags"] and sorted(original["tags"]) != sorted(copy["tags"]):
         calls.call("VDI.set_tags", ref, original["tags"])
-    other_config = {**copy["other_config"], **_carried(original["other_config"]), OLD_VDI: old_uuid}
+    carried = {key: value for key, value in original["other_config"].items() if not key.startswith(_NOT_COPIED)}
+    other_config = {**copy["other_config"], **carried, OLD_VDI: old_uuid}
     calls.call("VDI.set_other_config", ref, other_config)
-
-
-def _carried(other_config: Mapping[str, str]) -> Dict[str, str]:
-    return {key: value for key, value in other_config.items() if not key.startswith(_NOT_COPIED)}
 
 
 def vms_of(originals: Records, vbds: Records, vms: Records) -> Dict[str, List[str]]:

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Facts as JSON-ready dictionaries, and as text for people. Pure.
 
-lun        content of a LUN, and cost of one VDI, for `show` and `check`.
-ids        map of a run, old ids to new ids; result of a run.
-loss       volumes that a run drops.
-plan       a plan, write by write.
+lun_report  content of a LUN, for `show` and `check`; cost of a reduction to one VDI.
+run_report  map of a run, old ids to new ids; result of a run; volumes that a run drops; a plan, write by write.
 """
 
-from relvmoiscsi.report.ids import map_facts, map_text, result_facts, whole_map_lines
-from relvmoiscsi.report.loss import dropped_facts, loss_of
-from relvmoiscsi.report.lun import (
+from relvmoiscsi.report.lun_report import (
     ASCII_BRANCHES,
     UNICODE_BRANCHES,
     Branches,
@@ -25,7 +21,16 @@ from relvmoiscsi.report.lun import (
     one_vdi_facts,
     saved_vms_facts,
 )
-from relvmoiscsi.report.plan import plan_facts, plan_text
+from relvmoiscsi.report.run_report import (
+    dropped_facts,
+    loss_of,
+    map_facts,
+    map_text,
+    plan_facts,
+    plan_text,
+    result_facts,
+    whole_map_lines,
+)
 
 __all__ = [
     "ASCII_BRANCHES", "UNICODE_BRANCHES", "Branches",

@@ -13,12 +13,12 @@ reading        request (of the caller); survey (label and VG), volumes (images, 
                unfinished work), sm_work (volumes and records under change)
 planning       new_ids (derived or chosen); selection (all VDIs, or one); run_plan, volume_writes (inside volumes);
                identity_check (each identity is new, nothing else differs), plan_check (the plan, read back in memory)
-merge          a leaf and its parents become one image: choice (which VDI), strategy (costs, extents), compact (values
-               in little memory); vhd_chain, qcow2_chain (owners of blocks); vhd_layout, qcow2_layout (places of
+merge          a leaf and its parents become one image: vdi_choice (which VDI), strategy (costs, extents), compact
+               (values in little memory); vhd_chain, qcow2_chain (owners of blocks); vhd_layout, qcow2_layout (places of
                blocks); vhd_image, qcow2_image (strategies and bytes)
-protocol       steps (the table); commit_record (in the label), journal (bytes; the label in each state), run (content
-               of a journal), rebuilt (a new image in a journal), structure (under a checksum), identities (take
-               identities back), sentences (messages about a LUN with a run that is not over)
+protocol       steps (the table); commit_record (in the label), journal (bytes; the label in each state), run_record
+               (content of a journal), rebuilt (a new image in a journal), structure (under a checksum), identities
+               (take identities back), sentences (messages about a LUN with a run that is not over)
 writing        step (write, flush, read back), apply (all steps), copying (guest data), finalize (steps 5 and 6)
 recovery       earlier_run (find an earlier run), cut_run (take back or finish), undo
 """

@@ -7,7 +7,7 @@ from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import Place, Truncated
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
 from relvmoiscsi.resignature.protocol.commit_record import CommitRecord, read_commit_record
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import leave, settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun

@@ -14,12 +14,12 @@ from relvmoiscsi.errors import (
     RelvmoiscsiError,
     Unfinished,
 )
-from relvmoiscsi.resignature.merge.choice import has_one_row
+from relvmoiscsi.resignature.merge.vdi_choice import has_one_row
 from relvmoiscsi.resignature.planning.selection import Cost, select_one
 from relvmoiscsi.resignature.problems import Problems, read_problems, tell
 from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.contradictions import contradictions
 from relvmoiscsi.resignature.reading.left_behind import settle

@@ -15,7 +15,7 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NO_WAY_OUT, DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.merge.choice import Chain, choose_chain, leaves, uuids_in_words
+from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain, leaves, uuids_in_words
 from relvmoiscsi.resignature.reading import sm_journals, survey
 from relvmoiscsi.resignature.reading.left_behind import leavable, leave
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun

@@ -15,7 +15,7 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.lun import users
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import CallRequest, Lun, Transport
+from relvmoiscsi.sr_driver.transport import CallLun, CallRequest, Transport
 
 if TYPE_CHECKING:
     from relvmoiscsi.device import Device
@@ -54,7 +54,7 @@ def sr_create(
 
 
 @contextmanager
-def _naming_the_way_out(lun: Lun, call: Call, xapi: Xapi) -> Iterator[None]:
+def _naming_the_way_out(lun: CallLun, call: Call, xapi: Xapi) -> Iterator[None]:
     """Add to a refusal what to do about volumes that the storage manager has activated on the clone."""
     try:
         yield
@@ -63,7 +63,7 @@ def _naming_the_way_out(lun: Lun, call: Call, xapi: Xapi) -> Iterator[None]:
         raise
 
 
-def _way_out(lun: Lun, call: Call, xapi: Xapi) -> str:
+def _way_out(lun: CallLun, call: Call, xapi: Xapi) -> str:
     deadline = lun.deadline.for_cleanup()
 
     def sr_on(disk: str) -> str:
@@ -86,7 +86,7 @@ class FoundSr(NamedTuple):
     what: str  #: for a sentence: the SR and its name, or why no SR can be read
 
 
-def _not_meant(lun: Lun, xapi: Xapi) -> UsageError:
+def _not_meant(lun: CallLun, xapi: Xapi) -> UsageError:
     """Return the refusal without resign=true, with the SR on the LUN, and whether the pool knows that SR."""
     found = FoundSr(*lun.read(lambda opened: _sr_on(opened.device)))
     label = users.known_label(found.uuid, xapi) if found.uuid else None

@@ -11,7 +11,7 @@ Source: xen-api ocaml/xapi/sm_exec.ml, ocaml/libs/http-lib/xMLRPC.ml.
 import xmlrpc.client
 from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
-from relvmoiscsi import untrusted
+from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.sm_log import xml_safe
 
@@ -31,7 +31,7 @@ class Call(NamedTuple):
 def parse_call(text: str) -> Call:
     """Parse the plugin's argument. Raises UsageError (BadRequest) for an invalid call."""
     try:
-        params, method = untrusted.xmlrpc_of(text)
+        params, method = untrusted_xml.xmlrpc_of(text)
     except (ValueError, xmlrpc.client.Fault) as error:
         raise UsageError(f"The argument is no XML-RPC call: {error}.", "BadRequest") from error
     if method is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # these imports are slow, and a call with a refused device-co
 Found = TypeVar("Found")
 
 
-class Listed(UsageError):
+class MissingKey(UsageError):
     """A key is missing. `xml` lists the possible values."""
 
     def __init__(self, message: str, sm_key: str, xml: str) -> None:
@@ -129,7 +129,7 @@ def record_of_host(call: Call, xapi: "Xapi") -> Dict[str, Any]:
         raise
 
 
-class Lun:
+class CallLun:
     """The LUN that a call names."""
 
     def __init__(self, scsi_id: str, deadline: "Deadline", lock_seconds: float = math.inf) -> None:
@@ -165,5 +165,5 @@ class Transport(NamedTuple):
     parse_config: Callable[[Mapping[str, str]], CallRequest]  #: raises UsageError
     #: takes the seconds to wait for a lock as its last argument
     #: raises Listed if a key is missing, or another RelvmoiscsiError
-    open_lun: "Callable[[Call, Any, Xapi, SmLogHandler, Deadline, float], Lun]"
+    open_lun: "Callable[[Call, Any, Xapi, SmLogHandler, Deadline, float], CallLun]"
     probe_seconds: float = 12.0  #: limit of a probe; a dead path alone takes 8. The clean-up has its own limit

@@ -50,6 +50,8 @@ sys.exit(main())
 _ON_A_HOST = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh")
 SECONDS = 300  #: no run takes that long
 
+CLD_STOPPED = 5  #: asm-generic/siginfo.h; Python has it from 3.9 on
+
 
 class Client:
     """A process; `directory` is its own. `stop=0`: it never stops."""
@@ -68,7 +70,7 @@ class Client:
     def stands(self):
         """Wait until it is stopped or has ended."""
         found = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        return found.si_code == os.CLD_STOPPED
+        return found.si_code == CLD_STOPPED
 
     def goes_on(self):
         """To its end. Returns the exit status."""

@@ -4,8 +4,9 @@
 import os
 
 from relvmoiscsi.direct import links as direct
-from relvmoiscsi.direct.links import Owner, Uncertain
+from relvmoiscsi.direct.links import Uncertain
 from relvmoiscsi.errors import DeviceError
+from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host import this_host
 
 LUN = "36001405993c87c37fa84d02b7fa62c40"

@@ -74,7 +74,7 @@ class Dom0:
         for source in sorted(path for pattern in BORROWED for path in glob.glob(pattern) if os.path.isdir(path)):
             lines.append(borrow.format(source))
         lines += [f"ln -s usr/{name} {name}" for name in LINKS]
-        lines.append("touch dev/null; mount --bind /dev/null dev/null")
+        lines.append("touch dev/null; mount --bind /dev/null dev/null; mkdir proc; mount --rbind /proc proc")
         if self.python is not None:
             program = os.path.realpath(self.python)
             prefix = os.path.dirname(os.path.dirname(program))

@@ -34,17 +34,17 @@ from kit.reader import device_ranges, lv_bytes, read_sr
 from relvmoiscsi import engine, plugin
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
-from relvmoiscsi.iscsi import LunInfo, Portal, Target
+from relvmoiscsi.iscsi import DiscoveredTarget, LunInfo, Portal
 from relvmoiscsi.lun import users
-from relvmoiscsi.report.ids import result_facts
+from relvmoiscsi.report import result_facts
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
+from relvmoiscsi.sr_driver.hba import HBA
 from relvmoiscsi.sr_driver.hba import config as hba_config
-from relvmoiscsi.sr_driver.hba.transport import HBA
 from relvmoiscsi.sr_driver.iscsi import ISCSI, unnamed
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.main import success
-from relvmoiscsi.sr_driver.transport import Listed
+from relvmoiscsi.sr_driver.transport import MissingKey
 
 LVM_TYPE, OWN_TYPE = "lvmoiscsi", "relvmoiscsi"
 LVM_HBA_TYPE, OWN_HBA_TYPE = "lvmohba", "relvmohba"
@@ -332,11 +332,11 @@ class World:
             raise NotFound(f"No iSCSI target answers at {parsed.target}.", "ISCSITarget")
         mine = [lun for lun in there if lun.iqn == parsed.target_iqn]
         if not mine:
-            targets = [Target(lun.iqn, (Portal(lun.target, 3260),)) for lun in there]
+            targets = [DiscoveredTarget(lun.iqn, (Portal(lun.target, 3260),)) for lun in there]
             targets = list(dict.fromkeys(targets))
             text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
             asked = Portal(parsed.target, 3260)
-            raise Listed(text, "ConfigTargetIQNMissing", unnamed.target_list(targets, asked))
+            raise MissingKey(text, "ConfigTargetIQNMissing", unnamed.target_list(targets, asked))
         if mine[0].chap and mine[0].chap != self._credentials(parsed.chap):
             raise NotFound("The target does not accept the login.", "ISCSILogin")
         for lun in mine:
@@ -344,7 +344,7 @@ class World:
                 return lun
         if parsed.scsi_id:
             raise NotFound(f"No LUN with the SCSIid {parsed.scsi_id} appeared.", "ISCSIDevice")
-        raise Listed("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", _lun_list(mine))
+        raise MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", _lun_list(mine))
 
     def _mapped(self, config, host):
         wanted = hba_config.parse_config(config).scsi_id

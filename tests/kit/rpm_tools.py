@@ -19,7 +19,7 @@ CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
 EPOCH = "1700000000"
 WAS = "# of the earlier version\n"
 #: a folder that the earlier version does not have; and modules of the package relvmoiscsi-pool
-LATER, OF_THE_POOL = "direct", ("cli/pool.py", "pool/calls.py")
+LATER, OF_THE_POOL = "direct", ("pool/commands/pool_command.py", "pool/calls.py")
 
 
 def succeed(*argv, **options):

@@ -2,11 +2,16 @@
 """What more than one room of tests needs."""
 
 import logging
+import sys
 import syslog
 from functools import lru_cache
 
 import pytest
 
+from kit import shell
+from kit.streams import Terminal
+from relvmoiscsi import cli
+from relvmoiscsi.cli import parser
 from relvmoiscsi.formats.lvm import text_format, vg
 from relvmoiscsi.iscsi.link import Link
 
@@ -43,3 +48,54 @@ def smlog(monkeypatch):
     yield lines
     logger.handlers[:] = handlers
     logger.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def parsers_that_stay():
+    """The parser of a command is made once, for all runs in this process: of `pool` it takes longer than most runs."""
+    kept = lru_cache(maxsize=None)(parser.make_parser)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parser, "make_parser", lambda whole: kept(tuple(whole)))
+        yield
+
+
+@pytest.fixture
+def command(capsys, parsers_that_stay):
+    """Runs the command in this process; see `shell`."""
+
+    def run(*argv):
+        argv = [str(part) for part in argv]
+        capsys.readouterr()
+        try:
+            status = cli.main(argv)
+        except SystemExit as ended:
+            status = ended.code
+        out, err = capsys.readouterr()
+        ran = shell.Ran(status, out, err)
+        shell.verify(argv, ran)
+        return ran
+
+    return run
+
+
+@pytest.fixture
+def name_pool(monkeypatch):
+    """Makes a simulated pool the one that the command talks to."""
+
+    def name(pool):
+        for key, value in pool.environment.items():
+            monkeypatch.setenv(key, value)
+
+    return name
+
+
+@pytest.fixture
+def terminal():
+    """A terminal that shows what was written to it."""
+    return Terminal()
+
+
+@pytest.fixture
+def type_in(monkeypatch):
+    """Puts somebody at a terminal, who types a text and then no more."""
+    return lambda text: monkeypatch.setattr(sys, "stdin", Terminal(text))

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,25 +26,26 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "wording", "untrusted", "__init__")
+BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "wording", "untrusted",
+        "untrusted_xml", "__init__")  # fmt: skip
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
 #:     cli, sr_driver -> lun -> report -> engine -> resignature -> formats -> device, errors
-#:     cli, sr_driver -> direct, doctor, lun -> host, iscsi -> device, errors
-#:     cli -> pool -> formats, host
+#:     cli, sr_driver -> lun -> host, iscsi -> device, errors
+#:     pool, direct, doctor -> formats, host; their commands -> the output of cli
 #:     plugin -> plugin_targets, cli, report, engine
 #:     plugin_targets -> cli, sr_driver, iscsi
 MAY_IMPORT = {
     "__main__": ("cli",),
-    "cli": ("lun", "direct", "doctor", "pool", "report", "engine", "formats", "host", "iscsi"),
-    "sr_driver": ("lun", "direct", "doctor", "report", "engine", "formats", "host", "iscsi"),
+    "cli": ("lun", "report", "engine", "formats", "host", "iscsi"),
+    "sr_driver": ("lun", "report", "engine", "formats", "host", "iscsi"),
     "plugin": ("plugin_targets", "lun", "cli", "report", "engine", "formats", "host"),
     "plugin_targets": ("lun", "sr_driver", "host", "iscsi"),
-    "lun": ("known_sr", "doctor", "report", "engine", "formats", "host", "iscsi"),
-    "direct": ("lun", "host"),
-    "doctor": ("direct", "host"),
-    "pool": ("known_sr", "formats", "host"),
+    "lun": ("known_sr", "report", "engine", "formats", "host", "iscsi"),
+    "direct": ("cli", "lun", "formats", "host"),
+    "doctor": ("cli", "direct", "host"),
+    "pool": ("cli", "known_sr", "formats", "host"),
     "report": ("engine", "formats"),
     "engine": ("resignature", "formats"),
     "resignature": ("formats",),
@@ -58,6 +60,7 @@ MAY_IMPORT = {
     "portal": (),
     "wording": (),
     "untrusted": (),
+    "untrusted_xml": (),
     "device": (),
     "errors": (),
     "__init__": (),
@@ -70,6 +73,11 @@ ROOMS_WITHOUT_CIRCLES = ("report", "resignature", "formats")
 MAY_IMPORT_WITHIN = {
     "pool": (),
     "pool.vms": ("pool",),
+    "pool.commands": ("pool", "pool.vms"),
+    "direct": (),
+    "direct.direct_command": ("direct",),
+    "doctor": (),
+    "doctor.doctor_command": ("doctor",),
     "host": (),
     "host.locks": ("host",),
     "host.disk": ("host", "host.locks"),
@@ -77,8 +85,17 @@ MAY_IMPORT_WITHIN = {
     "host.iscsi_sessions": ("host", "host.disk"),
     "host.xapi": ("host", "host.locks", "host.disk"),
 }
-#: Where a room may import from single modules of another one alone: which.
-MAY_REACH = {"pool": {"host": ("host.this_host", "host.xapi.sdk")}}
+#: Where a room, or a room within it, may import from single modules of another one alone: which. A product's command
+#: prints by the output of cli; what the product does knows of no command.
+MAY_REACH = {
+    "pool": {"host": ("host.this_host", "host.xapi.api", "host.xapi.sdk"), "cli": ()},
+    "pool.vms": {"host": ("host.xapi.sdk",), "cli": ()},
+    "pool.commands": {"host": ("host.secret_file",), "cli": ("cli.output", "cli.map_out")},
+    "direct": {"cli": ()},
+    "direct.direct_command": {"cli": ("cli.output",)},
+    "doctor": {"cli": ()},
+    "doctor.doctor_command": {"cli": ("cli.output",)},
+}
 
 #: Devices, clocks, entropy and command runners come in as arguments, everywhere but here.
 MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "lun", "direct", "doctor", "plugin", "pool", "host", "deadline")
@@ -88,7 +105,7 @@ WORLD = {"os", "subprocess", "time", "random", "socket", "threading", "uuid", "s
 WORLD |= {"asyncio", "concurrent", "fcntl", "glob", "multiprocessing", "pathlib", "select", "shutil", "signal"}
 WORLD_CALLS = ("open", "input", "exec", "eval", "__import__")
 
-#: Python's readers, which take more than a program writes and raise errors of many kinds: only `untrusted` calls them.
+#: Python's readers, which take more than a program writes and raise errors of many kinds: only two modules call them.
 READERS = {
     "isdigit", "isdecimal", "isnumeric", "json.load", "json.loads", "ET.fromstring", "ElementTree.fromstring",
     "xmlrpc.client.loads", "marshal.loads", "pickle.loads",
@@ -96,13 +113,14 @@ READERS = {
 #: Where else a reader is called, and why: what is read there, the package wrote, or it is no text.
 MAY_READ = {
     "untrusted": "the reader",
+    "untrusted_xml": "the reader of XML",
     "plugin": "its own answers, and those of its child",
     "host.own_process": "the answer of its child",
 }
 
 #: What opens, locks or writes a LUN: a caller reaches it through `lun` alone, which cannot forget a guard.
 CORRIDOR = (
-    "iscsi.open_lun", "iscsi.opening.open_lun", "host.disk.block_device.open_device",
+    "iscsi.open_lun", "iscsi.lun_opening.open_lun", "host.disk.block_device.open_device",
     "host.disk.kernel_disks.exclusive_open", "host.locks.lun_lock.lun_lock", "host.locks.user_lock.user_lock",
     "host.locks.lvm_locks.lvm_locks", "host.locks.sm_locks.lvm_lock", "resignature.writing",
 )  # fmt: skip
@@ -114,10 +132,24 @@ MAY_OPEN = {
     "sr_driver.create": "reads the SR on a disk, for the advice of a refusal",
     "plugin": "reads a LUN in a child process",
     "direct.links": "reads what is on a disk",
-    "cli.direct": "reads what is on a disk",
+    "direct.direct_command": "reads what is on a disk",
 }
 
 MAY_PRINT = ("__main__", "cli", "report")
+
+#: What a message may have between backticks without `wording.command`, which quotes the words of a command to copy: ids
+#: that never need quotes, by the last part of their name, and what else is known to need none, by its module.
+IDS = ("uuid", "scsi_id", "sr_uuid")
+NEEDS_NO_QUOTES = {
+    "cli.parser": "the version of this package, in the name of a file",
+    "doctor.needs": "the kernel's name of a disk, behind a redirection",
+    "doctor.pool": "a constant, within a pipe",
+    "errors": "the arguments of a program, which are quoted: `wording` imports this module",
+    "host.disk.paths": "the kernel's name of a disk, behind a redirection",
+    "host.iscsi_sessions": "a path in /sys of numbers, behind a redirection",
+    "host.settings": "a constant, of a configuration file",
+    "pool.lock": "what another client says that it does: nothing to copy",
+}
 
 #: modules and rooms at the top of the package
 TOP_NAMES = {path.stem for path in ROOT.iterdir()} | set(MAY_IMPORT)
@@ -144,6 +176,7 @@ class Module:
     calls: (line number, name) of what is called by its bare name
     readers: (line number, name) of Python's readers that it calls
     sm_keys: (line number, key) of the SM keys that it names
+    classes: names of its classes
     """
 
     def __init__(self, name, source):
@@ -152,6 +185,8 @@ class Module:
         self.imports = list(self._find_imports(nodes))
         self.sm_keys = list(sm_keys(nodes))
         self.readers = list(readers(nodes))
+        self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        self.quoted_by_hand = list(quoted_by_hand(nodes))
         calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
         self.calls = [(call.lineno, call.func.id) for call in calls]
 
@@ -213,7 +248,7 @@ def against_the_direction_within(module):
         is_within = parts[0] == module.unit and inner in MAY_IMPORT_WITHIN
         if is_within and inner not in (own, *MAY_IMPORT_WITHIN[own]):
             yield f"{module.name}:{line} imports {inner}"
-        reach = MAY_REACH.get(module.unit, {}).get(parts[0])
+        reach = MAY_REACH.get(own, {}).get(parts[0])
         if reach is not None and not any((".".join(parts) + ".").startswith(place + ".") for place in reach):
             yield f"{module.name}:{line} imports {'.'.join(parts)}"
 
@@ -331,6 +366,13 @@ def imported_modules(modules):
     return edges
 
 
+def ambiguous_names(modules):
+    """File names of modules, and names of public classes, that two modules have."""
+    files = Counter(module.name.split(".")[-1] for module in modules)
+    classes = Counter(name for module in modules for name in module.classes if not name.startswith("_"))
+    return sorted(name for name, count in (files + classes).items() if count > 1 and name != "__init__")
+
+
 def import_circle(modules):
     """Module names along a circle of imports; empty if there is none."""
     return circle_in(imported_modules(modules))
@@ -366,6 +408,42 @@ def circle_in(edges):
     return next((circle for circle in map(visit, sorted(edges)) if circle), [])
 
 
+def prints_a_command_unquoted(module):
+    """A command in a message with a word that a shell may split: a path, a name, a word of a person."""
+    if module.name not in NEEDS_NO_QUOTES:
+        yield from (f"{module.name}:{line} prints a command without wording.command" for line in module.quoted_by_hand)
+
+
+def quoted_by_hand(nodes):
+    """The lines of texts with a value between backticks, which is no id."""
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            ticks = 0
+            for part in node.values:
+                if isinstance(part, ast.FormattedValue):
+                    if ticks % 2 and not is_id(part.value):
+                        yield node.lineno
+                else:
+                    ticks += constant(part).count("`")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+            for text in ast.walk(node.func.value):
+                if any("{" in words for words in constant(text).split("`")[1::2]):
+                    yield node.lineno
+
+
+def constant(node):
+    """The text of a literal, which is an ast.Str before Python 3.8; "" for any other node."""
+    name = {"Constant": "value", "Str": "s"}.get(type(node).__name__)
+    found = getattr(node, name) if name else ""
+    return found if isinstance(found, str) else ""
+
+
+def is_id(node):
+    if isinstance(node, ast.Subscript):
+        return any(constant(part) in IDS for part in ast.walk(node.slice))
+    return (getattr(node, "attr", None) or getattr(node, "id", None)) in IDS
+
+
 def error_classes():
     found = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
     return [value for value in found if value.__module__ == errors.__name__]
@@ -388,6 +466,10 @@ def test_imports_point_one_way_within_a_room_and_in_no_circle():
     assert [room_circle(package(), top) for top in ROOMS_WITHOUT_CIRCLES] == [[], [], []]
 
 
+def test_a_module_and_a_public_class_have_a_name_that_no_other_has():
+    assert ambiguous_names(package()) == []
+
+
 def test_every_folder_of_the_package_has_its_folder_of_tests():
     assert folders_of(ROOT, "*.py") - folders_of(TESTS, "test_*.py") == set()
 
@@ -407,6 +489,11 @@ def test_what_strangers_write_has_one_reader():
 
 def test_a_lun_is_opened_locked_and_written_in_one_room():
     assert of_all(past_the_corridor) == []
+
+
+def test_a_command_to_copy_has_one_way_into_a_message():
+    assert of_all(prints_a_command_unquoted) == []
+    assert set(NEEDS_NO_QUOTES) <= {module.name for module in package() if module.quoted_by_hand}
 
 
 def test_every_sm_key_in_the_code_is_one_that_sm_ships():
@@ -445,6 +532,11 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (past_the_corridor, "pool.novelty", "from relvmoiscsi.host.locks.lvm_locks import lvm_locks"),
         (against_the_direction_within, "pool.attach", "from relvmoiscsi.pool.vms import clone"),
         (against_the_direction_within, "pool.records", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
+        (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
+        (against_the_direction_within, "pool.attach", "from relvmoiscsi.cli.output import say"),
+        (against_the_direction_within, "pool.commands.options", "from relvmoiscsi.cli.on_lun import writes"),
+        (against_the_direction_within, "direct.links", "from relvmoiscsi.direct.direct_command import look"),
+        (against_the_direction, "lun.guard", "from relvmoiscsi.doctor import finding"),
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, PLAN, "with open('/dev/sdc') as device: pass"),
         (prints, PLAN, "print('talk')"),
@@ -452,6 +544,9 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (reads, UDEV, "import json\nfacts = json.loads(text)"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),
         (foreign, UDEV, "import pyudev"),
+        (prints_a_command_unquoted, UDEV, "said = f'Run `chmod 600 {path}`.'"),
+        (prints_a_command_unquoted, UDEV, "said = f'{what}. Run `xe x uuid={uuid} ' f'name={entry.name}`.'"),
+        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f {}`.'.format(name)"),
     ],
 )
 def test_a_breach_is_noticed(rule, name, source):
@@ -472,6 +567,13 @@ def test_a_circle_is_noticed_between_modules_and_between_rooms():
                     resignature__compare="formats import naming")  # fmt: skip
     assert import_circle(found) == []
     assert sorted(room_circle(found, "resignature")) == ["resignature", "resignature.planning"]
+
+
+def test_a_name_with_two_meanings_is_noticed():
+    found = [
+        Module(name, "class Plan: pass\nclass _Own: pass") for name in ("pool.plan", "merge.plan", "pool.__init__")
+    ]
+    assert ambiguous_names([*found, Module("merge.__init__", "")]) == ["Plan", "plan"]
 
 
 def test_sm_keys_are_found_wherever_they_are_given():

@@ -16,6 +16,7 @@ from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.iscsi_world import IQN, put, put_session
+from kit.pool.client import connected_locally
 from kit.pool.simulator import Pool, sm_directory
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine, plugin
@@ -24,7 +25,6 @@ from relvmoiscsi.errors import DeviceError, NotFound, UsageError
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.host.xapi.api import local_session
 from relvmoiscsi.sr_driver.iscsi import target_access
 
 OTHER, SILENT = "360014050000000000000000000000002", "360014050000000000000000000000003"
@@ -131,8 +131,8 @@ def member(host, tmp_path):
     with Pool(sm_directory(tmp_path / "sm"), this.xapi_socket) as pool:
         with open(this.at("etc/xensource-inventory"), "w", encoding="ascii") as file:
             file.write(f"INSTALLATION_UUID='{pool.db.get('host', pool.master, 'uuid')}'\n")
-        with local_session(this.xapi_socket) as session_ref:
-            yield this, pool, session_ref
+        with connected_locally(pool) as session:
+            yield this, pool, session.handle
     shutil.rmtree(this.root)
 
 

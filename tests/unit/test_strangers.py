@@ -12,7 +12,7 @@ from relvmoiscsi import plugin
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.iscsi.url import parse_url
+from relvmoiscsi.lun.lun_url import parse_url
 
 UUID = "9c96f9e5-4c2b-0b3c-b0f6-ec4a46d4ba67"
 PARTS = st.sampled_from(

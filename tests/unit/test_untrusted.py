@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.examples import examples
-from relvmoiscsi import untrusted
+from relvmoiscsi import untrusted, untrusted_xml
 
 #: texts that Python's own readers take, or do not refuse with a ValueError, on some of its releases
 HOSTILE = {
@@ -88,9 +88,9 @@ ENTITIES = "<?xml version='1.0' encoding='{}'?><!DOCTYPE a [<!ENTITY b 'bbbb'>]>
 def test_no_encoding_hides_a_declaration(encoding):
     """Where the bytes are searched and the parser decodes them, `<!` in UTF-16 is never found."""
     with pytest.raises(ValueError):
-        untrusted.xml_of(ENTITIES.format(encoding).encode(encoding))
+        untrusted_xml.xml_of(ENTITIES.format(encoding).encode(encoding))
     with pytest.raises(ValueError):
-        untrusted.xml_of(ENTITIES.format(encoding))
+        untrusted_xml.xml_of(ENTITIES.format(encoding))
 
 
 @pytest.mark.parametrize(
@@ -98,20 +98,20 @@ def test_no_encoding_hides_a_declaration(encoding):
 )
 def test_what_is_no_xml_is_a_value_error(document):
     with pytest.raises(ValueError):
-        untrusted.xml_of(document)
+        untrusted_xml.xml_of(document)
 
 
 def test_an_xml_with_millions_of_elements_is_refused_before_it_takes_memory():
     before = time.process_time()
     with pytest.raises(ValueError, match="tags"):
-        untrusted.xml_of("<a>" + "<b/>" * untrusted.MOST_TAGS + "</a>")
+        untrusted_xml.xml_of("<a>" + "<b/>" * untrusted_xml.MOST_TAGS + "</a>")
     assert time.process_time() - before < 1
 
 
 def test_the_parser_takes_the_text_that_was_searched():
     """Whatever encoding the document says that it has."""
     document = "<?xml version='1.0' encoding='utf-16'?><a>\N{SNOWMAN}</a>"
-    assert untrusted.xml_of(document.encode("utf-8")).text == untrusted.xml_of(document).text == "\N{SNOWMAN}"
+    assert untrusted_xml.xml_of(document.encode("utf-8")).text == untrusted_xml.xml_of(document).text == "\N{SNOWMAN}"
 
 
 # --- anything
@@ -137,7 +137,7 @@ def test_any_text_is_a_value_or_a_value_error(text):
 @given(st.text("<>!/&;ab\"'= \0\ud800ä") | st.binary())
 def test_any_document_is_an_element_or_a_value_error(document):
     try:
-        assert isinstance(untrusted.xml_of(document).tag, str)
+        assert isinstance(untrusted_xml.xml_of(document).tag, str)
     except ValueError:
         pass
 

@@ -155,7 +155,7 @@ def where(params):
 def source(params):
     """Return the source of LUNs."""
     texts = (params[name] or "" for name in ("target", "iqn", "port", "chap_user", "chap_password"))
-    return luns.Source(*texts, is_hba=params["hba"], at_once=params["jobs"])
+    return luns.LunSearch(*texts, is_hba=params["hba"], at_once=params["jobs"])
 
 
 def seen(module, calls, pool):

@@ -22,7 +22,7 @@ MAX_AREAS = 4  #: LVM makes two at the most
 _NAME_BYTES = 256  #: the text begins with the name of the VG, of 127 bytes at the most, and at a sector
 
 
-class LvmOwner(NamedTuple):
+class Owner(NamedTuple):
     """The owner that LVM's structures name. All fields are empty when the device has no such structures."""
 
     vg_name: str = ""
@@ -31,11 +31,11 @@ class LvmOwner(NamedTuple):
     is_pv: bool = False
 
 
-def read_owner(device: Device) -> LvmOwner:
+def read_owner(device: Device) -> Owner:
     """The owner of the device. Raises DeviceError when a read fails."""
     start = device.read([Range(0, min(START_BYTES, device.size_bytes))])[0]
     if len(start) < START_BYTES:
-        return LvmOwner()
+        return Owner()
     problem, listed, is_pv = "", [], False
     try:
         label = pv.find_label(start, Place(device.name, 0))
@@ -60,10 +60,10 @@ def read_owner(device: Device) -> LvmOwner:
         names.append(name.decode("latin-1") if brace else "")
     of_sr = [name for name in names if name.startswith(naming.VG_PREFIX)]
     if of_sr:
-        return LvmOwner(of_sr[0], is_sr=True, is_pv=is_pv)
+        return Owner(of_sr[0], is_sr=True, is_pv=is_pv)
     problems = [
         f"The metadata area at byte {at} of {device.name} does not read." for at in listed if at not in with_header
     ]
     if is_pv and (len(readable) < len(texts_at) or not all(names)):
         problems.append(f"A metadata text of {device.name} does not read.")
-    return LvmOwner(next(iter(names), "") if is_pv else "", problem=problem or "".join(problems[:1]), is_pv=is_pv)
+    return Owner(next(iter(names), "") if is_pv else "", problem=problem or "".join(problems[:1]), is_pv=is_pv)

@@ -15,6 +15,7 @@ from typing import Dict, List, Sequence
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import Runner
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,8 @@ def _tell_lvmetad(path: str, runner: Runner) -> List[str]:
         runner(["pvscan", "--cache", path])
     except CommandFailed as error:
         return [
-            f"lvmetad still knows {path} by its old identity: {error} Run `pvscan --cache {path}` before any other "
-            "LVM command, "
-            "which could otherwise write the old metadata back."
+            f"lvmetad still knows {path} by its old identity: {error} Run {command('pvscan', '--cache', path)} before "
+            "any other LVM command, which could otherwise write the old metadata back."
         ]
     return []
 
@@ -61,9 +61,8 @@ def _renew_entry(path: str, runner: Runner) -> List[str]:
             log.debug("%s is listed in the devices file, which LVM is configured not to use", path)
             return []
         return [
-            f"LVM cannot find {path} until its entry in the devices file is renewed: {error} Run `lvmdevices --deldev "
-            f"{path}` and "
-            f"`lvmdevices --adddev {path}`."
+            f"LVM cannot find {path} until its entry in the devices file is renewed: {error} "
+            f"Run {command('lvmdevices', '--deldev', path)} and {command('lvmdevices', '--adddev', path)}."
         ]
     return []
 

@@ -22,6 +22,7 @@ from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Map(NamedTuple):
     device: str  #: "/dev/mapper/<name>"
 
 
-class Before(NamedTuple):
+class MapState(NamedTuple):
     """The state of a LUN's map before a call."""
 
     scsi_id: str
@@ -102,13 +103,13 @@ def find_map(scsi_id: str, host: Host = THIS_HOST) -> Optional[Map]:
     return None
 
 
-def look(scsi_id: str, host: Host = THIS_HOST) -> Before:
+def look(scsi_id: str, host: Host = THIS_HOST) -> MapState:
     """Return the state of a LUN's map. Call this before the LUN's disks come: multipathd may make a map then."""
-    return Before(scsi_id, find_map(scsi_id, host) is not None, _is_listed(scsi_id, host))
+    return MapState(scsi_id, find_map(scsi_id, host) is not None, _is_listed(scsi_id, host))
 
 
 def ensure_map(
-    before: Before, disks: Sequence[str], timeout_seconds: float = MAP_SECONDS, host: Host = THIS_HOST
+    before: MapState, disks: Sequence[str], timeout_seconds: float = MAP_SECONDS, host: Host = THIS_HOST
 ) -> Map:
     """Return the map of a LUN with each of `disks` ("sdb") as a path, ready to open. Make the map if there is none.
 
@@ -134,7 +135,7 @@ def ensure_map(
     return the_map
 
 
-def flush_map(before: Before, timeout_seconds: float = FLUSH_SECONDS, host: Host = THIS_HOST) -> None:
+def flush_map(before: MapState, timeout_seconds: float = FLUSH_SECONDS, host: Host = THIS_HOST) -> None:
     """Remove the LUN's map and its line in the wwids file, if `before` says that neither existed before the call.
 
     Also remove a map that multipathd made by itself: multipathd made it for the disks of this call. A map in use gets
@@ -155,8 +156,13 @@ def flush_map(before: Before, timeout_seconds: float = FLUSH_SECONDS, host: Host
 
     if not host.wait_for(is_gone, timeout_seconds):
         raise Refused(
-            "The multipath map of LUN {0} is still there after {1:g} seconds: {2}. When nothing uses it any more, run "
-            "`multipath -f {0}`.".format(before.scsi_id, timeout_seconds, said or "multipath gave no reason"),
+            "The multipath map of LUN {} is still there after {:g} seconds: {}. When nothing uses it any more, run "
+            "{}.".format(
+                before.scsi_id,
+                timeout_seconds,
+                said or "multipath gave no reason",
+                command("multipath", "-f", before.scsi_id),
+            ),
             sm_key="MultipathGenericFailure",
         )
     if not before.had_wwid and _is_listed(before.scsi_id, host):
@@ -200,7 +206,7 @@ def _missing(disks: Sequence[str], the_map: Map, host: Host) -> Sequence[str]:
     return [disk for disk in there if disk not in the_map.paths]
 
 
-def _ask_for_map(before: Before, disks: Sequence[str], host: Host) -> List[str]:
+def _ask_for_map(before: MapState, disks: Sequence[str], host: Host) -> List[str]:
     """Ask multipathd to add the disks. Return its answers other than "ok"; the caller looks for the map itself."""
     if not _is_listed(before.scsi_id, host):
         # A listed LUN gets a map even with one path, for every value of find_multipaths.

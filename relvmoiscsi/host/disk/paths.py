@@ -70,9 +70,8 @@ class NamedPath(ForwardingDevice):
             now = scsi.live_scsi_id(path), scsi.live_serial(path)
             if now != self._name:
                 raise Refused(
-                    f"{path} was the LUN {self._name[0]} (serial number {self._name[1]}) and is "
-                    f"{now[0] or 'a LUN without a SCSIid'} (serial number {now[1]}) now: the array has mapped another "
-                    "LUN in its place. Check the mapping at the array.",
+                    f"{path} was the LUN with {_told(*self._name)}, and answers with {_told(*now)} now: the array has "
+                    "mapped another LUN in its place. Check the mapping at the array.",
                     "ISCSIDevice",
                 )
 
@@ -140,6 +139,12 @@ def other_lun(disk: str, was: str, now: str) -> Refused:
         "have its adapter scanned anew.",
         "ISCSIDevice",
     ).in_state("Nothing was written.")
+
+
+def _told(scsi_id: Optional[str], serial: str) -> str:
+    """Return the two answers of a LUN. The array may swap the LUN between the two, so they are not told as one name."""
+    named = f"the SCSIid {scsi_id}" if scsi_id else "no SCSIid"
+    return f"{named} and the serial number {serial}" if serial else f"{named} and no serial number"
 
 
 def _drop_cache(path: str) -> str:

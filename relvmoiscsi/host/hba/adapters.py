@@ -58,7 +58,7 @@ class Disk(NamedTuple):
     size_bytes: int
 
 
-class Place(NamedTuple):
+class ScanPlace(NamedTuple):
     """A place where an adapter looks for LUNs; "-" stands for all channels, targets or LUNs."""
 
     adapter: Adapter
@@ -113,7 +113,7 @@ def disks(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[Disk]
 
 def places(
     adapter_list: Sequence[Adapter], lun: Optional[int] = None, wwpns: Sequence[str] = (), host: Host = THIS_HOST
-) -> List[Place]:
+) -> List[ScanPlace]:
     """Return the places to scan: all places, or only this LUN number, or only behind these target ports.
 
     A target port is a WWPN such as "500a098186c37a1d". An adapter that sees none of the ports has no place, so the list
@@ -121,9 +121,9 @@ def places(
     """
     numbers = ["-"] if lun is None else [str(number) for number in numbers_of(lun)]
     if not wwpns:
-        return [Place(adapter, lun=number) for adapter in adapter_list for number in numbers]
+        return [ScanPlace(adapter, lun=number) for adapter in adapter_list for number in numbers]
     return [
-        Place(adapter, port.channel, port.target, number)
+        ScanPlace(adapter, port.channel, port.target, number)
         for adapter in adapter_list
         for port in _ports(adapter, host)
         if port.wwpn in wwpns

@@ -16,7 +16,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.hba.adapters import Place, disk_at
+from relvmoiscsi.host.hba.adapters import ScanPlace, disk_at
 from relvmoiscsi.host.own_process import Outcome, run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.1
 
 
 @terminated.put_off()
-def scan(places: Sequence[Place], deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
+def scan(places: Sequence[ScanPlace], deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
     """Have the kernel look for LUNs at all these places at the same time. Return a sentence for each failure.
 
     A scan that missed the deadline goes on in the kernel and may add a LUN later. So a SIGTERM does not end the wait:
@@ -42,7 +42,7 @@ def scan(places: Sequence[Place], deadline: Deadline, host: Host = THIS_HOST) ->
     ]
 
 
-def _scan(place: Place, host: Host) -> str:
+def _scan(place: ScanPlace, host: Host) -> str:
     path = os.path.join(host.sysfs, "class/scsi_host", place.adapter.name, "scan")
     try:
         with open(path, "w", encoding="ascii") as switch:

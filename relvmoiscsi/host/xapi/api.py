@@ -1,42 +1,42 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """XenAPI over the Unix socket of this host, with the session that xapi passes to a plugin.
 
-This module logs nothing: the arguments of a call contain the session.
+A call is sent once and has a time limit. `pool` has its own client, because its calls differ in everything but the SDK:
+they go to the master of any pool over TLS, for hours, as tasks, over several connections of a session that is renewed.
+
+This module logs nothing: the arguments of a call contain the session. The SDK is imported for the first call.
 """
 
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.host.xapi import sdk
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 TIMEOUT_SECONDS = 20.0
 _SHORTEST = 0.1  # seconds
 _LOGIN_METHOD = "login_with_password"
 _LOGIN = ("root", "", "1.0", "relvmoiscsi")  #: the socket's owner needs no password
 
-#: what the SDK raises for an unreadable answer, and what a failed connection raises
-_NO_ANSWER = (*sdk.GONE, ValueError, TypeError, LookupError)
+#: xapi's errors for a host that does not answer the master. xapi takes a host for live until its heartbeat is late
+AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
 
 
 class XapiFailure(RelvmoiscsiError):
-    """xapi did not answer, or answered with an error."""
+    """xapi did not answer, or answered with an error; `description` is xapi's error, first the code."""
 
     exit_status = 6
     sm_key = "APIFailure"
 
-    def __init__(self, method: str, description: List[str], problem: str = "") -> None:
-        answer = "xapi answered {} to {}.".format(", ".join(description) or "nothing", method)
-        super().__init__(f"{method} could not be asked of xapi: {problem}." if problem else answer)
-        self.method = method
-        self.description = description
+    def __init__(self, message: str, description: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.description = list(description)
 
     @property
     def code(self) -> str:
-        """The first word of xapi's error: "UUID_INVALID"."""
+        """Return the code of xapi's error ("UUID_INVALID"); "" where xapi gave none."""
         return self.description[0] if self.description else ""
 
 
@@ -67,37 +67,6 @@ class Xapi:
         """Return the same session with another deadline, for requests after the deadline of the call."""
         return Xapi(self._session_ref, self._socket_path, self._subtask_of, self._timeout, deadline)
 
-    def login(self) -> str:
-        """Open a session of root and return its reference. Raises XapiFailure."""
-        session = self._session()
-        self._request(session, _LOGIN_METHOD, _LOGIN)
-        return str(session.handle)
-
-    def logout(self) -> None:
-        """End the session. Raises XapiFailure."""
-        session = self._session()
-        session.last_login_method = _LOGIN_METHOD  # the SDK derives the name of the logout call from this
-        self._request(session, "session.logout", ())
-
-    def _session(self) -> Any:
-        """Return the SDK's session. The SDK knows no login, so it never replaces a session that xapi has ended."""
-        headers = {"Subtask-of": self._subtask_of} if self._subtask_of else {}
-        # A time limit of 0 would not wait at all; xapi answers in a millisecond.
-        seconds = max(_SHORTEST, self._deadline.within(self._timeout))
-        made = sdk.Transport(lambda: sdk.UnixConnection(self._socket_path, seconds), True, headers)
-        session = sdk.module().Session("http://localhost/", transport=made)
-        session._session = self._session_ref
-        return session
-
-    def _request(self, session: Any, method: str, arguments: Any) -> Any:
-        try:
-            with terminated.waiting():
-                return session.xenapi_request(method, tuple(arguments))
-        except sdk.module().Failure as failure:
-            raise XapiFailure(method, [str(detail) for detail in failure.details]) from failure
-        except _NO_ANSWER as error:
-            raise XapiFailure(method, [], sdk.reason(error)) from error
-
     def records(self, kind: str) -> Dict[str, Dict[str, Any]]:
         """Return all records of a class, by reference."""
         found: Optional[Dict[str, Dict[str, Any]]] = self.call(kind + ".get_all_records")
@@ -111,18 +80,53 @@ class Xapi:
             failure.sm_key = "InvalidSecret"
             raise
 
+    def _session(self) -> Any:
+        """Return the SDK's session. The SDK knows no login, so it never replaces a session that xapi has ended."""
+        from relvmoiscsi.host.xapi import sdk  # noqa: PLC0415 - its imports are slow, and many commands make no call
+
+        headers = {"Subtask-of": self._subtask_of} if self._subtask_of else {}
+        # A time limit of 0 would not wait at all; xapi answers in a millisecond.
+        seconds = max(_SHORTEST, self._deadline.within(self._timeout))
+        made = sdk.XapiTransport(lambda: sdk.UnixConnection(self._socket_path, seconds), True, headers)
+        session = sdk.module().Session("http://localhost/", transport=made)
+        session._session = self._session_ref
+        return session
+
+    def _request(self, session: Any, method: str, arguments: Sequence[Any]) -> Any:
+        from relvmoiscsi.host.xapi import sdk  # noqa: PLC0415 - `_session` has imported it
+
+        try:
+            with terminated.waiting():
+                return session.xenapi_request(method, tuple(arguments))
+        except sdk.module().Failure as failure:
+            details = [str(detail) for detail in failure.details]
+            raise XapiFailure(f"xapi answered {', '.join(details) or 'nothing'} to {method}.", details) from failure
+        except (*sdk.GONE, ValueError, TypeError, LookupError) as error:  # the SDK cannot read the answer
+            raise XapiFailure(f"{method} could not be asked of xapi: {sdk.reason(error)}.") from error
+
 
 @contextmanager
-def local_session(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOUT_SECONDS) -> Iterator[str]:
-    """Open a session for a command that xapi has not started, and close it behind the block.
+def local_xapi(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOUT_SECONDS) -> Iterator[Xapi]:
+    """Open a session of root for a command that xapi has not started, and close it behind the block.
 
     `timeout` is for each answer, in seconds. Raises XapiFailure, and NotFound without the Python module XenAPI.
     """
-    session_ref = Xapi("", socket_path, timeout=timeout).login()
+    xapi = Xapi("", socket_path, timeout=timeout)
+    session = xapi._session()
+    xapi._request(session, _LOGIN_METHOD, _LOGIN)
+    xapi._session_ref = str(session.handle)
     try:
-        yield session_ref
+        yield xapi
     finally:
+        session = xapi._session()
+        session.last_login_method = _LOGIN_METHOD  # the SDK derives the name of the logout call from this
         try:
-            Xapi(session_ref, socket_path, timeout=timeout).logout()
+            xapi._request(session, "session.logout", ())
         except XapiFailure:
             pass  # xapi has ended, or will end the unused session itself
+
+
+def own_ref(hosts: Mapping[str, Mapping[str, Any]], host: Host = THIS_HOST) -> str:
+    """Return the reference of this host among xapi's hosts; "" if xapi does not know this host."""
+    uuid = host.installation_uuid
+    return next((ref for ref, record in hosts.items() if uuid and record.get("uuid") == uuid), "")

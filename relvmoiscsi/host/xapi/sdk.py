@@ -22,9 +22,6 @@ from relvmoiscsi.errors import NotFound
 #: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
 GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.Error, expat.ExpatError)
 
-#: xapi's errors for a host that does not answer the master. xapi takes a host for live until its heartbeat is late
-AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
-
 
 def module() -> Any:
     """Return the module XenAPI. Raises NotFound if Python cannot import it."""
@@ -39,7 +36,7 @@ def module() -> Any:
         ) from error
 
 
-class Transport(xmlrpc.client.Transport):
+class XapiTransport(xmlrpc.client.Transport):
     """Calls over connections that `connection` makes and gives a time limit.
 
     The standard library repeats a call if the answer to the first was lost. With `is_sent_once` the transport sends a

@@ -14,6 +14,7 @@ Source: sm LVHDoISCSISR.py attach, LVHDSR.py attach, lvutil.py checkPVScsiIds.
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.host.xapi.other_hosts import Use
+from relvmoiscsi.wording import command
 
 Records = Mapping[str, Mapping[str, Any]]
 
@@ -37,7 +38,7 @@ class Attachments(NamedTuple):
 
 def vg_command(sr_uuid: str) -> str:
     """Return the command that deactivates the volumes of an SR on this host."""
-    return f"`vgchange -an VG_XenStorage-{sr_uuid}`"
+    return command("vgchange", "-an", f"VG_XenStorage-{sr_uuid}")
 
 
 def way_out(lun_sr: str, stacked: Sequence[str], attachments: Optional[Attachments]) -> str:
@@ -52,9 +53,10 @@ def way_out(lun_sr: str, stacked: Sequence[str], attachments: Optional[Attachmen
     what = f"The volumes in use belong to the SR {lun_sr}, which is the SR that this LUN holds."
     if is_attached is None:
         return (
-            f"{what} Whether this host has that SR attached cannot be told. Run `xe pbd-list sr-uuid={lun_sr}` when "
-            "xapi answers: if the PBD of this host is attached, this LUN may be the original in use. Deactivate no "
-            "volume before that is known. Then repeat the command."
+            f"{what} Whether this host has that SR attached cannot be told. Run "
+            f"{command('xe', 'pbd-list', f'sr-uuid={lun_sr}')} when xapi answers: if the PBD of this host is "
+            "attached, this LUN may be the original in use. Deactivate no volume before that is known. Then repeat the "
+            "command."
         )
     if is_attached:
         return (

@@ -46,14 +46,14 @@ Names = Tuple[str, ...]
 Files = Dict[str, bytes]  #: content by path without the root, in the order in which xapi reads the files
 
 
-class Outcome(NamedTuple):
+class WhitelistChange(NamedTuple):
     """The change to the drop-in, in a sentence for an administrator."""
 
     changed: bool  #: xapi will read another list than before
     sentence: str
 
 
-def sync(root: str = "/") -> Outcome:
+def sync(root: str = "/") -> WhitelistChange:
     """Bring the drop-in up to date with the other files under `root`. A second call changes nothing.
 
     Raises NotFound or Refused if a file cannot be read or written; xapi then reads the earlier list.
@@ -62,15 +62,15 @@ def sync(root: str = "/") -> Outcome:
         ours, others = _files(root)
         settings = [setting for path, content in others.items() for setting in conf.settings_of(path, content)]
         if not settings:
-            return Outcome(False, f"Neither {CONF} nor {CONF_D} sets {SM_PLUGINS}: nothing was written.")
+            return WhitelistChange(False, f"Neither {CONF} nor {CONF_D} sets {SM_PLUGINS}: nothing was written.")
         base = settings[-1]
         added, removed, is_off = _edits(next(iter(ours.values()), b""))
         if is_off:
-            return Outcome(False, f"{printable(next(iter(ours)))} has no {SM_PLUGINS} line any more: left so.")
+            return WhitelistChange(False, f"{printable(next(iter(ours)))} has no {SM_PLUGINS} line any more: left so.")
         listed = _with(base.plugins, OURS)
         plugins = _without(_with(listed, added), removed)
         if plugins == base.plugins and not _named(removed, listed):
-            return Outcome(_unlink(root, ours), f"{printable(base.path)} accepts {' and '.join(OURS)} already.")
+            return WhitelistChange(_unlink(root, ours), f"{printable(base.path)} accepts {' and '.join(OURS)} already.")
         path = os.path.join(CONF_D, _name(list(others), settings))
         content = _text(base, listed, plugins)
         changed = ours != {path: content}
@@ -80,10 +80,10 @@ def sync(root: str = "/") -> Outcome:
         off = [name for name in OURS if not allows(plugins, name)]
         tail = f"not {' and '.join(off)}, taken out by hand" if off else " and ".join(OURS)
         was = "was written" if changed else "is up to date"
-        return Outcome(changed, f"{printable(path)} {was}: the drivers of {printable(base.path)}, {tail}.")
+        return WhitelistChange(changed, f"{printable(path)} {was}: the drivers of {printable(base.path)}, {tail}.")
 
 
-def remove(root: str = "/") -> Outcome:
+def remove(root: str = "/") -> WhitelistChange:
     """Remove the drop-ins under `root`. If the line was edited, leave a file with the edit and without our types.
 
     Raises NotFound or Refused as `sync` does.
@@ -98,8 +98,8 @@ def remove(root: str = "/") -> Outcome:
             plugins = _without(_with(settings[-1].plugins, added), removed)
             _write(root, path, os.fsencode(f"{SM_PLUGINS} = {' '.join(plugins)}\n"))
             _unlink(root, copies)
-            return Outcome(True, f"{printable(path)} was changed by hand: it stays, without our drivers.")
-        return Outcome(_unlink(root, ours), " ".join(f"{printable(path)} was removed." for path in ours))
+            return WhitelistChange(True, f"{printable(path)} was changed by hand: it stays, without our drivers.")
+        return WhitelistChange(_unlink(root, ours), " ".join(f"{printable(path)} was removed." for path in ours))
 
 
 def printable(text: str) -> str:

@@ -15,7 +15,7 @@
     rescue           lend a disk of a copy to a VM
     save_vms         save records of VMs on their SR, for VMs that the pool loses later
     vbds             the disk at a device of a VM now
-    left_behind      sentences: the state that a failed or interrupted run leaves, and the command to repeat
+    run_states       sentences: the state that a failed or interrupted run leaves, and the command to repeat
 
 No module here prints or asks; functions take values and return values.
 """

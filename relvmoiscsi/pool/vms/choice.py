@@ -39,7 +39,7 @@ class CloneRequest(NamedTuple):
     patience: float = PATIENCE_SECONDS
 
 
-class Source(NamedTuple):
+class VmSource(NamedTuple):
     """A VM to clone."""
 
     uuid: str
@@ -60,7 +60,7 @@ def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
     return inventory.copy_of(pool, found, ref)
 
 
-def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False) -> List[Source]:
+def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False) -> List[VmSource]:
     """Return the VMs with these UUIDs or names, or all VMs with a disk on the copy. Raises NotFound, UsageError.
 
     A VM that cannot be cloned has the reason as its `problem`.
@@ -77,7 +77,7 @@ def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool 
             f"{copy.uuid}` lists the disks."
         )
     return [
-        Source(found.vms[ref]["uuid"], found.vms[ref]["name_label"], ref, problem=_problem(found, copy, ref))
+        VmSource(found.vms[ref]["uuid"], found.vms[ref]["name_label"], ref, problem=_problem(found, copy, ref))
         for ref in dict.fromkeys(refs)
     ]
 
@@ -113,7 +113,7 @@ def _problem(found: Inventory, copy: Copy, vm: str) -> Optional[Refused]:
     return None
 
 
-def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None:
+def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.CloneDisk]) -> None:
     """Raises Refused where a VM that is no clone has one of these disks. Clones may share disks with each other."""
     ours = dict(found.copies_on(copy.uuid))
     for disk in disks:
@@ -123,7 +123,7 @@ def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None
                 raise Refused(f"The copy of the disk {disk.userdevice} is a disk of the VM {name!r} already.")
 
 
-def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest) -> Dict[str, str]:
+def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:
     """Return the name of each copy, by UUID of the original; all names differ. Raises UsageError."""
     there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for _, vm in whole(found, copy)}
     unfinished = {ref for ref, _ in half(found, copy)}
@@ -181,14 +181,16 @@ def _is_on(found: Inventory, copy: Copy, vm: str) -> bool:
     return any(disk["SR"] == copy.ref for disk in found.disks_of(vm).values())
 
 
-def edit_of(pool: Pool, found: Inventory, copy: Copy, source: Source, name: str, wanted: CloneRequest) -> ova.Edit:
+def edit_of(
+    pool: Pool, found: Inventory, copy: Copy, source: VmSource, name: str, wanted: CloneRequest
+) -> ova.RecordEdit:
     """Return the edit that makes the records of a VM records of its copy."""
 
     def new_disk(old_uuid: str) -> Optional[ova.NewDisk]:
         new = copy.new_of(old_uuid)
         return ova.NewDisk(new["uuid"], new["location"]) if new is not None else None
 
-    return ova.Edit(
+    return ova.RecordEdit(
         copy.uuid,
         new_disk,
         {str(vdi["location"]) for vdi in copy.vdis.values() if vdi["managed"]},
@@ -208,7 +210,7 @@ def edit_of(pool: Pool, found: Inventory, copy: Copy, source: Source, name: str,
 # --- networks
 
 
-def networks(found: Inventory, sources: Sequence[Source], pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
+def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
     """Return `CloneRequest.networks` from pairs of old and new networks, each a UUID or name.
 
     An old network may exist only in saved records. Raises NotFound, Refused, UsageError.
@@ -226,7 +228,7 @@ def networks(found: Inventory, sources: Sequence[Source], pairs: Iterable[Tuple[
     return chosen
 
 
-def _networks_of(found: Inventory, sources: Sequence[Source]) -> Iterator[Tuple[str, str]]:
+def _networks_of(found: Inventory, sources: Sequence[VmSource]) -> Iterator[Tuple[str, str]]:
     """Yield (UUID, name) of the networks of these VMs, from the pool or from saved records."""
     for source in sources:
         if source.document:
@@ -344,7 +346,7 @@ def verify_as_wanted(found: Inventory, copy: str, wanted: CloneRequest) -> None:
         )
 
 
-def used_networks(found: Inventory, sources: Sequence[Source], wanted: CloneRequest) -> Set[str]:
+def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> Set[str]:
     """Return the names of the networks that would hold both an original and its copy."""
     names = set()
     for source in sources:

@@ -22,8 +22,8 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.pool import jobs, lock
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
-from relvmoiscsi.pool.vms import choice, inventory, left_behind, ova, transfer
-from relvmoiscsi.pool.vms.choice import CloneRequest, Source
+from relvmoiscsi.pool.vms import choice, inventory, ova, run_states, transfer
+from relvmoiscsi.pool.vms.choice import CloneRequest, VmSource
 from relvmoiscsi.pool.vms.discard import destroy
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 
@@ -53,7 +53,7 @@ class Cloned(NamedTuple):
     status: str
     name: str = ""
     uuid: str = ""  #: of the copy
-    disks: Sequence[ova.Disk] = ()
+    disks: Sequence[ova.CloneDisk] = ()
     networks: Mapping[str, Tuple[str, str]] = {}  #: names of the networks of original and clone, by device
     snapshots: Sequence[str] = ()
     notes: Sequence[str] = ()
@@ -73,8 +73,8 @@ class Cloned(NamedTuple):
 
 
 def clone(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest,
-    tell: Callable[[Source, str], None] = lambda *_: None,
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest,
+    tell: Callable[[VmSource, str], None] = lambda *_: None,
 ) -> List[Cloned]:  # fmt: skip
     """Clone each VM; return the results in the order of `sources`.
 
@@ -113,7 +113,7 @@ def clone(
 
 
 def would(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest
 ) -> List[Cloned]:
     """Return the results that `clone` would give: export and edit the records, and change nothing.
 
@@ -126,16 +126,16 @@ def would(
 
 
 def _each(
-    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: CloneRequest,
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: CloneRequest,
     work: Callable[["_Clone"], Cloned],
 ) -> List[Cloned]:  # fmt: skip
     """Call `work` for several VMs in parallel; an error becomes a result."""
     named = choice.names(found, copy, sources, wanted)
 
-    def one(calls: Calls, source: Source) -> Cloned:
+    def one(calls: Calls, source: VmSource) -> Cloned:
         return work(_Clone(calls, pool, found, copy, source, named[source.uuid], wanted))
 
-    with in_state(left_behind.CLONES):
+    with in_state(run_states.CLONES):
         outcomes: List[Union[Cloned, RelvmoiscsiError]] = jobs.at_once(calls, sources, one, wanted.jobs)
     return [
         Cloned(source.uuid, source.name, FAILED, named[source.uuid], error=each)
@@ -149,7 +149,7 @@ class _Clone:
     """The clone of one VM."""
 
     def __init__(
-        self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: Source, name: str, wanted: CloneRequest
+        self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: VmSource, name: str, wanted: CloneRequest
     ) -> None:
         self.calls, self.pool, self.found, self.copy = calls, pool, found, copy
         self.source, self.name, self.wanted = source, name, wanted
@@ -244,7 +244,7 @@ class _Clone:
                 unfinished = [self.found.vms[ref] for ref in self._begun()]
                 notes = [
                     f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}): "
-                    + left_behind.BY_HAND
+                    + run_states.BY_HAND
                     for each in unfinished
                 ]
                 return Cloned(self.source.uuid, self.source.name, ALREADY, vm["name_label"], vm["uuid"], notes=notes)
@@ -290,7 +290,7 @@ class _Clone:
             raise Refused(
                 f"Another run left the copy {record['name_label']!r} ({record['uuid']}) unfinished: "
                 f"{problem}. The VM was not changed. If the VM is unused and no run is active, "
-                f"{left_behind.BY_HAND}, then repeat the command."
+                f"{run_states.BY_HAND}, then repeat the command."
             )
 
     # --- a copy is made
@@ -329,7 +329,7 @@ class _Clone:
         except RelvmoiscsiError as error:
             raise Refused(
                 f"The copy {self.name!r} is wrong: {problem}. The copy could not be destroyed: {error} Do not "
-                f"start the copy; {left_behind.BY_HAND}."
+                f"start the copy; {run_states.BY_HAND}."
             ) from error
         raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}. No disk was changed.")
 

@@ -26,7 +26,7 @@ class Made(NamedTuple):
     snapshot_refs: Sequence[str] = ()
 
 
-class Plan(NamedTuple):
+class DiscardPlan(NamedTuple):
     """The objects that are discarded with some SRs, by reference of the SR."""
 
     pool: Pool
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
 _SHUT_DOWN = "Shut the VM down, then repeat the command."
 
 
-def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force: bool = False) -> Plan:
+def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force: bool = False) -> DiscardPlan:
     """Return what `carry_out` would discard with those of these SRs that the pool has.
 
     Raises PoolFailure; Refused for a refused part.
@@ -71,7 +71,9 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
         uses[sr] = forget.uses_of(found.vdis_of(sr), found.vbds, found.vms, str(pool.srs[sr]["uuid"]))
     forget.verify_unused(pool, uses)
     _verify_marked(found, pool, uses, mark)
-    return Plan(pool, uses, {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}, mark, force)
+    return DiscardPlan(
+        pool, uses, {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}, mark, force
+    )
 
 
 def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Inventory:
@@ -100,13 +102,13 @@ def _verify_marked(found: Inventory, pool: Pool, uses: Dict[str, Uses], mark: st
             )
 
 
-def verify_free(calls: Calls, plan: Plan) -> None:
+def verify_free(calls: Calls, plan: DiscardPlan) -> None:
     """Raises Refused where another client works on one of the SRs; PoolFailure."""
     srs = plan.pool.srs
     lock.verify_free(calls, [lock.name_of(srs[sr]) for sr in plan.uses])
 
 
-def verify_nobody_left(plan: Plan) -> None:
+def verify_nobody_left(plan: DiscardPlan) -> None:
     """Raises Refused where VMs would lose their disks."""
     left = plan.all_losers()
     if left:
@@ -117,7 +119,7 @@ def verify_nobody_left(plan: Plan) -> None:
         )
 
 
-def verify_as_told(told: Plan, now: Plan) -> None:
+def verify_as_told(told: DiscardPlan, now: DiscardPlan) -> None:
     """Raises Refused where a VM would be destroyed or lose a disk, and the plan in `told` does not name the VM."""
     for sr in now.uses:
         forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
@@ -182,7 +184,7 @@ def _verify_unprotected(record: Record, what: str) -> None:
 # --- carry out
 
 
-def carry_out(calls: Calls, told: Plan, sr: str, gone: List[str], networks_of: Collection[str] = ()) -> None:
+def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], networks_of: Collection[str] = ()) -> None:
     """Discard one SR of a plan with its clones, if the plan still holds. Do nothing for an SR that is gone.
 
     `gone` gets the names of the destroyed VMs, also before an error. `networks_of` are the UUIDs of all SRs of this

@@ -9,10 +9,11 @@ from typing import Callable, List
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.records import ORIGINAL_SR
-from relvmoiscsi.pool.vms import left_behind, restore_journal, vbds
+from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, result_of
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
+from relvmoiscsi.wording import command
 
 
 def home(
@@ -33,7 +34,7 @@ def home(
         restore_journal.verify_free(calls, record, swaps)
         ahead = [swap for swap in swaps if vbds.read(calls, vm, swap.userdevice).vdi == swap.new]
         return result_of(record, WOULD_HOME, ahead)
-    sentence = left_behind.moving_home(record)
+    sentence = run_states.moving_home(record)
     with restore_journal.locked(calls, vm, record, swaps, "restore --home", sentence) as locked:
         swaps = restore_journal.journal_of(locked.read())
         for swap in swaps:
@@ -71,7 +72,7 @@ def _verify(calls: Calls, vm: str, record: Record) -> List[Swap]:
     return swaps
 
 
-def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> int:
+def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> int:
     """Return the size of the disk, in bytes.
 
     Raises Refused where xapi would not move this disk, or would move other disks too; NotFound, PoolFailure.
@@ -90,14 +91,14 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.Devic
     if vdi["cbt_enabled"]:
         raise Refused(
             f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, "
-            f"and the pool cannot move such a VDI. Run `xe vdi-disable-cbt uuid={swap.new}`, then repeat the "
-            f"command. The next backup is a full backup in any case."
+            f"and the pool cannot move such a VDI. Run {command('xe', 'vdi-disable-cbt', f'uuid={swap.new}')}, then "
+            "repeat the command. The next backup is a full backup in any case."
         )
     if vdi["on_boot"] != "persist":
         raise Refused(
             f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start "
-            f"(on-boot), and the pool cannot move such a VDI. Run `xe vdi-param-set on-boot=persist "
-            f"uuid={swap.new}`, then repeat the command."
+            "(on-boot), and the pool cannot move such a VDI. Run "
+            f"{command('xe', 'vdi-param-set', 'on-boot=persist', f'uuid={swap.new}')}, then repeat the command."
         )
     _sr(calls, swap)
     if calls.call("SR.get_other_config", vdi["SR"]).get(ORIGINAL_SR) != swap.home:  # a vm-admin may write the journal
@@ -126,7 +127,7 @@ def _move(locked: LockedVm, swap: Swap, progress: Callable[[int, int], None]) ->
             # the VM has the new VDI already; only the destruction of the old VDI failed
             restore_journal.write_arrived(locked, locked.read(), swap, now.vdi)
         is_licence = failure.code == "LICENCE_RESTRICTION"
-        failure.in_state((left_behind.not_movable if is_licence else left_behind.moving_home)(record))
+        failure.in_state((run_states.not_movable if is_licence else run_states.moving_home)(record))
         raise
     _verify_is_home(locked, swap)
     restore_journal.write_arrived(locked, record, swap, locked.device(swap).vdi)
@@ -152,5 +153,5 @@ def _sr(calls: Calls, swap: Swap) -> str:
             raise
         raise NotFound(
             f"The SR {swap.home}, which held the old disks, is no longer in the pool. Introduce the SR again. Or "
-            f"run `relvmoiscsi pool restore --keep {swap.vm}`: the VM then stays on the copy."
+            f"run {command('relvmoiscsi', 'pool', 'restore', '--keep', swap.vm)}: the VM then stays on the copy."
         ) from failure

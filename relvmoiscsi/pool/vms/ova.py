@@ -68,7 +68,7 @@ class NewDisk(NamedTuple):
     location: str
 
 
-class Edit(NamedTuple):
+class RecordEdit(NamedTuple):
     """The changes that make the records of a VM records of its clone."""
 
     sr_uuid: str  #: of the copy
@@ -86,7 +86,7 @@ class Edit(NamedTuple):
     generation_id: str = ""  #: for the clone, if the original has one: xapi makes no new id for a template
 
 
-class Disk(NamedTuple):
+class CloneDisk(NamedTuple):
     """A disk of the clone."""
 
     userdevice: str
@@ -107,7 +107,7 @@ class Edited(NamedTuple):
     """The edited file, and a summary of its content."""
 
     document: bytes
-    disks: List[Disk]  #: disks of the VM, without its snapshots
+    disks: List[CloneDisk]  #: disks of the VM, without its snapshots
     nics: Dict[str, Nic]  #: by device
     snapshots: List[str]  #: names of the snapshots in the file
     notes: List[str]  #: differences between clone and original, for people
@@ -116,7 +116,7 @@ class Edited(NamedTuple):
 # --- the edit
 
 
-def edited(document: bytes, edit: Edit) -> Edited:
+def edited(document: bytes, edit: RecordEdit) -> Edited:
     """Return the edited file.
 
     Raises Refused where a disk of the VM is not on the copy, UsageError for a network that is not in the pool.
@@ -143,7 +143,7 @@ def edited(document: bytes, edit: Edit) -> Edited:
     return result
 
 
-def _drop_classes(ova: Ova, edit: Edit, notes: List[str]) -> None:
+def _drop_classes(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
     gone = list(edit.without)
     if "VGPU" in edit.without:
         # an import fails for an unknown GPU group, even without a reference to the group
@@ -155,7 +155,7 @@ def _drop_classes(ova: Ova, edit: Edit, notes: List[str]) -> None:
     ova.drop(dropped)
 
 
-def _rebuild(ova: Ova, edit: Edit, notes: List[str]) -> None:
+def _rebuild(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
     lost: Dict[str, None] = {}
     for thing in ova.things:
         lost.update(dict.fromkeys(f"{thing.cls}.{name}" for name in ova_fields.rebuild(thing, edit.is_known)))
@@ -163,7 +163,7 @@ def _rebuild(ova: Ova, edit: Edit, notes: List[str]) -> None:
         notes.append(f"without the values of these fields in the records: {', '.join(sorted(lost))}")
 
 
-def _keep_snapshots(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> None:
+def _keep_snapshots(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> None:
     """Keep the wanted snapshots whose disks are all on the copy. The copy has no disk of a later snapshot."""
     snapshots = {vm.id: vm for vm in ova.of("VM") if vm is not main}
     vdis = ova.by_id("VDI")
@@ -175,7 +175,7 @@ def _keep_snapshots(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> None
     _drop_vms(ova, gone)
 
 
-def _has_its_disk(vdis: Mapping[str, Thing], vbd: Thing, edit: Edit) -> bool:
+def _has_its_disk(vdis: Mapping[str, Thing], vbd: Thing, edit: RecordEdit) -> bool:
     vdi = vdis.get(vbd.text("VDI"))
     return not _is_disk(vbd) or (vdi is not None and edit.new_disk(vdi.text("uuid")) is not None)
 
@@ -204,7 +204,7 @@ def _first_kept(parent: str, parents: Dict[str, str]) -> str:
     return parent
 
 
-def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Disk]:
+def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> List[CloneDisk]:
     """Move every disk to the copy, keep CDs of ISO SRs, and drop VDIs without a VBD."""
     vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
     used = set()
@@ -233,17 +233,17 @@ def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Dis
         moved[vdi.id] = old
         used.add(vdi.id)
         if vbd.text("VM") == main.id:
-            disks.append(Disk(vbd.text("userdevice"), old, new.uuid))
+            disks.append(CloneDisk(vbd.text("userdevice"), old, new.uuid))
     ova.drop([vdi for vdi in ova.of("VDI") if vdi.id not in used])
     _rename(ova, moved, edit)
     return sorted(disks)
 
 
-def _is_iso(sr: Optional[Thing], edit: Edit) -> bool:
+def _is_iso(sr: Optional[Thing], edit: RecordEdit) -> bool:
     return sr is not None and sr.text("uuid") in edit.iso_srs
 
 
-def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
+def _rename(ova: Ova, moved: Mapping[str, str], edit: RecordEdit) -> None:
     """Give the VDIs in `moved` (old UUID by id) and their SR the UUIDs of the copy."""
     vdis = ova.by_id("VDI")
     homes = {vdis[each].text("SR") for each in moved}
@@ -266,7 +266,7 @@ def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
     ova.drop([sr for sr in ova.of("SR") if sr.id not in used])
 
 
-def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
+def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Dict[str, Nic]:
     """Name the network of every VIF by reference: from a name, xapi takes the first such network, or makes one."""
     networks = ova.by_id("network")
     found = {}
@@ -317,7 +317,7 @@ def _left_out(vm: Thing) -> List[str]:
     return [f"without these keys of {name}: {', '.join(keys)}" for name, keys in lost.items() if keys]
 
 
-def _make_all_inactive(ova: Ova, main: Thing, edit: Edit) -> List[str]:
+def _make_all_inactive(ova: Ova, main: Thing, edit: RecordEdit) -> List[str]:
     """Make the VM halted, without HA, PCI devices, tags, and keys that let another client start or back up the VM."""
     told = {
         "without the suspended memory: the VM boots as after a power cut": main.text("power_state") == "Suspended",
@@ -333,7 +333,7 @@ def _make_all_inactive(ova: Ova, main: Thing, edit: Edit) -> List[str]:
     return [*(note for note, is_so in told.items() if is_so), *left_out]
 
 
-def _make_inactive(vm: Thing, edit: Edit) -> None:
+def _make_inactive(vm: Thing, edit: RecordEdit) -> None:
     vm.set("power_state", "Halted")
     for name in ("suspend_VDI", "resident_on", "appliance", "protection_policy", "scheduled_to_be_resident_on"):
         vm.set(name, NULL)
@@ -395,7 +395,7 @@ def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
     )
 
 
-def verify(document: bytes, edit: Edit) -> None:
+def verify(document: bytes, edit: RecordEdit) -> None:
     """Parse the file again: every disk must be a disk of the copy or an ISO. Raises Refused."""
     ova = Ova(document)
     srs, vdis = ova.by_id("SR"), ova.by_id("VDI")

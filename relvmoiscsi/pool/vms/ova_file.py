@@ -11,7 +11,7 @@ import tarfile
 import xml.etree.ElementTree as ET
 from typing import Collection, Dict, Iterable, List, Mapping, Sequence, Union
 
-from relvmoiscsi import untrusted
+from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import Refused
 
 _NAME = "ova.xml"
@@ -154,7 +154,7 @@ class Ova:
         if len(document) > _MOST_BYTES:
             raise Refused(f"The records of the VM cannot be read: they have {len(document)} bytes.")
         try:
-            self.root = untrusted.xml_of(document)
+            self.root = untrusted_xml.xml_of(document)
             _verify_plain(self.root)
             header = members_of(self.root)
             _verify_names(header, ("version", "objects"))

@@ -8,7 +8,7 @@ from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import OLD_VDI
-from relvmoiscsi.pool.vms import inventory, left_behind, vbds
+from relvmoiscsi.pool.vms import inventory, run_states, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
 #: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
@@ -174,7 +174,7 @@ def _plug(calls: Calls, vbd: str, name: str) -> bool:
     except PoolFailure as failure:
         with passing("HANDLE_INVALID"):
             calls.call("VBD.destroy", vbd)
-        raise failure.in_state(left_behind.lent_disk_removed(name)) from failure
+        raise failure.in_state(run_states.lent_disk_removed(name)) from failure
     return True
 
 
@@ -219,5 +219,5 @@ def _take_back(calls: Calls, copy: Copy, vbd: str, vm_name: str) -> None:
             calls.call("VBD.destroy", vbd)
         except PoolFailure as failure:
             if failure.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):  # the guest uses the disk
-                failure.in_state(left_behind.mounted_disk(vm_name))
+                failure.in_state(run_states.mounted_disk(vm_name))
             raise

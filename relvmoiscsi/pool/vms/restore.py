@@ -19,9 +19,10 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.vms import left_behind, restore_journal, swap_disks, vbds
+from relvmoiscsi.pool.vms import restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
+from relvmoiscsi.wording import command
 
 #: fields of a VBD that the new VBD copies
 #: status of a VM
@@ -104,7 +105,8 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
     new = copy.new_of(old["uuid"])
     if new is None:
         here = ",".join(each for each, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is not None)
-        more = f"Restore only the other disks: `--disk {here}`." if here else "No disk of the VM is on this copy."
+        only = f"Restore only the other disks: {command('--disk', here)}."
+        more = only if here else "No disk of the VM is on this copy."
         raise Refused(
             f"The disk {device} of the VM, {old['name_label']!r} ({old['uuid']}), is not on this copy. {more}"
         )
@@ -143,7 +145,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         shuts_down = record["power_state"] == "Running" and not is_done
         notes = _notes(calls, vm, record, disks)
         return result_of(record, ALREADY if is_over else WOULD, disks, notes=notes, shuts_down=shuts_down)
-    sentence = left_behind.swapping(record)
+    sentence = run_states.swapping(record)
     with restore_journal.locked(calls, vm, record, disks, "restore", sentence) as locked:
         return _restore(locked, [*disks, *_others(locked.read(), disks)] if locked.is_after_a_cut else disks, shutdown)
 
@@ -201,7 +203,7 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
             )
 
 
-def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> None:
+def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> None:
     """Raises Refused for a disk whose move home has begun, because this disk has the newest data."""
     name, arrived = record["name_label"], restore_journal.arrived_as(record, swap)
     if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
@@ -250,7 +252,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
     if dry_run:
         restore_journal.verify_free(calls, record, swaps)
         return result_of(record, WOULD_UNDO, swaps, shuts_down=is_swapped and record["power_state"] == "Running")
-    sentence = left_behind.swapping(record)
+    sentence = run_states.swapping(record)
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", sentence) as locked:
         return _undo(locked, shutdown)
 
@@ -311,7 +313,7 @@ def keep(calls: Calls, vm: str, dry_run: bool = False) -> Restored:
     if dry_run:
         restore_journal.verify_free(calls, record, swaps)
         return result_of(record, WOULD_KEEP, notes=_what_it_has(calls, vm, record, swaps))
-    with restore_journal.locked(calls, vm, record, swaps, "restore --keep", left_behind.KEEPING) as locked:
+    with restore_journal.locked(calls, vm, record, swaps, "restore --keep", run_states.KEEPING) as locked:
         record = locked.read()
         swaps, _ = restore_journal.read(record)
         notes = _what_it_has(calls, vm, record, swaps)

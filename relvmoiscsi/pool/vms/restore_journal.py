@@ -79,7 +79,7 @@ class LockedVm(NamedTuple):
         self.held.verify(self.calls)
         self.calls.call(method, self.vm, *arguments)
 
-    def device(self, swap: Swap) -> vbds.Device:
+    def device(self, swap: Swap) -> vbds.VmDevice:
         """Return the device of this disk as the VM has it now."""
         return vbds.read(self.calls, self.vm, swap.userdevice)
 
@@ -254,7 +254,7 @@ def _values(record: Record, key: str) -> Dict[str, Any]:
     return values if values.get("vm") == record["uuid"] and isinstance(values.get("arrived"), str) else {}
 
 
-def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> bool:
+def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> bool:
     """Does the device have the VDI to which a run has moved the disk of the copy?
 
     The moved VDI has a new UUID. The journal names this UUID, unless the run was interrupted right after the move. Then
@@ -270,12 +270,12 @@ def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> bo
     return _may_be_home(record, swap, device) and vbds.find(calls, swap.new) is None
 
 
-def _may_be_home(record: Record, swap: Swap, device: vbds.Device) -> bool:
+def _may_be_home(record: Record, swap: Swap, device: vbds.VmDevice) -> bool:
     is_other = device.vdi not in ("", NULL, swap.old, swap.new)
     return is_leaving(record, swap) and is_other and device.sr == swap.home
 
 
-def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Device) -> None:
+def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> None:
     """Raises Refused where the disk may have been moved although its source still exists.
 
     xapi points the VM to the new VDI, then destroys the source, and answers with an error if the destruction fails.

@@ -16,8 +16,8 @@ from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, Saved
 from relvmoiscsi.pool import jobs, marks
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
-from relvmoiscsi.pool.vms import inventory, left_behind, ova, ova_file, records_key, transfer
-from relvmoiscsi.pool.vms.choice import Source
+from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
+from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.wording import printable
 
@@ -97,7 +97,7 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
     serial = _serial(calls, sr) + 1
     content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, [*good, *kept], key)
     fingerprint = _verified(content).fingerprint
-    with in_state(left_behind.SAVING):
+    with in_state(run_states.SAVING):
         _set_serial(calls, sr, serial)
         vdi = _written(calls, sr, f"{serial} {when}", content)
         _drop_older(calls, sr, vdi)
@@ -293,7 +293,7 @@ def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
 
 def choose(
     found: Inventory, copy: Copy, records: Records, names: Sequence[str], everything: bool = False
-) -> List[Source]:
+) -> List[VmSource]:
     """Return the saved VMs with these UUIDs or names, or all saved VMs, with their saved records.
 
     A VM whose records of an unknown writer claim a disk that is not its own has the reason as its `problem`. Raises
@@ -305,7 +305,7 @@ def choose(
     here = {str(vm["uuid"]): ref for ref, vm in found.vms.items()}
     documents = saved.documents(list(dict.fromkeys(chosen)))
     sources = [
-        Source(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], records.is_known)
+        VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], records.is_known)
         for uuid in documents
     ]
     if records.is_known:
@@ -328,7 +328,7 @@ class Claims:
             if vbd["type"] == "Disk" and vbd["VDI"] in found.vdis and vbd["VM"] in found.vms:
                 self._users.setdefault(str(found.vdis[vbd["VDI"]]["uuid"]), set()).add(vbd["VM"])
 
-    def problem(self, source: Source) -> Optional[RelvmoiscsiError]:
+    def problem(self, source: VmSource) -> Optional[RelvmoiscsiError]:
         """Return why the records of a VM are not believed; None where nothing contradicts them."""
         try:
             uuid, own, all_disks = ova.disks_of(source.document)
@@ -346,7 +346,7 @@ class Claims:
             "made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
         )
 
-    def _contradiction(self, source: Source, vdi: str, is_own: bool) -> str:
+    def _contradiction(self, source: VmSource, vdi: str, is_own: bool) -> str:
         claiming = [name for name in self._names.get(vdi, []) if not is_own or name != source.name]
         users = self._users.get(vdi, set())
         owners = {self._found.vms[ref]["snapshot_of"] if self._is_snapshot(ref) else ref for ref in users}

@@ -8,13 +8,13 @@ After an interruption, `hang` makes every VBD again, even a VBD with the right d
     t2  xapi executes the old call: VBD.destroy names a VBD that is gone, VBD.create finds the device in use; both fail
 """
 
-import shlex
 from typing import Callable, List, Mapping, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
-from relvmoiscsi.pool.vms import left_behind, restore_journal, vbds
+from relvmoiscsi.pool.vms import restore_journal, run_states, vbds
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
+from relvmoiscsi.wording import command
 
 NAME_SECONDS = 30.0  #: time limit for writing one name to the LUN of an SR
 
@@ -54,7 +54,7 @@ def halt(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], obj
             is_down = was_running and locked.read()["power_state"] == "Halted"
             restore_journal.allow_start(locked)
             restore_journal.forget(locked, written)
-            error.in_state(left_behind.SHUT_DOWN if is_down else left_behind.NOTHING)
+            error.in_state(run_states.SHUT_DOWN if is_down else run_states.NOTHING)
         raise
 
 
@@ -111,7 +111,7 @@ def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
             raise
         except PoolFailure as failure:
             notes.append(
-                f"The VDI {uuid} keeps its name: {failure} Rename the VDI after its SR is attached: `xe vdi-param-set "
-                f"uuid={uuid} name-label={shlex.quote(text)}`."
+                f"The VDI {uuid} keeps its name: {failure} Rename the VDI after its SR is attached: "
+                f"{command('xe', 'vdi-param-set', f'uuid={uuid}', f'name-label={text}')}."
             )
     return notes

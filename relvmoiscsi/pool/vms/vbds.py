@@ -8,7 +8,7 @@ from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.vms.inventory import NULL
 
 
-class Device(NamedTuple):
+class VmDevice(NamedTuple):
     """A device of a VM. All fields but `number` are empty for a device without a VBD."""
 
     number: str  #: userdevice
@@ -19,19 +19,19 @@ class Device(NamedTuple):
     sr: str = ""  #: UUID
 
 
-def read(calls: Calls, vm: str, number: str) -> Device:
+def read(calls: Calls, vm: str, number: str) -> VmDevice:
     """Return the device `number` of a VM. Raises PoolFailure."""
     for vbd, record in calls.records("VBD", VM=vm, userdevice=number).items():
         ref = record["VDI"]
         if ref != NULL:
             with passing("HANDLE_INVALID"):  # the SR of the VDI was forgotten since VBD.get_all_records
                 vdi = calls.call("VDI.get_record", ref)
-                return Device(number, vbd, record, str(vdi["uuid"]), ref, str(calls.call("SR.get_uuid", vdi["SR"])))
-        return Device(number, vbd, record, NULL, NULL)
-    return Device(number)
+                return VmDevice(number, vbd, record, str(vdi["uuid"]), ref, str(calls.call("SR.get_uuid", vdi["SR"])))
+        return VmDevice(number, vbd, record, NULL, NULL)
+    return VmDevice(number)
 
 
-def must_have(record: Record, device: Device, expected: Collection[str], begun: bool = True) -> None:
+def must_have(record: Record, device: VmDevice, expected: Collection[str], begun: bool = True) -> None:
     """Raises Refused for a device with an unexpected VDI. `begun`: the VM has a journal.
 
     "" in `expected` accepts a device without a VBD.

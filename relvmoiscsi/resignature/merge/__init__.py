@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Merge the live leaf of a LUN and its hidden parents into one image. Snapshots and other VDIs are dropped.
 
-choice      the volumes of the chain, or the reason for a refusal; whether an earlier run has retained the same VDI
+vdi_choice  the volumes of the chain, or the reason for a refusal; whether an earlier run has retained the same VDI
 strategy    the common part of all merge strategies: costs, and the extents of the new volume
 compact     millions of small values in little memory
 

@@ -15,12 +15,12 @@ from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
 from relvmoiscsi.formats.qcow2 import COUNT_BYTES, ENTRY_BYTES, HEAD_BYTES, Qcow2, read_qcow2
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
-from relvmoiscsi.resignature.merge.choice import Chain
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
 from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member, place_of, read_member, read_members
 from relvmoiscsi.resignature.merge.qcow2_layout import Qcow2Layout, layouts
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
-from relvmoiscsi.resignature.protocol.rebuilt import Again, DeviceCopy, Rebuilt, Unseen
+from relvmoiscsi.resignature.merge.vdi_choice import Chain
+from relvmoiscsi.resignature.protocol.rebuilt import Again, BlockCopy, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
 
@@ -220,7 +220,7 @@ def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:
         yield table, found
 
 
-def copies(made: Qcow2Layout, places: VolumeRanges) -> Iterator[DeviceCopy]:
+def copies(made: Qcow2Layout, places: VolumeRanges) -> Iterator[BlockCopy]:
     """The copies of the clusters that get a new place."""
     for index, copy in enumerate(made.copied):
         target = (made.first_copy + index) * made.unit

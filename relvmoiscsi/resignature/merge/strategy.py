@@ -18,7 +18,7 @@ from typing import Collection, Iterable, Iterator, List, NamedTuple, Optional, S
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pieces
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup, extents_of
-from relvmoiscsi.resignature.protocol.rebuilt import DeviceCopy, Rebuilt, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
 EXTENT_BYTES = 4 << 20  #: as SM makes them
@@ -160,7 +160,7 @@ class VolumeRanges:
         """The writes to the device that put `data` at `offset` of the new volume."""
         return in_pieces(self.at(offset, len(data)), data)
 
-    def copy(self, offset: int, member: int, source: int, length: int) -> Iterator[DeviceCopy]:
+    def copy(self, offset: int, member: int, source: int, length: int) -> Iterator[BlockCopy]:
         """Copy `length` bytes from offset `source` of the chain's volume `member` to `offset` of the new volume.
 
         Gives a copy for each part that is in one piece in both volumes.
@@ -171,12 +171,12 @@ class VolumeRanges:
             while done < target.length:
                 part = sources.pop()
                 size = min(part.length, target.length - done)
-                yield DeviceCopy(target.offset + done, part.offset, size)
+                yield BlockCopy(target.offset + done, part.offset, size)
                 done += size
                 if size < part.length:
                     sources.append(Range(part.offset + size, part.length - size))
 
-    def copy_up_to(self, offset: int, member: int, source: int, seen: int, length: int) -> Iterator[DeviceCopy]:
+    def copy_up_to(self, offset: int, member: int, source: int, seen: int, length: int) -> Iterator[BlockCopy]:
         """As `copy`, with zeros in place of the bytes behind the first `seen` bytes.
 
         `offset` and `source` must be multiples of 4 KiB, and the copies are, too: a device may have blocks of 4 KiB.
@@ -189,6 +189,6 @@ class VolumeRanges:
         behind = align_up(seen, PAGE_BYTES)
         yield from self.zeros(offset + behind, length - behind)
 
-    def zeros(self, offset: int, length: int) -> Iterator[DeviceCopy]:
+    def zeros(self, offset: int, length: int) -> Iterator[BlockCopy]:
         for part in self.at(offset, length):
-            yield DeviceCopy(part.offset, None, part.length)
+            yield BlockCopy(part.offset, None, part.length)

@@ -162,7 +162,7 @@ def bitmaps_as_read(vg: VolumeGroup, members: Iterable[VhdMember]) -> Iterator[C
 
 def _content(volume: Volume) -> Vhd:
     content = volume.content
-    assert isinstance(content, Vhd)  # `choice` refuses all other contents
+    assert isinstance(content, Vhd)  # `vdi_choice` refuses all other contents
     if content.footer.creator_app != CREATOR:
         raise Refused(f"{volume.name.text} was made by {content.footer.creator_app!r}, not by the storage manager.")
     if content.header.block_size != blocks.BLOCK_BYTES:

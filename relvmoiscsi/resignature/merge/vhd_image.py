@@ -19,8 +19,8 @@ from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
 from relvmoiscsi.formats.vhd import DynamicHeader, Footer, Vhd, sealed
 from relvmoiscsi.formats.vhd_blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
-from relvmoiscsi.resignature.merge.choice import Chain
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Image, MergeStrategy, Room, VolumeRanges, room_on
+from relvmoiscsi.resignature.merge.vdi_choice import Chain
 from relvmoiscsi.resignature.merge.vhd_chain import (
     OwnedBlock,
     Sectors,
@@ -32,7 +32,7 @@ from relvmoiscsi.resignature.merge.vhd_chain import (
     sectors_of,
 )
 from relvmoiscsi.resignature.merge.vhd_layout import NO_SLOT, Hole, VhdLayout, layouts, retained_extents, unused_extents
-from relvmoiscsi.resignature.protocol.rebuilt import Again, DeviceCopy, Expected, Rebuilt, TableUnit, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import Again, BlockCopy, Expected, Rebuilt, TableUnit, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
@@ -192,7 +192,7 @@ class _NewImage(VolumeRanges):
     def _data_at(self, owned: OwnedBlock) -> int:
         return blocks.data_at(self.layout.entry(self._slot(owned)))
 
-    def shadows(self) -> Iterator[DeviceCopy]:
+    def shadows(self) -> Iterator[BlockCopy]:
         """The copies of blocks that stay, for the part of their data in an extent that a new extent replaces.
 
         For a filled block only the sectors of the owner: `fills_and_copies` has the other sectors.
@@ -211,7 +211,7 @@ class _NewImage(VolumeRanges):
                         source = part.offset + (old - extent) * EXTENT_BYTES
                         yield from self.copy(part.offset, member, source, part.length)
 
-    def fills_and_copies(self) -> Iterator[DeviceCopy]:
+    def fills_and_copies(self) -> Iterator[BlockCopy]:
         for owned in self.layout.copied:
             found = self._sectors(owned)
             yield from self._put(owned, [(owned.owner, found.bits), *found.below])
@@ -241,7 +241,7 @@ class _NewImage(VolumeRanges):
                 found[new[extent] * EXTENT_BYTES] = (pe - new[extent]) * EXTENT_BYTES
         return found
 
-    def _put(self, owned: OwnedBlock, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[DeviceCopy]:
+    def _put(self, owned: OwnedBlock, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[BlockCopy]:
         """The copies of a block's sectors from their images, and zeros for the sectors that no image has."""
         start = self._data_at(owned)
         for member, bits in sources:

@@ -21,7 +21,7 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, Labels, encode
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
-from relvmoiscsi.resignature.protocol.run import MdaMove, Run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 

@@ -14,7 +14,7 @@ from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.protocol import identities, structure
 from relvmoiscsi.resignature.protocol.identities import WriteBuffer
-from relvmoiscsi.resignature.protocol.run import ChangedField, Run, Write
+from relvmoiscsi.resignature.protocol.run_record import IdField, Run, Write
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 
 #: a change of bytes inside a volume
@@ -59,7 +59,7 @@ class _Part(NamedTuple):
 
 
 def content_writes(
-    vg: VolumeGroup, changes: Iterable[VolumeChange], fields: Iterable[ChangedField], known: Known, block_bytes: int
+    vg: VolumeGroup, changes: Iterable[VolumeChange], fields: Iterable[IdField], known: Known, block_bytes: int
 ) -> Tuple[Write, ...]:
     """The changes of volumes as writes of whole blocks, in the order of the device.
 
@@ -72,9 +72,9 @@ def content_writes(
     return _writes(parts, fields, known, block_bytes)
 
 
-def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[ChangedField, ...]:
+def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[IdField, ...]:
     """The identities in the changes, and their places on the device."""
-    found: List[ChangedField] = []
+    found: List[IdField] = []
     for volume, change in changes:
         if change.old == change.new:
             continue
@@ -89,7 +89,7 @@ def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Ch
         whole = [Range(0, len(change.new))]
         for part in structure.differing(change.old, change.new, checksum) if checksum else whole:
             pieces = tuple(vg.ranges(volume.lv, change.offset + part.offset, part.length))
-            found.append(ChangedField(pieces, change.what, kind, around))
+            found.append(IdField(pieces, change.what, kind, around))
     return tuple(found)
 
 
@@ -97,9 +97,7 @@ def _parts(pieces: Iterable[Range], new: bytes, what: str) -> List[_Part]:
     return [_Part(chunk.offset, chunk.data, what) for chunk in in_pieces(pieces, new)]
 
 
-def _writes(
-    parts: Iterable[_Part], fields: Iterable[ChangedField], known: Known, block_bytes: int
-) -> Tuple[Write, ...]:
+def _writes(parts: Iterable[_Part], fields: Iterable[IdField], known: Known, block_bytes: int) -> Tuple[Write, ...]:
     """The writes of the blocks that change, or that hold a part of a field."""
     blocks: Dict[int, List[_Part]] = {}
     for part in parts:

@@ -13,7 +13,7 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
 from relvmoiscsi.resignature.protocol import structure
-from relvmoiscsi.resignature.protocol.run import ChangedField, Run
+from relvmoiscsi.resignature.protocol.run_record import IdField, Run
 
 #: other programs may write the bytes of a shorter field by chance
 _TELLING_BYTES = 16
@@ -99,7 +99,7 @@ class _Sides:
         self.old = now.with_chunks(Chunk(write.offset, write.old) for write in run.writes)
         self._new = now.with_chunks(Chunk(write.offset, write.new) for write in run.writes)
 
-    def is_ours(self, field: ChangedField, careful: bool) -> bool:
+    def is_ours(self, field: IdField, careful: bool) -> bool:
         """Whether the device holds the old or the new bytes of a field, in each block.
 
         With `careful`, a short field counts only when its whole structure is old or new.
@@ -123,7 +123,7 @@ class _Sides:
         return True
 
 
-def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[ChangedField]:
+def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[IdField]:
     """Give the contents their old identities back. Returns the fields that another program has changed: these stay.
 
     Pass `careful` when LVM has changed the volume group since the run: other volumes may have the extents.
@@ -145,7 +145,7 @@ def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[Chang
     return strange
 
 
-def first_changed(run: Run, buffer: WriteBuffer) -> Optional[ChangedField]:
+def first_changed(run: Run, buffer: WriteBuffer) -> Optional[IdField]:
     """The first field that holds neither its old nor its new bytes, or whose structure is damaged."""
     sides = _Sides(run, buffer)
     for field in run.fields:

@@ -4,7 +4,7 @@
     ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
 
 The journal holds the old and the new bytes of whole blocks, and the places of the identities in the blocks
-(`run.ChangedField`). While a run is cut, VMs, SM and LVM may write the bytes between the identities.
+(`run_record.IdField`). While a run is cut, VMs, SM and LVM may write the bytes between the identities.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     with_commit_record,
 )
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit, decode_units, encode_rebuilt
-from relvmoiscsi.resignature.protocol.run import (
-    ChangedField,
+from relvmoiscsi.resignature.protocol.run_record import (
+    IdField,
     MdaMove,
     Run,
     Write,
@@ -198,7 +198,7 @@ def _run(payload: BytesIO) -> Run:
         Write(offset, payload.read(length), payload.read(length), what) for offset, length, what in facts["writes"]
     )
     fields = tuple(
-        ChangedField(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
+        IdField(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
         for pieces, what, kind, around in facts["fields"]
     )
     rebuilt = None

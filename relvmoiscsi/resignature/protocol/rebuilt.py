@@ -26,7 +26,7 @@ EMPTY_UNIT = bytes(UNIT)
 T = TypeVar("T")
 
 
-class DeviceCopy(NamedTuple):
+class BlockCopy(NamedTuple):
     """A copy within the device, to a place that no program reads before the commit."""
 
     target: int  #: bytes from the start of the device
@@ -63,7 +63,7 @@ class Unseen(NamedTuple):
     expected: Tuple[Expected, ...] = ()  #: ranges that the new image depends on
     unchanged: Iterable[Chunk] = ()  #: small ranges that the new image depends on, with their bytes; maybe millions
     chunks: Tuple[Chunk, ...] = ()
-    copies: Tuple[Iterable[DeviceCopy], ...] = ()  #: to make after all chunks, in this order
+    copies: Tuple[Iterable[BlockCopy], ...] = ()  #: to make after all chunks, in this order
     more: Iterable[Chunk] = ()  #: to write after `chunks`; a survey does not read these places
 
     @property

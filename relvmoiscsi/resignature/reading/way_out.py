@@ -13,7 +13,6 @@ LVM's commands meet a clone beside its original: both have the same ids. `lvm_co
 Tried with LVM 2.02.180 and 2.03.16. Source: LVM2 conf/example.conf.in, lib/config/config_settings.h.
 """
 
-import shlex
 from typing import Sequence
 
 from relvmoiscsi.errors import WayOut
@@ -29,6 +28,12 @@ def resignature_words(device_name: str) -> Sequence[str]:
     return "relvmoiscsi", "resignature", device_name if is_path else "DEVICE"
 
 
+def once_more(device_name: str, *options: str) -> str:
+    """The command that resignatures a resignatured LUN. SR.create, which has no such option, then finds it done."""
+    program, verb, device = resignature_words(device_name)
+    return command(program, verb, "--again", *options, device)
+
+
 def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
     """The sentence with the command `words`, all its options kept, that also leaves the VDIs `more` behind."""
     before, after = (words, ()) if "--" not in words else (words[: words.index("--")], words[words.index("--") :])
@@ -41,7 +46,7 @@ def sentence(way_out: WayOut, device_name: str) -> str:
     """The sentence for a way out without a VDI to leave behind."""
     if way_out.lvm:
         where = "" if _is_disk(device_name) else f", as the disk {PLACEHOLDER} of a host"
-        return f"This command of LVM changes nothing but the clone{where}: `{lvm_command(device_name, way_out)}`."
+        return f"This command of LVM changes nothing but the clone{where}: {lvm_command(device_name, way_out)}."
     return way_out.sentence
 
 
@@ -54,8 +59,7 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
         "global { activation=0 metadata_read_only=0 use_lvmetad=0 } backup { backup=0 archive=0 } config { checks=0 }"
     )
     name, *arguments = (disk if word == device_name else word for word in way_out.lvm)
-    words = [name, "--config", f"{config} {way_out.config}".rstrip(), *arguments]
-    return " ".join(shlex.quote(word) for word in words)
+    return command(name, "--config", f"{config} {way_out.config}".rstrip(), *arguments)
 
 
 def _is_disk(device_name: str) -> bool:

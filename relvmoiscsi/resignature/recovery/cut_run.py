@@ -35,7 +35,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Labels, Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
-from relvmoiscsi.resignature.protocol.run import MdaMove, Run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_mark, unfinished, waiting
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.finalize import finalize

@@ -24,12 +24,12 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     with_commit_record,
 )
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
-from relvmoiscsi.resignature.protocol.run import MdaMove, Run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN, journal_lost
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
+from relvmoiscsi.resignature.reading.way_out import once_more
 from relvmoiscsi.resignature.recovery.undo import old_text
-from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -79,15 +79,13 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
     if not any(digest):
         raise Refused(
             f"{name} was resignatured before, and the SCSIid of this LUN is not known: whether it is a later copy "
-            f"cannot be told. If it is a later copy, run `relvmoiscsi resignature --again {name}`. If not, it has its "
-            "new identities already."
+            f"cannot be told. If it is a later copy, run {once_more(name)}. If not, it has its new identities already."
         )
     if not any(record.scsi_id_digest):
-        again = command("relvmoiscsi", "resignature", "--again", name)
         raise Refused(
             f"{name} was resignatured before, and the SCSIid it was made for was not recorded: whether it is a later "
-            f"copy cannot be told. If it is a later copy, run {again} on a host that "
-            "has the LUN, for SR.create on the pool's master. If not, it has its new identities already."
+            f"copy cannot be told. If it is a later copy, run {once_more(name)} on a host that has the LUN, for "
+            "SR.create on the pool's master. If not, it has its new identities already."
         )
     return False
 

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.resignature.protocol.rebuilt import DeviceCopy, Unseen, Written
+from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Unseen, Written
 from relvmoiscsi.resignature.writing.step import batches, other_bytes, range_of
 
 log = logging.getLogger(__name__)
@@ -84,15 +84,15 @@ def _pieces_of(unseen: Unseen) -> Iterator[List[Chunk]]:
     return batches(chain(unseen.chunks, unseen.more), lambda chunk: len(chunk.data))
 
 
-def _copies_of(unseen: Unseen) -> Iterator[List[DeviceCopy]]:
+def _copies_of(unseen: Unseen) -> Iterator[List[BlockCopy]]:
     for several in unseen.copies:
         yield from batches(_short(several), lambda piece: piece.length)
 
 
-def _short(copies: Iterable[DeviceCopy]) -> Iterator[DeviceCopy]:
+def _short(copies: Iterable[BlockCopy]) -> Iterator[BlockCopy]:
     """The copies in pieces of at most PIECE_BYTES."""
     for copy in copies:
         for done in range(0, copy.length, PIECE_BYTES):
             length = min(PIECE_BYTES, copy.length - done)
             zeros = copy.zeros if done + length == copy.length else 0
-            yield DeviceCopy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
+            yield BlockCopy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)

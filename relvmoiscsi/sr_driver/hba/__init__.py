@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""LUNs that an array maps to the adapters of a host: Fibre Channel, SAS, hardware iSCSI, FCoE."""
+
+import math
+from typing import TYPE_CHECKING
+
+from relvmoiscsi.sr_driver.hba.config import HbaConfig, parse_config
+from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.transport import CallLun, Transport
+
+if TYPE_CHECKING:
+    from relvmoiscsi.deadline import Deadline
+    from relvmoiscsi.host.sm_log import SmLogHandler
+    from relvmoiscsi.host.xapi.api import Xapi
+
+
+def open_lun(
+    call: Call, config: HbaConfig, xapi: "Xapi", _smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
+) -> CallLun:
+    """Return the LUN that a call names. Raises Listed or another RelvmoiscsiError."""
+    from relvmoiscsi.sr_driver.hba.lun import named_lun  # noqa: PLC0415 - a refused device-config needs no disks
+
+    return named_lun(call, config, xapi, deadline, lock_seconds)
+
+
+# A probe may use the time of the whole call: after a scan, a slow host needs long to bring all paths. Each step
+# that may hang has its own limit. During the probe, xapi plugs no PBD of this host; VMs run and start.
+HBA = Transport("relvmohba", "lvmohba", parse_config, open_lun, probe_seconds=math.inf)

@@ -36,15 +36,15 @@ class _Keys(NamedTuple):
     clear_databases: bool = False  #: no VDI keeps the database of a pool
 
 
-class Config(_Keys, CallRequest):
+class HbaConfig(_Keys, CallRequest):
     """The device-config of a call."""
 
     __slots__ = ()
 
 
-def parse_config(device_config: Mapping[str, str]) -> Config:
+def parse_config(device_config: Mapping[str, str]) -> HbaConfig:
     """Check a device-config. Raises UsageError: ConfigSCSIid (107) for an invalid SCSIid, else InvalidArg."""
-    return Config(
+    return HbaConfig(
         scsi_id=scsi_id_in(device_config),
         device=device_config.get("device", "").strip(),
         driver=_driver(device_config.get("type", "")),

@@ -34,7 +34,7 @@ from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import other_luns
-from relvmoiscsi.sr_driver.hba.config import Config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Discovery:
     def __init__(
         self,
         scsi_id: str,
-        config: Config,
+        config: HbaConfig,
         deadline: Deadline,
         lock_seconds: float,
         read_pool: Callable[[], pool_records.PoolRecords],
@@ -157,7 +157,7 @@ class Discovery:
                 stack.push(hiding.pop_all())
                 stack.callback(lambda: forget(self.deadline.for_cleanup()))
 
-    def _bring(self, places: Sequence[hba.Place], there: Sequence[str]) -> None:
+    def _bring(self, places: Sequence[hba.ScanPlace], there: Sequence[str]) -> None:
         started = time.monotonic()
         log.info("scanning %s for the LUN %s", _listed(f"{one.adapter.name} ({one})" for one in places), self.scsi_id)
         self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))

@@ -35,11 +35,11 @@ from relvmoiscsi.lun import pool_records
 from relvmoiscsi.lun.call import disks_to_read, disks_to_write, lun_locked, state_unopened
 from relvmoiscsi.lun.guard import VerifyUnused, hold_in_call
 from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.sr_driver.hba.config import Config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.missing import missing_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import Found, Lun, record_of_host
+from relvmoiscsi.sr_driver.transport import CallLun, Found, record_of_host
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _WHAT = "the LUN had been read"
 _CACHES_SECONDS = 3.0  # BLKFLSBUF waits for reads of other programs, which hang on a dead path
 
 
-def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float) -> Lun:
+def named_lun(call: Call, config: HbaConfig, xapi: Xapi, deadline: Deadline, lock_seconds: float) -> CallLun:
     """Return the LUN that a call names. Raises Listed if the call names none, or another RelvmoiscsiError."""
     record = record_of_host(call, xapi)
     scsi_id = config.scsi_id or (scsi_id_at(config.device) or "" if config.device else "")
@@ -63,7 +63,7 @@ def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_s
     return HbaLun(discovery, multipathing, lock_seconds, others)
 
 
-class HbaLun(Lun):
+class HbaLun(CallLun):
     """A LUN that comes to this host as disks.
 
     A child process reads and writes the disks: the call can give up a child whose disk does not answer.

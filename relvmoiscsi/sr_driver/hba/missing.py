@@ -19,10 +19,10 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import other_luns
-from relvmoiscsi.sr_driver.hba.config import Config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import DISK_SECONDS, SCAN_SECONDS
-from relvmoiscsi.sr_driver.hba.listing import device_list
-from relvmoiscsi.sr_driver.transport import Listed
+from relvmoiscsi.sr_driver.hba.lun_list import device_list
+from relvmoiscsi.sr_driver.transport import MissingKey
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,9 @@ LIST_SECONDS = 4.0  #: for the answers of all disks of a list
 BUSY_SECONDS = 3.0  #: wait for SM's LVM lock. While a probe waits, xapi plugs no PBD
 
 
-def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float, host_ref: str = "") -> Listed:
+def missing_scsi_id(
+    config: HbaConfig, xapi: Xapi, deadline: Deadline, lock_seconds: float, host_ref: str = ""
+) -> MissingKey:
     """Return the list of LUNs after a scan. While SM holds its LVM lock, return the list without a scan and say so."""
     adapters = hba.adapters(config.driver)
     pool = pool_records.read_pool(xapi)
@@ -62,8 +64,8 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
         xml = device_list(_as_they_are(hba.disks(adapters), deadline), adapters, is_taken, _description)
     if config.device:
         text = f"{config.device} leads to no LUN with a SCSIid (device-config:device)."
-        return Listed(text + busy, "ConfigSCSIid", xml)
-    return Listed("The SCSIid (device-config:SCSIid) is missing." + busy, "ConfigSCSIid", xml)
+        return MissingKey(text + busy, "ConfigSCSIid", xml)
+    return MissingKey("The SCSIid (device-config:SCSIid) is missing." + busy, "ConfigSCSIid", xml)
 
 
 def _as_they_are(disks: Sequence[hba.Disk], deadline: Deadline) -> List[hba.Disk]:

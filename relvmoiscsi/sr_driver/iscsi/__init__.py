@@ -3,9 +3,9 @@
 
 from typing import TYPE_CHECKING
 
-from relvmoiscsi.sr_driver.iscsi.iscsi_config import Config, parse_config
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig, parse_config
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import Lun, Transport, record_of_host
+from relvmoiscsi.sr_driver.transport import CallLun, Transport, record_of_host
 
 if TYPE_CHECKING:
     from relvmoiscsi.deadline import Deadline
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def open_lun(
-    call: Call, config: Config, xapi: "Xapi", smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
-) -> Lun:
+    call: Call, config: IscsiConfig, xapi: "Xapi", smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
+) -> CallLun:
     """Return the LUN that a call names. Raises Listed or another RelvmoiscsiError."""
     from relvmoiscsi.sr_driver.iscsi.iscsi_lun import IscsiLun  # noqa: PLC0415 - a refused device-config needs no LUN
     from relvmoiscsi.sr_driver.iscsi.target_access import access_of  # noqa: PLC0415 - the same

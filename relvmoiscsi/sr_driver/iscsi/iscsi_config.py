@@ -50,13 +50,13 @@ class _Keys(NamedTuple):
     clear_databases: bool = False  #: no VDI keeps the database of a pool
 
 
-class Config(_Keys, CallRequest):
+class IscsiConfig(_Keys, CallRequest):
     """The device-config of a call."""
 
     __slots__ = ()
 
 
-def parse_config(device_config: Mapping[str, str]) -> Config:
+def parse_config(device_config: Mapping[str, str]) -> IscsiConfig:
     """Check a device-config.
 
     Raises UsageError with lvmoiscsi's error keys: ConfigTargetMissing (95), ISCSIPort (142). An invalid value has the
@@ -70,7 +70,7 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
         raise UsageError(f"{iqn!r} is no IQN (device-config:targetIQN).", "ConfigTargetIQNMissing")
     scsi_id = scsi_id_in(device_config)
     port = _port(device_config.get("port", ""))
-    return Config(
+    return IscsiConfig(
         target=target,
         portals=tuple(dict.fromkeys(_portals(target, port) + _further_portals(device_config, iqn))),
         target_iqn="" if iqn == ANY_IQN else iqn,

@@ -23,10 +23,10 @@ from relvmoiscsi.lun.call import session_to_read, session_to_write
 from relvmoiscsi.lun.guard import VerifyUnused
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.sr_driver.iscsi.target_access import Access
-from relvmoiscsi.sr_driver.transport import Found, Lun
+from relvmoiscsi.sr_driver.transport import CallLun, Found
 
 
-class IscsiLun(Lun):
+class IscsiLun(CallLun):
     """A LUN that comes and goes with a session of this process. The kernel's sessions are not changed."""
 
     def __init__(self, access: Access, deadline: Deadline, lock_seconds: float) -> None:

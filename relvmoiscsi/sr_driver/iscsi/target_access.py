@@ -22,11 +22,11 @@ from relvmoiscsi.host.iscsi_sessions import offload_hint
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi.lun_device import LunDevice
-from relvmoiscsi.iscsi.names import Credentials, Initiator, Target
-from relvmoiscsi.iscsi.opening import LunName, open_lun
+from relvmoiscsi.iscsi.lun_opening import LunName, open_lun
+from relvmoiscsi.iscsi.names import Credentials, DiscoveredTarget, Initiator
 from relvmoiscsi.iscsi.target_sessions import discover
 from relvmoiscsi.portal import Portal
-from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, Config
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, IscsiConfig
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +36,12 @@ Found = TypeVar("Found")
 class Access(NamedTuple):
     """The parameters of a session, with resolved secrets."""
 
-    config: Config
+    config: IscsiConfig
     portals: Tuple[Portal, ...]
     initiators: Tuple[Initiator, ...]  #: one initiator for each network interface, in the order to try
     credentials: Credentials
 
-    def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[Target]:
+    def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[DiscoveredTarget]:
         """Return the targets that the portals offer. Raises NotFound, Refused, OutOfTime."""
         asked = self.portals if portals is None else portals
         return self.in_turn(lambda initiator: discover(asked, initiator, self.credentials, deadline))
@@ -79,7 +79,7 @@ class Access(NamedTuple):
             yield self.in_turn(open_by)
 
 
-def access_of(config: Config, host: Mapping[str, Any], xapi: Xapi, hide: Callable[[str], None]) -> Access:
+def access_of(config: IscsiConfig, host: Mapping[str, Any], xapi: Xapi, hide: Callable[[str], None]) -> Access:
     """Return the access to the targets of a device-config. `host` is xapi's record of this host.
 
     Read passwords from xapi and pass each to `hide` at once. Raises Refused (ConfigISCSIIQNMissing) if this host has no

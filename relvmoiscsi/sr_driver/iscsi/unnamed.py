@@ -10,14 +10,14 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.iscsi.names import LunInfo, Target
-from relvmoiscsi.iscsi.opening import list_luns
+from relvmoiscsi.iscsi.lun_opening import list_luns
+from relvmoiscsi.iscsi.names import DiscoveredTarget, LunInfo
 from relvmoiscsi.iscsi.target_sessions import in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import ANY_IQN
 from relvmoiscsi.sr_driver.iscsi.target_access import Access
 from relvmoiscsi.sr_driver.protocol import escaped
-from relvmoiscsi.sr_driver.transport import Listed
+from relvmoiscsi.sr_driver.transport import MissingKey
 
 
 def verify_named(access: Access, deadline: Deadline) -> None:
@@ -29,9 +29,9 @@ def verify_named(access: Access, deadline: Deadline) -> None:
             raise _missing_scsi_id(access, deadline)
 
 
-def _missing_iqn(access: Access, deadline: Deadline) -> Listed:
+def _missing_iqn(access: Access, deadline: Deadline) -> MissingKey:
     """Return the answer without targetIQN: the targets that each portal offers."""
-    targets: List[Target] = []
+    targets: List[DiscoveredTarget] = []
     failures: List[RelvmoiscsiError] = []
     for portal, seconds in in_turn(access.portals, deadline):
         try:
@@ -42,14 +42,14 @@ def _missing_iqn(access: Access, deadline: Deadline) -> Listed:
         raise failures[0]
     text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
     asked = Portal(access.config.target, access.config.portals[0].port)
-    return Listed(text, "ConfigTargetIQNMissing", target_list(targets, asked))
+    return MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
 
 
-def _missing_scsi_id(access: Access, deadline: Deadline) -> Listed:
+def _missing_scsi_id(access: Access, deadline: Deadline) -> MissingKey:
     """Return the answer without SCSIid: the LUNs behind the target."""
     iqn = access.config.target_iqn
     luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
-    return Listed("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
+    return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
 
 
 def lun_list(luns: Sequence[LunInfo]) -> str:
@@ -74,7 +74,7 @@ def lun_list(luns: Sequence[LunInfo]) -> str:
     )
 
 
-def target_list(targets: Sequence[Target], asked: Portal) -> str:
+def target_list(targets: Sequence[DiscoveredTarget], asked: Portal) -> str:
     """Return the XML of error 96. As in SM, the last entry stands for all targets of the portal."""
     offered = [(portal, target.iqn) for target in targets for portal in target.portals]
     places = [*offered, (asked, ANY_IQN)]

@@ -121,7 +121,9 @@ def test_each_command_leaves_the_bytes_that_it_leaves_on_an_image_file(place, ru
 
 
 def test_chap_by_the_environment_and_by_a_file_and_the_password_is_nowhere(place, start, run):
-    chap = place / "chap"
+    own = Path(tempfile.mkdtemp(dir=str(place.parent)))  # any user can change `place`
+    os.chown(str(own), 65534, 65534)
+    chap = own / "chap"
     chap.write_text(
         f"LIBISCSI_CHAP_USERNAME=user\nLIBISCSI_CHAP_PASSWORD={USER.secret}\n"
         f"LIBISCSI_CHAP_TARGET_USERNAME=target\nLIBISCSI_CHAP_TARGET_PASSWORD={TARGET.secret}\n"

@@ -17,7 +17,7 @@ from kit.judges import dice, expected, vg_of, with_new_ids
 from kit.reader import read_vg
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 
 SECONDS = 600  #: no test takes that long, unless a process waits for ever
@@ -125,7 +125,7 @@ class World:
     def _run(device, prepared, errors):
         try:
             engine.resignature(device, prepared)
-        except (Refused, DeviceError) as error:
+        except RelvmoiscsiError as error:
             errors.append(error)
 
 

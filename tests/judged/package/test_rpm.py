@@ -33,14 +33,14 @@ def in_repository(folder, pattern="*.py"):
     return {str(path.relative_to(TOP)) for path in (TOP / folder).rglob(pattern)}
 
 
-OF_THE_POOL = in_repository("relvmoiscsi/pool") | in_repository("relvmoiscsi/cli", "pool*.py")
+OF_THE_POOL = in_repository("relvmoiscsi/pool")
 PAGES = {"/usr/share/doc/relvmoiscsi/" + path for path in in_repository("docs", "*.rst")}
 PAGES |= {f"/usr/share/doc/relvmoiscsi/{name}" for name in ("CHANGES.rst", "COPYING", "README.rst")}
 
 
-def with_folders(modules, but=()):
+def with_folders(modules):
     """Modules as they are installed, each folder with one for what is compiled."""
-    folders = {os.path.dirname(SHARE + path) for path in modules} - set(but)
+    folders = {os.path.dirname(SHARE + path) for path in modules}
     caches = {path + "/__pycache__" for path in folders}
     return {**dict.fromkeys(folders | caches, 0o40755), **{SHARE + path: 0o100644 for path in modules}}
 
@@ -62,7 +62,7 @@ def test_the_pool_client_is_a_package_of_its_own_with_these_modules_alone(packag
     versions = query(pool, "[%{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n]").splitlines()
     required = {" ".join(line.split()) for line in versions if not line.startswith("rpmlib(")}
 
-    assert modes(pool) == with_folders(OF_THE_POOL, but=[SHARE + "relvmoiscsi/cli"])
+    assert modes(pool) == with_folders(OF_THE_POOL)
     assert required == {"/bin/sh", f"relvmoiscsi = {__version__}-1"}
 
 

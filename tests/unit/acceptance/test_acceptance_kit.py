@@ -615,7 +615,7 @@ def test_ctrl_c_outside_of_a_run_is_130(monkeypatch, capsys):
     def pressed(_arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(kit.pool_connection, "where", pressed)
+    monkeypatch.setattr(kit.options, "where", pressed)
     assert kit.main(["--sr", "Scratch"], lambda *_: {}) == 130
     assert "`make acceptance-clean`" in capsys.readouterr().err
 

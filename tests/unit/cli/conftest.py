@@ -3,12 +3,8 @@
 
 import os
 import shutil
-import signal
-import sys
 import tempfile
-import threading
 from contextlib import ExitStack
-from functools import lru_cache
 
 import pytest
 
@@ -16,23 +12,13 @@ from kit import shell
 from kit.pool.simulator import Pool, sm_directory
 from kit.shell import SCSI_ID
 from kit.sparse import SparseDisk
-from kit.streams import Terminal
 from relvmoiscsi import cli
-from relvmoiscsi.cli import opening, parser
+from relvmoiscsi.cli import opening
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun import guard, run, source
-
-
-@pytest.fixture(scope="session", autouse=True)
-def parsers_that_stay():
-    """The parser of a command is made once, for all runs in this process: of `pool` it takes longer than most runs."""
-    kept = lru_cache(maxsize=None)(parser.make_parser)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser, "make_parser", lambda whole: kept(tuple(whole)))
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -65,25 +51,6 @@ def smlines(monkeypatch):
 
 
 @pytest.fixture
-def command(capsys):
-    """Runs the command in this process; see `shell`."""
-
-    def run(*argv):
-        argv = [str(part) for part in argv]
-        capsys.readouterr()
-        try:
-            status = cli.main(argv)
-        except SystemExit as ended:
-            status = ended.code
-        out, err = capsys.readouterr()
-        ran = shell.Ran(status, out, err)
-        shell.verify(argv, ran)
-        return ran
-
-    return run
-
-
-@pytest.fixture
 def unwritten(command):
     """`unwritten(4, "undo", image, "--yes", says="...")`: runs a command that ends so, says so, and leaves the LUN."""
 
@@ -102,62 +69,6 @@ def lun_for(request):
     """The LUN on which a command that writes has something to do, by the name of the command."""
     luns = {"resignature": "image", "undo": "finished", "recover": "unfinished"}
     return lambda name: request.getfixturevalue(luns[name])
-
-
-@pytest.fixture
-def pool_command(command):
-    return lambda *words: command("pool", *words)
-
-
-@pytest.fixture
-def name_pool(monkeypatch):
-    """Makes a simulated pool the one that the command talks to."""
-
-    def name(pool):
-        for key, value in pool.environment.items():
-            monkeypatch.setenv(key, value)
-
-    return name
-
-
-@pytest.fixture
-def interrupts():
-    """`interrupts(pool, *moments)`: a person presses Ctrl-C at each of these calls of the pool, (method, how many'th
-    since the moment before). A thread that makes such a call goes on when the main one, interrupted, cleans up.
-    """
-    left = []
-
-    def at(pool, *moments, number=signal.SIGINT):
-        left[:] = moments
-        main, seen, cleans_up = threading.main_thread(), [], threading.Event()
-
-        def before(method, _params):
-            is_main = threading.current_thread() is main
-            if is_main:
-                cleans_up.set()
-            seen.append(method)
-            if left and (method, seen.count(method)) == left[0]:
-                del left[0], seen[:]
-                cleans_up.clear()
-                signal.pthread_kill(main.ident, number)  # raises, where it is our own
-                assert is_main or cleans_up.wait(60)
-
-        pool.api.before = before
-
-    yield at
-    assert not left, "it was not interrupted"
-
-
-@pytest.fixture
-def terminal():
-    """A terminal that shows what was written to it."""
-    return Terminal()
-
-
-@pytest.fixture
-def type_in(monkeypatch):
-    """Puts somebody at a terminal, who types a text and then no more."""
-    return lambda text: monkeypatch.setattr(sys, "stdin", Terminal(text))
 
 
 @pytest.fixture

@@ -345,3 +345,50 @@ def test_a_lun_that_a_program_uses_through_another_path_is_refused(lun, unwritte
     monkeypatch.setattr(source, "exclusive_open", in_use)
     assert NOTHING in unwritten(4, "resignature", lun, *YES, says=used).err
     assert asked == [(SCSI_ID, NO_DEADLINE, opening.HOST, None)]
+
+
+# --- a dry run
+
+
+def test_a_dry_run_says_each_refusal_of_the_run_and_what_is_overridden(lun, command, pool, smlines):
+    uuid = sr_on(pool)
+    ran = command("resignature", lun, "--dry-run", "--not-in-use", "--json", "--scsi-id", SCSI_ID)
+
+    assert (ran.status, ran.json["lun"]["pool"]["overridden"]) == (0, True)
+    assert uuid in ran.err and any(uuid in line for line in smlines)
+    assert ran.err.count("will be changed despite this refusal") == 1
+
+
+def test_a_dry_run_says_that_yes_alone_is_not_enough(lun, command):
+    note = "note: a run without --dry-run is refused: No pool was asked whether"
+    assert note in command("resignature", lun, "--dry-run", "--yes").err
+    assert note not in command("resignature", lun, "--dry-run", "--yes", "--scsi-id", SCSI_ID).err
+
+
+@pytest.mark.parametrize("words, is_refused", [((), True), (("--later-copy",), False)])
+def test_a_dry_run_says_that_a_later_copy_must_be_said(lun, command, has_scsi_id, words, is_refused):
+    command("resignature", *YES, lun)
+    has_scsi_id(OTHER_SCSI_ID)
+    ran = command("resignature", lun, "--dry-run", "--yes", "--scsi-id", OTHER_SCSI_ID, *words)
+    assert ran.status == 0 and "later copy" in ran.err
+    assert ("a run without --dry-run is refused" in ran.err) is is_refused
+
+
+# --- a device whose name goes during the run
+
+
+def test_a_path_that_is_gone_behind_the_run_is_no_failure(lun, command, tmp_path, monkeypatch):
+    """udev takes away a link that is named after the old PV UUID."""
+    link = tmp_path / "lvm-pv-uuid"
+    link.symlink_to(lun)
+    real, writes = ImageFile.write, []
+
+    def write(device, chunks):
+        writes.append(chunks)
+        if len(writes) == 4:
+            link.unlink()
+        real(device, chunks)
+
+    monkeypatch.setattr(ImageFile, "write", write)
+    ran = command("resignature", link, *YES, "--json", "--map-out", tmp_path / "map.json")
+    assert ran.status == 0 and ran.json["state"] == "resignatured" and (tmp_path / "map.json").exists()

@@ -35,28 +35,36 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def modules():
-    """Modules of the package that each of COMMANDS imports."""
+    """Modules of the package, and TLS, that each of COMMANDS imports."""
     done = subprocess.run([sys.executable, "-c", LISTER, json.dumps(COMMANDS)], check=True, cwd=str(TOP),
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           env=dict(os.environ, PYTHONPATH=str(TOP)))  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.decode().splitlines()]
     return {
-        words[0]: [name for name in each if name.startswith("relvmoiscsi.")] for words, each in zip(COMMANDS, lines)
+        words[0]: [name for name in each if name == "ssl" or name.startswith("relvmoiscsi.")]
+        for words, each in zip(COMMANDS, lines)
     }
 
 
 def test_what_udev_asks_is_answered_without_engine_and_images(modules):
     assert "relvmoiscsi.direct.links" in modules["direct"]
-    needless = "engine resignature formats.vhd formats.qcow2 formats.mgt cli.reading cli.resignature cli.doctor"
-    rooms = tuple("relvmoiscsi." + name for name in (*needless.split(), "host.xapi.api"))
+    needless = "engine resignature formats.vhd formats.qcow2 formats.mgt cli.reading cli.resignature doctor pool"
+    rooms = tuple("relvmoiscsi." + name for name in (*needless.split(), "host.xapi.sdk"))
     assert [name for name in modules["direct"] if name.startswith(rooms)] == []
 
 
-@pytest.mark.parametrize("name, own", [("show", "reading"), ("resignature", "resignature")])
+@pytest.mark.parametrize("name, own", [("show", "cli.reading"), ("resignature", "cli.resignature")])
 def test_a_command_on_a_lun_comes_without_the_other_commands(modules, name, own):
     assert "relvmoiscsi.engine" in modules[name]
-    others = ("reading", "resignature", "settling", "map", "doctor", "settings", "direct", "pool")
-    assert [other for other in others if "relvmoiscsi.cli." + other in modules[name]] == [own]
+    commands = ("cli.reading", "cli.resignature", "cli.settling", "cli.map", "cli.settings_command")
+    others = tuple(f"relvmoiscsi.{other}." for other in (*commands, "doctor", "direct", "pool"))
+    assert [each for each in modules[name] if (each + ".").startswith(others)] == ["relvmoiscsi." + own]
+
+
+@pytest.mark.parametrize("name", ["direct", "show", "resignature", "settings"])
+def test_a_command_that_asks_no_pool_and_merges_no_chain_comes_without_tls_and_without_merging(modules, name):
+    merging = ("relvmoiscsi.resignature.merge.vhd_image", "relvmoiscsi.resignature.merge.qcow2_image")
+    assert not {"ssl", "relvmoiscsi.host.xapi.sdk", *merging} & set(modules[name])
 
 
 LIGHT = ("cli", "cli.output", "cli.overview", "errors", "wording")

@@ -7,9 +7,9 @@ import stat
 import pytest
 
 from relvmoiscsi.cli.map_out import new_file
-from relvmoiscsi.cli.secret_file import first_line, lines_of
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.host.secret_file import first_line, lines_of
 
 
 @pytest.fixture

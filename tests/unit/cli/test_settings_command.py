@@ -6,7 +6,7 @@ import os
 import pytest
 
 from kit.shell import TOP
-from relvmoiscsi.cli import settings
+from relvmoiscsi.cli import settings_command
 from relvmoiscsi.host.this_host import Host
 
 CONF = (TOP / "supp-pack/relvmoiscsi.conf").read_text(encoding="utf-8")
@@ -16,7 +16,7 @@ CONF = (TOP / "supp-pack/relvmoiscsi.conf").read_text(encoding="utf-8")
 def config(tmp_path, monkeypatch):
     """The file of a host that has none yet."""
     (tmp_path / "etc").mkdir()
-    monkeypatch.setattr(settings, "HOST", Host(str(tmp_path)))
+    monkeypatch.setattr(settings_command, "HOST", Host(str(tmp_path)))
     return tmp_path / "etc/relvmoiscsi.conf"
 
 

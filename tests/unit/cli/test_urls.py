@@ -18,14 +18,15 @@ from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
-from relvmoiscsi.cli import login, on_lun, opening, output, resignature
-from relvmoiscsi.cli.login import SECRET, TARGET_SECRET, TARGET_USER, USER
+from relvmoiscsi.cli import on_lun, opening, output, resignature
+from relvmoiscsi.cli import url_login as login
+from relvmoiscsi.cli.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun import guard, run, source
+from relvmoiscsi.lun import guard, run, url_source
 from relvmoiscsi.lun.gate import GatedDevice
 
 ALICE, ARRAY = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
@@ -141,7 +142,8 @@ def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, one_lun,
     ran = command(name, one_lun.where, "--yes", "--scsi-id", OTHER_SCSI_ID)
     assert ran.status == 4 and "it is another LUN" in ran.err
     with monkeypatch.context() as patch:
-        patch.setattr(source.LunUrl, "_own_scsi_id", lambda _self: OTHER_SCSI_ID)  # put there between look and session
+        # put there between look and session
+        patch.setattr(url_source.UrlSource, "_own_scsi_id", lambda _self: OTHER_SCSI_ID)
         ran = command(name, one_lun.where, *ANYHOW)
     assert ran.status == 4 and "it is another LUN now" in ran.err and "Nothing was written." in ran.err
     assert clone == before
@@ -199,7 +201,7 @@ def test_a_lun_that_this_machine_sees_as_a_disk_is_not_written_to(command, one_l
 
 def test_a_disk_that_comes_meanwhile_is_told(command, one_lun, monkeypatch):
     seen = iter([[], ["sdq"]])
-    monkeypatch.setattr(source, "disks_with", lambda _scsi_id, _host: next(seen))
+    monkeypatch.setattr(url_source, "disks_with", lambda _scsi_id, _host: next(seen))
     ran = command("resignature", one_lun.where, *ANYHOW)
     assert ran.status == 0 and "found the LUN as /dev/sdq" in ran.err
 
@@ -353,13 +355,26 @@ def test_an_initiator_name_has_at_most_223_bytes_and_a_longer_one_is_told_as_tha
 
 
 def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch):
-    monkeypatch.setattr(opening, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(login, "PATIENCE_SECONDS", 0.2)
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command("show", url(target, 0), "--json")
 
         assert target.count("session") == 1
     assert ran.json["state"] is None and "status 08 (busy)" in ran.json["error"]["message"]
-    assert "earlier call" not in ran.err and "Repeat the call" not in ran.err
+
+
+@pytest.mark.parametrize("output_as", [[], ["--json"]])
+@pytest.mark.parametrize("reader", ["show", "check"])
+def test_a_reader_that_has_waited_too_long_says_what_the_lun_answered_and_nothing_of_earlier_calls(
+    command, reader, output_as, monkeypatch
+):
+    monkeypatch.setattr(login, "PATIENCE_SECONDS", 0.2)
+    with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
+        ran = command(reader, url(target, 0), *output_as)
+
+    told = " ".join((ran.out + ran.err).split())
+    assert "status 08 (busy)" in told and "The 0.2 seconds for this step were over" in told
+    assert "earlier call" not in told and "the call" not in told
 
 
 def test_the_initiator_is_named_by_the_option_the_host_or_the_machine(machine, monkeypatch):
@@ -397,14 +412,14 @@ def test_a_url_without_an_iqn_lists_targets(command, one_lun):
 def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_read_hides_no_other(
     command, clone, monkeypatch
 ):
-    real = source.open_lun
+    real = url_source.open_lun
 
     def open_lun(*where, **more):
         if where[3] == 2:
             raise Refused("It is reserved by another host.")
         return real(*where, **more)
 
-    monkeypatch.setattr(source, "open_lun", open_lun)
+    monkeypatch.setattr(url_source, "open_lun", open_lun)
     with serving(clone, SparseDisk(1 << 20), clone) as target:
         first, second, third = command("show", url(target), "--json").json["luns"]
         text = command("show", url(target))
@@ -457,7 +472,7 @@ def test_ctrl_c_waits_for_no_lun_that_is_being_read():
     before = signal.signal(signal.SIGINT, hear)
     try:
         with pytest.raises(KeyboardInterrupt):
-            source.each_at_once([interrupted] + [read] * 8)
+            url_source.each_at_once([interrupted] + [read] * 8)
         assert not ended
     finally:
         signal.signal(signal.SIGINT, before)
@@ -576,3 +591,28 @@ def test_a_command_says_for_what_it_waits_where_another_host_may_have_begun_the_
     ran = command("recover", one_lun.where, *ANYHOW, "--initiator-name", "iqn.2026-01.test:another")
     waited = f"Another host may have begun the run on {one_lun.where}, or this host by another way to the LUN: waiting"
     assert ran.status == 0 and f"relvmoiscsi: {waited} 0 seconds for its last write.\n" in ran.err
+
+
+# --- what is given once
+
+
+@pytest.mark.parametrize("name", ["resignature", "undo"])
+def test_passwords_from_a_pipe_are_read_once_and_the_map_is_written(command, clone, tmp_path, name):
+    """As `--chap-file <(pass show array)`: after the write there is nothing left to read."""
+    with serving(clone, chap=ALICE) as target:
+        where = url(target, 0)
+
+        def run(*words):
+            hear, tell = os.pipe()
+            os.write(tell, f"{USER}={ALICE.user}\n{SECRET}={ALICE.secret}\n".encode("ascii"))
+            os.close(tell)
+            try:
+                return command(*words, where, *ANYHOW, "--chap-file", f"/dev/fd/{hear}")
+            finally:
+                os.close(hear)
+
+        ran = run("resignature")
+        if name == "undo":
+            ran = run("undo", "--map-out", tmp_path / "map.json")
+    assert ran.status == 0, ran.err
+    assert name == "resignature" or (tmp_path / "map.json").exists()

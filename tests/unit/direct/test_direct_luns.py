@@ -14,21 +14,29 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kit.direct_world import LUN, OTHER, World, in_process
-from relvmoiscsi.direct import config, links
-from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_section, with_entry, without_entry
-from relvmoiscsi.direct.links import Owner, Status, Uncertain
+from relvmoiscsi.direct import direct_config, links
+from relvmoiscsi.direct.direct_config import (
+    DirectLun,
+    check_name,
+    check_scsi_id,
+    read_section,
+    with_entry,
+    without_entry,
+)
+from relvmoiscsi.direct.links import Status, Uncertain
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
+from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host import config_file
 from relvmoiscsi.host.config_file import changing, read_config, replace_config
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
-DISK = Entry("disk", LUN)
+DISK = DirectLun("disk", LUN)
 
 
 #: lines that an administrator, an editor or an accident puts into a file
 ODD_LINES = ["", "", "# [direct]", "; old", "[direct]", "[direct]\r", "[other]", " [direct] ", "[direct] # ours"]
 ODD_LINES += ["[Direct]", "[", "]", "[]", "key = value", "  indented = yes", "= nothing", "lonely", "disk = 3600"]
-ODD_LINES += ["\t", "\r", "\ufeff", "\udce9\udcff", config.MARK]
+ODD_LINES += ["\t", "\r", "\ufeff", "\udce9\udcff", direct_config.MARK]
 ODD_LINES += ["a = " + OTHER, "b: " + OTHER + " ; theirs", "b = " + OTHER + "  # again"]
 any_line = st.text(st.characters(blacklist_characters="\n", blacklist_categories=["Cs"]), max_size=20)
 texts = st.builds("\n".join, st.lists(st.one_of(st.sampled_from(ODD_LINES), any_line), max_size=12))
@@ -42,7 +50,7 @@ def test_names_and_ids_are_read_from_the_section_alone():
         "[DEFAULT]\nno = 3600140500000000000000000000000000\n[direct] ; the LUNs\n# comment\n\n"
         f"disk = {LUN}\nlog.1: {OTHER}  # theirs\n[other]\nother = 36001405aa\n"
     )
-    assert read_section(text) == ((DISK, Entry("log.1", OTHER)), ())
+    assert read_section(text) == ((DISK, DirectLun("log.1", OTHER)), ())
 
 
 @pytest.mark.parametrize("line, reason", [
@@ -89,13 +97,13 @@ def test_adding_and_removing_restores_every_byte(text):
         assert len({getattr(entry, key) for entry in section.entries}) == len(section.entries)
     assume(not section.named("new") and not section.of_lun(LUN))
     # An empty section below our mark is one that we made: it goes with its last line.
-    assume(config.MARK + "\n[direct]" not in text.replace("\r", ""))
+    assume(direct_config.MARK + "\n[direct]" not in text.replace("\r", ""))
     try:
-        changed = with_entry(text, Entry("new", LUN))
+        changed = with_entry(text, DirectLun("new", LUN))
     except Refused:
         return  # a file to be edited by hand
-    assert read_section(changed).named("new") == Entry("new", LUN)
-    assert set(read_section(changed).entries) == {*section.entries, Entry("new", LUN)}
+    assert read_section(changed).named("new") == DirectLun("new", LUN)
+    assert set(read_section(changed).entries) == {*section.entries, DirectLun("new", LUN)}
     assert without_entry(changed, "new") == text
 
 
@@ -343,7 +351,7 @@ FIRST, LAST = UDEV / "58-relvmoiscsi-direct.rules", UDEV / "99-zz-relvmoiscsi-di
 def test_the_rules_know_the_file_the_section_the_links_and_the_mark_and_every_jump_has_its_label():
     text = FIRST.read_text(encoding="utf-8")
     assert set(re.findall(r"/etc/[a-z./]*[a-z]", text)) == {THIS_HOST.config}
-    assert f"[[]{config.SECTION}[]]" in text
+    assert f"[[]{direct_config.SECTION}[]]" in text
     assert f'SYMLINK+="{links.LINKS}/$env{{{links.MARK}}}"' in text
     assert links.MARK + "}" in LAST.read_text(encoding="utf-8")
     labels = re.findall(r'LABEL="(\w+)"', text)

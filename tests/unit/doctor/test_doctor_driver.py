@@ -18,7 +18,6 @@ from kit.doctor_world import (
     INFO,
     STOCK,
     UNIMPLEMENTED,
-    UUID,
     failed,
     hangs,
     unreadable,
@@ -77,14 +76,6 @@ def test_a_pipe_is_not_waited_for_and_no_more_of_a_file_is_read_than_is_of_use(t
     with pytest.raises(OSError, match="no file"):
         host_root.read(Host(str(tmp_path)), "/pipe")
     assert len(host_root.read(Host(str(tmp_path)), "/long")) == 1 << 20
-
-
-def test_the_inventory(world):
-    assert host_root.inventory(world.host())["INSTALLATION_UUID"] == UUID
-    world.put("/etc/xensource-inventory", b"\xff\nno equals sign\nA = 'b' \n")
-    assert host_root.inventory(world.host()) == {"\ufffd": "", "no equals sign": "", "A": "b"}
-    world.remove("/etc/xensource-inventory")
-    assert host_root.inventory(world.host()) == {}
 
 
 @pytest.mark.processes

@@ -14,12 +14,13 @@ from relvmoiscsi.doctor.needs import (
     KEEPS_ALL,
     MAKES_ONE,
     OUR_RULES,
+    examine_restart,
     examine_room,
     examine_rules,
     examine_settings,
     examine_stale_resources,
+    xapi_started,
 )
-from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 from relvmoiscsi.host.disk import cleanup_journal
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 

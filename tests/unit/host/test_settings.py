@@ -4,7 +4,7 @@
 import pytest
 
 from relvmoiscsi.deadline import DEFAULT_SECONDS
-from relvmoiscsi.direct.config import read_section
+from relvmoiscsi.direct.direct_config import read_section
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.config_file import settings_of
 from relvmoiscsi.host.settings import MARK, OneVdiSetting, Settings, deadline_seconds, one_vdi, settings_in, with_vdis

@@ -24,13 +24,13 @@ from kit.iscsi.wire import (
 from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.login import Parameters
-from relvmoiscsi.iscsi.pdu import Header, Wire
+from relvmoiscsi.iscsi.pdu import PduHeader, Wire
 from relvmoiscsi.iscsi.session import Session
 from relvmoiscsi.portal import Portal
 
 LOST, ANSWER_LOST = "lost", "answer lost"
 PORTAL = Portal("memory")
-LOGIN_RESPONSE = Header(0x23, word24=99, word28=1, word32=32)
+LOGIN_RESPONSE = PduHeader(0x23, word24=99, word28=1, word32=32)
 
 
 def session(window=32, **parameters):

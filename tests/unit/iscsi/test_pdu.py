@@ -7,7 +7,7 @@ from memory import put, take
 from kit.iscsi.wire import Pdu, crc32c_bytes
 from relvmoiscsi.iscsi import crc32c, pdu
 from relvmoiscsi.iscsi.faults import Violation
-from relvmoiscsi.iscsi.pdu import Header, Wire
+from relvmoiscsi.iscsi.pdu import PduHeader, Wire
 
 ANSWERS = [
     Pdu(0x20, tag=1, words=[0xFFFFFFFF, 7]),
@@ -52,7 +52,7 @@ def test_a_wrong_digest_ends_it(part):
 def test_what_goes_out_is_padded_and_has_its_digests_and_goes_on_where_it_stopped(first):
     wire = Wire()
     wire.header_digest = wire.data_digest = True
-    wire.send(Header(0x41, 0xA1, lun=b"\0\5" + bytes(6), task_tag=9, word20=5, word44=6), b"12345")
+    wire.send(PduHeader(0x41, 0xA1, lun=b"\0\5" + bytes(6), task_tag=9, word20=5, word44=6), b"12345")
 
     start = b"".join(bytes(part) for part in wire.outgoing())[:first]
     wire.sent(first)
@@ -82,7 +82,7 @@ def test_a_target_that_asks_and_does_not_read_is_refused_before_memory_is_full(m
 
     with pytest.raises(Violation, match="does not take"):
         for _ in range(1500):
-            wire.send(Header(0x00))
+            wire.send(PduHeader(0x00))
 
 
 @pytest.mark.parametrize(

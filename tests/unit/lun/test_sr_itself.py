@@ -139,3 +139,14 @@ def test_hosts_are_asked_for_only_where_the_pool_has_the_sr(asked):
     asked.put(State(ATTACHED, OTHER))
     asked.ask()
     assert "host" in read and "host_metrics" in read
+
+
+@pytest.mark.parametrize("more", [{}, {"clone_of": SR}])
+def test_an_attached_sr_whose_disk_answers_with_the_new_scsi_id_is_that_lun(asked, more):
+    """The target has failed over in mid-use: the SR stays attached, and the kernel keeps the old SCSIid of its disk."""
+    asked.put(State(ATTACHED, OTHER))
+    answers = {OTHER_LUN: [SCSI_ID]}
+
+    said = asked.ask(answers=lambda scsi_id: answers.get(scsi_id, []), **more)
+    assert "is the SR" in said and "answers with that SCSIid now" in said
+    assert asked.ask(answers=lambda _scsi_id: [OTHER_LUN]) == "", "a copy beside its original"

@@ -206,7 +206,7 @@ def test_a_host_that_comes_later_has_the_device_config_of_the_others(lab, world)
     world.luns[:] = [lun._replace(target="10.0.0.99") for lun in world.luns]
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        found = luns.find(calls, pool, [records.Portal("10.0.0.99")], 1)
+        found = luns.find(calls, pool, [records.ProbePortal("10.0.0.99")], 1)
         attach.attach(calls, pool, attach.choose(found, [clone], []), attach.AttachRequest())
     assert {pbd["device_config"]["target"] for pbd in lab.pool.db.records("PBD", SR=sr).values()} == {TARGET}
 

@@ -19,7 +19,7 @@ from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.lists import OnLun, Seen
-from relvmoiscsi.pool.records import Portal
+from relvmoiscsi.pool.records import ProbePortal
 
 
 @pytest.fixture
@@ -106,20 +106,20 @@ def test_a_copy_that_was_detached_and_overwritten_is_not_taken_for_that_of_anoth
 
 def test_a_portal_without_an_iqn_is_asked_for_its_targets(lab, world):
     other = world.add(TARGET, "iqn.2026-01.test:second", sr_disk("elsewhere"))
-    assert {lun.scsi_id for lun in lab.look(Portal(TARGET))} == {lun.scsi_id for lun in world.luns}
-    assert [lun.scsi_id for lun in lab.look(Portal(TARGET, "iqn.2026-01.test:second"))] == [other]
+    assert {lun.scsi_id for lun in lab.look(ProbePortal(TARGET))} == {lun.scsi_id for lun in world.luns}
+    assert [lun.scsi_id for lun in lab.look(ProbePortal(TARGET, "iqn.2026-01.test:second"))] == [other]
 
 
 def test_a_portal_that_does_not_answer_is_an_error_and_hides_no_other(lab):
     with pytest.raises(PoolFailure, match="No iSCSI target answers at 10.9.9.9"):
-        lab.look(Portal("10.9.9.9"))
-    assert lab.look(Portal("10.9.9.9"), Portal(TARGET, IQN))
+        lab.look(ProbePortal("10.9.9.9"))
+    assert lab.look(ProbePortal("10.9.9.9"), ProbePortal(TARGET, IQN))
 
 
 def test_a_target_that_fails_hides_no_other_and_is_told(lab, world):
     world.add(TARGET, "iqn.2026-01.test:b-refuses", sr_disk("x1"), chap=("bob", "other word"))
     third = world.add(TARGET, "iqn.2026-01.test:c-open", sr_disk("x2"))
-    found = lab.look(Portal(TARGET))
+    found = lab.look(ProbePortal(TARGET))
 
     assert third in [lun.scsi_id for lun in found]
     (away,) = [lun for lun in found if not lun.scsi_id]
@@ -142,7 +142,7 @@ def test_each_iqn_has_the_chap_of_its_own_sr():
         for name, chap in (("one", ("alice", "a")), ("two", ("bob", "b"))):
             lab.original(name, target="10.0.0.8", iqn="iqn.2026-01.test:" + name, chap=chap)
             lab.clone(name)
-        kinds = [lun.kind for lun in lab.look(Portal("10.0.0.8"))]
+        kinds = [lun.kind for lun in lab.look(ProbePortal("10.0.0.8"))]
     assert sorted(kinds) == ["clone", "clone", "original", "original"]
 
 
@@ -230,7 +230,7 @@ def test_a_copy_that_another_pool_has_attached_is_left_to_it(lab, world):
     with world.pool(hosts=("dr1", "dr2")) as other:
         with connect(Lab(world, other).where()) as calls:
             pool = records.read(calls)
-            chosen = attach.choose(luns.find(calls, pool, [Portal(TARGET, IQN)], 1), [clone], [], are_clones=True)
+            chosen = attach.choose(luns.find(calls, pool, [ProbePortal(TARGET, IQN)], 1), [clone], [], are_clones=True)
             assert [each.status for each in attach.attach(calls, pool, chosen, attach.AttachRequest(run="x"))] == [DONE]
         world._pool = lab.pool
         for asked in ({"everything": True}, {"clones_of": ["Production"]}):
@@ -300,7 +300,8 @@ def test_what_is_a_clone_to_the_client_is_written_by_the_driver_and_no_other_kno
     uuid, scsi_id = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab", "36001405993c87c37fa84d02b7fa62c40"
     state.put(lab.pool.db, lab.pool.hosts[:2], uuid, scsi_id)
     with connect(lab.where()) as calls:
-        lun = luns.named(records.read(calls), Portal(TARGET, IQN), Seen(scsi_id, None, 0, ""), OnLun("clean", uuid))
+        portal, on_lun = ProbePortal(TARGET, IQN), OnLun("clean", uuid)
+        lun = luns.named(records.read(calls), portal, Seen(scsi_id, None, 0, ""), on_lun)
 
     expected = {UNKNOWN: "unknown SR", INTRODUCED: "unconnected"}  # the driver's caller knows what it has introduced
     assert lun.kind == expected.get(state.sr, "clone" if state.is_written else "unconnected")

@@ -17,7 +17,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import attach, luns, orphans, records, secrets
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.records import Portal
+from relvmoiscsi.pool.records import ProbePortal
 
 CHAP = USER, WORD = "alice", "a secret word"
 GUARDED, IQN = "10.0.0.6", "iqn.2026-01.test:guarded"
@@ -52,7 +52,7 @@ def values(lab):
 def test_one_secret_for_all_calls_which_is_gone_at_the_end_and_the_password_is_in_no_other(lab, clone):
     before, seen = lab.pool.db.refs("secret"), []
     lab.pool.api.before = lambda method, params: seen.append((method, repr(params)))
-    with connect(lab.where()) as calls, secrets.chap(calls, [Portal(GUARDED)], *CHAP) as portals:
+    with connect(lab.where()) as calls, secrets.chap(calls, [ProbePortal(GUARDED)], *CHAP) as portals:
         assert len(lab.pool.db.refs("secret")) == len(before) + 1
         assert clone in [lun.scsi_id for lun in luns.find(calls, records.read(calls), portals, 1)]
     assert lab.pool.db.refs("secret") == before
@@ -60,8 +60,8 @@ def test_one_secret_for_all_calls_which_is_gone_at_the_end_and_the_password_is_i
 
 
 def test_without_a_user_nothing_is_made(lab, calls):
-    with secrets.chap(calls, [Portal(TARGET)], "", "") as portals:
-        assert portals == [Portal(TARGET)]
+    with secrets.chap(calls, [ProbePortal(TARGET)], "", "") as portals:
+        assert portals == [ProbePortal(TARGET)]
     assert "secret.create" not in lab.pool.api.calls
 
 
@@ -90,7 +90,7 @@ def attach_all(lab, now):
     """As `attach --all --clean-secrets` with a password: what was done."""
     with connect(lab.where()) as calls:
         secrets.clean(calls, secrets.left_behind(calls, records.read(calls), now))
-    with connect(lab.where()) as calls, secrets.chap(calls, [Portal(GUARDED)], *CHAP) as portals:
+    with connect(lab.where()) as calls, secrets.chap(calls, [ProbePortal(GUARDED)], *CHAP) as portals:
         pool = records.read(calls)
         found = luns.find(calls, pool, portals, 1)
         chosen = attach.choose(found, [], [], everything=True)
@@ -136,7 +136,7 @@ def test_an_answer_to_a_call_of_each_kind_may_be_lost(lab, clone):
 
 def test_a_secret_that_has_to_stay_is_said(lab, calls):
     told = []
-    with lab.cut("secret.destroy"), secrets.chap(calls, [Portal(TARGET)], *CHAP, told.append):
+    with lab.cut("secret.destroy"), secrets.chap(calls, [ProbePortal(TARGET)], *CHAP, told.append):
         pass
     (text,) = told
     assert "could not be destroyed" in text and WORD not in text
@@ -150,7 +150,9 @@ def test_an_interrupted_call_is_no_reason_to_leave_the_secret(lab):
         del calls._proxy("transport").single_request  # of this call alone
         raise KeyboardInterrupt()
 
-    with pytest.raises(KeyboardInterrupt), connect(lab.where()) as calls, secrets.chap(calls, [Portal(TARGET)], *CHAP):
+    with pytest.raises(KeyboardInterrupt), connect(lab.where()) as calls, secrets.chap(
+        calls, [ProbePortal(TARGET)], *CHAP
+    ):
         calls._proxy("transport").single_request = interrupted
         calls.call("SR.get_all")
     assert lab.pool.db.refs("secret") == before and lab.pool.api.calls[-1] == "session.logout"

@@ -21,7 +21,7 @@ from relvmoiscsi.sr_driver import create, rewrite
 from relvmoiscsi.sr_driver.create import FoundSr
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import Lun, Transport
+from relvmoiscsi.sr_driver.transport import CallLun, Transport
 
 NOBODY = PoolRecords(pbds={}, srs={}, vdis={})
 
@@ -53,7 +53,7 @@ class Asked:
 def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
     """The text of a call whose clone cannot be opened for writing."""
 
-    class InUse(Lun):
+    class InUse(CallLun):
         def write(self, work, verify):
             raise Refused(problem).in_state("Nothing was written.")
 

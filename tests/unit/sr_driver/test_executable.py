@@ -148,6 +148,6 @@ def test_the_two_drivers_differ_in_what_they_say_of_themselves_and_in_their_tran
 
     assert [line.strip() for line in other if line not in one] == [
         '"""The SR driver of type relvmohba. xapi executes this file; relvmoiscsi/sr_driver has the code."""',
-        "from relvmoiscsi.sr_driver.hba.transport import HBA",
+        "from relvmoiscsi.sr_driver.hba import HBA",
         "leave(main(argv, HBA))",
     ]

@@ -13,10 +13,10 @@ from relvmoiscsi.deadline import NOT_BEGUN
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.sr_driver import create
-from relvmoiscsi.sr_driver.hba.transport import HBA
+from relvmoiscsi.sr_driver.hba import HBA
 from relvmoiscsi.sr_driver.iscsi import ISCSI
 from relvmoiscsi.sr_driver.main import success
-from relvmoiscsi.sr_driver.transport import Listed
+from relvmoiscsi.sr_driver.transport import MissingKey
 
 PASSWORD = "hunter2hunter2"
 LIST = '<?xml version="1.0" ?>\n<iscsi-target>\n\t<LUN>\n\t</LUN>\n</iscsi-target>\n'
@@ -94,7 +94,7 @@ def test_a_call_that_is_terminated_is_a_failure_that_says_what_the_lun_is(creati
     [(LIST, LIST), ("<a>successfully resigned \ufffd\x1b", "<a>successfully? resigned \ufffd?")],
 )
 def test_lists_go_to_stderr_in_utf_8_and_never_read_as_success(creating, document, sent):
-    found = creating(Listed("It is missing.", "ConfigSCSIid", document))
+    found = creating(MissingKey("It is missing.", "ConfigSCSIid", document))
 
     assert found.result == wire.Fault(107, "It is missing. [ConfigSCSIid]")
     assert found.stderr.decode("utf-8") == sent

@@ -16,10 +16,10 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.sr_driver import probe
-from relvmoiscsi.sr_driver.hba.transport import HBA
+from relvmoiscsi.sr_driver.hba import HBA
 from relvmoiscsi.sr_driver.iscsi import ISCSI
 from relvmoiscsi.sr_driver.protocol import Call
-from relvmoiscsi.sr_driver.transport import Lun
+from relvmoiscsi.sr_driver.transport import CallLun
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def probing():
     def ends_in(error, seconds=0, transport=ISCSI):
         found, clock = [], Clock()
 
-        class Unreached(Lun):
+        class Unreached(CallLun):
             def read(self, work):
                 found.append(self)
                 clock.now += seconds

@@ -10,7 +10,7 @@ import pytest
 from kit.driver_calls import SESSION
 from kit.pool.client import connected_locally
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi
 from relvmoiscsi.sr_driver.codes import fault_of
 
 UNICODE = "p\u00e4ss<w>&\u00f6rd \u65e5\u672c \U0001f511"
@@ -92,8 +92,8 @@ def test_records_of_a_pool_a_secret_and_a_session_of_our_own_that_ends_with_the_
     assert xapi.call("host.get_record", pool.master)["other_config"]["iscsi_iqn"] == "iqn.2026-01.test:xs1"
     assert xapi.secret(secret) == UNICODE
     before = pool.db.refs("session")
-    with local_session(pool.socket_path) as session:
-        assert len(Xapi(session, pool.socket_path).records("host")) == 2
+    with local_xapi(pool.socket_path) as own:
+        assert len(own.records("host")) == 2
     assert pool.db.refs("session") == before
 
 
@@ -113,8 +113,8 @@ def test_an_error_of_xapi(pool, xapi, method, arguments, code):
     failure = failure_of(xapi.call, method, *arguments)
     pool.api.mistakes.clear()  # of which the pool would tell at its end
 
-    assert (failure.method, failure.code) == (method, code)
-    assert all(argument in str(failure) for argument in [code, *arguments])
+    assert failure.code == code
+    assert all(argument in str(failure) for argument in [method, code, *arguments])
     assert fault_of(failure).code == 153
 
 

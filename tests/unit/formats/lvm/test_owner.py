@@ -9,7 +9,7 @@ from kit import builder
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Range
 from relvmoiscsi.formats.lvm import pv
-from relvmoiscsi.formats.lvm.owner import START_BYTES, USUAL_AREA, LvmOwner, read_owner
+from relvmoiscsi.formats.lvm.owner import START_BYTES, USUAL_AREA, Owner, read_owner
 from relvmoiscsi.formats.lvm.pv import MdaHeader, RawLocation
 
 GUEST = b"guest-" + 44 * b"x"  #: as long as the name of an SR's, so that nothing else moves
@@ -41,10 +41,10 @@ def owner(data):
 
 EMPTY = bytes(RawLocation.SIZE)
 OWNERS = {
-    "an SR": (START, LvmOwner(SR_NAME.decode("ascii"), is_sr=True, is_pv=True)),
-    "a guest's": (GUESTS, LvmOwner(GUEST.decode("ascii"), is_pv=True)),
-    "a PV without a VG": (with_slots(START, committed=EMPTY), LvmOwner(is_pv=True)),
-    **{f"{size} zeros": (bytes(size), LvmOwner()) for size in (512, START_BYTES - 512, START_BYTES, 1 << 20)},
+    "an SR": (START, Owner(SR_NAME.decode("ascii"), is_sr=True, is_pv=True)),
+    "a guest's": (GUESTS, Owner(GUEST.decode("ascii"), is_pv=True)),
+    "a PV without a VG": (with_slots(START, committed=EMPTY), Owner(is_pv=True)),
+    **{f"{size} zeros": (bytes(size), Owner()) for size in (512, START_BYTES - 512, START_BYTES, 1 << 20)},
 }
 
 

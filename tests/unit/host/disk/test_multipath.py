@@ -15,8 +15,8 @@ from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.disk import multipath
 from relvmoiscsi.host.disk.multipath import (
-    Before,
     Map,
+    MapState,
     ensure_daemon,
     ensure_map,
     find_map,
@@ -141,7 +141,7 @@ def world(tmp_path):
 
 
 DEAD = ("offline", "transport-offline", "cancel", "deleted")
-FIRST_TIME = Before(LUN, had_map=False, had_wwid=False)
+FIRST_TIME = MapState(LUN, had_map=False, had_wwid=False)
 
 
 # --- whether
@@ -204,15 +204,15 @@ def test_the_map_of_exactly_this_lun_is_found(world):
 
 
 def test_what_there_was_is_remembered(world):
-    assert look(LUN, world.host) == Before(LUN, False, False)
+    assert look(LUN, world.host) == MapState(LUN, False, False)
 
     world.put("etc/multipath/wwids", WWIDS + f"#{LUN}/\n")
     assert not look(LUN, world.host).had_wwid, "an entry that was removed from the list is a comment"
     world.lists(LUN)
-    assert look(LUN, world.host) == Before(LUN, False, True)
-    assert look(OTHER, world.host) == Before(OTHER, False, False)
+    assert look(LUN, world.host) == MapState(LUN, False, True)
+    assert look(OTHER, world.host) == MapState(OTHER, False, False)
     world.has_map(["sda"])
-    assert look(LUN, world.host) == Before(LUN, True, True)
+    assert look(LUN, world.host) == MapState(LUN, True, True)
 
 
 # --- making
@@ -242,7 +242,7 @@ ONE, TWO = ["sda"], ["sda", "sdb"]
 def test_a_map_has_all_paths(world, disks, is_listed, has, calls):
     world.has(disks, is_listed, has)
 
-    the_map = ensure_map(Before(LUN, bool(has), is_listed), disks, host=world.expects(*calls))
+    the_map = ensure_map(MapState(LUN, bool(has), is_listed), disks, host=world.expects(*calls))
 
     assert the_map == Map("dm-0", LUN, tuple(disks), os.path.join(world.host.dev, "mapper", LUN))
     assert (world.waits == []) == (calls == [RUNS])
@@ -356,7 +356,7 @@ def test_what_this_call_has_brought_goes_and_nothing_else(world, before, the_map
         world.has_map(["sda"], **the_map)
     world.lists(*listed)
 
-    flush_map(Before(LUN, *before), host=world.expects(*calls))
+    flush_map(MapState(LUN, *before), host=world.expects(*calls))
 
     assert (world.root / "etc/multipath/wwids").read_text() == WWIDS + entries
 

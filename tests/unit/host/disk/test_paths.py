@@ -109,13 +109,23 @@ def test_a_map_writes_to_no_path_that_is_another_lun(tmp_path, monkeypatch, is_d
     if is_dead:
         device.write([Chunk(0, b"1" * 512)])
     else:
-        with pytest.raises(Refused, match="sdc was the LUN .* is 3600of_the_original"):
+        with pytest.raises(Refused, match="sdc was the LUN .* answers with the SCSIid 3600of_the_original"):
             device.write([Chunk(0, b"1" * 512)])
     assert (said, disk.read([Range(0, 1)])) == (asked, [b"1" if is_dead else b"\0"])
 
 
-@pytest.mark.parametrize("what, says", [("live_scsi_id", "x"), ("live_serial", "x"), ("live_scsi_id", None)])
-def test_another_lun_at_the_number_of_the_path_is_not_written_and_a_batch_ends_with_the_name(monkeypatch, what, says):
+@pytest.mark.parametrize(
+    "what, says, told",
+    [
+        ("live_scsi_id", "x", "the SCSIid x and the serial number serial"),
+        ("live_serial", "x", f"the SCSIid {SCSI_ID} and the serial number x"),  # swapped between the two questions
+        ("live_serial", "", f"the SCSIid {SCSI_ID} and no serial number"),
+        ("live_scsi_id", None, "no SCSIid and the serial number serial"),
+    ],
+)
+def test_another_lun_at_the_number_of_the_path_is_not_written_and_a_batch_ends_with_the_name(
+    monkeypatch, what, says, told
+):
     monkeypatch.setattr(scsi, "live_scsi_id", lambda _path: SCSI_ID)
     monkeypatch.setattr(scsi, "live_serial", lambda _path: "serial")
     device = NamedPath(SparseDisk(1 << 20, name="/dev/sdb"), (SCSI_ID, "serial"))
@@ -124,7 +134,8 @@ def test_another_lun_at_the_number_of_the_path_is_not_written_and_a_batch_ends_w
     device.write([Chunk(512, b"z" * 512)])
     monkeypatch.setattr(scsi, what, lambda _path: says)
 
-    another = "/dev/sdb was the LUN .* now: the array has mapped another LUN in its place"
+    was = f"the SCSIid {SCSI_ID} and the serial number serial"
+    another = f"/dev/sdb was the LUN with {was}, and answers with {told} now: the array has mapped another LUN in its"
     for act in (device.flush, lambda: device.write([Chunk(512, b"y" * 512)])):
         with pytest.raises(Refused, match=another):
             act()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.clock import Clock
 from kit.examples import examples
+from relvmoiscsi import scsi as commands
 from relvmoiscsi.errors import DeviceError, NotFound, UsageError
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.scsi_id import (
@@ -26,6 +27,8 @@ from relvmoiscsi.host.disk.scsi_id import (
     scsi_id_of_disk,
 )
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.iscsi import looking
+from relvmoiscsi.iscsi.session import Task
 from relvmoiscsi.scsi_id_text import is_scsi_id, luns_named, names_lun, typed_scsi_id
 
 REAL_STAT = os.stat
@@ -316,6 +319,32 @@ def test_a_page_that_a_lun_has_not_is_none(kernel, tmp_path, refusal):
     kernel.append(refusal)
 
     assert scsi.live_page(str(tmp_path / "sdc"), 0x83) is None
+
+
+ROWS = [(key, code or 0, qualifier or 0) for key, code, qualifier in commands.MEANINGS]
+
+
+@pytest.mark.parametrize("sense", ROWS, ids="{0[0]:x}/{0[1]:02x}/{0[2]:02x}".format)
+def test_each_sense_is_told_alike_by_a_session_and_by_the_kernel(kernel, tmp_path, sense):
+    """The same LUN by the two ways on which a name is asked for: iSCSI in user space, and SG_IO."""
+    kernel.append((2, *sense))
+    data = bytes([0x72, *sense])
+    tasks = [Task(command) for command in looking.asking_names(bytes(8))]
+    for task in tasks:
+        task.is_done, task.status, task.sense = True, 2, data
+    in_session = looking.name_of(bytes(8), tasks)
+    try:
+        scsi.scsi_command(str(tmp_path / "sdc"), bytes(6), 8)
+        by_kernel = ""
+    except DeviceError as error:
+        by_kernel = str(error)
+
+    is_answer = commands.judge_question(2, data) in (commands.Verdict.DONE, commands.Verdict.UNSUPPORTED)
+    is_unmapped = commands.judge_question(2, data) == commands.Verdict.UNMAPPED
+    told = commands.reason(2, data)
+    assert (told in by_kernel) is not is_answer
+    assert (told in in_session.info.problem) is not (is_answer or is_unmapped)
+    assert in_session.is_disk is not (is_answer or is_unmapped)  # nothing answers for a disk that has no names
 
 
 # --- ids in texts

@@ -81,6 +81,27 @@ def test_the_holder_is_named_and_a_killed_holder_holds_nothing(host):
     assert is_free(host) and os.listdir(host.at(LOCKS)) == []
 
 
+def test_two_holders_are_told_as_a_list(tmp_path):
+    """The udev rules take a shared flock, and so may two of their programs at the same time."""
+    host = Host(str(tmp_path))
+    run_directory.run_directory(host, "locks")
+    path = tmp_path / LOCKS / LUN
+    path.touch(0o600)
+    status = path.stat()
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    (tmp_path / "proc").mkdir()
+    lines = [f"{number}: FLOCK  ADVISORY  READ {number} {place} 0 EOF\n" for number in (8012, 8013)]
+    (tmp_path / "proc/locks").write_text("".join(lines))
+    (tmp_path / "proc/8012").mkdir()
+    (tmp_path / "proc/8012/comm").write_text("qemu-dp\n")
+
+    with path.open() as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        holders = r"process 8012 \(qemu-dp\), process 8013"
+        with pytest.raises(Busy, match=f"is held by {holders} and did not"), lun_lock(LUN, host, timeout=0):
+            pytest.fail("taken twice")
+
+
 #: takes the lock again and again; a second holder would find the file `inside` there already
 RACER = """
 import os, sys

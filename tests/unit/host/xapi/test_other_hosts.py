@@ -78,7 +78,7 @@ def test_one_that_only_sees_it_is_a_warning(caplog):
 
 
 def test_one_that_cannot_be_asked_is_a_warning(caplog):
-    xapi = Xapi(two=XapiFailure("host.call_plugin", ["HOST_OFFLINE"]), three="no JSON")
+    xapi = Xapi(two=XapiFailure("xapi answered HOST_OFFLINE to host.call_plugin.", ["HOST_OFFLINE"]), three="no JSON")
 
     OtherHosts(xapi, "own").verify_unused(SCSI_ID, Deadline(5))
 

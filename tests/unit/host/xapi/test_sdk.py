@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.examples import examples
-from relvmoiscsi import untrusted
+from relvmoiscsi import untrusted_xml
 from relvmoiscsi.host.xapi import sdk
 
 HEAD = "<methodResponse><params><param><value>"
@@ -29,7 +29,7 @@ DOCUMENTS = st.recursive(
 
 def parsed(document):
     """What a session of the SDK takes of a server's answer."""
-    transport = sdk.Transport(connection=lambda: None)
+    transport = sdk.XapiTransport(connection=lambda: None)
     transport.verbose = False
     return transport.parse_response(io.BytesIO(document))
 
@@ -69,6 +69,6 @@ def test_any_answer_is_a_value_or_a_failed_connection(document):
 @given(DOCUMENTS | st.text())
 def test_any_document_is_a_call_or_a_value_error(document):
     try:
-        untrusted.xmlrpc_of(document)
+        untrusted_xml.xmlrpc_of(document)
     except (ValueError, xmlrpc.client.Fault):
         pass

@@ -26,7 +26,7 @@ def document(day):
 def edit(day):
     """Every VDI has its UUID turned round on the copy."""
     uuids = [vdi["uuid"] for vdi in day.db.records("VDI").values()]
-    return ova.Edit(
+    return ova.RecordEdit(
         NEW_SR,
         lambda old: ova.NewDisk(old[::-1], old[::-1]) if old in uuids else None,
         {uuid[::-1] for uuid in uuids},

@@ -15,7 +15,7 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.resignature.planning.identity_check import differences, shared_identities
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.protocol.journal import encode
-from relvmoiscsi.resignature.protocol.rebuilt import DeviceCopy, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Unseen
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 
@@ -97,9 +97,9 @@ def test_an_identity_that_a_record_of_mgt_alone_carries_is_on_both():
     "unseen, is_whole",
     [
         (Unseen(chunks=(Chunk(1 << 24, bytes(512)),)), False),
-        (Unseen(copies=((DeviceCopy(1 << 24, 1 << 25, 4096), DeviceCopy(1 << 25, 1 << 24, 3584)),)), False),
-        (Unseen(copies=((DeviceCopy(512, 1 << 24, 4096),),)), False),
-        (Unseen(copies=((DeviceCopy(1 << 24, 1 << 25, 3584, zeros=512),),)), True),
+        (Unseen(copies=((BlockCopy(1 << 24, 1 << 25, 4096), BlockCopy(1 << 25, 1 << 24, 3584)),)), False),
+        (Unseen(copies=((BlockCopy(512, 1 << 24, 4096),),)), False),
+        (Unseen(copies=((BlockCopy(1 << 24, 1 << 25, 3584, zeros=512),),)), True),
     ],
 )
 def test_what_is_not_in_whole_blocks_of_the_disk_is_refused(unseen, is_whole):

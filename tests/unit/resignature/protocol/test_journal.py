@@ -36,7 +36,7 @@ from relvmoiscsi.resignature.protocol.journal import (
     encode,
     journal_range,
 )
-from relvmoiscsi.resignature.protocol.run import MdaMove, Run, Write, verify_run
+from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run, Write, verify_run
 
 WHERE = Place("/dev/sdc", 65536)
 SIZE = 1 << 30

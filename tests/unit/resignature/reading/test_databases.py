@@ -111,7 +111,7 @@ def test_a_run_without_it_is_no_answer_to_who_asks_for_it(is_cut):
     built = build_sr([vhd("disk", bat_entries=SMALL_BAT), of_pool(raw("database", vdi_type="metadata"))])
     disk = cut_before(built.disk, SWITCHED) if is_cut else done(built.disk).copy()
 
-    with pytest.raises(Refused, match="without --clear-metadata-vdi") as caught:
+    with pytest.raises(Refused, match="is marked as a database of a pool still") as caught:
         run_on(disk, entropy(1), asks(True))
     assert caught.value.disk_state == ("The resignature that was cut was finished." if is_cut else NOTHING_WRITTEN)
     assert isinstance(run_on(disk, entropy(1), asks(False)), AlreadyDone)

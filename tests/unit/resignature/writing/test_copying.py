@@ -8,7 +8,7 @@ import pytest
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.protocol.rebuilt import DeviceCopy, Expected, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Expected, Unseen
 from relvmoiscsi.resignature.writing import copying, step
 from relvmoiscsi.resignature.writing.copying import read_back_written, write_unseen
 
@@ -41,8 +41,8 @@ def disk():
 def test_pieces_are_written_and_copies_made_one_group_after_the_other(disk):
     disk.poke(8 * MIB, b"\xee" * 4096)
     disk.poke(128 * MIB, b"\xee" * 4 * MIB)
-    first = (DeviceCopy(16 * MIB, 64 * MIB, 8192), DeviceCopy(8 * MIB, None, 4096))
-    then = (DeviceCopy(32 * MIB, 16 * MIB, 4096), DeviceCopy(128 * MIB, 64 * MIB, 2 * MIB - 512, zeros=512))
+    first = (BlockCopy(16 * MIB, 64 * MIB, 8192), BlockCopy(8 * MIB, None, 4096))
+    then = (BlockCopy(32 * MIB, 16 * MIB, 4096), BlockCopy(128 * MIB, 64 * MIB, 2 * MIB - 512, zeros=512))
     expected = (Expected(Range(4096, 512), bytes(32)),)  # is not written
 
     write_unseen(disk, Unseen(chunks=(Chunk(0, b"head".ljust(512)),), copies=(first, then), expected=expected))
@@ -59,7 +59,7 @@ def test_pieces_are_written_and_copies_made_one_group_after_the_other(disk):
 def test_a_large_copy_is_made_in_pieces_that_fit_into_memory(disk):
     length = 40 * MIB + 4096
 
-    write_unseen(disk, Unseen(copies=((DeviceCopy(128 * MIB, 64 * MIB, length),),)))
+    write_unseen(disk, Unseen(copies=((BlockCopy(128 * MIB, 64 * MIB, length),),)))
 
     assert disk.peek(128 * MIB, 4 * MIB) == DATA
     assert sum(size for _, size in disk.written) == length
@@ -70,7 +70,7 @@ def test_a_large_copy_is_made_in_pieces_that_fit_into_memory(disk):
 BOTH = Unseen(
     chunks=(Chunk(0, b"head".ljust(512)),),
     more=(Chunk(4096, b"bitmap".ljust(512)),),
-    copies=((DeviceCopy(16 * MIB, 64 * MIB, 20 * MIB, zeros=512),), (DeviceCopy(128 * MIB, None, 512),)),
+    copies=((BlockCopy(16 * MIB, 64 * MIB, 20 * MIB, zeros=512),), (BlockCopy(128 * MIB, None, 512),)),
 )
 
 

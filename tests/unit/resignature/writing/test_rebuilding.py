@@ -31,7 +31,7 @@ from relvmoiscsi.resignature.protocol.rebuilt import (
     merged_table,
     not_given_yet,
 )
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.writing import finalize
 
 MIB = 1 << 20

@@ -5,8 +5,8 @@ import pytest
 
 from kit.driver_calls import SCSI_ID
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.sr_driver.hba import HBA
 from relvmoiscsi.sr_driver.hba.config import parse_config
-from relvmoiscsi.sr_driver.hba.transport import HBA
 
 VDI = "7d2d9e72-1839-4ea5-85bd-6cecf8841738"
 PORT = "500a098186c37a1d"

@@ -2,6 +2,7 @@
 """Whole calls of the driver against a target on loopback: what xapi, xe and CloudStack are answered."""
 
 import os
+import re
 import signal
 import socket
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kit import golden
-from kit.builder import many_vdis
+from kit.builder import build_sr, many_vdis, raw, vhd
 from kit.driver_calls import SUCCESS_TEXT
 from kit.examples import WHOLE
 from kit.iscsi import acts, scsi
@@ -18,6 +19,7 @@ from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.iscsi.quirks import Quirk, quirk
+from kit.outcome import resignatured
 from kit.pool import wire
 from kit.sparse import SparseDisk
 from kit.sr_states import OTHER, SAME, STATES, UNPLUGGED, State, name_of
@@ -28,7 +30,7 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.locks.user_lock import user_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.iscsi import Initiator, Portal, open_lun, opening
+from relvmoiscsi.iscsi import Initiator, Portal, lun_opening, open_lun
 from relvmoiscsi.iscsi.target_sessions import TargetSessions
 from relvmoiscsi.lun import call as call_module
 from relvmoiscsi.lun import guard, users
@@ -193,6 +195,43 @@ def test_a_lun_that_is_in_use_on_this_host_is_refused(driver, clone, host_has, m
     assert found.result == wire.Fault(
         202, "/dev/sdb is in use by the file system mounted at /srv. Nothing was written. [SRInUse]"
     )
+
+
+# --- what only the command does again
+
+#: the options of the command alone, outside of a command to copy
+OPTIONS = re.compile("--[a-z]")
+
+
+def made_for(clone, **options):
+    clone.disk = resignatured(clone.disk, **options).after
+
+
+def of_a_pool(clone):
+    database = raw("database", vdi_type="metadata")
+    database = database._replace(record=database.record._replace(metadata_of_pool="OpaqueRef:a-pool"))
+    clone.disk = build_sr([vhd("disk"), database]).disk
+
+
+@pytest.mark.parametrize(
+    "before, scsi_id, config, again",
+    [
+        (None, None, {}, "--again"),
+        (of_a_pool, "its own", {"clear-metadata-vdi": "true"}, "--again --clear-metadata-vdi"),
+    ],
+)
+def test_a_call_names_the_whole_command_where_it_has_no_word_for_it(driver, clone, before, scsi_id, config, again):
+    """A clone of a LUN that was resignatured without a SCSIid, or a database of a pool that was kept then."""
+    if before is not None:
+        before(clone)
+    made_for(clone, scsi_id=scsi_id and clone.scsi_id)
+    with HostileTarget([clone]) as target:
+        result = driver.create(target, **config).result
+        (command,) = re.findall("run `(.*?)` on a host that has the LUN", result.text)
+
+        assert command == f"relvmoiscsi resignature {again} iscsi://127.0.0.1:{target.port}/{target.iqn}/7"
+    assert not OPTIONS.search(result.text.replace(command, "")) and "Give the SCSIid" not in result.text
+    assert clone.writes == 0 and "Nothing was written." in result.text
 
 
 # --- the lists
@@ -500,7 +539,7 @@ def test_a_lun_that_is_mapped_in_its_place_without_a_word_gets_no_write(driver, 
 
 def test_a_twin_is_not_written_while_the_clone_does_not_tell_its_id(driver, clone, monkeypatch):
     """Two LUNs of one SCSIid, of which one is busy."""
-    monkeypatch.setattr(opening, "_TELLING_TRIES", 1)
+    monkeypatch.setattr(lun_opening, "_TELLING_TRIES", 1)
     twin = Lun(8, disk=clone.disk.copy(), naa=clone.naa)
 
     def busy(_connection, task):
@@ -600,8 +639,8 @@ COPIED = "245c4417-fca9-4004-a680-107c048a8b04"  #: of a LUN of which 4 MiB of g
 def test_one_vdi_is_refused_where_digests_would_make_it_take_hours(driver, monkeypatch):
     clone = Lun(7, disk=golden.load_live("coalescing_VHD_data").disk)
     with HostileTarget([clone], quirks=["digests"]) as target, monkeypatch.context() as slow:
-        slow.setattr(opening, "kernel_crc32c", lambda: None)
-        slow.setattr(opening, "_SLOW_COPY_BYTES", 1 << 20)
+        slow.setattr(lun_opening, "kernel_crc32c", lambda: None)
+        slow.setattr(lun_opening, "_SLOW_COPY_BYTES", 1 << 20)
         found = driver.create(target, vdis="one", vdi=COPIED)
     assert "The target demands digests" in found.result.text and "Nothing was written." in found.result.text
     assert clone.writes == 0

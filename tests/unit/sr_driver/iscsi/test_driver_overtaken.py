@@ -20,6 +20,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Fence
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.lun import call
 from relvmoiscsi.sr_driver.iscsi import iscsi_lun, target_access
 
 pytestmark = pytest.mark.states
@@ -92,7 +93,7 @@ def resignature(meeting, target):
 def create(meeting, target):
     """The driver of another host, with files and an initiator of its own. The pool does not keep the calls apart."""
     with meeting.monkeypatch.context() as patch:
-        for module in (iscsi_lun, target_access):
+        for module in (iscsi_lun, target_access, call):
             patch.setattr(module, "THIS_HOST", Host(str(meeting.driver.root) + "-other"))
         answer = meeting.driver.create(target, localIQN=B.name, **meeting.config)
     assert answer.result == SUCCESS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The texts of `show` and `check`: SR, tree of VDIs, volumes, defects, cost of one VDI, comparison of two LUNs."""
+"""A LUN: the SR, its VDIs as a tree, its volumes, the cost of one VDI, the defects, the comparison of two LUNs."""
 
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -21,6 +21,10 @@ from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
 from relvmoiscsi.wording import human_size, printable, table, with_options
 
+_LV_PREFIX = "Logical volume "  #: the start of a structure name that names a volume
+#: for a VDI that is made of several images
+IRREVERSIBLE = "Irreversible once committed."
+
 
 class Branches(NamedTuple):
     """The characters that draw a tree."""
@@ -31,9 +35,6 @@ class Branches(NamedTuple):
     blank: str
 
 
-_LV_PREFIX = "Logical volume "  #: the start of a structure name that names a volume
-#: for a VDI that is made of several images
-IRREVERSIBLE = "Irreversible once committed."
 UNICODE_BRANCHES = Branches("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = Branches("|- ", "`- ", "|  ", "   ")
 

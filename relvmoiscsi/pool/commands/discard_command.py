@@ -5,16 +5,15 @@ import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, waiting
-from relvmoiscsi.cli.pool_connection import changes, opened, takes_copies
-from relvmoiscsi.cli.pool_vms import Tools
 from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened, takes_copies
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
-from relvmoiscsi.pool.vms.discard import Plan
+from relvmoiscsi.pool.vms.discard import DiscardPlan
 from relvmoiscsi.wording import counted, printable
 
 _DISCARD = """\
@@ -27,8 +26,8 @@ example:
   relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""
 
 
-def add_command(tools: Tools) -> None:
-    discarding = tools.command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
+def add_command(command: CommandMaker) -> None:
+    discarding = command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
     takes_copies(discarding)
     discarding.add_argument(
@@ -74,7 +73,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
     return _discarded(plan, gone, failed, "discarded", destroyed)
 
 
-def _question(plan: Plan) -> str:
+def _question(plan: DiscardPlan) -> str:
     halted = plan.all_losers()
     lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
     lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
@@ -110,7 +109,11 @@ def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[
 
 
 def _discarded(
-    plan: Plan, gone: Sequence[str], failed: Dict[str, RelvmoiscsiError], word: str, destroyed: Dict[str, List[str]]
+    plan: DiscardPlan,
+    gone: Sequence[str],
+    failed: Dict[str, RelvmoiscsiError],
+    word: str,
+    destroyed: Dict[str, List[str]],
 ) -> Answer:
     rows: List[Dict[str, Any]] = []
     lines = []

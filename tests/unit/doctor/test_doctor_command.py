@@ -5,7 +5,7 @@ import pytest
 
 from relvmoiscsi import __version__
 from relvmoiscsi import doctor as health
-from relvmoiscsi.cli import doctor as cli_doctor
+from relvmoiscsi.doctor import doctor_command
 from relvmoiscsi.doctor.finding import ok, problem, unknown, warning
 from relvmoiscsi.host.this_host import Host
 
@@ -70,6 +70,6 @@ def test_names_that_would_take_over_a_terminal_are_escaped(doctor):
 
 def test_off_dom0_it_says_so(command, tmp_path, monkeypatch):
     """A real host that is ready: tests/unit/doctor/test_doctor_pool.py."""
-    monkeypatch.setattr(cli_doctor, "HOST", Host(str(tmp_path)))
+    monkeypatch.setattr(doctor_command, "HOST", Host(str(tmp_path)))
     ran = command("doctor")
     assert (ran.status, last_line(ran).split(": ")[:2]) == (4, ["Not ready (1 problem)", "This is no dom0"])

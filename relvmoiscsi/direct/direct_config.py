@@ -14,6 +14,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host.config_file import KEY_VALUE, append_section, header, insert_line, lines_of_section, said
 from relvmoiscsi.scsi_id_text import typed_scsi_id
+from relvmoiscsi.wording import command
 
 SECTION = "direct"
 
@@ -27,23 +28,23 @@ _KERNEL_NAME = re.compile(r"(sd|hd|vd|xvd|td)[a-z]+\d*\Z|(dm-|sr|scd|nbd|loop|md
 _SCSI_ID = re.compile(r"[0-9A-Fa-fS][A-Za-z0-9#+.:=@_-]{3,199}\Z")
 
 
-class Entry(NamedTuple):
+class DirectLun(NamedTuple):
     """A LUN and the name of its link."""
 
     name: str
     scsi_id: str
 
 
-class Section(NamedTuple):
+class DirectSection(NamedTuple):
     """The entries of the section, and a sentence for each invalid line."""
 
-    entries: Tuple[Entry, ...] = ()
+    entries: Tuple[DirectLun, ...] = ()
     problems: Tuple[str, ...] = ()
 
-    def named(self, name: str) -> Optional[Entry]:
+    def named(self, name: str) -> Optional[DirectLun]:
         return next((entry for entry in self.entries if entry.name == name), None)
 
-    def of_lun(self, scsi_id: str) -> Optional[Entry]:
+    def of_lun(self, scsi_id: str) -> Optional[DirectLun]:
         return next((entry for entry in self.entries if entry.scsi_id == scsi_id), None)
 
 
@@ -71,9 +72,9 @@ def check_scsi_id(scsi_id: str) -> str:
 # --- reading
 
 
-def read_section(text: str) -> Section:
+def read_section(text: str) -> DirectSection:
     """Return the section of the file's text. If several lines have one name or one LUN, the first line counts."""
-    entries: List[Entry] = []
+    entries: List[DirectLun] = []
     problems: List[str] = []
     for number, line in lines_of_section(text.split("\n"), SECTION):
         try:
@@ -83,10 +84,10 @@ def read_section(text: str) -> Section:
                 entries.append(entry)
         except UsageError as problem:
             problems.append(f"Line {number + 1}: {problem.message}")
-    return Section(tuple(entries), tuple(problems))
+    return DirectSection(tuple(entries), tuple(problems))
 
 
-def _entry(line: str) -> Optional[Entry]:
+def _entry(line: str) -> Optional[DirectLun]:
     """Return the entry of a line; None for an empty line or a comment. Raises UsageError."""
     text = said(line)
     if not text:
@@ -97,24 +98,24 @@ def _entry(line: str) -> Optional[Entry]:
     written = check_scsi_id(match.group(2))
     if typed_scsi_id(written) != written:  # the udev rule searches the file for the text that udev prints
         raise UsageError(f"The udev rule does not find {written!r}: write {typed_scsi_id(written)}.", "ConfigSCSIid")
-    return Entry(check_name(match.group(1)), written)
+    return DirectLun(check_name(match.group(1)), written)
 
 
-def _check_new(entry: Entry, entries: Sequence[Entry]) -> None:
+def _check_new(entry: DirectLun, entries: Sequence[DirectLun]) -> None:
     for other in entries:
         if entry.name == other.name:
             raise UsageError(f"The name {other.name} is taken: it is LUN {other.scsi_id}. Choose another name.")
         if entry.scsi_id == other.scsi_id:
             raise UsageError(
                 f"LUN {other.scsi_id} has a name already: {other.name}. To give the LUN another name, first run "
-                f"`relvmoiscsi direct remove {other.name}`."
+                f"{command('relvmoiscsi', 'direct', 'remove', other.name)}."
             )
 
 
 # --- changing the text
 
 
-def with_entry(text: str, entry: Entry) -> str:
+def with_entry(text: str, entry: DirectLun) -> str:
     """Return the text with one more entry. Raises UsageError if the text has the name or the LUN already."""
     section = read_section(text)
     _check_new(entry, section.entries)
@@ -161,7 +162,7 @@ def _name_of(line: str) -> str:
     return entry.name if entry else ""
 
 
-def _checked(text: str, expected: Sequence[Entry]) -> str:
+def _checked(text: str, expected: Sequence[DirectLun]) -> str:
     """Return the new text if it has the expected entries. Raises Refused otherwise: a person must edit the file."""
     if set(read_section(text).entries) != set(expected):
         raise Refused(f"The section [{SECTION}] cannot be changed safely. Edit the section by hand.")

@@ -4,24 +4,29 @@
 import argparse
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Maker, waiting
 from relvmoiscsi.direct import links as direct
-from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_section, with_entry, without_entry
+from relvmoiscsi.direct.direct_config import (
+    DirectLun,
+    check_name,
+    check_scsi_id,
+    read_section,
+    with_entry,
+    without_entry,
+)
 from relvmoiscsi.direct.links import Status
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
-from relvmoiscsi.formats.lvm.owner import read_owner
+from relvmoiscsi.formats.lvm.owner import Owner, read_owner
 from relvmoiscsi.host.config_file import NOT_CHANGED, changing, read_config, replace_config
 from relvmoiscsi.host.disk import multipath, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.lun.pool_records import read_pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import human_size, printable, table
-
-if TYPE_CHECKING:
-    from relvmoiscsi.host.xapi.api import Xapi
 
 HOST = THIS_HOST
 
@@ -104,14 +109,14 @@ def _no_command(_arguments: argparse.Namespace) -> Answer:
 
 
 def _add(arguments: argparse.Namespace) -> Answer:
-    entry = Entry(check_name(arguments.name), check_scsi_id(typed_scsi_id(arguments.scsi_id)))
+    entry = DirectLun(check_name(arguments.name), check_scsi_id(typed_scsi_id(arguments.scsi_id)))
     notes: List[str] = []
     with changing(HOST):
         with in_state(NOT_CHANGED), _pool() as pool:
             text = read_config(HOST.config)
             is_new = read_section(text).named(entry.name) != entry
             new_text = with_entry(text, entry) if is_new else text
-            _check_pool(entry, pool)
+            direct.check_no_user(entry.scsi_id, read_pool(pool), direct.link_of(entry.name, HOST), HOST)
             if is_new and not arguments.iscsi:
                 direct.check_transport(udev.disks_of(entry.scsi_id, HOST), HOST)
             device = _checked_device(entry, pool.has_multipathing(), is_new, notes)
@@ -131,11 +136,7 @@ def _add(arguments: argparse.Namespace) -> Answer:
     return _answer(entry, status, _vdi(entry, notes), notes)
 
 
-def _check_pool(entry: Entry, pool: "_Pool") -> None:
-    direct.check_no_user(entry.scsi_id, read_pool(pool), direct.link_of(entry.name, HOST), HOST)
-
-
-def _checked_device(entry: Entry, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
+def _checked_device(entry: DirectLun, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
     """Return the device of a LUN that a VM may get, after the checks; "" for a LUN that this host does not see."""
     disks = udev.disks_of(entry.scsi_id, HOST)
     before = multipath.look(entry.scsi_id, HOST)
@@ -169,11 +170,10 @@ def _check_device(device: str, is_new: bool, notes: List[str]) -> None:
             notes.append(note)
 
 
-def look(path: str) -> direct.Owner:
+def look(path: str) -> Owner:
     """Return the content of a device. Raises DeviceError and the errors of `open_device`."""
     with open_device(path, writable=False) as device:
-        found = read_owner(device)
-    return direct.Owner(found.vg_name, found.is_sr, found.problem)
+        return read_owner(device)
 
 
 # --- the pool
@@ -182,10 +182,8 @@ def look(path: str) -> direct.Owner:
 @contextmanager
 def _pool() -> "Iterator[_Pool]":
     """Open a session to the pool. Raises XapiFailure when xapi does not answer."""
-    from relvmoiscsi.host.xapi.api import Xapi, local_session  # noqa: PLC0415 - slow to import, and udev waits
-
-    with local_session(HOST.xapi_socket) as session_ref:
-        yield _Pool(Xapi(session_ref, HOST.xapi_socket), HOST)
+    with local_xapi(HOST.xapi_socket) as xapi:
+        yield _Pool(xapi, HOST)
 
 
 class _Pool:
@@ -197,10 +195,7 @@ class _Pool:
 
     def host(self) -> str:
         """Return the reference of this host; "" if xapi does not know the host."""
-        from relvmoiscsi.doctor.host_root import inventory  # noqa: PLC0415
-
-        uuid = inventory(self._host).get("INSTALLATION_UUID", "")
-        return next((ref for ref, host in self.records("host").items() if uuid and host.get("uuid") == uuid), "")
+        return own_ref(self.records("host"), self._host)
 
     def has_multipathing(self) -> bool:
         host = self.records("host").get(self.host(), {})
@@ -224,7 +219,7 @@ class _Pool:
         return {ref: vdi for ref, vdi in found if vdi.get("SR") in srs and vdi.get("location") == location}
 
 
-def _vdi(entry: Entry, notes: List[str]) -> str:
+def _vdi(entry: DirectLun, notes: List[str]) -> str:
     """Return the UUID of the VDI for the link; introduce a missing VDI. An error becomes a note."""
     link = direct.link_of(entry.name, HOST)
     try:
@@ -236,7 +231,7 @@ def _vdi(entry: Entry, notes: List[str]) -> str:
         return ""
 
 
-def _introduced(entry: Entry, link: str, pool: "_Pool", notes: List[str]) -> Dict[str, Dict[str, Any]]:
+def _introduced(entry: DirectLun, link: str, pool: "_Pool", notes: List[str]) -> Dict[str, Dict[str, Any]]:
     srs = pool.udev_srs()
     if not srs:
         notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
@@ -291,7 +286,7 @@ def _remove(arguments: argparse.Namespace) -> Answer:
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
 
-def _devices(entry: Entry) -> List[str]:
+def _devices(entry: DirectLun) -> List[str]:
     """Return the devices that a VM may have open: the device of the link; and the map of the LUN, or its disks.
 
     The paths of a map are left out, because the map always holds its paths open.
@@ -303,10 +298,8 @@ def _devices(entry: Entry) -> List[str]:
     return list(dict.fromkeys(of_lun + ([leads] if leads and leads not in paths else [])))
 
 
-def _check_no_vm(entry: Entry, notes: List[str]) -> None:
+def _check_no_vm(entry: DirectLun, notes: List[str]) -> None:
     """Raises Refused when the LUN is a disk of a VM, running or halted. Without xapi, only open devices count."""
-    from relvmoiscsi.host.xapi.api import XapiFailure  # noqa: PLC0415
-
     try:
         with _pool() as pool:
             vbds = [vbd for vdi in pool.vdis(direct.link_of(entry.name, HOST)).values() for vbd in vdi.get("VBDs", [])]
@@ -320,7 +313,7 @@ def _check_no_vm(entry: Entry, notes: List[str]) -> None:
         notes.append(f"xapi could not be asked whether a VM has the LUN as a disk: {error.message}")
 
 
-def _forget(entry: Entry, notes: List[str]) -> None:
+def _forget(entry: DirectLun, notes: List[str]) -> None:
     try:
         with _pool() as pool:
             for ref in pool.vdis(direct.link_of(entry.name, HOST)):
@@ -341,19 +334,16 @@ def _list(_arguments: argparse.Namespace) -> Answer:
     return Answer(facts, "\n".join(lines))
 
 
-def _table(found: Sequence[Tuple[Entry, Status]]) -> List[str]:
+def _table(found: Sequence[Tuple[DirectLun, Status]]) -> List[str]:
     rows = [["NAME", "SCSIID", "DEVICE", "SIZE", "LINK"]]
     for entry, status in found:
         size = human_size(status.size_bytes) if status.device else "-"
-        rows.append([entry.name, entry.scsi_id, status.device or "-", size, _link(status)])
+        link = "linked" if status.is_linked else "not linked: " + printable(status.problem)
+        rows.append([entry.name, entry.scsi_id, status.device or "-", size, link])
     return table(rows)
 
 
-def _link(status: Status) -> str:
-    return "linked" if status.is_linked else "not linked: " + printable(status.problem)
-
-
-def _facts(entry: Entry, status: Status) -> Dict[str, Any]:
+def _facts(entry: DirectLun, status: Status) -> Dict[str, Any]:
     return {
         "name": entry.name,
         "scsi_id": entry.scsi_id,
@@ -365,7 +355,7 @@ def _facts(entry: Entry, status: Status) -> Dict[str, Any]:
     }
 
 
-def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
+def _answer(entry: DirectLun, status: Status, vdi: str, notes: List[str]) -> Answer:
     facts = dict(_facts(entry, status), vdi=vdi or None, notes=notes)
     if status.is_linked:
         size = human_size(status.size_bytes)

@@ -13,10 +13,11 @@ from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
 from kit.streams import Unwritable
 from relvmoiscsi import wording
-from relvmoiscsi.cli import pool, pool_discard, pool_luns, pool_secrets
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import attach, jobs, lock, progress
 from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command
+from relvmoiscsi.pool.commands import pool_command as unlocking
 from relvmoiscsi.pool.connection import connect
 
 GONE = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
@@ -315,7 +316,7 @@ def test_at_the_question_nothing_was_changed(lab, copy, pool_command, monkeypatc
     def stopped(*_):
         raise KeyboardInterrupt
 
-    for module in (pool_luns, pool_discard):
+    for module in (lun_commands, discard_command):
         monkeypatch.setattr(module, "ask", stopped)
     type_in("")
     ran = pool_command(*words)
@@ -538,7 +539,7 @@ def secrets(pool_command, tmp_path):
 
 
 def test_secrets_of_nobody_are_listed_and_left_without_a_yes(lab, pool_command, orphan, secrets, type_in, monkeypatch):
-    monkeypatch.setattr(pool_secrets.time, "sleep", lambda _: pytest.fail("nobody has agreed"))
+    monkeypatch.setattr(secrets_command.time, "sleep", lambda _: pytest.fail("nobody has agreed"))
     uuid, ran = lab.pool.db.get("secret", orphan, "uuid"), secrets()
     assert (ran.status, ran.out.splitlines()[0]) == (0, uuid)
     assert "1 Secrets hold a CHAP password and are unused; --remove destroys the Secrets." in ran.out
@@ -558,7 +559,7 @@ def test_secrets_are_removed_after_a_second_look(lab, orphan, secrets, monkeypat
         waits.append(seconds)
         lab.pool.db.set("pool", lab.pool.pool, "other_config", {"call": young})
 
-    monkeypatch.setattr(pool_secrets.time, "sleep", sleep)
+    monkeypatch.setattr(secrets_command.time, "sleep", sleep)
     ran = secrets("--remove", "--yes")
     assert (ran.status, ran.out, waits) == (0, "1 Secrets were destroyed.\n", [300.0])
     assert lab.pool.db.exists("secret", young) and not lab.pool.db.exists("secret", orphan)
@@ -624,6 +625,6 @@ def test_a_lock_that_goes_while_somebody_is_asked_is_told(lab, pool_command, loc
         for key in locks(lab):
             lab.pool.db.remove_from("pool", lab.pool.pool, "other_config", key)
 
-    monkeypatch.setattr(pool, "ask", released)
+    monkeypatch.setattr(unlocking, "ask", released)
     ran = pool_command("unlock", locked.scsi_id, "--yes")
     assert (ran.status, ran.out) == (0, f"{locked.scsi_id}: the lock has gone meanwhile. Nothing was changed.\n")

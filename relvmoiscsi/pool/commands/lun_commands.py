@@ -7,18 +7,17 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
-from relvmoiscsi.cli import pool_secrets
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
 from relvmoiscsi.cli.output import Answer, Unheard, ask, must_be_able_to_ask, say, waiting
-from relvmoiscsi.cli.pool_connection import changes, opened, takes_copies
-from relvmoiscsi.cli.pool_vms import Tools
-from relvmoiscsi.cli.secret_file import first_line
-from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.errors import Partial, UsageError
+from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
 from relvmoiscsi.pool.attach import Attached
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan
 from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.commands import secrets_command
+from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened, takes_copies
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
@@ -49,11 +48,11 @@ example:
   relvmoiscsi pool map "Production 2026-11-22\""""
 
 
-def add_commands(tools: Tools) -> None:
-    listing = tools.command("luns", _luns, "list and classify the LUNs that the pool sees", _LUNS)
+def add_commands(command: CommandMaker) -> None:
+    listing = command("luns", _luns, "list and classify the LUNs that the pool sees", _LUNS)
     _takes_portal(listing)
     _takes_jobs(listing)
-    attaching = tools.command("attach", _attach, "attach clones as SRs on all hosts", _ATTACH)
+    attaching = command("attach", _attach, "attach clones as SRs on all hosts", _ATTACH)
     attaching.add_argument(
         "scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` or the array prints it"
     )
@@ -82,7 +81,7 @@ def add_commands(tools: Tools) -> None:
     _takes_portal(attaching)
     _takes_jobs(attaching)
     changes(attaching)
-    mapping = tools.command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
+    mapping = command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
     mapping.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
 
 
@@ -117,20 +116,20 @@ def _luns(arguments: argparse.Namespace) -> Answer:
         return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
-def _source(arguments: argparse.Namespace) -> luns.Source:
+def _source(arguments: argparse.Namespace) -> luns.LunSearch:
     """Return the source of LUNs from the options. Raises UsageError."""
     file = arguments.chap_password_file
     if bool(arguments.chap_user) != bool(file):
         raise UsageError("--chap-user and --chap-password-file need each other: give both.")
     password = first_line(file) if file else ""
     target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
-    source = luns.Source(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
+    source = luns.LunSearch(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
     source.verify()
     return source
 
 
 @contextmanager
-def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.Source) -> Iterator[List[PoolLun]]:
+def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.LunSearch) -> Iterator[List[PoolLun]]:
     """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
     with ExitStack() as stack:
         with waiting("the LUNs of the pool"):
@@ -138,7 +137,7 @@ def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.
         yield seen
     if arguments.clean_secrets:
         with arguments.so_far.work():
-            pool_secrets.clean(calls, pool, getattr(arguments, "dry_run", False))
+            secrets_command.clean(calls, pool, getattr(arguments, "dry_run", False))
 
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:

@@ -6,7 +6,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 from relvmoiscsi.resignature.reading.request import OneVdiRequest
 

@@ -14,7 +14,7 @@ from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import Image, Lab
 from relvmoiscsi import wording
-from relvmoiscsi.cli import pool_vms
+from relvmoiscsi.pool.commands import vm_commands
 from relvmoiscsi.pool.vms import choice
 
 pytestmark = pytest.mark.states
@@ -248,7 +248,7 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
 
 def test_in_a_terminal_clone_says_the_remaining_time(office, pool_command, monkeypatch):
     monkeypatch.setattr(wording, "ESTIMATE_SECONDS", 0)
-    monkeypatch.setattr(pool_vms, "is_terminal", lambda _: True)
+    monkeypatch.setattr(vm_commands, "is_terminal", lambda _: True)
     ran = pool_command(*CLONE_ALL, "--jobs", "1")
     ends = [line for line in ran.err.splitlines() if ": cloned" in line]
     assert [bool(re.search(": cloned, .* left$", line)) for line in ends] == [True, False]

@@ -16,6 +16,7 @@ from typing import List
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.wording import command
 
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
 
@@ -60,4 +61,5 @@ def _verify(path: str, status: os.stat_result, is_given: bool) -> None:
     if status.st_uid != os.geteuid():
         raise UsageError(f"{path} holds passwords and belongs to another user. Give a file of your own.")
     if status.st_mode & 0o077:
-        raise UsageError(f"{path} holds passwords and is accessible to other users. Run `chmod 600 {path}`.")
+        close = command("chmod", "600", path)
+        raise UsageError(f"{path} holds passwords and is accessible to other users. Run {close}.")

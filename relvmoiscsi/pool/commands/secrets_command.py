@@ -6,11 +6,10 @@ import time
 from typing import Dict, List
 
 from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
-from relvmoiscsi.cli.pool_connection import opened
-from relvmoiscsi.cli.pool_vms import Tools
-from relvmoiscsi.cli.secret_file import first_line
+from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import orphans, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.commands.options import CommandMaker, opened
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.wording import counted, printable
 
@@ -28,8 +27,8 @@ example:
   relvmoiscsi pool secrets --remove"""
 
 
-def add_command(tools: Tools) -> None:
-    parser = tools.command("secrets", _secrets, "list or remove unused Secrets with CHAP passwords", _SECRETS)
+def add_command(command: CommandMaker) -> None:
+    parser = command("secrets", _secrets, "list or remove unused Secrets with CHAP passwords", _SECRETS)
     parser.add_argument("--remove", action="store_true", help="destroy the listed Secrets")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(

@@ -23,7 +23,7 @@ class Write(NamedTuple):
         return Range(self.offset, len(self.new))
 
 
-class ChangedField(NamedTuple):
+class IdField(NamedTuple):
     """The place of an identity, or of a flag that a run changes. The run's writes cover the place.
 
     A field of a volume with several segments may be in several pieces.
@@ -71,7 +71,7 @@ class Run(NamedTuple):
     final_label: bytes  #: for an UNDO, the 512 bytes of the label before the resignature; empty for a RESIGNATURE
     mdas: Tuple[MdaMove, ...]
     writes: Tuple[Write, ...]  #: to the contents of volumes
-    fields: Tuple[ChangedField, ...] = ()  #: the identities in `writes`
+    fields: Tuple[IdField, ...] = ()  #: the identities in `writes`
     block_bytes: int = SECTOR  #: block size of `writes`
     rebuilt: Optional[Rebuilt] = None  #: for a run that merges images
     one: Optional[str] = None  #: the old UUID of the only VDI that stays; None when all VDIs stay

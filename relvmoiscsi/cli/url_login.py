@@ -7,17 +7,20 @@ CHAP secrets      from the environment variables of libiscsi, or from --chap-fil
                   from an argument
 """
 
+import argparse
 import hashlib
 import os
 import re
 from typing import Dict, Optional
 
-from relvmoiscsi.cli.secret_file import lines_of
-from relvmoiscsi.doctor.host_root import inventory
+from relvmoiscsi.cli.output import waiting
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.secret_file import lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.iscsi import Credentials
+from relvmoiscsi.iscsi import Credentials, Initiator
+from relvmoiscsi.lun.lun_url import parse_url
+from relvmoiscsi.lun.url_source import PATIENCE_SECONDS, Login, UrlSource
 
 USER, SECRET = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
 TARGET_USER, TARGET_SECRET = "LIBISCSI_CHAP_TARGET_USERNAME", "LIBISCSI_CHAP_TARGET_PASSWORD"
@@ -31,11 +34,20 @@ MAX_NAME_BYTES = 223  #: RFC 7143 4.2.7.1
 _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 
+def url_of(
+    arguments: argparse.Namespace, word: str, host: Host, seconds: Optional[float] = None, scsi_id: Optional[str] = None
+) -> UrlSource:
+    """Return what a URL names, with who logs in. `scsi_id` is the SCSIid that the LUN must have. Raises UsageError."""
+    url = parse_url(word)
+    initiator = Initiator(initiator_name(arguments.initiator_name, host), host_uuid(host))
+    login = Login(initiator, credentials(arguments.chap_file, url.user))
+    return UrlSource(word, url, login, host, waiting, seconds or PATIENCE_SECONDS, scsi_id)
+
+
 def host_uuid(host: Host = THIS_HOST) -> str:
     """Return an id that no other machine has: on a host of xapi, the UUID of the host."""
-    installation = inventory(host).get("INSTALLATION_UUID", "")
     machine = text_of(host.at("etc/machine-id")).strip()
-    return installation or machine or host.boot_id
+    return host.installation_uuid or machine or host.boot_id
 
 
 def initiator_name(given: Optional[str], host: Optional[Host] = None) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.iscsi import Portal
-from relvmoiscsi.iscsi.url import Url, parse_url
+from relvmoiscsi.lun.lun_url import Url, parse_url
 
 IQN = "iqn.2026-01.test:array"
 TEN = Portal("10.0.0.1")

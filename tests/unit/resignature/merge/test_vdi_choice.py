@@ -7,8 +7,8 @@ from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, journal, name
 from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused, UsageError
-from relvmoiscsi.resignature.merge import choice
-from relvmoiscsi.resignature.merge.choice import choose_chain
+from relvmoiscsi.resignature.merge import vdi_choice
+from relvmoiscsi.resignature.merge.vdi_choice import choose_chain
 from relvmoiscsi.resignature.reading.request import OneVdiRequest
 
 MISSING = "0a0b0c0d-0000-4000-8000-000000000009"
@@ -100,7 +100,7 @@ REFUSED = {
     "a hidden parent that is named": (TREE, "middle", "to keep"),
     "one that is not there": (TREE, MISSING, f"has no VDI {MISSING} to keep"),
     "a chain that SM would not make": (
-        chain(choice.MAX_LEVELS + 1), None, " is longer than 30 images. "
+        chain(vdi_choice.MAX_LEVELS + 1), None, " is longer than 30 images. "
         "Ask for all VDIs (`vdis=all`), and let the clone's own SR coalesce."
     ),
     "a raw parent": ((raw("base", hidden=True), small("disk", "base")), None, "{base} is a raw parent"),
@@ -126,7 +126,7 @@ def test_what_cannot_be_one_is_refused(what):
 
 
 def test_a_chain_may_be_as_long_as_the_storage_manager_makes_it():
-    assert len(choose(built_of(*chain(choice.MAX_LEVELS)))[0]) == choice.MAX_LEVELS
+    assert len(choose(built_of(*chain(vdi_choice.MAX_LEVELS)))[0]) == vdi_choice.MAX_LEVELS
 
 
 def test_of_several_one_must_be_named_they_are_listed_with_who_asks_and_nothing_is_written():

@@ -6,16 +6,16 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, must_be_able_to_ask, say, waiting
-from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
-from relvmoiscsi.pool.vms.choice import Source
+from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
@@ -65,16 +65,8 @@ example:
   relvmoiscsi pool save-vms Production --yes"""
 
 
-class Tools(NamedTuple):
-    """Functions that every command on a pool uses."""
-
-    command: Callable[[str, Any, str, str], argparse.ArgumentParser]  #: called with name, function, summary, text
-    changes: Callable[[argparse.ArgumentParser], None]  #: adds --dry-run and --yes
-    opened: Callable[[argparse.Namespace], ContextManager[Tuple[Calls, Pool]]]
-
-
-def add_commands(tools: Tools) -> None:
-    cloning = tools.command("clone", lambda found: _clone(found, tools), "make VMs from the disks of a copy", _CLONE)
+def add_commands(command: CommandMaker) -> None:
+    cloning = command("clone", _clone, "make VMs from the disks of a copy", _CLONE)
     cloning.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
     cloning.add_argument("vms", metavar="VM", nargs="*", help="VMs whose disks are on the copy, by UUID or name")
     cloning.add_argument("--all", action="store_true", help="select all VMs that have disks on the copy")
@@ -113,18 +105,18 @@ def add_commands(tools: Tools) -> None:
     cloning.add_argument(
         "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of VMs in parallel; default: 10"
     )
-    tools.changes(cloning)
-    _describe_restore(tools)
-    _describe_rescue(tools)
+    changes(cloning)
+    _describe_restore(command)
+    _describe_rescue(command)
     what = "save VM records on the SR before the array's snapshot"
-    saving = tools.command("save-vms", lambda found: _save(found, tools), what, _SAVE)
+    saving = command("save-vms", _save, what, _SAVE)
     saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
-    tools.changes(saving)
+    changes(saving)
 
 
-def _describe_restore(tools: Tools) -> None:
+def _describe_restore(command: CommandMaker) -> None:
     what = "replace a VM's disks with the disks of a copy"
-    restoring = tools.command("restore", lambda found: _restore(found, tools), what, _RESTORE)
+    restoring = command("restore", _restore, what, _RESTORE)
     restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID or name")
     restoring.add_argument("vm", metavar="VM", nargs="?", help="the VM to restore, by UUID or name")
     restoring.add_argument("--disk", metavar="LIST", help="restore only these disks, by device: 0,1")
@@ -133,13 +125,11 @@ def _describe_restore(tools: Tools) -> None:
     ways.add_argument("--undo", metavar="VM", help="put the old disks of this VM back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
-    tools.changes(restoring)
+    changes(restoring)
 
 
-def _describe_rescue(tools: Tools) -> None:
-    rescuing = tools.command(
-        "rescue", lambda found: _rescue(found, tools), "add a disk of a copy to a VM for a while", _RESCUE
-    )
+def _describe_rescue(command: CommandMaker) -> None:
+    rescuing = command("rescue", _rescue, "add a disk of a copy to a VM for a while", _RESCUE)
     rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
     rescuing.add_argument(
         "vdi", metavar="VDI", nargs="?", help="the disk, by its UUID, the UUID of the original VDI, or its name"
@@ -149,13 +139,13 @@ def _describe_rescue(tools: Tools) -> None:
     rescuing.add_argument(
         "--done", action="store_true", help="take the disk back; without VDI, take all lent disks of this copy back"
     )
-    tools.changes(rescuing)
+    changes(rescuing)
 
 
 # --- clone
 
 
-def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
+def _clone(arguments: argparse.Namespace) -> Answer:
     if arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs}: give 1 or more VMs in parallel.")
     if not (arguments.vms or arguments.all):
@@ -165,7 +155,7 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
     _pairs(arguments.network)
     choice.verify_template(arguments.name)
     must_be_able_to_ask(arguments)
-    with tools.opened(arguments) as (calls, pool):
+    with opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         copy = choice.find_copy(pool, found, arguments.sr)
         if arguments.from_snapshot:
@@ -186,12 +176,20 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         with arguments.so_far.work(todo), waiting("the pool"):
             wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
             results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments, todo))
-    lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
+    lines = [_cloned_text(results)]
+    if any(each.status == clone.MADE for each in results):  # what a person must know before the first start
+        lines += clone.TO_KNOW
+        lines += [clone.SAME_NETWORK] if choice.used_networks(found, sources, wanted) else []
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
 
 
 def _wanted(
-    arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[Source], dry_run: bool
+    arguments: argparse.Namespace,
+    calls: Calls,
+    found: Inventory,
+    copy: Copy,
+    sources: Sequence[VmSource],
+    dry_run: bool,
 ) -> Tuple[choice.CloneRequest, Inventory]:
     """Return the options for `clone`, and the inventory with the isolated network.
 
@@ -224,7 +222,7 @@ def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
     return pairs
 
 
-def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[Source, str], None]:
+def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[VmSource, str], None]:
     """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
 
     In a terminal, it also prints the remaining time, by the VMs of `todo` that were made.
@@ -233,7 +231,7 @@ def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[Sourc
     made: List[str] = []
     failed: List[str] = []
 
-    def tell(source: Source, status: str) -> None:
+    def tell(source: VmSource, status: str) -> None:
         state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
         arguments.so_far.tell(vm, state, status if state == DONE else "clone")
         if not arguments.json:
@@ -247,7 +245,7 @@ def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[Sourc
     return tell
 
 
-def _said(source: Source) -> str:
+def _said(source: VmSource) -> str:
     return f"{source.name} ({source.uuid})"
 
 
@@ -267,15 +265,6 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _to_know(
-    found: Inventory, sources: Sequence[Source], wanted: choice.CloneRequest, results: Sequence[Cloned]
-) -> Sequence[str]:
-    """Return what a person must know before the first start of a clone."""
-    if not any(each.status == clone.MADE for each in results):
-        return ()
-    return (*clone.TO_KNOW, *((clone.SAME_NETWORK,) if choice.used_networks(found, sources, wanted) else ()))
-
-
 def _status(results: Sequence[Cloned]) -> int:
     """Return the exit status; for a single VM, the status of its error."""
     if all(result.status != clone.FAILED for result in results):
@@ -289,7 +278,7 @@ def _status(results: Sequence[Cloned]) -> int:
 # --- restore
 
 
-def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
+def _restore(arguments: argparse.Namespace) -> Answer:
     back = arguments.undo or arguments.home or arguments.keep
     if back and (arguments.sr or arguments.disk is not None) or not (back or arguments.vm):
         missing = "" if back else _missing(SR=arguments.sr, VM=arguments.vm)
@@ -298,7 +287,7 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
         )
     devices = _devices(arguments.disk)
     must_be_able_to_ask(arguments)
-    with tools.opened(arguments) as (calls, pool):
+    with opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         if back:
             return _back(arguments, calls, found, inventory.find_vm(found, back))
@@ -416,12 +405,12 @@ def _next_of(result: Restored) -> List[str]:
 # --- rescue
 
 
-def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
+def _rescue(arguments: argparse.Namespace) -> Answer:
     if arguments.done and arguments.rw or not arguments.done and not (arguments.vdi and arguments.vm):
         missing = "" if arguments.done else _missing(VDI=arguments.vdi, **{"--vm": arguments.vm})
         raise UsageError("Give a disk and a VM: `rescue SR VDI --vm VM`. To take disks back, use --done." + missing)
     must_be_able_to_ask(arguments)
-    with tools.opened(arguments) as (calls, pool):
+    with opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         copy = choice.find_copy(pool, found, arguments.sr)
         vdi = rescue.find(copy, arguments.vdi) if arguments.vdi else None
@@ -476,9 +465,9 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
 # --- save-vms
 
 
-def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
+def _save(arguments: argparse.Namespace) -> Answer:
     must_be_able_to_ask(arguments)
-    with tools.opened(arguments) as (calls, pool):
+    with opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         sr = records.find_sr(pool, arguments.sr)
         refs = save_vms.vms_on(pool, found, sr)

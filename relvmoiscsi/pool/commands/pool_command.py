@@ -4,12 +4,12 @@
 import argparse
 from typing import Any, Sequence
 
-from relvmoiscsi.cli import pool_discard, pool_luns, pool_secrets, pool_vms
 from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask
-from relvmoiscsi.cli.pool_connection import changes, opened, takes_connection
-from relvmoiscsi.cli.so_far import SoFar
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
+from relvmoiscsi.pool.commands.options import changes, opened, takes_connection
+from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.wording import printable
 
 _POOL = """\
@@ -47,14 +47,13 @@ def add_pool(make: Maker) -> None:
         takes_connection(sub)
         return sub
 
-    tools = pool_vms.Tools(command, changes, opened)
-    pool_luns.add_commands(tools)
-    pool_discard.add_command(tools)
+    lun_commands.add_commands(command)
+    discard_command.add_command(command)
     unlocking = command("unlock", _unlock, "break the lock that a killed client has left on a copy", _UNLOCK)
     unlocking.add_argument("sr", metavar="SR", help="the copy, by UUID or name, or the lock name from the refusal")
     changes(unlocking)
-    pool_vms.add_commands(tools)
-    pool_secrets.add_command(tools)
+    vm_commands.add_commands(command)
+    secrets_command.add_command(command)
 
 
 def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:

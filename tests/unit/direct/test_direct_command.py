@@ -10,10 +10,9 @@ import pytest
 from kit import builder
 from kit.direct_world import LUN, OTHER, World, in_process
 from kit.pool.simulator import Pool, sm_directory
-from relvmoiscsi.cli import direct as cli_direct
-from relvmoiscsi.direct import links
-from relvmoiscsi.direct.links import Owner
+from relvmoiscsi.direct import direct_command, links
 from relvmoiscsi.errors import CommandFailed, DeviceError
+from relvmoiscsi.formats.lvm.owner import Owner
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.this_host import Host
 
@@ -88,8 +87,8 @@ def scene(tmp_path, monkeypatch):
     (root / "var/lib/xcp").mkdir(parents=True)
     with Pool(sm_directory(tmp_path / "sm"), root / "var/lib/xcp/xapi") as pool:
         scene = Scene(root, pool)
-        monkeypatch.setattr(cli_direct, "HOST", scene.host)
-        monkeypatch.setattr(cli_direct, "look", scene.look)
+        monkeypatch.setattr(direct_command, "HOST", scene.host)
+        monkeypatch.setattr(direct_command, "look", scene.look)
         monkeypatch.setattr(links, "in_time", in_process)
         monkeypatch.setattr(links, "users_of", lambda device, _site: scene.users if device in ("sda", "dm-0") else [])
         yield scene
@@ -406,5 +405,5 @@ def test_a_look_reads_what_is_on_a_device(tmp_path):
     path = tmp_path / "lun.img"
     builder.one_vhd().disk.to_file(str(path))
 
-    found = cli_direct.look(str(path))
+    found = direct_command.look(str(path))
     assert found.is_sr and found.vg_name.startswith("VG_XenStorage-")

@@ -5,15 +5,18 @@ import argparse
 import gc
 import os
 from contextlib import ExitStack, contextmanager
-from typing import Iterator, Tuple
+from typing import Any, Callable, Iterator, Tuple
 
 from relvmoiscsi.cli.output import waiting
-from relvmoiscsi.cli.secret_file import first_line
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.connection import LOCAL, Where, connect
 from relvmoiscsi.pool.records import Pool
+
+#: called with name, function, summary and text of a command of `relvmoiscsi pool`; returns its parser
+CommandMaker = Callable[[str, Any, str, str], argparse.ArgumentParser]
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
 

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The LUN of a URL, over a session of this process. For a write: the lock of the LUN, then the session.
+
+The session makes no disk, no map and no LVM device on this machine, so there is no LVM lock to take. If this machine
+also sees the LUN as a disk, the caches of that disk would be stale after a write. So no command writes to such a LUN by
+its URL.
+"""
+
+import os
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from glob import escape, glob
+from multiprocessing.pool import ThreadPool
+from typing import Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
+
+from relvmoiscsi.deadline import NO_DEADLINE, OutOfTime
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host.disk.scsi_id import Hardware, scsi_id_of_disk
+from relvmoiscsi.host.locks.lun_lock import lun_lock
+from relvmoiscsi.host.locks.user_lock import user_lock
+from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.iscsi import (
+    Credentials,
+    DiscoveredTarget,
+    Initiator,
+    LunDevice,
+    LunInfo,
+    discover,
+    list_luns,
+    open_lun,
+)
+from relvmoiscsi.lun import guard
+from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
+from relvmoiscsi.lun.guard import Permission
+from relvmoiscsi.lun.lun_url import FORM, Url
+from relvmoiscsi.lun.opened import ISCSI_LUN, OpenLun
+from relvmoiscsi.lun.source import LunSource, agreed, take_lock
+from relvmoiscsi.lun.users import DeviceId
+from relvmoiscsi.wording import command
+
+PATIENCE_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
+LISTED_AT_ONCE = 4  #: sessions in parallel; arrays limit their number
+
+#: keys of errors after which a second attempt to open the LUN would fail the same way
+_PERMANENT_KEYS = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "ISCSIDevice", "ISCSIPort")
+
+Found = TypeVar("Found")
+
+
+class Login(NamedTuple):
+    """Who logs in to a target."""
+
+    initiator: Initiator
+    credentials: Credentials
+
+
+class UrlSource(LunSource):
+    """A LUN, a target or a portal by its URL.
+
+    `waiting` says that a slow block waits for the target. `scsi_id` is the SCSIid that the LUN must have, if known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: Url,
+        login: Login,
+        host: Host,
+        waiting: Callable[[str, float], ContextManager[None]],
+        seconds: float = PATIENCE_SECONDS,
+        scsi_id: Optional[str] = None,
+    ) -> None:
+        super().__init__(name, host)
+        self.url, self.login, self._waiting, self._seconds, self._scsi_id = url, login, waiting, seconds, scsi_id
+
+    @contextmanager
+    def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
+        with self._session(False, self._scsi_id) as device:
+            ids = agreed(self.name, permission and permission.scsi_id, device.info.scsi_id)
+            yield self._open_lun(device, ids, permission)
+
+    @contextmanager
+    def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
+        """Open the LUN in a session that writes, after the lock of the LUN.
+
+            t0  another command of this machine writes to the LUN in its session
+            t1  a new session that writes would end the session of the other command
+
+        The lock prevents t1, and the lock needs the SCSIid. Without --scsi-id, a session that only reads gives the
+        SCSIid. The session that writes compares the SCSIid.
+        """
+        ids = DeviceId(permission.scsi_id or self._own_scsi_id(), permission.scsi_id is not None)
+        with ExitStack() as held:
+            if ids.own is not None:
+                # An ordinary user cannot see root's lock, and takes the lock of ordinary users.
+                lock = lun_lock if os.geteuid() == 0 else user_lock
+                take_lock(held, lock(ids.own, self.host, guard.LOCK_SECONDS))
+            self._refuse_where_seen(ids.own)
+            device = held.enter_context(self._session(True, ids.own))
+            yield self._open_lun(device, ids, permission)
+
+    def is_same(self, other: LunSource) -> bool:
+        if not isinstance(other, UrlSource):
+            return False
+        return bool(self.url.iqn) and (self.url.iqn, self.url.lun) == (other.url.iqn, other.url.lun)
+
+    def may_open_after(self, problem: RelvmoiscsiError) -> bool:
+        """Not if the error has already taken all the time of a step, or would come again."""
+        is_late = problem.sm_key == OutOfTime.sm_key and isinstance(problem, (OutOfTime, DeviceError))
+        return problem.sm_key not in _PERMANENT_KEYS and not is_late
+
+    def targets(self) -> List[DiscoveredTarget]:
+        """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
+        initiator, credentials = self.login
+        with self._at_target():
+            return discover([self.url.portal], initiator, credentials, StepDeadline.of_steps(self._seconds))
+
+    def luns(self) -> List[LunInfo]:
+        """Return the LUNs of the target. Raises UsageError, NotFound, Refused."""
+        initiator, credentials = self.login
+        with self._at_target():
+            steps = StepDeadline.of_steps(self._seconds)
+            return list_luns([self.url.portal], self.url.iqn, initiator, steps, credentials)
+
+    def _own_scsi_id(self) -> Optional[str]:
+        with self._session(False, None) as device:
+            return device.info.scsi_id
+
+    @contextmanager
+    def _session(self, writable: bool, scsi_id: Optional[str]) -> "Iterator[_UrlDevice]":
+        url, (initiator, credentials) = self.url, self.login
+        if url.lun is None:
+            show = command("relvmoiscsi", "show", self.name)
+            raise UsageError(f"{self.name} names no LUN, expected {FORM}. {show} lists the LUNs.")
+        steps = StepDeadline.of_steps(self._seconds)
+        with ExitStack() as held:
+            with self._at_target():
+                where = ([url.portal], url.iqn, initiator, url.lun, writable, steps)
+                device = held.enter_context(open_lun(*where, credentials, scsi_id=scsi_id))
+            device.name = self.name
+            yield _UrlDevice(device, SessionGate(steps, NO_DEADLINE))
+
+    def _open_lun(self, device: "_UrlDevice", ids: DeviceId, permission: Optional[Permission]) -> OpenLun:
+        hardware, limit = Hardware(device.info.vendor, device.info.model, device.info.serial), device.copy_limit_bytes
+        refresh = partial(self._stale_disks, ids.own)
+        return OpenLun(device, ISCSI_LUN, ids, self.guard(ids, permission), hardware, limit, refresh)
+
+    def _stale_disks(self, scsi_id: Optional[str]) -> List[str]:
+        """Return a note about each disk that appeared during the run: its caches may be stale."""
+        return [
+            f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
+            f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
+            f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
+            for name in disks_with(scsi_id, self.host)
+        ]
+
+    @contextmanager
+    def _at_target(self) -> Iterator[None]:
+        """Say that a slow block waits for the target. Add the initiator name of this machine to the target's errors."""
+        name = self.login.initiator.name
+        try:
+            with self._waiting(f"the answer of {self.url.portal}", self._seconds):
+                yield
+        except (NotFound, Refused) as problem:
+            asks_for_it = problem.sm_key in ("ISCSILogin", "ISCSIDiscovery", "ISCSIDevice")
+            if asks_for_it and name not in problem.message:
+                problem.message += f" The initiator name of this machine is {name}."
+            raise
+
+    def _refuse_where_seen(self, scsi_id: Optional[str]) -> None:
+        """Raises Refused where this machine sees the LUN as a disk.
+
+        After a write by URL, the caches of the disk would be stale. The command also would not ask the users of the
+        disk.
+        """
+        disks = disks_with(scsi_id, self.host)
+        if disks:
+            names = ", ".join("/dev/" + name for name in disks)
+            raise Refused(
+                f"This machine sees {self.name} as {names} already. Give the command that device instead, or its "
+                "multipath map."
+            ).in_state(NOTHING_WRITTEN)
+
+
+class _UrlDevice(GatedDevice):
+    """The device of a session, behind its gate, with what the target says about the LUN."""
+
+    def __init__(self, device: LunDevice, gate: SessionGate) -> None:
+        super().__init__(device, gate)
+        self.info, self.copy_limit_bytes = device.info, device.copy_limit_bytes
+
+
+def disks_with(scsi_id: Optional[str], host: Host) -> List[str]:
+    """Return the kernel names of the disks with the SCSIid, from /sys: a container may have no device node."""
+    if scsi_id is None:
+        return []
+    names = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/sd*"))]
+    return sorted(name for name in names if scsi_id_of_disk(name, host) == scsi_id)
+
+
+def each_at_once(works: Sequence[Callable[[], Found]]) -> List[Found]:
+    """Call the functions, LISTED_AT_ONCE in parallel, and return the results in order. Exceptions propagate.
+
+    Ctrl-C does not wait for the threads: ThreadPool uses daemon threads, unlike concurrent.futures.
+    """
+    with ThreadPool(LISTED_AT_ONCE) as pool:
+        found = pool.map(lambda work: work(), works, chunksize=1)
+        pool.close()
+        pool.join()
+        return found

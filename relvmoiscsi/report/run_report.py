@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A run: the old-to-new map and the result, the volumes that the run drops, the plan write by write."""
+
+from itertools import groupby
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from relvmoiscsi.engine import (
+    EMPTY_UNIT,
+    FULL_UNIT,
+    NEW_IMAGE,
+    Lun,
+    Plan,
+    Planned,
+    Prepared,
+    Result,
+    Volume,
+    notes,
+    steps,
+)
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.formats.identity import IdMap, dashed
+from relvmoiscsi.report.lun_report import IRREVERSIBLE, problems_by_lv
+from relvmoiscsi.wording import printable, table
+
+#: for VDIs that stay as they are; the other volumes only leave LVM's list
+_UNTIL_LVM_CHANGES = "`relvmoiscsi undo` brings these back until LVM next changes the volume group."
+#: the JSON omits longer pieces of a new image, because their hexadecimal would take megabytes
+_MOST_IMAGE_BYTES = 64 << 10
+#: a longer series of equal writes becomes one line of the text
+_MOST_ALIKE = 4
+
+# --- the map and the result
+
+
+def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
+    """Return the old-to-new map, as `--map` reads it. `lun` is the LUN before or after the run."""
+    facts: Dict[str, Any] = {"sr": {"old": ids.sr, "new": ids.new_sr}}
+    if lun is None:
+        return {**facts, "uuids": ids.uuids, "lvm_ids": {dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}}
+    lun = lun.settled()
+    to_new = ids if lun.sr_uuid == ids.sr else None
+    to_old = None if to_new else ids.reversed()
+    facts["vg_id"] = _pair(lun.vg.id, to_new, to_old)
+    facts["pv_id"] = _pair(lun.label.pv_id, to_new, to_old)
+    facts["vdis"], records = [], lun.records()
+    for uuid, volume in lun.disks().items():
+        label = records[uuid].name_label if uuid in records else ""
+        pair = _uuid_pair(uuid, to_new, to_old)
+        facts["vdis"].append({**pair, "name_label": label, "lv": _name_pair(volume, to_new, to_old)})
+    facts["lvs"] = [
+        {"name": _name_pair(volume, to_new, to_old), "id": _pair(volume.lv.id, to_new, to_old)}
+        for volume in lun.volumes
+    ]
+    told = {ids.sr, *(vdi["old"] for vdi in facts["vdis"])}
+    facts["other_uuids"] = {old: new for old, new in ids.uuids.items() if old not in told}
+    return facts
+
+
+def _pair(lvm_id: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
+    """Return old and new id. An unknown id is equal in both: the volume may have been made after the run."""
+    old = to_old.lvm_ids.get(lvm_id, lvm_id) if to_old else lvm_id
+    new = to_new.lvm_ids.get(lvm_id, lvm_id) if to_new else lvm_id
+    return {"old": dashed(old), "new": dashed(new)}
+
+
+def _uuid_pair(uuid: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
+    old = to_old.uuids.get(uuid, uuid) if to_old else uuid
+    new = to_new.uuids.get(uuid, uuid) if to_new else uuid
+    return {"old": old, "new": new}
+
+
+def _name_pair(volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
+    if volume.name.uuid is None:
+        return {"old": volume.name.text, "new": volume.name.text}
+    pair = _uuid_pair(volume.name.uuid, to_new, to_old)
+    return {which: volume.name.text.replace(volume.name.uuid, uuid) for which, uuid in pair.items()}
+
+
+def result_facts(name: str, result: Result) -> Dict[str, Any]:
+    """Return the facts for `resignature --json`, `recover --json` and `undo --json`."""
+    facts: Dict[str, Any] = {
+        "state": result.state,
+        "device": name,
+        "scsi_id": result.scsi_id,
+        "already_done": result.already_done,
+        "writes": result.writes,
+        "bytes_written": result.bytes_written,
+        "flushes": result.flushes,
+    }
+    if result.ids is not None:
+        facts.update(map_facts(result.lun, result.ids))
+    elif result.lun is not None:
+        facts["sr"] = {"old": None, "new": result.lun.sr_uuid}
+    if result.lun is not None:
+        facts["notes"] = notes(result.lun)
+    return facts
+
+
+def map_text(lun: Optional[Lun], ids: IdMap) -> str:
+    """Return the map as text: the SR, then its VDIs."""
+    facts = map_facts(lun, ids)
+    lines = ["  SR   {old}  becomes  {new}".format(**facts["sr"])]
+    for vdi in facts.get("vdis", []):
+        label = vdi["name_label"]
+        lines.append("  VDI  {old}  becomes  {new}".format(**vdi) + ("  " + label if label else ""))
+    return "\n".join(printable(line) for line in lines)
+
+
+def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
+    """Return the map with every id, LVM's ids as well, for the log."""
+    facts = map_facts(lun, ids)
+    rows = [("SR", facts["sr"], "")]
+    if lun is None:
+        rows += [("UUID", {"old": old, "new": new}, "") for old, new in facts["uuids"].items() if old != ids.sr]
+        rows += [("LVM", {"old": old, "new": new}, "") for old, new in facts["lvm_ids"].items()]
+    else:
+        rows += [("VG", facts["vg_id"], ""), ("PV", facts["pv_id"], "")]
+        rows += [("VDI", vdi, vdi["name_label"]) for vdi in facts["vdis"]]
+        rows += [("LV", lv["id"], lv["name"]["new"]) for lv in facts["lvs"]]
+        rows += [("UUID", {"old": old, "new": new}, "") for old, new in facts["other_uuids"].items()]
+    width = max(len(what) for what, _, _ in rows)
+    return [
+        printable(f"  {what:<{width}}  {pair['old']}  becomes  {pair['new']}" + (f"  {label}" if label else ""))
+        for what, pair, label in rows
+    ]
+
+
+# --- the loss: by a reduction of the LUN to one VDI, and by VDIs that are left behind
+
+
+def dropped_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> List[Dict[str, Any]]:
+    """Return the dropped volumes, with their old names. The request drops volumes, and so does unfinished work of SM.
+
+    `defects` are the defects of the LUN with these volumes.
+    """
+    stay, problems = {volume.lv.id for volume in lun.settled().volumes}, problems_by_lv(lun, defects)
+    rows: List[Dict[str, Any]] = []
+    for volume in lun.volumes:
+        if volume.lv.id in stay:
+            continue
+        record = lun.records().get(str(volume.name.uuid)) if volume.is_disk else None
+        rows.append(
+            {
+                "lv": volume.name.text,
+                "kind": volume.name.kind,
+                "uuid": volume.name.uuid,
+                "is_vdi": volume.is_disk,
+                "name_label": record.name_label if record else "",
+                "hidden": volume.is_disk and volume.hidden,
+                "is_a_snapshot": bool(record and record.is_a_snapshot),
+                "problem": problems.get(volume.lv.name),
+            }
+        )
+    return rows
+
+
+class Loss(NamedTuple):
+    """The loss by a run, as text."""
+
+    lines: List[str]  #: one line per dropped volume, and whether an undo is possible
+    question: str  #: "" where no VDI is dropped
+
+
+def loss_of(prepared: Prepared) -> Optional[Loss]:
+    """Return the loss by one VDI, or by VDIs that are left behind; None where the request drops nothing.
+
+    The counts agree with `dropped_facts`, which --json prints.
+    """
+    lun = prepared.lun
+    if prepared.cost is None and not (lun.work is not None and lun.work.left_behind):
+        return None
+    dropped = dropped_facts(lun, prepared.defects)
+    lines = []
+    for volume in dropped:
+        text = f"{volume['lv']}  [no VDI]"
+        if volume["is_vdi"]:
+            shown = ("hidden", "hidden"), ("snapshot", "is_a_snapshot"), ("has a defect", "problem")
+            remarks = [note for note, key in shown if volume[key]]
+            text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(remarks)) if remarks else "")
+        lines.append("  goes   " + printable(text.rstrip()))
+    retained = f"{len(lun.settled().disks())} more"
+    if prepared.cost is not None:
+        (uuid,) = lun.settled().disks()
+        record = lun.records().get(uuid)
+        label = printable(record.name_label) if record else ""
+        lines.insert(0, f"  stays  {uuid}  {label}".rstrip())
+        retained = f"'{label}' ({uuid})"
+    count = sum(volume["is_vdi"] for volume in dropped)
+    if not count:
+        return Loss(lines, "")
+    lines.append(IRREVERSIBLE if prepared.plan.run.rebuilt is not None else _UNTIL_LVM_CHANGES)
+    noun = "1 VDI" if count == 1 else f"{count} VDIs"
+    return Loss(lines, f"Destroy {noun} and keep {retained}?")
+
+
+# --- the plan
+
+
+def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
+    """Return every write of a plan, in order; bytes as hexadecimal, `old` null for a write to free space.
+
+    Three exceptions occur only with one VDI. A large piece of the new image has `new` null. Equal bitmaps form one item
+    with `offsets` instead of `offset`. The copied data is one item with only its length.
+    """
+    rows: List[Dict[str, Any]] = []
+    for step in steps.ALL_PARTS:
+        for same, group in groupby(plan.each_write(step), _bitmap):
+            if same:
+                alike = list(group)
+                row = _write_facts(None, len(same), alike[0].what)
+                rows.append({**row, "new": same.hex(), "offsets": [planned.offset for planned in alike]})
+                continue
+            for planned in group:
+                row = _write_facts(planned.offset, len(planned.new), planned.what)
+                row["old"] = planned.old.hex() if planned.old is not None else None
+                if planned.what != NEW_IMAGE or len(planned.new) <= _MOST_IMAGE_BYTES:
+                    row["new"] = planned.new.hex()
+                rows.append(row)
+        if step == steps.JOURNAL and plan.unseen.copied_bytes:
+            rows.append(_write_facts(None, plan.unseen.copied_bytes, "guest data, copied"))
+    return rows
+
+
+def _bitmap(planned: Planned) -> bytes:
+    """Return the bytes of a bitmap that a new image leaves empty or full; b"" for any other write."""
+    return planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) and planned.old is None else b""
+
+
+def _write_facts(offset: Optional[int], length: int, what: str) -> Dict[str, Any]:
+    return {"offset": offset, "length": length, "what": what, "old": None, "new": None}
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the plan as text, one write per line. A series of equal writes is one line, and so is the copied data."""
+    rows = [["offset", "bytes", "what"]]
+    for step in steps.ALL_PARTS:
+        for what, planned in groupby(plan.each_write(step), lambda write: write.what):
+            places = [(write.offset, len(write.new)) for write in planned]
+            if len(places) <= _MOST_ALIKE:
+                rows += [[str(offset), str(length), what] for offset, length in places]
+            else:
+                total = sum(length for _offset, length in places)
+                rows.append(["", str(total), f"{what}, {len(places)} times"])
+        if step == steps.JOURNAL and plan.unseen.copied_bytes:
+            rows.append(["", str(plan.unseen.copied_bytes), "guest data, copied"])
+    return "\n".join("  " + line for line in table(rows, right=(0, 1)))
