@@ -13,7 +13,6 @@ exclusively, and must hold LVM's locks. `vg_names` returns the VG names to lock.
 import logging
 from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
-from relvmoiscsi import __version__
 from relvmoiscsi.device import CountingDevice, Device
 from relvmoiscsi.errors import (
     NOTHING_WRITTEN,
@@ -46,12 +45,12 @@ from relvmoiscsi.resignature.inspection import (
     state_of,
 )
 from relvmoiscsi.resignature.merge import vdi_choice
-from relvmoiscsi.resignature.merge.vdi_choice import OneVdiRequest, fits, named_now, said_who_asks
-from relvmoiscsi.resignature.planning import collapse, new_ids, run_plan
-from relvmoiscsi.resignature.planning.collapse import Cost
+from relvmoiscsi.resignature.merge.vdi_choice import fits, named_now
+from relvmoiscsi.resignature.planning import new_ids, run_plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.planning.run_plan import NEW_IMAGE, Plan, Planned
-from relvmoiscsi.resignature.problems import Problems, problems_of, read_problems, refuse_losing_all, tell
+from relvmoiscsi.resignature.planning.selection import Cost, select_vdis
+from relvmoiscsi.resignature.problems import Problems, problems_of, refuse_losing_all, tell, telling
 from relvmoiscsi.resignature.protocol import sentences, steps
 from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
@@ -66,13 +65,14 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     scsi_id_digest,
 )
 from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import settle
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume, verify_lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest, naming_who_asks
 from relvmoiscsi.resignature.reading.sm_work import databases, without_databases
 from relvmoiscsi.resignature.reading.volumes import saved
 from relvmoiscsi.resignature.reading.way_out import once_more
@@ -99,19 +99,6 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
-
-
-class ResignatureRequest(NamedTuple):
-    """The request for a resignature."""
-
-    scsi_id: Optional[str] = None  #: of this LUN; a finished run for the same SCSIid is not repeated
-    chosen: Optional[IdMap] = None  #: new ids that the caller chooses
-    again: bool = False  #: resignature a resignatured LUN again
-    sr_uuid: Optional[str] = None  #: of the new SR; None for a random UUID
-    one: Optional[OneVdiRequest] = None  #: reduce the LUN to one VDI
-    clear_databases: bool = False  #: clear the flag in MGT that marks a VDI as a pool database
-    without: Tuple[str, ...] = ()  #: UUIDs of VDIs to leave behind, with the VDIs that were made of them
-    words: Tuple[str, ...] = ()  #: the command that makes this request, for messages with another command
 
 
 class Result(NamedTuple):
@@ -170,60 +157,56 @@ def prepare(
         try:
             label = survey.read_label(cache)
         except FormatError as error:
-            tell(error, device.name, Problems((error,)), request.words)
+            tell(error, device.name, Problems((error,)), request)
             raise
-        without, one = request.without, request.one
-        try:
+        with telling(cache, label, request):
             record = read_commit_record(label, Place(device.name, label.offset))
             if record is not None and record.phase != DONE:
                 raise sentences.unfinished(device.name, record)
             done = None if request.again else _done_before(cache, label, record, request.scsi_id)
             if done is not None:
-                found = survey.read_lun(cache, label)
-                with said_who_asks(one):
-                    refuse_other_vdis(cache, found, done.run, one)
-                refuse_databases(device.name, found, request.clear_databases)
-                refuse_left_behind(device.name, found, done.run, request.without)
+                _refuse_other_content(cache, survey.read_lun(cache, label), done.run, request)
                 return done
-            lun = survey.read_contents(cache, label)
-            names_vdis = request.without or one is not None and one.vdi is not None
-            run = earlier_run.run_or_none(cache, record, label) if names_vdis else None
-            defects = problems_of(lun).found if one is not None or without else ()
-            without = tuple(named_now(uuid, lun, run) for uuid in request.without)
-            if one is not None and one.vdi is not None:
-                one = one._replace(vdi=named_now(one.vdi, lun, run))
-            refuse_losing_all(lun, without, one)
-            lun = settle(lun, without)
+            found = survey.read_contents(cache, label)
+            if request.names_vdis:
+                request = _with_present_uuids(request, found, earlier_run.run_or_none(cache, record, label))
+        with telling(cache, label, request):
+            defects = problems_of(found).found if request.drops_vdis else ()
+            refuse_losing_all(found, request)
+            lun = settle(found, request.without)
             lun = without_databases(lun) if request.clear_databases else lun
-            if one is None:
-                verify_lun(lun.settled())
-            with said_who_asks(one):
-                way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
-            lun = way.lun if way is not None else lun
+            selection = select_vdis(cache, lun, request.one, entropy)
+            lun = selection.lun
             ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid)
-            block_bytes = run_plan.block_bytes_of(lun, device)
-            image = way.image(cache, ids) if way is not None else None
-            rebuilt = image.rebuilt if image is not None else None
-            kept = way.leaf.name.uuid if way is not None else None
             unverified = lun.work.left_behind if lun.work is not None and defects else ()
-            made = run_plan.plan_resignature(
-                lun, cache.read, block_bytes, ids, entropy(16), request.scsi_id, __version__, rebuilt, kept, unverified
-            )
-            made = made._replace(unseen=image.unseen if image is not None else Unseen())
+            made = run_plan.plan_resignature(cache, selection, ids, entropy(16), request.scsi_id, unverified)
             check_plan(cache, lun, made)
             later_copy = earlier_run.later_copy(cache, label, record, request.scsi_id)
-        except FormatError as error:
-            tell(error, device.name, read_problems(cache, label, without, one), request.words, without, one)
-            raise
-    cost = way.cost if way is not None else None
     return Prepared(
-        state_of(record), made, lun, counting.reads, counting.read_batches, cost, defects, later_copy=later_copy
-    )
+        state_of(record), made, lun, counting.reads, counting.read_batches, selection.cost, defects,
+        later_copy=later_copy,
+    )  # fmt: skip
+
+
+def _with_present_uuids(request: ResignatureRequest, lun: Lun, run: Optional[Run]) -> ResignatureRequest:
+    """The request with the present UUIDs of its VDIs; a caller may know a UUID from before the last run, `run`."""
+    one = request.one
+    if one is not None and one.vdi is not None:
+        one = one._replace(vdi=named_now(one.vdi, lun, run))
+    return request._replace(one=one, without=tuple(named_now(uuid, lun, run) for uuid in request.without))
+
+
+def _refuse_other_content(device: Device, lun: Lun, run: Optional[Run], request: ResignatureRequest) -> None:
+    """Raises Refused where a resignatured LUN is not what the request asks for; `run` is the journal, if readable."""
+    with naming_who_asks(request.one):
+        refuse_other_vdis(device, lun, run, request.one)
+    refuse_databases(device.name, lun, request.clear_databases)
+    refuse_left_behind(device.name, lun, run, request.without)
 
 
 def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[OneVdiRequest]) -> None:
     """Raises Refused where a resignatured LUN does not hold the requested VDIs; `run` is the journal, if readable."""
-    if one is None and run is not None and run.one is not None and earlier_run.has_kept_all(device, lun, run):
+    if one is None and run is not None and run.one is not None and earlier_run.has_all_volumes(device, lun, run):
         return
     vdi_choice.refuse_other_vdis(device.name, lun, run, one)
 
@@ -239,7 +222,7 @@ def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> No
 
 
 def refuse_left_behind(name: str, lun: Optional[Lun], run: Optional[Run], without: Sequence[str]) -> None:
-    """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` as in `named_now`."""
+    """Raises Refused where a resignatured LUN holds a VDI that was to be left behind; `run` is the last run."""
     for uuid in without:
         if lun is not None and named_now(uuid, lun, run) in lun.settled().disks():
             problem = f"{name} was resignatured before, with VDI {uuid}, which was to be left behind."
@@ -302,9 +285,9 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
     if not (prepared.plan.unseen.chunks or prepared.plan.unseen.copies):
         return prepared
     counting = CountingDevice(device)
-    left = apply.write_unseen(counting, prepared.plan, progress)
+    rest = apply.write_unseen(counting, prepared.plan, progress)
     return prepared._replace(
-        plan=left,
+        plan=rest,
         reads=prepared.reads + counting.reads,
         read_batches=prepared.read_batches + counting.read_batches,
         writes=counting.writes,
@@ -354,7 +337,7 @@ def find_unfinished(device: Device) -> Optional[Mark]:
 
 
 def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] = None) -> Result:
-    """Settle an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
+    """Settle an interrupted run: take back before its commit; finish after its commit, with the ids of the run.
 
     Without an interrupted run, nothing is written (`already_done`). A caller that must lock the VG first passes the
     `mark` of `find_unfinished`.
@@ -388,7 +371,7 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
 
 
 def goes_back(mark: Mark) -> bool:
-    """Does `recover` roll the run back? The run was interrupted before its commit."""
+    """Does `recover` take the run back? The run was interrupted before its commit."""
     return mark.commit_record.phase == IN_PROGRESS
 
 
@@ -407,34 +390,26 @@ def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[s
 
 
 def undo(device: Device, entropy: Entropy) -> Result:
-    """Restore the old identities: roll back an interrupted run, or reverse a finished run.
+    """Restore the old identities: take back an interrupted run, or reverse a finished run.
 
     Raises Refused when the LUN has no run to undo, or when LVM or SM has changed the written data since.
     """
     mark = read_undoable(device)
-    _refuse_lost_images(device, mark)
+    if mark.journal.run.rebuilt is not None and not goes_back(mark):
+        # the old images share extents with the new image: later writes are in both, and freed slots were reused
+        way_out = f" {command('relvmoiscsi', 'recover', device.name)} finishes it. {sentences.on_a_copy(device.name)}"
+        finish = "" if mark.commit_record.phase == DONE else way_out
+        raise Refused(
+            f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, "
+            f"and the old images share extents with the new image.{finish}"
+        ).in_state(NOTHING_WRITTEN)
     if mark.commit_record.phase == DONE:
         return _reverse(device, mark, entropy)
     result, is_undo = recover(device, mark), mark.commit_record.kind == UNDO
-    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was rolled back
+    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was taken back
         return result
     settled = "The undo was taken back" if is_undo else "The resignature was finished"
     return _reverse(device, read_undoable(device, sentences.nothing_written(settled)), entropy, settled)
-
-
-def _refuse_lost_images(device: Device, mark: Mark) -> None:
-    """Raises Refused after the commit of a run that made one VDI.
-
-    The old images share extents with the new image. Later writes are in both, and freed slots were reused.
-    """
-    if mark.journal.run.rebuilt is None or goes_back(mark):
-        return
-    way_out = f" {command('relvmoiscsi', 'recover', device.name)} finishes it. {sentences.on_a_copy(device.name)}"
-    finish = "" if mark.commit_record.phase == DONE else way_out
-    raise Refused(
-        f"{device.name} was reduced to one VDI, which cannot be undone after the commit: the snapshots are gone, and "
-        f"the old images share extents with the new image.{finish}"
-    ).in_state(NOTHING_WRITTEN)
 
 
 def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> Mark:

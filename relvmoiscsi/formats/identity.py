@@ -11,7 +11,7 @@ change what `derived_uuid` and `derived_lvm_id` return.
 
 import hashlib
 import re
-from typing import Callable, Container, Dict, Iterable, List, Mapping, NamedTuple
+from typing import Callable, Container, Dict, Iterable, List, Mapping, NamedTuple, Tuple
 
 from relvmoiscsi.errors import Malformed, Place, UsageError
 
@@ -34,21 +34,14 @@ def is_uuid(text: str) -> bool:
     return _UUID.match(text) is not None
 
 
-class Sighting(NamedTuple):
-    """An identity in a text."""
-
-    at: int
-    identity: str
-
-
-def sightings(text: str, ids: Container[str]) -> List[Sighting]:
-    """Each place of a text with a UUID or a dashed LVM id of `ids`, whatever the letters around the place."""
+def sightings(text: str, ids: Container[str]) -> List[Tuple[int, str]]:
+    """Each UUID or dashed LVM id of `ids` in a text, whatever the letters around it: its place, and the identity."""
     spans = (
         (match.start() - before, match.start() + behind)
         for match in _MIDDLE.finditer(text)
         for before, behind in _AROUND
     )
-    return [Sighting(start, text[start:end]) for start, end in spans if start >= 0 and text[start:end] in ids]
+    return [(start, text[start:end]) for start, end in spans if start >= 0 and text[start:end] in ids]
 
 
 def with_new_ids(text: str, ids: Mapping[str, str]) -> str:

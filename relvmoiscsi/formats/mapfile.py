@@ -27,21 +27,21 @@ def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
     Do not pass the UUID of the old SR: the old SR UUID becomes `new_sr`. Raises UsageError for text that is not an id.
     """
     checked_uuid(new_sr)
-    return {old: _derived_id(new_sr, old) for old in old_ids}
-
-
-def _derived_id(new_sr: str, old: str) -> str:
-    if is_uuid(old):
-        return derived_uuid(new_sr, old)
-    try:
-        plain = _lvm_id(old)
-    except UsageError as error:
-        raise UsageError(
-            f"{old!r} is neither a UUID (36 characters, lower case) nor an LVM id (32 letters and digits, in groups of "
-            "6-4-4-4-4-4-6 or in one)."
-        ) from error
-    new = derived_lvm_id(new_sr, plain)
-    return new if old == plain else dashed(new)
+    found: Dict[str, str] = {}
+    for old in old_ids:
+        if is_uuid(old):
+            found[old] = derived_uuid(new_sr, old)
+            continue
+        try:
+            plain = _lvm_id(old)
+        except UsageError as error:
+            raise UsageError(
+                f"{old!r} is neither a UUID (36 characters, lower case) nor an LVM id (32 letters and digits, in "
+                "groups of 6-4-4-4-4-4-6 or in one)."
+            ) from error
+        new = derived_lvm_id(new_sr, plain)
+        found[old] = new if old == plain else dashed(new)
+    return found
 
 
 def read_map(facts: Mapping[str, Any], name: str) -> IdMap:

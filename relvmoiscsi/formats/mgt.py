@@ -151,7 +151,9 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
         try:
             records.append(_record(data, offset, Place(volume, offset)))
         except Malformed:
-            unread.append(Unread(offset, _links(data, offset)))
+            matches = _LINK.finditer(data, offset, offset + RECORD_BYTES)
+            links = tuple(SlotLink(match.start(1), match.group(1).decode("ascii")) for match in matches)
+            unread.append(Unread(offset, links))
             continue
         if not data[offset : offset + RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
             damaged.append(offset)
@@ -168,11 +170,6 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
         damaged=damaged,
         unread=tuple(unread),
     )
-
-
-def _links(data: bytes, offset: int) -> Tuple[SlotLink, ...]:
-    found = _LINK.finditer(data, offset, offset + RECORD_BYTES)
-    return tuple(SlotLink(match.start(1), match.group(1).decode("ascii")) for match in found)
 
 
 def _tags(data: bytes, start: int, end: int, where: Place) -> Tags:
@@ -201,6 +198,11 @@ def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
     tags = _tags(data, offset, end, where)
     if b"deleted" not in tags or data.find(_END, offset, end) < 0:
         raise Malformed("MGT record", where, "it does not read as a VDI record")
+    snapshot_of = _text(tags, b"snapshot_of")
+    if snapshot_of.startswith("OpaqueRef:"):
+        snapshot_of = ""  # SM ignores references, too
+    if snapshot_of and not is_uuid(snapshot_of):
+        raise Malformed("MGT record", where, f"it is a snapshot of {snapshot_of!r}")
     return VdiRecord(
         offset=offset,
         uuid=_uuid("VDI", tags, where),
@@ -211,7 +213,7 @@ def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
         type=intern(_text(tags, b"type")),
         is_a_snapshot=_text(tags, b"is_a_snapshot") == "1",
         managed=_text(tags, b"managed") != "0",
-        snapshot_of=_snapshot_of(tags, where),
+        snapshot_of=snapshot_of,
         uuid_at=_at(data, b"uuid", tags, offset),
         snapshot_of_at=_at(data, b"snapshot_of", tags, offset),
         deleted_at=_at(data, b"deleted", tags, offset),
@@ -226,16 +228,6 @@ def _uuid(what: str, tags: Tags, where: Place) -> str:
     return text
 
 
-def _snapshot_of(tags: Tags, where: Place) -> str:
-    """The UUID in the tag `snapshot_of`, or "". A reference (`OpaqueRef:`) gives "": SM ignores references, too."""
-    text = _text(tags, b"snapshot_of")
-    if text == "" or text.startswith("OpaqueRef:"):
-        return ""
-    if not is_uuid(text):
-        raise Malformed("MGT record", where, f"it is a snapshot of {text!r}")
-    return text
-
-
 def _text(tags: Tags, name: bytes) -> str:
     text = tags[name].strip().decode("utf-8", "replace") if name in tags else ""
     return unescape(text) if "&" in text else text
@@ -245,8 +237,8 @@ def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List
     """The names of the tags whose texts differ between two records, without the tags that a new identity changes."""
     if _blanked(one, record) == _blanked(other, twin):
         return []
-    left, right = _kept(one, record), _kept(other, twin)
-    return sorted(name.decode("ascii") for name in {*left, *right} if left.get(name) != right.get(name))
+    first, second = _other_tags(one, record), _other_tags(other, twin)
+    return sorted(name.decode("ascii") for name in {*first, *second} if first.get(name) != second.get(name))
 
 
 def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
@@ -259,7 +251,7 @@ def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
     return (*places, bytes(slot))
 
 
-def _kept(mgt: Mgt, record: VdiRecord) -> Tags:
+def _other_tags(mgt: Mgt, record: VdiRecord) -> Tags:
     tags = _tags(mgt.data, record.offset, record.offset + RECORD_BYTES, Place("MGT", record.offset))
     return {name: text.strip() for name, text in tags.items() if name not in (b"uuid", b"snapshot_of")}
 
@@ -301,16 +293,12 @@ def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, s
         for at, length, what in slots
         if stored[at : at + length] != after.data[at : at + length]
     ]
-    covered = {change.offset for change in whole}
-    single = [change for change in found if _slot_of(change.offset) not in covered]
+    covered, single = {change.offset for change in whole}, []
+    for change in found:
+        slot = change.offset - (change.offset - SR_END) % RECORD_BYTES
+        if change.offset < SR_END or slot not in covered:
+            single.append(change)
     return single + whole
-
-
-def _slot_of(offset: int) -> int:
-    """The offset of the slot that holds the byte at `offset`; -1 for a byte in front of the slots."""
-    if offset < SR_END:
-        return -1
-    return offset - (offset - SR_END) % RECORD_BYTES
 
 
 # --- records that SM would add
@@ -390,17 +378,14 @@ def with_only(mgt: Mgt, wanted: NewRecord, volume: str) -> Mgt:
     found = mgt.live().get(wanted.uuid)
     slot = _record_bytes(wanted)
     if found is not None:
-        slot = _no_snapshot(mgt.data[found.offset : found.offset + RECORD_BYTES], wanted.vdi_type)
+        # all changed tags are in the second sector, which ends in blanks
+        slot = mgt.data[found.offset : found.offset + RECORD_BYTES]
+        for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", wanted.vdi_type)):
+            slot = _with_tag(slot, name, text)
+        slot = slot.rstrip(b" ").ljust(RECORD_BYTES)
     end = SR_END + RECORD_BYTES
     data = _header_bytes(mgt.data[:HEADER_BYTES], end) + mgt.data[HEADER_BYTES:SR_END] + slot
     return read_mgt(data, volume, (mgt.data + mgt.spare)[end:])
-
-
-def _no_snapshot(slot: bytes, vdi_type: str) -> bytes:
-    """The record of a VDI that is no snapshot. All changed tags are in the second sector, which ends in blanks."""
-    for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", vdi_type)):
-        slot = _with_tag(slot, name, text)
-    return slot.rstrip(b" ").ljust(RECORD_BYTES)
 
 
 def _with_tag(slot: bytes, name: str, text: str) -> bytes:

@@ -70,7 +70,13 @@ class Record:
     def __init_subclass__(cls, size: int) -> None:
         super().__init_subclass__()
         cls.SIZE = size
-        _check_tiling(cls.__name__, cls.fields(), size)
+        position = 0
+        for field in cls.fields():
+            if field.offset != position:
+                raise TypeError(f"{cls.__name__}.{field.name} is at {field.offset}, expected {position}")
+            position = field.end
+        if position != size:
+            raise TypeError(f"the fields of {cls.__name__} end at {position}, its size is {size}")
 
     def __init__(self, data: bytes) -> None:
         if len(data) != self.SIZE:
@@ -127,16 +133,6 @@ class Record:
     def __repr__(self) -> str:
         values = ", ".join("{}={!r}".format(*item) for item in self.as_dict().items())
         return f"{type(self).__name__}({values})"
-
-
-def _check_tiling(name: str, fields: "List[Field[Any]]", size: int) -> None:
-    position = 0
-    for field in fields:
-        if field.offset != position:
-            raise TypeError(f"{name}.{field.name} is at {field.offset}, expected {position}")
-        position = field.end
-    if position != size:
-        raise TypeError(f"the fields of {name} end at {position}, its size is {size}")
 
 
 def _integer(offset: int, form: str) -> "Field[int]":

@@ -52,7 +52,7 @@ ENTRY_BYTES              = 8
 COUNT_BYTES              = 2
 
 
-class Header(Record, size=72):
+class Qcow2Header(Record, size=72):
     """The start of the header, in version 2 and in version 3."""
 
     magic                 = raw(0, 4)
@@ -97,7 +97,7 @@ UNUSED_ENTRY = bytes(8)
 class Qcow2(NamedTuple):
     """A verified header. `backing` is the range of the backing file's path in the volume; None without a parent."""
 
-    header: Header
+    header: Qcow2Header
     hidden: bool
     hidden_at: Optional[int]  #: bytes from the start of the volume to SM's hidden flag; None without the flag
     backing: Optional[Range]
@@ -120,45 +120,41 @@ class Qcow2(NamedTuple):
 def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
     """Verify the header and its extensions. `head` is the first HEAD_BYTES of the volume. Raises FormatError."""
     where = Place(volume, 0)
-    header = Header.at(head, 0, where)
+    header = Qcow2Header.at(head, 0, where)
     expect_magic("QCOW2 header", where, header.magic, MAGIC)
     if header.version not in (2, 3):
         raise Unsupported("QCOW2 header", where, f"its version is {header.version}")
     if header.crypt_method:
-        raise Unsupported("QCOW2 header", where.plus(Header.crypt_method.offset), "it is encrypted")
+        raise Unsupported("QCOW2 header", where.plus(Qcow2Header.crypt_method.offset), "it is encrypted")
     if not 9 <= header.cluster_bits <= 21:
-        raise Malformed("QCOW2 header", where.plus(Header.cluster_bits.offset), "its cluster size is out of range")
+        raise Malformed("QCOW2 header", where.plus(Qcow2Header.cluster_bits.offset), "its cluster size is out of range")
     extensions_at = _header_length(head, header, where)
-    backing = _backing(header, extensions_at, volume_size, where)
+    backing = None
+    if header.backing_file_offset:
+        backing = Range(header.backing_file_offset, header.backing_file_size)
+        first_cluster = min(1 << header.cluster_bits, volume_size)
+        is_inside = extensions_at <= backing.offset and backing.end <= first_cluster
+        if not is_inside or not 0 < backing.length <= MAX_BACKING_BYTES:
+            problem = f"its backing file path has {backing.length} bytes at {backing.offset}"
+            raise Malformed("QCOW2 header", where.plus(Qcow2Header.backing_file_offset.offset), problem)
     extensions_end = backing.offset if backing else 1 << header.cluster_bits
     hidden_at = _hidden_at(head, extensions_at, extensions_end, where)
     hidden = hidden_at is not None and head[hidden_at] == 1
     return Qcow2(header, hidden, hidden_at, backing)
 
 
-def _header_length(head: bytes, header: Header, where: Place) -> int:
+def _header_length(head: bytes, header: Qcow2Header, where: Place) -> int:
     if header.version == 2:
         return VERSION_2_HEADER_LENGTH
-    more = HeaderV3.at(head, Header.SIZE, where.plus(Header.SIZE))
+    more = HeaderV3.at(head, Qcow2Header.SIZE, where.plus(Qcow2Header.SIZE))
     if more.incompatible & ~KNOWN_INCOMPATIBLE or more.incompatible & INCOMPATIBLE_DATA_FILE:
         problem = f"it has the incompatible features {incompatible_features(more.incompatible)}"
-        raise Unsupported("QCOW2 header", where.plus(Header.SIZE), problem)
+        raise Unsupported("QCOW2 header", where.plus(Qcow2Header.SIZE), problem)
     if more.incompatible & INCOMPATIBLE_CORRUPT:
-        raise Malformed("QCOW2 header", where.plus(Header.SIZE), "it is marked as corrupt")
-    if more.header_length < Header.SIZE + HeaderV3.SIZE or more.header_length % 8:
+        raise Malformed("QCOW2 header", where.plus(Qcow2Header.SIZE), "it is marked as corrupt")
+    if more.header_length < Qcow2Header.SIZE + HeaderV3.SIZE or more.header_length % 8:
         raise Malformed("QCOW2 header", where, f"its length is {more.header_length}")
     return more.header_length
-
-
-def _backing(header: Header, header_end: int, volume_size: int, where: Place) -> Optional[Range]:
-    if header.backing_file_offset == 0:
-        return None
-    found = Range(header.backing_file_offset, header.backing_file_size)
-    first_cluster = min(1 << header.cluster_bits, volume_size)
-    if found.offset < header_end or found.end > first_cluster or not 0 < found.length <= MAX_BACKING_BYTES:
-        problem = f"its backing file path has {found.length} bytes at {found.offset}"
-        raise Malformed("QCOW2 header", where.plus(Header.backing_file_offset.offset), problem)
-    return found
 
 
 def _hidden_at(head: bytes, at: int, end: int, where: Place) -> Optional[int]:

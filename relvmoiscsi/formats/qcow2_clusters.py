@@ -18,9 +18,9 @@ from relvmoiscsi.formats.qcow2 import (
     ENTRY_BYTES,
     HEAD_BYTES,
     Extension,
-    Header,
     HeaderV3,
     Qcow2,
+    Qcow2Header,
     incompatible_features,
 )
 
@@ -70,26 +70,27 @@ def read_tables(data: bytes, what: str, where: Place) -> List[int]:
     return [entry & qcow2.ENTRY_PLACE for entry in found]
 
 
-class Entries(NamedTuple):
-    """A table of the second level."""
-
-    clusters: Sequence[int]  #: for each cluster of the disk ABSENT, ZEROS, or a place
-    taken: Sequence[int]  #: all places in the table, also of clusters that read as zeros
-
-
-def read_entries(data: bytes, where: Place) -> Entries:
+def read_entries(data: bytes, where: Place) -> Tuple[Sequence[int], Sequence[int]]:
     """A table of the second level. Raises Unsupported for a compressed cluster, Malformed for reserved bits.
+
+    The first result has ABSENT, ZEROS or a place for each cluster of the disk. The second result has all places in the
+    table, also of clusters that read as zeros.
 
     An image may have millions of entries. So the whole table is tested as one large number first.
     """
     found, zeros = int.from_bytes(data, "big"), qcow2.ENTRY_ZEROS
     if found & _repeated(_L2_RESERVED, len(data)):
-        _raise_for(words(data), where)
+        for index, entry in enumerate(words(data)):
+            at = where.plus(ENTRY_BYTES * index)
+            if entry & qcow2.ENTRY_COMPRESSED:
+                raise Unsupported("QCOW2 cluster", at, "it is compressed")
+            if entry & _L2_RESERVED:
+                raise Malformed("QCOW2 cluster", at, f"its entry is 0x{entry:016x}")
     places = words((found & _repeated(qcow2.ENTRY_PLACE, len(data))).to_bytes(len(data), "big"))
     clusters = places
     if found & _repeated(zeros, len(data)):
         clusters = array("Q", [ZEROS if entry & zeros else place for entry, place in zip(words(data), places)])
-    return Entries(clusters, places if ABSENT not in places else array("Q", filter(None, places)))
+    return clusters, (places if ABSENT not in places else array("Q", filter(None, places)))
 
 
 @lru_cache(maxsize=16)
@@ -104,15 +105,6 @@ def marked(places: Sequence[int], mark: int) -> Sequence[int]:
         return [mark | place if place > ZEROS else place for place in places]
     data = word_bytes(places)
     return words((int.from_bytes(data, "big") | _repeated(mark, len(data))).to_bytes(len(data), "big"))
-
-
-def _raise_for(entries: Iterable[int], where: Place) -> None:
-    for index, entry in enumerate(entries):
-        at = where.plus(ENTRY_BYTES * index)
-        if entry & qcow2.ENTRY_COMPRESSED:
-            raise Unsupported("QCOW2 cluster", at, "it is compressed")
-        if entry & _L2_RESERVED:
-            raise Malformed("QCOW2 cluster", at, f"its entry is 0x{entry:016x}")
 
 
 def needs(virtual_size: int, cluster_bytes: int) -> Needs:
@@ -157,14 +149,14 @@ def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -
     where = Place(volume, 0)
     header = image.header
     if header.version != 3:
-        raise Unsupported("QCOW2 header", where.plus(Header.version.offset), f"its version is {header.version}")
+        raise Unsupported("QCOW2 header", where.plus(Qcow2Header.version.offset), f"its version is {header.version}")
     if 1 << header.cluster_bits < MIN_CLUSTER_BYTES:
         problem = f"its clusters have {1 << header.cluster_bits} bytes"
-        raise Unsupported("QCOW2 header", where.plus(Header.cluster_bits.offset), problem)
+        raise Unsupported("QCOW2 header", where.plus(Qcow2Header.cluster_bits.offset), problem)
     if header.nb_snapshots:
         problem = f"it has {header.nb_snapshots} snapshots of its own"
-        raise Unsupported("QCOW2 header", where.plus(Header.nb_snapshots.offset), problem)
-    more, at = HeaderV3.at(head, Header.SIZE, where.plus(Header.SIZE)), where.plus(Header.SIZE)
+        raise Unsupported("QCOW2 header", where.plus(Qcow2Header.nb_snapshots.offset), problem)
+    more, at = HeaderV3.at(head, Qcow2Header.SIZE, where.plus(Qcow2Header.SIZE)), where.plus(Qcow2Header.SIZE)
     if more.incompatible & qcow2.INCOMPATIBLE_DIRTY:
         raise Unsupported("QCOW2 header", at, "it is marked as dirty")
     if more.incompatible:
@@ -200,7 +192,7 @@ def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[
     `tables_at` are the places of the first-level table and of the count table, `needed` has their sizes. SM's extension
     stays, with a hidden flag of 0. The extension with the parent's format goes.
     """
-    header, more = Header.at(head), HeaderV3.at(head, Header.SIZE)
+    header, more = Qcow2Header.at(head), HeaderV3.at(head, Qcow2Header.SIZE)
     virtual_size = header.size
     entries = -(-virtual_size // (cluster_bytes * (cluster_bytes // ENTRY_BYTES)))
     header = header.replace(
@@ -214,7 +206,11 @@ def plain_head(head: bytes, cluster_bytes: int, needed: Needs, tables_at: Tuple[
         nb_snapshots=0,
         snapshots_offset=0,
     )
-    parts = [bytes(header), bytes(more.replace(autoclear=0)), head[Header.SIZE + HeaderV3.SIZE : more.header_length]]
+    parts = [
+        bytes(header),
+        bytes(more.replace(autoclear=0)),
+        head[Qcow2Header.SIZE + HeaderV3.SIZE : more.header_length],
+    ]
     for _offset, extension, data in _extensions(head, more.header_length, volume):
         if extension.type == qcow2.EXTENSION_BACKING_FORMAT:
             continue

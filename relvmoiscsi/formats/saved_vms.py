@@ -105,26 +105,21 @@ class SavedVms(NamedTuple):
 
     def documents(self, uuids: Sequence[str]) -> Dict[str, bytes]:
         """The ova.xml of each of these VMs, by UUID. Raises Malformed."""
-        found, left = {}, MOST_UNPACKED_BYTES
+        found: Dict[str, bytes] = {}
+        where, remaining = Place(self.volume, SavedHeader.SIZE), MOST_UNPACKED_BYTES
         for uuid in uuids:
-            found[uuid] = self._unpacked(uuid, min(left, MOST_RECORDS_BYTES))
-            left -= len(found[uuid])
+            limit = min(remaining, MOST_RECORDS_BYTES)
+            unpacking = zlib.decompressobj()
+            try:
+                document = unpacking.decompress(self.packed[uuid], limit + 1)
+            except zlib.error as error:
+                raise Malformed(_WHAT, where, f"the records of {uuid} cannot be unpacked ({error})") from error
+            if not unpacking.eof or unpacking.unused_data or len(document) > limit:
+                problem = f"the records of {uuid} unpack to more than {limit} bytes, or do not end"
+                raise Malformed(_WHAT, where, problem)
+            found[uuid] = document
+            remaining -= len(document)
         return found
-
-    def _unpacked(self, uuid: str, limit: int) -> bytes:
-        unpacking = zlib.decompressobj()
-        try:
-            document = unpacking.decompress(self.packed[uuid], limit + 1)
-        except zlib.error as error:
-            raise Malformed(_WHAT, self._where(), f"the records of {uuid} cannot be unpacked ({error})") from error
-        if not unpacking.eof or unpacking.unused_data or len(document) > limit:
-            raise Malformed(
-                _WHAT, self._where(), f"the records of {uuid} unpack to more than {limit} bytes, or do not end"
-            )
-        return document
-
-    def _where(self) -> Place:
-        return Place(self.volume, SavedHeader.SIZE)
 
 
 def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, bytes]], key: bytes = b"") -> bytes:
@@ -181,13 +176,21 @@ def unpack(header: SavedHeader, content: bytes, volume: str) -> SavedVms:
     if hashlib.sha256(content).digest() != header.digest:
         raise Malformed(_WHAT, where, "their digest and the digest in the header differ")
     try:
-        index = _Index(content[: header.index_length])
-        bodies = content[header.index_length :]
-        vms = tuple(map(_vm, index.rows))
-        packed = _bodies(index.rows, bodies)
+        index = untrusted.object_of(content[: header.index_length], MOST_INDEX_BYTES, _MOST_VALUES)
+        sr_uuid, when = text_of(index["sr"]), text_of(index["when"])
+        serial, rows = _count(index.get("serial", 0), MOST_SERIAL), _list(index["vms"])
+        vms = []
+        for row in rows:
+            disks = tuple(
+                SavedDisk(text_of(disk["userdevice"]), text_of(disk["vdi"]), text_of(disk["name_label"]))
+                for disk in _list(row["disks"])
+            )
+            vm = SavedVm(text_of(row["uuid"]), text_of(row["name_label"]), text_of(row["power_state"]), disks)
+            vms.append(vm)
+        packed = _bodies(rows, content[header.index_length :])
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(_WHAT, where, f"their index cannot be read ({error})") from error
-    return SavedVms(index.sr, index.when, index.serial, vms, packed, volume, header.digest, header.seal)
+    return SavedVms(sr_uuid, when, serial, tuple(vms), packed, volume, header.digest, header.seal)
 
 
 def _seal(key: bytes, digest: bytes) -> bytes:
@@ -196,16 +199,6 @@ def _seal(key: bytes, digest: bytes) -> bytes:
 
 def _crc(header: SavedHeader) -> int:
     return zlib.crc32(bytes(header.replace(crc=0)))
-
-
-class _Index:
-    """The parsed index. Raises ValueError, KeyError, TypeError for an index that `pack` never makes."""
-
-    def __init__(self, data: bytes) -> None:
-        index = untrusted.object_of(data, MOST_INDEX_BYTES, _MOST_VALUES)
-        self.sr, self.when = text_of(index["sr"]), text_of(index["when"])
-        self.serial = _count(index.get("serial", 0), MOST_SERIAL)
-        self.rows = _list(index["vms"])
 
 
 def _bodies(rows: Sequence[Mapping[str, Any]], bodies: bytes) -> Dict[str, bytes]:
@@ -225,14 +218,6 @@ def _bodies(rows: Sequence[Mapping[str, Any]], bodies: bytes) -> Dict[str, bytes
     if end != len(bodies):
         raise ValueError("the records end before the content")
     return found
-
-
-def _vm(row: Mapping[str, Any]) -> SavedVm:
-    disks = tuple(
-        SavedDisk(text_of(disk["userdevice"]), text_of(disk["vdi"]), text_of(disk["name_label"]))
-        for disk in _list(row["disks"])
-    )
-    return SavedVm(text_of(row["uuid"]), text_of(row["name_label"]), text_of(row["power_state"]), disks)
 
 
 def _list(value: Any) -> List[Any]:

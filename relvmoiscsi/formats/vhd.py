@@ -199,7 +199,11 @@ def read_vhd(
     verified again. `located_parents` reads the texts of the locators.
     """
     start = Place(volume, 0)
-    if like is not None and _has_footers(like, footer_copy, last_sector):
+    like_last = b""  # the bytes of the last sector of `like`, where `like` has these bytes
+    if like is not None:
+        like_end = like.end_footer or like.stale_end
+        like_last = bytes(like_end) if like_end is not None else KILLED_FOOTER if like.killed else b""
+    if like is not None and footer_copy == bytes(like.footer) and last_sector == like_last:
         if header_bytes == bytes(like.header):
             return like
         footer, end_footer, stale_end, killed = like[:4]
@@ -207,21 +211,18 @@ def read_vhd(
         footer, end_footer, stale_end, killed = _footers(footer_copy, last_sector, start, volume_size)
     header = _header(header_bytes, start.plus(HEADER_OFFSET), volume_size)
     if footer.type == TYPE_DYNAMIC:
-        _verify_no_parent(header, start.plus(HEADER_OFFSET))
+        for field in (DynamicHeader.parent_uuid, DynamicHeader.parent_name, DynamicHeader.locators):
+            if getattr(header, field.name).strip(b"\0"):
+                problem = f"it has a {field.name}, and the footer says that there is no parent"
+                raise Malformed("VHD header", start.plus(HEADER_OFFSET + field.offset), problem)
         return Vhd(footer, end_footer, stale_end, killed, header, (), None)
     if like is not None and _same_in(header, like.header, *_FIELDS_OF_LOCATORS):
         locators = like.locators
     else:
         locators = _locators(header, volume, volume_size)
-    parent = _parent_in_header(header, start.plus(HEADER_OFFSET))
+    name_place = start.plus(HEADER_OFFSET + DynamicHeader.parent_name.offset)
+    parent = _parent_of(_name_text(header, name_place), "VHD parent name", name_place)
     return Vhd(footer, end_footer, stale_end, killed, header, locators, parent)
-
-
-def _has_footers(vhd: Vhd, footer_copy: bytes, last_sector: bytes) -> bool:
-    """Whether `vhd` was read from these sectors. False when `vhd` does not hold the bytes of the last sector."""
-    end = vhd.end_footer or vhd.stale_end
-    last = bytes(end) if end is not None else KILLED_FOOTER if vhd.killed else b""
-    return footer_copy == bytes(vhd.footer) and last_sector == last
 
 
 def _footers(
@@ -230,7 +231,11 @@ def _footers(
     """`footer`, `end_footer`, `stale_end` and `killed` of a `Vhd`."""
     footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
     is_copy = last_sector == footer_copy
-    end_footer = footer if is_copy else _end_footer(last_sector, start.plus(volume_size - Footer.SIZE))
+    end_footer: Optional[Footer] = footer
+    if not is_copy:
+        end, where = Footer.at(last_sector, 0, start), start.plus(volume_size - Footer.SIZE)
+        is_valid = end.cookie == FOOTER_COOKIE and _checksum_holds(end)
+        end_footer = _footer("VHD footer", end, where) if is_valid or end.cookie == POISONED_COOKIE else None
     killed = last_sector == KILLED_FOOTER
     stale_end = None
     if end_footer is not None and not (is_copy or _same_in(footer, end_footer, *_SAME_IN_BOTH_FOOTERS)):
@@ -248,15 +253,6 @@ def _same_in(one: Sealed, other: Sealed, *fields: Field[Any]) -> bool:
     return all(field.stored(one) == field.stored(other) for field in fields)
 
 
-def _end_footer(last_sector: bytes, where: Place) -> Optional[Footer]:
-    """The footer in the last sector; None when the sector is no valid footer. Raises Unsupported for a poisoned one."""
-    footer = Footer.at(last_sector, 0, where)
-    if footer.cookie == FOOTER_COOKIE and not _checksum_holds(footer):
-        return None
-    known = footer.cookie in (POISONED_COOKIE, FOOTER_COOKIE)
-    return _footer("VHD footer", footer, where) if known else None
-
-
 def _footer(what: str, footer: Footer, where: Place) -> Footer:
     if footer.cookie == POISONED_COOKIE:
         raise Unsupported(what, where, "a resize of the VHD was cut, its footer is disabled")
@@ -269,7 +265,10 @@ def _footer(what: str, footer: Footer, where: Place) -> Footer:
 
 
 def _checksum_holds(footer: Footer) -> bool:
-    return footer.checksum == vhd_checksum(bytes(footer), Footer.checksum.offset) or _old_creator_agrees(footer)
+    if footer.checksum == vhd_checksum(bytes(footer), Footer.checksum.offset):
+        return True
+    shown = bytes(footer.replace(hidden=0))
+    return footer.creator_version in OLD_CREATORS and footer.checksum == vhd_checksum(shown, Footer.checksum.offset)
 
 
 def _with_hidden(footer: Footer, hidden: bool) -> Footer:
@@ -281,11 +280,6 @@ def _with_hidden(footer: Footer, hidden: bool) -> Footer:
 def sealed(record: Sealed) -> Sealed:
     """A footer or a header with the checksum of its content."""
     return record.replace(checksum=vhd_checksum(bytes(record), type(record).checksum.offset))
-
-
-def _old_creator_agrees(footer: Footer) -> bool:
-    shown = bytes(footer.replace(hidden=0))
-    return footer.creator_version in OLD_CREATORS and footer.checksum == vhd_checksum(shown, Footer.checksum.offset)
 
 
 def _header(data: bytes, where: Place, volume_size: int) -> DynamicHeader:
@@ -304,13 +298,6 @@ def _header(data: bytes, where: Place, volume_size: int) -> DynamicHeader:
     return header
 
 
-def _verify_no_parent(header: DynamicHeader, where: Place) -> None:
-    for field in (DynamicHeader.parent_uuid, DynamicHeader.parent_name, DynamicHeader.locators):
-        if getattr(header, field.name).strip(b"\0"):
-            problem = f"it has a {field.name}, and the footer says that there is no parent"
-            raise Malformed("VHD header", where.plus(field.offset), problem)
-
-
 def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Locator, ...]:
     found: List[Locator] = []
     table = (header.table_offset, header.table_offset + 4 * header.max_bat_entries)
@@ -321,35 +308,26 @@ def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Loc
         if entries.startswith(_NO_LOCATOR, at):
             continue
         where = start.plus(at)
-        locator = _locator(LocatorEntry.at(entries, at, where), index, where)
+        what, entry = f"VHD parent locator {index}", LocatorEntry.at(entries, at, where)
+        if entry.code not in LOCATOR_CODECS:
+            raise Unsupported(what, where, f"its code is 0x{entry.code:08x}")
+        space, length = locator_space(entry), entry.data_length
+        if not 0 < length <= space or length > 4096:
+            raise Malformed(what, where, f"its text has {length} bytes, the room for the text has {space}")
+        locator = Locator(index, entry.code, entry.data_offset, length)
         span = (locator.offset, locator.offset + locator.length)
         if span[1] > volume_size or any(span[0] < end and start < span[1] for start, end in taken):
             problem = "its text in bytes {} to {} runs into something else".format(*span)
-            raise Malformed(f"VHD parent locator {index}", where, problem)
+            raise Malformed(what, where, problem)
         taken.append(span)
         found.append(locator)
     return tuple(found)
-
-
-def _locator(entry: LocatorEntry, index: int, where: Place) -> Locator:
-    what = f"VHD parent locator {index}"
-    if entry.code not in LOCATOR_CODECS:
-        raise Unsupported(what, where, f"its code is 0x{entry.code:08x}")
-    space, length = locator_space(entry), entry.data_length
-    if not 0 < length <= space or length > 4096:
-        raise Malformed(what, where, f"its text has {length} bytes, the room for the text has {space}")
-    return Locator(index, entry.code, entry.data_offset, length)
 
 
 def locator_space(entry: LocatorEntry) -> int:
     """The bytes of room for the text of a locator."""
     space = entry.data_space
     return space * SECTOR if space < SECTOR else space
-
-
-def _parent_in_header(header: DynamicHeader, where: Place) -> ParentName:
-    where = where.plus(DynamicHeader.parent_name.offset)
-    return _parent_of(_name_text(header, where), "VHD parent name", where)
 
 
 def _name_text(header: DynamicHeader, where: Place) -> str:
@@ -422,7 +400,12 @@ def changes(
         text = _located_text(locator, data, "VHD parent locator text", Place(volume, locator.offset))
         renamed = _named(text, parent, uuids)
         new = _exchanged(data, text, renamed, codec)
-        header = _with_length(header, locator, len(renamed.encode(codec)))
+        length = len(renamed.encode(codec))
+        if length != locator.length:  # the name of a VHD is a letter longer than of a raw parent
+            at = locator.number * LocatorEntry.SIZE
+            entry = LocatorEntry.at(header.locators, at).replace(data_length=length)
+            behind = header.locators[at + LocatorEntry.SIZE :]
+            header = header.replace(locators=header.locators[:at] + bytes(entry) + behind)
         found.append(Change(locator.offset, data.ljust(len(new), b"\0"), new, "VHD parent locator of " + volume))
     name = _name_text(vhd.header, Place(volume, HEADER_OFFSET))
     stored = vhd.header.parent_name
@@ -446,13 +429,3 @@ def _exchanged(stored: bytes, old: str, new: str, codec: str) -> bytes:
     """`stored` with the text `new` in place of the text `old` at its start; the bytes behind the text stay."""
     before, after = old.encode(codec), new.encode(codec)
     return after.ljust(len(before), b"\0") + stored[max(len(before), len(after)) :]
-
-
-def _with_length(header: DynamicHeader, locator: Locator, length: int) -> DynamicHeader:
-    """The header with another length of a locator's text: the name of a VHD is a letter longer than of a raw parent."""
-    if length == locator.length:
-        return header
-    at = locator.number * LocatorEntry.SIZE
-    entry = LocatorEntry.at(header.locators, at).replace(data_length=length)
-    locators = header.locators[:at] + bytes(entry) + header.locators[at + LocatorEntry.SIZE :]
-    return header.replace(locators=locators)

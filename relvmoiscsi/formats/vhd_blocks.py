@@ -53,7 +53,8 @@ def geometry(header: DynamicHeader, batmap: Optional[BatmapHeader] = None) -> Ge
     end = batmap_header + BatmapHeader.SIZE
     if batmap is not None:
         end = max(end, batmap.batmap_offset + batmap.batmap_sectors * SECTOR)
-    return Geometry(table, batmap_header, _unit_behind(end))
+    sector = align_up(end, SECTOR) // SECTOR  # of the first bitmap that may lie behind the headers
+    return Geometry(table, batmap_header, (sector + (_PADDING_SECTORS - sector) % 8) // 8)
 
 
 def end_of_headers(header: DynamicHeader, batmap: BatmapHeader) -> int:
@@ -64,12 +65,6 @@ def end_of_headers(header: DynamicHeader, batmap: BatmapHeader) -> int:
         if entry.code != vhd.LOCATOR_NONE:
             end = max(end, entry.data_offset + locator_space(entry))
     return end
-
-
-def _unit_behind(end: int) -> int:
-    """The first unit whose last sector, a bitmap, lies behind `end` bytes."""
-    sector = align_up(end, SECTOR) // SECTOR
-    return (sector + (_PADDING_SECTORS - sector) % 8) // 8
 
 
 def entry_of(unit: int) -> int:
@@ -124,10 +119,6 @@ def table_bytes(entries: Iterable[int]) -> bytes:
 
 def bitmap_bytes(bits: int) -> bytes:
     return bits.to_bytes(SECTOR, "big")
-
-
-def read_bitmap(data: bytes) -> int:
-    return int.from_bytes(data, "big")
 
 
 def first_sectors(count: int) -> int:

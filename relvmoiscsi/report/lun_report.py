@@ -21,6 +21,7 @@ from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
 from relvmoiscsi.wording import human_size, printable, table, with_options
 
+_LV_PREFIX = "Logical volume "  #: the start of a structure name that names a volume
 #: for a VDI that is made of several images
 IRREVERSIBLE = "Irreversible once committed."
 
@@ -67,7 +68,9 @@ def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]
     """
     what, where = getattr(defect, "what", None), getattr(defect, "where", None)
     volumes = {volume.lv.name: volume for volume in lun.volumes} if lun is not None else {}
-    lv = where.container if where is not None and where.container in volumes else _lv_of(what)
+    lv = where.container if where is not None and where.container in volumes else None
+    if lv is None and what is not None and what.startswith(_LV_PREFIX):
+        lv = what[len(_LV_PREFIX) :]
     volume = volumes.get(lv) if lv is not None else None
     return {
         "message": defect.message,
@@ -77,12 +80,6 @@ def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]
         "lv": lv,
         "vdi": volume.name.uuid if volume is not None and volume.is_disk else None,
     }
-
-
-def _lv_of(what: Optional[str]) -> Optional[str]:
-    """Return the volume that a structure name of LVM's text contains."""
-    prefix = "Logical volume "
-    return what[len(prefix) :] if what is not None and what.startswith(prefix) else None
 
 
 def problems_by_lv(lun: Lun, defects: Sequence[RelvmoiscsiError]) -> Dict[Optional[str], str]:
@@ -136,7 +133,7 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
         "read_only": volume.lv.read_only,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
         "snapshot_of": (record.snapshot_of or None) if record else None,
-        "cbt": uuid in [str(log.name.uuid) for log in lun.volumes if log.name.kind == naming.CBT_LOG],
+        "cbt": any(other.name.kind == naming.CBT_LOG and other.name.uuid == uuid for other in lun.volumes),
         "lv": volume.lv.name,
         "problem": problem,
     }
@@ -201,21 +198,18 @@ def inspection_text(
         if found.readable is not None:
             lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, branches, [])]
         return "\n".join(lines)
-    more = [*who, *(_one_vdi_lines(one) if one is not None else [])]
+    more = list(who)
+    if one is not None and one.state == IS_ONE:
+        more.append("  one VDI  yes")
+    elif one is not None and one.state == CAN_BE_ONE and one.cost is not None:
+        loss = "" if one.cost.images == 1 else " " + IRREVERSIBLE
+        more.append("  one VDI  can be made" + cost_words(one.cost) + loss)
+    elif one is not None:
+        more.append("  one VDI  cannot be made: " + printable(with_options(str(one.problem))))
     if saved is not None:
         names = ", ".join(vm.name_label for vm in saved.vms)
         more.append(printable(f"  VMs      {names}; their records of {saved.when} are on it"))
     return "\n".join(_lun_lines(name, found, found.lun, branches, more))
-
-
-def _one_vdi_lines(found: OneVdiOutlook) -> List[str]:
-    """Return whether the LUN has one VDI or can have one VDI; if not, why."""
-    if found.state == IS_ONE:
-        return ["  one VDI  yes"]
-    if found.state == CAN_BE_ONE and found.cost is not None:
-        loss = "" if found.cost.images == 1 else " " + IRREVERSIBLE
-        return ["  one VDI  can be made" + cost_words(found.cost) + loss]
-    return ["  one VDI  cannot be made: " + printable(with_options(str(found.problem)))]
 
 
 def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str]) -> List[str]:
@@ -225,7 +219,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
         state = f"resignatured (it was {printable(found.run.ids.sr)})"
     allocated = facts["vg"]["extents_allocated"] * lun.vg.extent_size
-    rows = [_row(lun, row) for row in tree(facts["vdis"], branches)]
+    rows = [_row(lun, prefix, vdi) for prefix, vdi in tree(facts["vdis"], branches)]
     lines = [
         "{}: SR {}{}".format(name, lun.sr_uuid, f' "{label}"' if label else ""),
         f"  state    {state}",
@@ -242,16 +236,16 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
     return lines + note_lines(facts["notes"])
 
 
-_Node = Tuple[str, Mapping[str, Any]]  #: the branches before a VDI, and the VDI
+def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[Tuple[str, Mapping[str, Any]]]:
+    """Return VDIs with the branches in front of each, under their parents, in the order of the LUN.
 
-
-def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
-    """Return VDIs under their parents, in the order of the LUN. VDIs of a cyclic chain come last, each on its own."""
+    VDIs of a cyclic chain come last, each on its own.
+    """
     children: Dict[Optional[str], List[Mapping[str, Any]]] = {}
     known = {vdi["uuid"] for vdi in vdis}
     for vdi in vdis:
         children.setdefault(vdi["parent"] if vdi["parent"] in known else None, []).append(vdi)
-    nodes: List[_Node] = []
+    nodes: List[Tuple[str, Mapping[str, Any]]] = []
     todo = [("", "", vdi) for vdi in reversed(children.get(None, []))]
     while todo:
         prefix, below, vdi = todo.pop()
@@ -266,22 +260,22 @@ def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
                     child,
                 )
             )
-    drawn = {vdi["uuid"] for _, vdi in nodes}
+    drawn = {vdi["uuid"] for _prefix, vdi in nodes}
     return nodes + [("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]
 
 
-def _row(lun: Lun, node: _Node) -> List[str]:
-    prefix, vdi = node
-    is_mgt_damaged = lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes)
-    # The first group of the original's UUID is enough to find the VDI in the same table.
-    snapshot = f"snapshot of {vdi['snapshot_of'].split('-')[0]}" if vdi["snapshot_of"] else "snapshot"
+def _row(lun: Lun, prefix: str, vdi: Mapping[str, Any]) -> List[str]:
+    snapshot = "snapshot"
+    if vdi["snapshot_of"]:  # the first group of the UUID is enough to find the VDI in the same table
+        snapshot = "snapshot of {}".format(vdi["snapshot_of"].split("-")[0])
+    has_unread_mgt = lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes)
     notes = [
         note
         for note, shown in (
             ("hidden", vdi["hidden"]),
             ("CBT", vdi["cbt"]),
             (snapshot, vdi["is_a_snapshot"]),
-            ("no MGT record", vdi["uuid"] not in lun.records() and not is_mgt_damaged),
+            ("no MGT record", vdi["uuid"] not in lun.records() and not has_unread_mgt),
             ("does not read", vdi["problem"] and vdi["virtual_size_bytes"] is None),
             ("has a defect", vdi["problem"] and vdi["virtual_size_bytes"] is not None),
         )

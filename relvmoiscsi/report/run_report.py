@@ -2,7 +2,7 @@
 """A run: the old-to-new map and the result, the volumes that the run drops, the plan write by write."""
 
 from itertools import groupby
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.engine import (
     EMPTY_UNIT,
@@ -42,7 +42,11 @@ def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
     to_old = None if to_new else ids.reversed()
     facts["vg_id"] = _pair(lun.vg.id, to_new, to_old)
     facts["pv_id"] = _pair(lun.label.pv_id, to_new, to_old)
-    facts["vdis"] = [_vdi_pair(lun, volume, to_new, to_old) for volume in lun.disks().values()]
+    facts["vdis"], records = [], lun.records()
+    for uuid, volume in lun.disks().items():
+        label = records[uuid].name_label if uuid in records else ""
+        pair = _uuid_pair(uuid, to_new, to_old)
+        facts["vdis"].append({**pair, "name_label": label, "lv": _name_pair(volume, to_new, to_old)})
     facts["lvs"] = [
         {"name": _name_pair(volume, to_new, to_old), "id": _pair(volume.lv.id, to_new, to_old)}
         for volume in lun.volumes
@@ -70,15 +74,6 @@ def _name_pair(volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap])
         return {"old": volume.name.text, "new": volume.name.text}
     pair = _uuid_pair(volume.name.uuid, to_new, to_old)
     return {which: volume.name.text.replace(volume.name.uuid, uuid) for which, uuid in pair.items()}
-
-
-def _vdi_pair(lun: Lun, volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, Any]:
-    uuid = str(volume.name.uuid)
-    record = lun.records().get(uuid)
-    pair: Dict[str, Any] = dict(_uuid_pair(uuid, to_new, to_old))
-    pair["name_label"] = record.name_label if record else ""
-    pair["lv"] = _name_pair(volume, to_new, to_old)
-    return pair
 
 
 def result_facts(name: str, result: Result) -> Dict[str, Any]:
@@ -175,29 +170,27 @@ def loss_of(prepared: Prepared) -> Optional[Loss]:
     if prepared.cost is None and not (lun.work is not None and lun.work.left_behind):
         return None
     dropped = dropped_facts(lun, prepared.defects)
-    lines = ["  goes   " + _dropped_line(volume) for volume in dropped]
-    kept = f"{len(lun.settled().disks())} more"
+    lines = []
+    for volume in dropped:
+        text = f"{volume['lv']}  [no VDI]"
+        if volume["is_vdi"]:
+            shown = ("hidden", "hidden"), ("snapshot", "is_a_snapshot"), ("has a defect", "problem")
+            remarks = [note for note, key in shown if volume[key]]
+            text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(remarks)) if remarks else "")
+        lines.append("  goes   " + printable(text.rstrip()))
+    retained = f"{len(lun.settled().disks())} more"
     if prepared.cost is not None:
         (uuid,) = lun.settled().disks()
         record = lun.records().get(uuid)
         label = printable(record.name_label) if record else ""
         lines.insert(0, f"  stays  {uuid}  {label}".rstrip())
-        kept = f"'{label}' ({uuid})"
+        retained = f"'{label}' ({uuid})"
     count = sum(volume["is_vdi"] for volume in dropped)
     if not count:
         return Loss(lines, "")
     lines.append(IRREVERSIBLE if prepared.plan.run.rebuilt is not None else _UNTIL_LVM_CHANGES)
     noun = "1 VDI" if count == 1 else f"{count} VDIs"
-    return Loss(lines, f"Destroy {noun} and keep {kept}?")
-
-
-def _dropped_line(volume: Mapping[str, Any]) -> str:
-    if not volume["is_vdi"]:
-        return printable(f"{volume['lv']}  [no VDI]")
-    shown = ("hidden", volume["hidden"]), ("snapshot", volume["is_a_snapshot"]), ("has a defect", volume["problem"])
-    notes = [note for note, is_shown in shown if is_shown]
-    text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(notes)) if notes else "")
-    return printable(text.rstrip())
+    return Loss(lines, f"Destroy {noun} and keep {retained}?")
 
 
 # --- the plan
@@ -211,11 +204,11 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     """
     rows: List[Dict[str, Any]] = []
     for step in steps.ALL_PARTS:
-        for same, group in groupby(plan.each_write(step), _same_bytes):
+        for same, group in groupby(plan.each_write(step), _bitmap):
             if same:
-                several = list(group)
-                row = _write_facts(None, len(several[0].new), several[0].what)
-                rows.append({**row, "new": several[0].new.hex(), "offsets": [planned.offset for planned in several]})
+                alike = list(group)
+                row = _write_facts(None, len(same), alike[0].what)
+                rows.append({**row, "new": same.hex(), "offsets": [planned.offset for planned in alike]})
                 continue
             for planned in group:
                 row = _write_facts(planned.offset, len(planned.new), planned.what)
@@ -228,7 +221,7 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     return rows
 
 
-def _same_bytes(planned: Planned) -> bytes:
+def _bitmap(planned: Planned) -> bytes:
     """Return the bytes of a bitmap that a new image leaves empty or full; b"" for any other write."""
     return planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) and planned.old is None else b""
 
@@ -246,7 +239,8 @@ def plan_text(plan: Plan) -> str:
             if len(places) <= _MOST_ALIKE:
                 rows += [[str(offset), str(length), what] for offset, length in places]
             else:
-                rows.append(["", str(sum(length for _, length in places)), f"{what}, {len(places)} times"])
+                total = sum(length for _offset, length in places)
+                rows.append(["", str(total), f"{what}, {len(places)} times"])
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(["", str(plan.unseen.copied_bytes), "guest data, copied"])
     return "\n".join("  " + line for line in table(rows, right=(0, 1)))

@@ -7,11 +7,11 @@ compare        whether two LUNs share no identity and differ in nothing else, by
 
 The rooms, in the order of a run:
 
-reading        survey (label and VG), volumes (images, saved VM records), read_cache, lun_contents (the values),
-               lun_notes, contradictions (MGT against the volumes), way_out (a command against a defect); left_behind
-               (what goes with an unreadable VDI); sm_journals (SM's rules for its unfinished work), sm_work (volumes
-               and records under change)
-planning       new_ids (derived or chosen); collapse (a LUN with one VDI); run_plan, volume_writes (inside volumes);
+reading        request (of the caller); survey (label and VG), volumes (images, saved VM records), read_cache,
+               lun_contents (the values), lun_notes, contradictions (MGT against the volumes), way_out (a command
+               against a defect); left_behind (what goes with an unreadable VDI); sm_journals (SM's rules for its
+               unfinished work), sm_work (volumes and records under change)
+planning       new_ids (derived or chosen); selection (all VDIs, or one); run_plan, volume_writes (inside volumes);
                identity_check (each identity is new, nothing else differs), plan_check (the plan, read back in memory)
 merge          a leaf and its parents become one image: vdi_choice (which VDI), strategy (costs, extents), compact
                (values in little memory); vhd_chain, qcow2_chain (owners of blocks); vhd_layout, qcow2_layout (places of

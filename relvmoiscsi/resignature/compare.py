@@ -60,7 +60,14 @@ def compare(
     fields = volume_writes.content_fields(one.vg, changes)
     writes = volume_writes.content_writes(one.vg, changes, fields, caches[0].read, original.block_size)
     allowed = {write.offset: write.new for write in writes}
-    spans = _extents(one, data or [])
+    # outside the extents of volumes is metadata of LVM
+    owned = sorted(part for volume in one.volumes for part in one.vg.ranges(volume.lv, 0, one.vg.size_of(volume.lv)))
+    spans = []
+    for part in data or ():
+        for extent in owned:
+            first, last = max(part.offset, extent.offset), min(part.end, extent.end)
+            if first < last:
+                spans.append(Range(first, last - first))
     problems += _differing(original, clone, spans, allowed, progress)
     if problems and not is_of_original:
         problems.insert(0, _another_sr(before, after, record, run))
@@ -98,18 +105,6 @@ def _named(lun: Lun) -> str:
     return f'{lun.sr_uuid} "{label}"' if label else lun.sr_uuid
 
 
-def _extents(lun: Lun, data: Sequence[Range]) -> List[Range]:
-    """The parts of `data` in extents of volumes; outside these extents is metadata of LVM."""
-    vg, found = lun.vg, []
-    owned = sorted(part for volume in lun.volumes for part in vg.ranges(volume.lv, 0, vg.size_of(volume.lv)))
-    for part in data:
-        for extent in owned:
-            first, last = max(part.offset, extent.offset), min(part.end, extent.end)
-            if first < last:
-                found.append(Range(first, last - first))
-    return found
-
-
 def _differing(
     original: Device,
     clone: Device,
@@ -132,20 +127,15 @@ def _differing(
             except Truncated:
                 return problems + [f"{clone.name} is smaller than {original.name}."]
             if one != other:
-                problems += _explained(part, one, other, allowed, clone.name)
+                expected = bytearray(one)
+                for offset, new in allowed.items():
+                    first, last = max(offset, part.offset), min(offset + len(new), part.end)
+                    if first < last:
+                        expected[first - part.offset : last - part.offset] = new[first - offset : last - offset]
+                wrong = (index for index in range(len(other)) if expected[index] != other[index])
+                if bytes(expected) != other:
+                    problems.append(f"{clone.name} differs from what is expected at byte {part.offset + next(wrong)}.")
             done += part.length
             if progress is not None:
                 progress(done, total)
     return problems
-
-
-def _explained(part: Range, one: bytes, other: bytes, allowed: Dict[int, bytes], name: str) -> List[str]:
-    expected = bytearray(one)
-    for offset, new in allowed.items():
-        first, last = max(offset, part.offset), min(offset + len(new), part.end)
-        if first < last:
-            expected[first - part.offset : last - part.offset] = new[first - offset : last - offset]
-    if bytes(expected) == other:
-        return []
-    at = next(index for index in range(len(other)) if expected[index] != other[index])
-    return [f"{name} differs from what is expected at byte {part.offset + at}."]

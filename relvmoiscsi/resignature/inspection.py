@@ -14,9 +14,8 @@ from relvmoiscsi.errors import (
     RelvmoiscsiError,
     Unfinished,
 )
-from relvmoiscsi.resignature.merge.vdi_choice import OneVdiRequest, has_one_row
-from relvmoiscsi.resignature.planning import collapse
-from relvmoiscsi.resignature.planning.collapse import Cost
+from relvmoiscsi.resignature.merge.vdi_choice import has_one_row
+from relvmoiscsi.resignature.planning.selection import Cost, select_one
 from relvmoiscsi.resignature.problems import Problems, read_problems, tell
 from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
@@ -26,6 +25,7 @@ from relvmoiscsi.resignature.reading.contradictions import contradictions
 from relvmoiscsi.resignature.reading.left_behind import settle
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 
 EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
@@ -75,7 +75,14 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
         return _damaged(device, Problems((problem,)), words)
     run = earlier_run.run_or_none(cache, record, label)
     if record is not None and record.phase != DONE:
-        return Inspection(UNFINISHED, commit_record=record, run=run, problem=_why_unfinished(cache, record))
+        try:
+            mark = earlier_run.find_unfinished(cache)
+        except FormatError:
+            mark = None
+        lost = Unfinished(sentences.journal_lost(device.name, record))
+        return Inspection(
+            UNFINISHED, commit_record=record, run=run, problem=cut_run.cut(cache, mark) if mark is not None else lost
+        )
     try:
         problems = read_problems(cache, label)
     except Refused as problem:
@@ -89,19 +96,8 @@ def inspect(device: Device, words: Sequence[str] = ()) -> Inspection:
 def _damaged(device: Device, problems: Problems, words: Sequence[str]) -> Inspection:
     first = problems.found[0]
     if isinstance(first, FormatError):
-        tell(first, device.name, problems, words)
+        tell(first, device.name, problems, ResignatureRequest(words=tuple(words)))
     return Inspection(DAMAGED, None, None, None, first, problems.found, problems.lun)
-
-
-def _why_unfinished(device: Device, record: CommitRecord) -> Unfinished:
-    """The error for a LUN with a run that was cut; the message says how to settle the run."""
-    try:
-        mark = earlier_run.find_unfinished(device)
-    except FormatError:
-        mark = None
-    if mark is None:
-        return Unfinished(sentences.journal_lost(device.name, record))
-    return cut_run.cut(device, mark)
 
 
 def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
@@ -111,7 +107,7 @@ def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
     a read fails, and nothing else for any content.
     """
     try:
-        cost = collapse.make_one(device, lun, OneVdiRequest()).cost
+        cost = select_one(device, lun, OneVdiRequest()).cost
     except (Refused, FormatError, DeviceError) as problem:
         return OneVdiOutlook(CANNOT_BE_ONE, problem=problem)
     return OneVdiOutlook(IS_ONE) if has_one_row(lun.settled()) else OneVdiOutlook(CAN_BE_ONE, cost)

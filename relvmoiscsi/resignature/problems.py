@@ -9,20 +9,24 @@ leads to another request. So the message of the first problem has the ways out o
     VDIs that cannot be read                 one command that leaves them all behind, with all options as given
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Set, Tuple
+from contextlib import contextmanager
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NO_WAY_OUT, DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.merge.vdi_choice import Chain, OneVdiRequest, choose_chain, leaves
+from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain, leaves, uuids_in_words
 from relvmoiscsi.resignature.reading import sm_journals, survey
 from relvmoiscsi.resignature.reading.left_behind import leavable, leave
 from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
+from relvmoiscsi.resignature.reading.request import OneVdiRequest, ResignatureRequest
 from relvmoiscsi.resignature.reading.way_out import resignature_words, sentence, without_sentence
 
 _NOTHING_HELPS = "No command mends that on the clone. If the copy may be incomplete, take it again."
-_NONE_LEFT = "No VDI of the clone would be left."
-_SHOWN = 4  #: a message lists at most so many VDIs
+_NO_VDI_REMAINS = "No VDI of the clone would be left."
+
+
+EVERYTHING = ResignatureRequest()  #: all VDIs, under any ids
 
 
 class Problems(NamedTuple):
@@ -34,10 +38,8 @@ class Problems(NamedTuple):
     without: Tuple[str, ...] = ()  #: the VDIs to leave behind; the VDIs of the request are not among them
 
 
-def read_problems(
-    device: Device, label: Label, without: Sequence[str] = (), one: Optional[OneVdiRequest] = None
-) -> Problems:
-    """All problems of a LUN, for a request that leaves `without` behind and keeps `one`. Raises DeviceError, Refused.
+def read_problems(device: Device, label: Label, request: ResignatureRequest = EVERYTHING) -> Problems:
+    """All problems of a LUN for a request. Raises DeviceError, Refused.
 
     A failed read, or a refusal, is a problem among others where another problem was found before.
     """
@@ -50,22 +52,22 @@ def read_problems(
         if not found:
             raise
         return Problems((*found, problem))
-    problems = problems_of(lun, without, one)
+    problems = problems_of(lun, request)
     return problems._replace(found=(*found, *problems.found))
 
 
-def problems_of(lun: Lun, without: Sequence[str] = (), one: Optional[OneVdiRequest] = None) -> Problems:
+def problems_of(lun: Lun, request: ResignatureRequest = EVERYTHING) -> Problems:
     """The problems of a LUN as `survey.read_contents` has read it. Raises UsageError for a UUID without a volume."""
-    found = _problems(lun, without, one)
-    later, named, new, known = found, list(without), [""], leavable(lun)
+    found = _problems(lun, request.without, request.one)
+    later, named, new, known = found, list(request.without), [""], leavable(lun)
     all_later: List[FormatError] = []
     while new:
         new = list(dict.fromkeys(each.way_out.vdi for each in later if each.way_out.vdi in known.difference(named)))
         named += new
         if new:
-            later = _problems(lun, named, one)
+            later = _problems(lun, named, request.one)
             all_later += later
-    return Problems(tuple(found), lun, tuple(all_later), tuple(named[len(without) :]))
+    return Problems(tuple(found), lun, tuple(all_later), tuple(named[len(request.without) :]))
 
 
 def _problems(lun: Lun, without: Sequence[str], one: Optional[OneVdiRequest]) -> List[FormatError]:
@@ -86,8 +88,9 @@ def _chain(lun: Lun, one: Optional[OneVdiRequest]) -> Optional[Chain]:
         return None
 
 
-def refuse_losing_all(lun: Lun, without: Sequence[str], one: Optional[OneVdiRequest]) -> None:
-    """Raises UsageError when nothing would be left, or not the VDI that the request keeps."""
+def refuse_losing_all(lun: Lun, request: ResignatureRequest) -> None:
+    """Raises UsageError when no VDI would remain, or when the request leaves its only VDI behind."""
+    without, one = request.without, request.one
     if not without:
         return
     rest, lost, _gone = leave(lun, without)
@@ -100,49 +103,48 @@ def refuse_losing_all(lun: Lun, without: Sequence[str], one: Optional[OneVdiRequ
         raise UsageError(f"No VDI of {lun.name} would be left. Leave fewer VDIs behind (`without`).")
 
 
-def tell(
-    error: FormatError,
-    device_name: str,
-    problems: Problems,
-    words: Sequence[str] = (),
-    without: Sequence[str] = (),
-    one: Optional[OneVdiRequest] = None,
-) -> None:
-    """Add what leads on from all problems to the message of `error`, one of them. `words` are the command as given.
+@contextmanager
+def telling(device: Device, label: Label, request: ResignatureRequest) -> Iterator[None]:
+    """Add what leads on to a FormatError that is raised in the block."""
+    try:
+        yield
+    except FormatError as error:
+        tell(error, device.name, read_problems(device, label, request), request)
+        raise
+
+
+def tell(error: FormatError, device_name: str, problems: Problems, request: ResignatureRequest) -> None:
+    """Add what leads on from all problems to the message of `error`, one of them.
 
     `error` stands alone when it is none of the problems that a reader finds.
     """
     if error.message not in [problem.message for problem in problems.found]:
         problems = Problems((error,), problems.lun)
     every = [problem for problem in (*problems.found, *problems.later) if isinstance(problem, FormatError)]
-    hopeless = next((problem for problem in every if _is_hopeless(problem, {*without, *problems.without})), None)
+    # a VDI that only SM's unfinished work would make has no volume to leave behind yet
+    leavable_vdis = ("", *request.without, *problems.without)
+    hopeless = next(
+        (each for each in every if each.way_out == NO_WAY_OUT or each.way_out.vdi not in leavable_vdis), None
+    )
     if hopeless is not None:
         told = [] if hopeless.message == error.message else [hopeless.message]
         told.append(_NOTHING_HELPS)
     else:
         told = [sentence(problem.way_out, device_name) for problem in every if not problem.way_out.vdi]
         if problems.lun is not None and problems.without:
-            words = words or resignature_words(device_name)
-            told.append(_leaving(problems.lun, problems.without, words, without, one))
+            told.append(_leaving(problems.lun, problems.without, device_name, request))
         told = told or [_NOTHING_HELPS]
     error.message = " ".join(dict.fromkeys([error.message, *told]))
 
 
-def _is_hopeless(problem: FormatError, lost: Set[str]) -> bool:
-    """Whether nothing helps; a VDI that only SM's unfinished work would make has no volume to leave behind yet."""
-    return problem.way_out == NO_WAY_OUT or problem.way_out.vdi not in ("", *lost)
-
-
-def _leaving(
-    lun: Lun, more: Sequence[str], words: Sequence[str], without: Sequence[str], one: Optional[OneVdiRequest]
-) -> str:
-    """What leads on from VDIs that cannot be read."""
-    rest, lost, _gone = leave(lun, [*without, *more])
-    left = list(leaves(rest))
-    if not left:
-        return f"{_NONE_LEFT} {_NOTHING_HELPS}"
-    chain = _chain(leave(lun, without)[0], one)
+def _leaving(lun: Lun, more: Sequence[str], device_name: str, request: ResignatureRequest) -> str:
+    """What leads on from the VDIs `more`, which cannot be read."""
+    rest, lost, _gone = leave(lun, [*request.without, *more])
+    remaining = list(leaves(rest))
+    if not remaining:
+        return f"{_NO_VDI_REMAINS} {_NOTHING_HELPS}"
+    chain = _chain(leave(lun, request.without)[0], request.one)
     if chain is not None and chain.leaf.name.uuid in lost:
-        named = ", ".join(left[:_SHOWN] + ([f"and {len(left) - _SHOWN} more"] if len(left) > _SHOWN else []))
+        named = ", ".join(uuids_in_words(remaining))
         return f"VDI {chain.leaf.name.uuid} is the VDI to keep. {_NOTHING_HELPS} These VDIs can be kept: {named}."
-    return without_sentence(words, more)
+    return without_sentence(request.words or resignature_words(device_name), more)

@@ -8,7 +8,7 @@ A LUN with an SR may have lost its label: by a torn write, or by a `dd` over the
 place of LVM's first metadata area also when there is no label.
 """
 
-from typing import Dict, List, NamedTuple, Sequence
+from typing import NamedTuple, Set
 
 from relvmoiscsi.device import SECTOR, Device, Range
 from relvmoiscsi.errors import FormatError, Place
@@ -43,32 +43,27 @@ def read_owner(device: Device) -> Owner:
             is_pv, listed = True, [area.offset for area in label.mdas[:MAX_AREAS]]
     except FormatError as error:
         problem = error.message
-    slots = _slots(device, sorted({USUAL_AREA, *listed}))
-    wanted = sorted({at for area in slots.values() for at in area})
-    readable = [at for at in wanted if at + _NAME_BYTES <= device.size_bytes]
-    names = [_name(text) for text in device.read([Range(at, _NAME_BYTES) for at in readable])]
-    of_sr = [name for name in names if name.startswith(naming.VG_PREFIX)]
-    if of_sr:
-        return Owner(of_sr[0], is_sr=True, is_pv=is_pv)
-    problems = [f"The metadata area at byte {at} of {device.name} does not read." for at in listed if at not in slots]
-    if is_pv and (len(readable) < len(wanted) or not all(names)):
-        problems.append(f"A metadata text of {device.name} does not read.")
-    return Owner(next(iter(names), "") if is_pv else "", problem=problem or "".join(problems[:1]), is_pv=is_pv)
-
-
-def _slots(device: Device, areas: Sequence[int]) -> Dict[int, List[int]]:
-    """By the offset of each area with a header: the places on the device of its committed and precommitted texts."""
+    areas = sorted({USUAL_AREA, *listed})
     heads = [Range(at, pv.MDA_HEADER_SIZE) for at in areas if at + pv.MDA_HEADER_SIZE <= device.size_bytes]
-    found: Dict[int, List[int]] = {}
+    with_header: Set[int] = set()  # places of areas
+    texts_at: Set[int] = set()  # places of their committed and precommitted texts
     for head, data in zip(heads, device.read(heads)):
         header = MdaHeader.at(data)
         if header.magic == pv.MDA_MAGIC:
+            with_header.add(head.offset)
             offsets = [RawLocation.at(slot).offset for slot in (header.committed, header.precommitted)]
-            found[head.offset] = [head.offset + offset for offset in offsets if offset]
-    return found
-
-
-def _name(text: bytes) -> str:
-    """The VG name at the start of a metadata text (`name {`); "" for any other text."""
-    name, brace, _ = text.partition(b" {")
-    return name.decode("latin-1") if brace else ""
+            texts_at.update(head.offset + offset for offset in offsets if offset)
+    readable = sorted(at for at in texts_at if at + _NAME_BYTES <= device.size_bytes)
+    names = []
+    for text in device.read([Range(at, _NAME_BYTES) for at in readable]):
+        name, brace, _rest = text.partition(b" {")
+        names.append(name.decode("latin-1") if brace else "")
+    of_sr = [name for name in names if name.startswith(naming.VG_PREFIX)]
+    if of_sr:
+        return Owner(of_sr[0], is_sr=True, is_pv=is_pv)
+    problems = [
+        f"The metadata area at byte {at} of {device.name} does not read." for at in listed if at not in with_header
+    ]
+    if is_pv and (len(readable) < len(texts_at) or not all(names)):
+        problems.append(f"A metadata text of {device.name} does not read.")
+    return Owner(next(iter(names), "") if is_pv else "", problem=problem or "".join(problems[:1]), is_pv=is_pv)

@@ -190,6 +190,11 @@ def parse_label(sector: bytes, number: int, where: Place) -> Label:
     pv = PvHeader.at(sector, LabelHeader.SIZE, where)
     _data_areas, mdas_at = _area_list(sector, LabelHeader.SIZE + PvHeader.SIZE, where)
     mdas, extension_at = _area_list(sector, mdas_at, where)
+    extension, used_end = ExtensionHeader.at(sector, extension_at, where.plus(extension_at)), extension_at
+    if extension.version > 2:
+        raise Unsupported("LVM label", where.plus(extension_at), f"its extension has version {extension.version}")
+    if extension.version:
+        _bootloader_areas, used_end = _area_list(sector, extension_at + ExtensionHeader.SIZE, where)
     return Label(
         sector=sector,
         number=number,
@@ -198,7 +203,7 @@ def parse_label(sector: bytes, number: int, where: Place) -> Label:
         mdas=mdas,
         mdas_at=mdas_at,
         extension_at=extension_at,
-        used_end=_extension_end(sector, extension_at, where),
+        used_end=used_end,
     )
 
 
@@ -211,16 +216,6 @@ def _area_list(sector: bytes, at: int, where: Place) -> Tuple[Tuple[Area, ...], 
         if bytes(entry) == bytes(AreaEntry.SIZE):
             return tuple(areas), at
         areas.append(Area(entry.offset, entry.size))
-
-
-def _extension_end(sector: bytes, at: int, where: Place) -> int:
-    extension = ExtensionHeader.at(sector, at, where.plus(at))
-    if extension.version == 0:
-        return at
-    if extension.version > 2:
-        raise Unsupported("LVM label", where.plus(at), f"its extension has version {extension.version}")
-    _bootloader_areas, end = _area_list(sector, at + ExtensionHeader.SIZE, where)
-    return end
 
 
 class Mda(NamedTuple):

@@ -16,7 +16,7 @@ Source: LVM2 libdm/libdm-config.c.
 import re
 from itertools import islice
 from sys import intern
-from typing import Dict, Iterator, List, Match, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Malformed, Place
@@ -64,7 +64,7 @@ class Assignment(NamedTuple):
     end: int
 
 
-class Section:
+class TextSection:
     """`name { ... }`: assignments and sections by key, in the order of the text.
 
     The lookups raise Malformed, with the place of the section, for a missing key and for a value of another type.
@@ -77,7 +77,7 @@ class Section:
         self.name_start = name_start
         self.end = name_start  #: behind the closing brace, once `parse` has read the brace
         self.assignments: Dict[str, Assignment] = {}
-        self.sections: Dict[str, Section] = {}
+        self.sections: Dict[str, TextSection] = {}
         self._text_at = text_at
 
     @property
@@ -91,7 +91,7 @@ class Section:
     def _problem(self, problem: str) -> Malformed:
         return Malformed("Section {}".format(self.name or "the whole text"), self.where, problem)
 
-    def section(self, name: str) -> "Section":
+    def section(self, name: str) -> "TextSection":
         if name not in self.sections:
             raise self._problem(f"it has no section {name}")
         return self.sections[name]
@@ -128,9 +128,11 @@ class Section:
         return strings
 
 
-def parse(text: str, where: Place) -> Section:
+def parse(text: str, where: Place) -> TextSection:
     """The tree of a text, up to its first NUL. `where` is the place of its first byte. Raises Malformed."""
-    return _Parser(text.split("\0", 1)[0], where).parse()
+    root = TextSection("", 0, where)
+    _Parser(text.split("\0", 1)[0], where).fill(root, depth=0)
+    return root
 
 
 class _Parser:
@@ -141,53 +143,40 @@ class _Parser:
         self._items_left = self._values_left = self._most
         self._known: Dict[str, Tuple[Value, ...]] = {}  # by the text behind `=`: many LVs have equal values
 
-    def parse(self) -> Section:
-        root = Section("", 0, self._where)
-        self._fill(root, depth=0)
-        return root
-
-    def _fill(self, section: Section, depth: int) -> None:
+    def fill(self, section: TextSection, depth: int) -> None:
+        """Read the items of a section, up to its closing brace; without `depth` up to the end of the text."""
         while True:
-            match = self._item()
+            match = _ITEM.match(self._text, self._at)
+            if match is None:
+                raise self._complaint(self._at)
+            self._items_left -= 1
+            if self._items_left < 0:
+                raise self._too_much()
+            self._at = match.end()
             group, key, start = match.lastindex, match.group(1), match.start(1)
-            self._only_once(section, key, start)
+            if key in section.assignments or key in section.sections:
+                raise self._problem(("word", str(key), start), "each name only once")
             if group in (_SCALAR_AT, _LIST_AT):
                 value_start, end = match.span(group)
-                values = self._values(match.group(group), value_start)
+                text = match.group(group)
+                values = self._known.get(text)
+                if values is None:
+                    is_list = group == _LIST_AT
+                    values = self._listed(text, value_start) if is_list else (self._value(text, value_start),)
+                    self._known[text] = values
                 section.assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
             elif group == _OPENS and depth < MAX_DEPTH:
-                child = section.sections[key] = Section(key, start, self._where)
-                self._fill(child, depth + 1)
+                child = section.sections[key] = TextSection(key, start, self._where)
+                self.fill(child, depth + 1)
             elif group == (_CLOSES if depth else _ENDS):
                 section.end = self._at
                 return
             else:
                 raise self._complaint(match.start())
 
-    def _item(self) -> Match[str]:
-        match = _ITEM.match(self._text, self._at)
-        if match is None:
-            raise self._complaint(self._at)
-        self._items_left -= 1
-        if self._items_left < 0:
-            raise self._too_much()
-        self._at = match.end()
-        return match
-
-    def _only_once(self, section: Section, key: Optional[str], start: int) -> None:
-        if key in section.assignments or key in section.sections:
-            raise self._problem(("word", str(key), start), "each name only once")
-
-    def _values(self, text: str, start: int) -> Tuple[Value, ...]:
-        """The value behind `=`, or the values of a list behind `=`."""
-        found = self._known.get(text)
-        if found is None:
-            found = self._known[text] = self._listed(text, start) if text[0] == "[" else (self._value(text, start),)
-        return found
-
     def _value(self, text: str, start: int) -> Value:
         if text[0] in "\"'":
-            return _unquoted(text)
+            return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' and "\\" in text else text[1:-1]
         number = _number(text)
         if number is None:
             raise self._problem(("word", text, start), "a value")
@@ -224,8 +213,10 @@ class _Parser:
             return self._problem(token, f"`=` or a section of at most {MAX_DEPTH} levels")
         token = next(tokens)
         if token[1] == "[":
-            listed = islice(tokens, self._most)
-            token = next((part for part in listed if part[1] != "," and not _is_value(part)), token)
+            for part in islice(tokens, self._most):
+                is_value = part[0] == "string" or part[0] == "word" and _number(part[1]) is not None
+                if part[1] != "," and not is_value:
+                    return self._problem(part, "a value")
         return self._problem(token, "a value")
 
 
@@ -240,10 +231,6 @@ def _tokens(text: str, position: int, where: Place) -> Iterator[Token]:
         yield _KINDS[group], match.group(group), match.start(group)
 
 
-def _is_value(token: Token) -> bool:
-    return token[0] == "string" or token[0] == "word" and _number(token[1]) is not None
-
-
 def _number(word: str) -> Union[int, float, None]:
     """The number in a word, as C reads numbers: a leading zero means octal. None for other words and beyond 64 bits."""
     if untrusted.is_number(word) and word[0] != "0":
@@ -256,11 +243,7 @@ def _number(word: str) -> Union[int, float, None]:
     return float(word) if _FLOAT.match(word) else None
 
 
-def _unquoted(text: str) -> str:
-    return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' and "\\" in text else text[1:-1]
-
-
-class Edit(NamedTuple):
+class TextEdit(NamedTuple):
     """Bytes [start, end) of a text become `replacement`."""
 
     start: int
@@ -268,7 +251,7 @@ class Edit(NamedTuple):
     replacement: str
 
 
-def edited(text: str, edits: Sequence[Edit]) -> str:
+def edited(text: str, edits: Sequence[TextEdit]) -> str:
     """`text` after all edits, which must not overlap."""
     parts, position = [], 0
     for edit in sorted(edits):

@@ -10,7 +10,7 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optiona
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
 from relvmoiscsi.formats.identity import IdMap, dashed, parse_lvm_id, sightings
-from relvmoiscsi.formats.lvm.text_format import Assignment, Edit, Section, edited, parse
+from relvmoiscsi.formats.lvm.text_format import Assignment, TextEdit, TextSection, edited, parse
 
 #: section names and status words of the text that hold no identity
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
@@ -149,12 +149,11 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
         extent_size=extent_size,
         lvs=tuple(lvs),
     )
-    _verify_extents(found, where, on_defect)
-    _verify_ids(found, where, on_defect)
+    _verify_volumes(found, where, on_defect)
     return found
 
 
-def _refuse_unreadable(text: str, vg: Section, where: Place) -> None:
+def _refuse_unreadable(text: str, vg: TextSection, where: Place) -> None:
     """Raises Malformed for a text that LVM does not read."""
     what = f"Volume group {vg.name}"
     if vg.name_start != 0:
@@ -169,7 +168,7 @@ def _refuse_unreadable(text: str, vg: Section, where: Place) -> None:
         raise Malformed(what, vg.where, "its seqno is {}, LVM cannot count further".format(vg.integer("seqno")))
 
 
-def _refuse_unknown(vg: Section) -> None:
+def _refuse_unknown(vg: TextSection) -> None:
     what = f"Volume group {vg.name}"
     for name in sorted(set(vg.sections) - _KNOWN_VG_SECTIONS):
         raise Unsupported(what, vg.sections[name].where, f"it has a section {name}")
@@ -195,7 +194,7 @@ def _disowned(vg_name: str, key: str, value: object) -> WayOut:
     return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force", vg_name))
 
 
-def _status(what: str, section: Section) -> FrozenSet[str]:
+def _status(what: str, section: TextSection) -> FrozenSet[str]:
     if "status" not in section.assignments:
         raise Malformed(what, section.where, "it has no status")
     return frozenset(section.strings("status"))
@@ -208,7 +207,7 @@ def _refuse_unknown_status(
         raise Unsupported(what, where, f"its status is {word}").with_way_out(ways_out.get(word, WayOut()))
 
 
-def _only_pv(vg: Section) -> Section:
+def _only_pv(vg: TextSection) -> TextSection:
     pvs = list(vg.section("physical_volumes").sections.values())
     if len(pvs) != 1:
         problem = f"it lies on {len(pvs)} physical volumes, an SR on a LUN has one"
@@ -223,20 +222,29 @@ def _only_pv(vg: Section) -> Section:
     return pvs[0]
 
 
-def _lv_sections(vg: Section) -> List[Section]:
+def _lv_sections(vg: TextSection) -> List[TextSection]:
     """The sections of the LVs, in the order of the text. A VG without LVs has no section `logical_volumes`."""
     found = vg.sections.get("logical_volumes")
     return list(found.sections.values()) if found else []
 
 
-def _lv(section: Section, pv_name: str, vg_name: str) -> LogicalVolume:
+def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
     what, where = f"Logical volume {section.name}", section.where
     if "creation_time" in section.assignments and "creation_host" not in section.assignments:
         raise Malformed(what, where, "it has a creation_time and no creation_host")
     lv_id = parse_lvm_id(section.string("id"), f"id of logical volume {section.name}", where)
     status = _status(what, section)
     removed = WayOut(("lvremove", f"{vg_name}/{section.name}"))
-    segments = sorted(_segment(what, child, pv_name, removed) for child in section.sections.values())
+    segments = []
+    for child in section.sections.values():
+        if child.string("type") != "striped" or child.integer("stripe_count") != 1:
+            raise Unsupported(what, child.where, f"{child.name} is not linear").with_way_out(removed)
+        stripes = child.assignments.get("stripes")
+        values = stripes.values if stripes else ()
+        if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
+            raise Malformed(what, child.where, f"{child.name} has the stripes {list(values)!r}")
+        segments.append(Segment(child.integer("start_extent"), child.integer("extent_count", 1), values[1]))
+    segments.sort()
     if section.integer("segment_count") != len(segments) or not segments:
         raise Malformed(what, where, f"it has {len(segments)} segments, and its segment_count is another number")
     expected = 0
@@ -248,18 +256,8 @@ def _lv(section: Section, pv_name: str, vg_name: str) -> LogicalVolume:
     return LogicalVolume(section.name, lv_id, status, tuple(section.strings("tags")), tuple(segments))
 
 
-def _segment(what: str, section: Section, pv_name: str, removed: WayOut) -> Segment:
-    if section.string("type") != "striped" or section.integer("stripe_count") != 1:
-        raise Unsupported(what, section.where, f"{section.name} is not linear").with_way_out(removed)
-    stripes = section.assignments.get("stripes")
-    values = stripes.values if stripes else ()
-    if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
-        raise Malformed(what, section.where, f"{section.name} has the stripes {list(values)!r}")
-    return Segment(section.integer("start_extent"), section.integer("extent_count", 1), values[1])
-
-
-def _verify_extents(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
-    """Reports a defect for an extent that is not on the PV, and for an extent of two LVs."""
+def _verify_volumes(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
+    """Reports a defect for an extent that is not on the PV, for an extent of two LVs, and for an id of two LVs."""
     taken = sorted((s.first_pe, s.first_pe + s.extent_count, lv.name) for lv in vg.lvs for s in lv.segments)
     free_from, before = 0, ""
     for first, end, name in taken:
@@ -270,14 +268,11 @@ def _verify_extents(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
             problem = f"it overlaps {before} at extent {first}"
             on_defect(Malformed(f"Logical volume {name}", where, problem))
         free_from, before = end, name
-
-
-def _verify_ids(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
     owners: Dict[str, str] = {vg.id: "the volume group"}
     for lv in vg.lvs:
         if lv.id in owners:
-            problem = Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}")
-            on_defect(problem.with_way_out(WayOut(("lvremove", f"{vg.name}/{lv.name}"))))
+            found = Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}")
+            on_defect(found.with_way_out(WayOut(("lvremove", f"{vg.name}/{lv.name}"))))
         owners[lv.id] = lv.name
 
 
@@ -295,81 +290,71 @@ def renamed_text(vg: VolumeGroup, vg_name: str, lvs: Mapping[str, Optional[Logic
     (section,) = root.sections.values()
     pv = _only_pv(section)
     edits = [
-        Edit(section.name_start, section.name_end, vg_name),
+        TextEdit(section.name_start, section.name_end, vg_name),
         _of_value(section, "id", _quoted(ids.lvm_ids[vg.id])),
         _of_value(section, "seqno", str(vg.seqno + 1)),
         _of_value(pv, "id", _quoted(ids.lvm_ids[vg.pv_id])),
     ]
     for hint in (pv.assignments[key] for key in _DEVICE_HINTS if key in pv.assignments):
-        edits.append(Edit(hint.start, hint.end + (vg.text[hint.end : hint.end + 1] == "\n"), ""))
+        edits.append(TextEdit(hint.start, hint.end + (vg.text[hint.end : hint.end + 1] == "\n"), ""))
     for lv, own in zip(vg.lvs, _lv_sections(section)):
         edits.extend(_lv_edits(vg, lv, own, lvs[lv.name], ids.lvm_ids))
-    kept = [*edits, *(Edit(tags.start, tags.end, "") for tags in _tags(section))]
-    return edited(vg.text, [*edits, *_new_ids_elsewhere(vg.text, kept, ids)])
+    # identities elsewhere: outside the edits, and outside the tags. These parts may lie in each other
+    others = sorted([*edits, *(TextEdit(tags.start, tags.end, "") for tags in _tags(section))], reverse=True)
+    names, behind = ids.names(), 0
+    for at, old in sightings(vg.text, names):
+        while others and others[-1].start < at + len(old):
+            behind = max(behind, others.pop().end)
+        if at >= behind:
+            edits.append(TextEdit(at, at + len(old), names[old]))
+    return edited(vg.text, edits)
 
 
 def text_without_tags(vg: VolumeGroup) -> str:
     """The text without the tags of the VG, the PV and the LVs: a tag may hold an old UUID on purpose."""
     (section,) = parse(vg.text, _IN_TEXT).sections.values()
-    return edited(vg.text, [Edit(tags.start, tags.end, "") for tags in _tags(section)])
+    return edited(vg.text, [TextEdit(tags.start, tags.end, "") for tags in _tags(section)])
 
 
-def _tags(vg: Section) -> List[Assignment]:
+def _tags(vg: TextSection) -> List[Assignment]:
     found = [section.assignments.get("tags") for section in (vg, _only_pv(vg), *_lv_sections(vg))]
     return [tags for tags in found if tags is not None]
 
 
-def _new_ids_elsewhere(text: str, kept: Sequence[Edit], ids: IdMap) -> List[Edit]:
-    """The edits for identities outside the parts `kept` of the text, which may lie in each other."""
-    names = ids.names()
-    found, behind, parts = [], 0, sorted(kept, reverse=True)
-    for at, old in sightings(text, names):
-        while parts and parts[-1].start < at + len(old):
-            behind = max(behind, parts.pop().end)
-        if at >= behind:
-            found.append(Edit(at, at + len(old), names[old]))
-    return found
-
-
-def _of_value(section: Section, key: str, value: str) -> Edit:
+def _of_value(section: TextSection, key: str, value: str) -> TextEdit:
     found = section.single(key)
-    return Edit(found.value_start, found.end, value)
+    return TextEdit(found.value_start, found.end, value)
 
 
 def _lv_edits(
-    vg: VolumeGroup, lv: LogicalVolume, section: Section, wanted: Optional[LogicalVolume], ids: Mapping[str, str]
-) -> List[Edit]:
+    vg: VolumeGroup, lv: LogicalVolume, section: TextSection, wanted: Optional[LogicalVolume], ids: Mapping[str, str]
+) -> List[TextEdit]:
     text = vg.text
     if wanted is None:
-        return [Edit(_blanks_before(text, section.name_start), section.end, "")]
-    edits = [Edit(section.name_start, section.name_end, wanted.name), _of_value(section, "id", _quoted(ids[lv.id]))]
+        return [TextEdit(_blanks_before(text, section.name_start), section.end, "")]
+    edits = [TextEdit(section.name_start, section.name_end, wanted.name), _of_value(section, "id", _quoted(ids[lv.id]))]
     status = section.assignments["status"]
     if wanted.status != lv.status:
         words = [word for word in _LV_WORDS if word in wanted.status]
-        edits.append(Edit(status.start, status.end, "status = " + _listed(words)))
+        edits.append(TextEdit(status.start, status.end, "status = " + _listed(words)))
     if wanted.tags != lv.tags:
         # LVM writes the tags behind the flags. Older LVM releases write no flags. An LV without tags has no line `tags`
         before = section.assignments.get("flags", status)
         tags = section.assignments.get("tags")
         start, end = (tags.start, tags.end) if tags else (before.end, before.end)
         line_end = "" if lv.tags else text[_blanks_before(text, status.start) : status.start]
-        edits.append(Edit(start, end, f"{line_end}tags = {_listed(wanted.tags)}" if wanted.tags else ""))
+        edits.append(TextEdit(start, end, f"{line_end}tags = {_listed(wanted.tags)}" if wanted.tags else ""))
     if wanted.segments != lv.segments:
         first, *others = sorted((child.name_start, child.end) for child in section.sections.values())
         edits.append(_of_value(section, "segment_count", str(len(wanted.segments))))
-        edits.append(Edit(*first, _segments_text(wanted.segments, vg.pv_name)))
-        edits += [Edit(_blanks_before(text, start), end, "") for start, end in others]
+        parts = []  # linear segments in the form that LVM writes to a disk: without indentation and comments
+        for number, (extent, count, first_pe) in enumerate(wanted.segments, 1):
+            extents = f"start_extent = {extent}\nextent_count = {count}"
+            where = f'type = "striped"\nstripe_count = 1\n\nstripes = [\n"{vg.pv_name}", {first_pe}\n]'
+            parts.append(f"segment{number} {{\n{extents}\n\n{where}\n}}")
+        edits.append(TextEdit(*first, "\n".join(parts)))
+        edits += [TextEdit(_blanks_before(text, start), end, "") for start, end in others]
     return edits
-
-
-def _segments_text(segments: Sequence[Segment], pv_name: str) -> str:
-    """Linear segments in the form that LVM writes to a disk: without indentation and comments."""
-    parts = []
-    for number, (start, count, first_pe) in enumerate(segments, 1):
-        extents = f"start_extent = {start}\nextent_count = {count}"
-        where = f'type = "striped"\nstripe_count = 1\n\nstripes = [\n"{pv_name}", {first_pe}\n]'
-        parts.append(f"segment{number} {{\n{extents}\n\n{where}\n}}")
-    return "\n".join(parts)
 
 
 def _blanks_before(text: str, position: int) -> int:

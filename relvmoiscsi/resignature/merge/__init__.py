@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Merge the live leaf of a LUN and its hidden parents into one image. Snapshots and other VDIs are dropped.
 
-choice      the volumes of the chain, or the reason for a refusal; whether an earlier run has kept the same VDI
+vdi_choice  the volumes of the chain, or the reason for a refusal; whether an earlier run has retained the same VDI
 strategy    the common part of all merge strategies: costs, and the extents of the new volume
 compact     millions of small values in little memory
 
@@ -11,5 +11,5 @@ compact     millions of small values in little memory
     layout      the extents that stay, the blocks that are copied, and the size of the new image
     image       the strategies, the cheapest first; the bytes of the new image, and the copies of guest data
 
-`planning.collapse` chooses a strategy, and gives the LUN after the merge.
+`planning.selection` chooses a strategy, and gives the LUN after the merge.
 """

@@ -6,7 +6,7 @@
                 chain plus one, the bits below are the place of the unit in that image's volume
 
 A disk has millions of units. So this module gives owners as arrays, one for each table of the new image's second level.
-The arrays, and the tables of the images, are kept compressed (`compact.Arrays`).
+The arrays, and the tables of the images, are compressed (`compact.Arrays`).
 """
 
 import hashlib
@@ -41,17 +41,13 @@ class Qcow2Member(NamedTuple):
     virtual_size: int  #: bytes
     head: bytes  #: the header with its extensions; empty for a raw volume
     cluster_bytes: int  #: 0 for a raw volume
-    tables: Arrays  #: the `clusters` of `read_entries` for each table of the second level
+    tables: Arrays  #: the clusters of `read_entries` for each table of the second level
     taken: bytearray  #: a byte for each cluster of the volume: 1 when the image uses the cluster
     built_on: Tuple[Expected, ...]  #: digests of header and tables
 
     @property
     def is_raw(self) -> bool:
         return not self.cluster_bytes
-
-    def without_tables(self) -> "Qcow2Member":
-        """The image without the fields that only `find_owners` and `unused_extents` need."""
-        return self._replace(tables=Arrays(), taken=bytearray())
 
     def unused_extents(self) -> List[int]:
         """The physical extents of the volume in which the image uses no cluster."""
@@ -66,38 +62,34 @@ class Qcow2Member(NamedTuple):
     def owners(self, table: int, unit: int, image: int) -> Optional[Sequence[int]]:
         """The owners of the units of a table of the new image, from this image alone; None when all are ABSENT.
 
-        `image` is `image_mark` of this image. Units behind the end of the image's disk are ZEROS.
+        `image` has the bits from 56 on of the owners. Units behind the end of the image's disk are ZEROS.
         """
         count = unit // ENTRY_BYTES
         first, end = table * count, -(-self.virtual_size // unit)
         if first >= end:
             return [ZEROS] * count
-        found = self._raw(first, count, unit, image) if self.is_raw else self._own(table, count, unit, image)
+        found: Optional[Sequence[int]] = None
+        if self.is_raw:
+            found = range(image + first * unit, image + (first + count) * unit, unit)
+        else:
+            times = self.cluster_bytes // unit  # a table of this image covers times * times tables of the new image
+            own = self.tables.get(table // (times * times))
+            if own is not None:
+                at = table % (times * times) * (count // times)
+                entries = own[at : at + count // times]
+                found = _owners_of_clusters(entries, self.cluster_bytes, unit, image)
         if end >= first + count:
             return found
         inside = list(found[: end - first]) if found is not None else [ABSENT] * (end - first)
         return inside + [ZEROS] * (first + count - end)
 
-    @staticmethod
-    def _raw(first: int, count: int, unit: int, image: int) -> Sequence[int]:
-        return range(image + first * unit, image + (first + count) * unit, unit)
 
-    def _own(self, table: int, count: int, unit: int, image: int) -> Optional[Sequence[int]]:
-        times = self.cluster_bytes // unit  # a table of this image covers times * times tables of the new image
-        own = self.tables.get(table // (times * times))
-        if own is None:
-            return None
-        at = table % (times * times) * (count // times)
-        entries = own[at : at + count // times]
-        if times == 1:
-            return clusters.marked(entries, image)
-        steps = range(0, self.cluster_bytes, unit)
-        return [image | entry + step if entry > ZEROS else entry for entry in entries for step in steps]
-
-
-def image_mark(index: int) -> int:
-    """The bits from 56 on of an owner, for the image with this index in the chain."""
-    return index + 1 << IMAGE_SHIFT
+def _owners_of_clusters(entries: Sequence[int], cluster_bytes: int, unit: int, image: int) -> Sequence[int]:
+    """The owners of the units of an image's clusters; `entries` have the clusters' places."""
+    if cluster_bytes == unit:
+        return clusters.marked(entries, image)
+    steps = range(0, cluster_bytes, unit)
+    return [image | entry + step if entry > ZEROS else entry for entry in entries for step in steps]
 
 
 def place_of(owner: int) -> Tuple[int, int]:
@@ -111,7 +103,7 @@ def find_owners(members: Sequence[Qcow2Member], unit: int) -> Iterator[Tuple[int
     for table in range(-(-units // count)):
         found: Optional[Sequence[int]] = None
         for index, member in enumerate(members):
-            own = member.owners(table, unit, image_mark(index))
+            own = member.owners(table, unit, index + 1 << IMAGE_SHIFT)
             if own is None:
                 continue
             found = own if found is None else [upper or lower for upper, lower in zip(found, own)]
@@ -153,20 +145,17 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume], mem
         memory.take(_BYTES_FOR_NEW_CLUSTER * (vg.size_of(leaf.lv) >> leaf.content.header.cluster_bits))
     for volume, parent in zip(volumes, [*volumes[1:], None]):
         kind = b"" if parent is None else b"qcow2" if isinstance(parent.content, Qcow2) else b"raw"
-        found.append(_read_volume(device, vg, volume, kind, memory))
+        name = volume.name.text
+        memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
+        if volume.virtual_size % SECTOR:
+            raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
+        if not isinstance(volume.content, Qcow2):
+            found.append(Qcow2Member(name, volume.lv, volume.virtual_size, b"", 0, Arrays(), bytearray(), ()))
+            continue
+        (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
+        clusters.verify_plain(volume.content, head, name, kind)
+        found.append(read_member(device, vg, volume.lv, name, volume.content, head, memory))
     return tuple(found)
-
-
-def _read_volume(device: Device, vg: VolumeGroup, volume: Volume, parent_format: bytes, memory: Memory) -> Qcow2Member:
-    name = volume.name.text
-    memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
-    if volume.virtual_size % SECTOR:
-        raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
-    if not isinstance(volume.content, Qcow2):
-        return Qcow2Member(name, volume.lv, volume.virtual_size, b"", 0, Arrays(), bytearray(), ())
-    (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
-    clusters.verify_plain(volume.content, head, name, parent_format)
-    return read_member(device, vg, volume.lv, name, volume.content, head, memory)
 
 
 def read_member(
@@ -249,30 +238,25 @@ class _Reading:
             part = there[start : start + batch]
             read = self._read([Range(place, self.cluster_bytes) for _index, place in part])
             for (index, place), data in zip(part, read):
-                entries = clusters.read_entries(data, Place(self._name, place))
-                self._take_all(entries.taken)
-                found[index] = entries.clusters
+                found[index], taken = clusters.read_entries(data, Place(self._name, place))
+                self.take_all(taken)
                 if memory is not None:
                     memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * found.size_bytes(index))
         return found
 
-    def _take_all(self, places: Sequence[int]) -> None:
+    def take_all(self, places: Sequence[int]) -> None:
         """`take` for millions of clusters."""
         taken, size = self.taken, self.cluster_bytes
         end = len(taken) * size
-        if places and places[0] % size == 0 and places[-1] < end and self._are_in_a_row(places):
-            first = places[0] // size
-            if not any(taken[first : first + len(places)]):
+        if places and places[0] % size == 0 and places[-1] < end:
+            first, row = places[0] // size, range(places[0], places[0] + len(places) * size, size)
+            if array("Q", row) == places and not any(taken[first : first + len(places)]):
                 taken[first : first + len(places)] = b"\1" * len(places)
                 return
         for place in places:
             if place >= end or place % size or taken[place // size]:
                 self.take(place, "QCOW2 cluster")
             taken[place // size] = 1
-
-    def _are_in_a_row(self, places: Sequence[int]) -> bool:
-        size = self.cluster_bytes
-        return array("Q", range(places[0], places[0] + len(places) * size, size)) == places
 
     def _read(self, wanted: Sequence[Range]) -> List[bytes]:
         pieces = [self._vg.ranges(self._lv, part.offset, part.length) for part in wanted]

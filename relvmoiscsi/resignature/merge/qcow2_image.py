@@ -29,7 +29,7 @@ _WITHIN = EXTENT_BYTES - 1
 
 
 def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[MergeStrategy]:
-    """All strategies, the cheapest first. `seed` goes to `room_on`.
+    """All strategies, the cheapest first. `seed` chooses among the free extents.
 
     Raises FormatError for an image that cannot be merged.
     """
@@ -40,7 +40,8 @@ def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[Me
     thick = lun.vg.size_of(members[0].lv) >= clusters.formula_size(members[0].virtual_size)
     unused = [pe for member in members for pe in member.unused_extents()]
     room = room_on(lun, found.members, found.dropped, unused, seed)
-    light = tuple(member.without_tables() for member in members)
+    # only `find_owners` and `unused_extents` need the tables
+    light = tuple(member._replace(tables=Arrays(), taken=bytearray()) for member in members)
     for made in layouts(members, thick, memory):
         yield Qcow2Merge(lun.vg, light, made, room)
 
@@ -53,15 +54,20 @@ class Qcow2Merge(MergeStrategy):
         self._vg, self._members, self._layout = vg, members, made
         self.content: Qcow2 = read_qcow2(plain_head(made, members[0]), members[0].name, made.size_bytes)
 
-    def kept(self) -> "array[int]":
-        return self._layout.kept_extents([extents_of(member.lv.segments) for member in self._members])
+    def retained(self) -> "array[int]":
+        return self._layout.retained_extents([extents_of(member.lv.segments) for member in self._members])
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
         made, members = self._layout, self._members
         places = VolumeRanges(self._vg, lv, [member.lv for member in members])
         first = tuple(chunk for piece in first_pieces(made, members[0]) for chunk in places.chunks(*piece))
         tables = Tables(made)
-        self._verify(device, places, first, tables)
+        # read the planned image back, in memory
+        name = members[0].name
+        planned = _Planned(ReadCache(device).with_chunks(first), places, made.head_extents, tables)
+        (head,) = planned.read(places.at(0, HEAD_BYTES))
+        new = read_member(planned, self._vg, lv, name, read_qcow2(head, name, made.size_bytes), head)
+        verify_image(made, new, tables.counts(), places, members)
         unseen = Unseen(
             expected=tuple(one for member in members for one in member.built_on),
             chunks=first,
@@ -69,15 +75,6 @@ class Qcow2Merge(MergeStrategy):
             more=Again(lambda: (chunk for piece in tables.pieces() for chunk in places.chunks(*piece))),
         )
         return Image(unseen, Rebuilt(lv_id=lv_id, segments=lv.segments))
-
-    def _verify(self, device: Device, places: VolumeRanges, first: Sequence[Chunk], tables: "Tables") -> None:
-        """Read the planned image back in memory. Raises Refused or FormatError for a wrong image."""
-        made, name = self._layout, self._members[0].name
-        written = _Planned(ReadCache(device).with_chunks(first), places, made.head_extents, tables)
-        (head,) = written.read(places.at(0, HEAD_BYTES))
-        content = read_qcow2(head, name, made.size_bytes)
-        new = read_member(written, self._vg, places.lv, name, content, head)
-        verify_image(made, new, tables.counts(), places, self._members)
 
 
 def plain_head(made: Qcow2Layout, leaf: Qcow2Member) -> bytes:
@@ -153,6 +150,10 @@ class Tables:
             return self._counts(offset - self._made.counts_at)
         return self._second_level((offset - self._made.second_level_at) // self._made.unit)
 
+    def _second_level(self, first: int) -> bytes:
+        made, numbers = self._made, self._made.tables[first : first + self._at_once]
+        return b"".join(clusters.word_bytes(self._entries[number]).ljust(made.unit, b"\0") for number in numbers)
+
     def _counts(self, start: int) -> bytes:
         end = min(start + PIECE_BYTES, self._made.needed.counts * self._made.unit)
         used = self._used[start // COUNT_BYTES : end // COUNT_BYTES]
@@ -160,14 +161,10 @@ class Tables:
         found[COUNT_BYTES - 1 : len(used) * COUNT_BYTES : COUNT_BYTES] = used
         return bytes(found)
 
-    def _second_level(self, start: int) -> bytes:
-        made, numbers = self._made, self._made.tables[start : start + self._at_once]
-        return b"".join(clusters.word_bytes(self._entries[number]).ljust(made.unit, b"\0") for number in numbers)
-
 
 def _tables(made: Qcow2Layout) -> Tuple[Arrays, bytearray]:
     """The tables of the second level by number, and a byte for each unit in front of the tail: 1 for a used unit."""
-    used = bytearray(made.used_units)
+    used = bytearray((made.head_extents + len(made.retained)) * made.per_extent)
     first_copy = made.first_copy
     used[: first_copy + len(made.copied)] = b"\1" * (first_copy + len(made.copied))
     tables = Arrays()
@@ -185,27 +182,6 @@ def _tables(made: Qcow2Layout) -> Tuple[Arrays, bytearray]:
     return tables, used
 
 
-def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:
-    """The number and the entries of each table with a cluster of an image."""
-    once = qcow2.ENTRY_USED_ONCE
-    bases = {extent: once | base for extent, base in made.kept_bases().items()}
-    copies = {copy.number: index for index, copy in enumerate(made.copied)}
-    touched = {number // made.per_table for number in copies}
-    for table in made.owners:
-        owners = made.owners[table]
-        if table not in touched:
-            entries = [bases[owner >> EXTENT_SHIFT] | owner & _WITHIN if owner > ZEROS else ABSENT for owner in owners]
-            yield table, array("Q", entries)
-            continue
-        found = array("Q", [ABSENT]) * len(owners)
-        for at, (number, owner) in enumerate(enumerate(owners, table * made.per_table)):
-            if number in copies:
-                found[at] = once | (made.first_copy + copies[number]) * made.unit
-            elif owner > ZEROS:
-                found[at] = bases[owner >> EXTENT_SHIFT] | owner & _WITHIN
-        yield table, found
-
-
 def _give_away(made: Qcow2Layout, tables: Arrays, used: bytearray) -> None:
     """Give dead units to units of the disk that no image has, with entries that read as zeros."""
     mark, dead = qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_ZEROS, used.find(b"\0")
@@ -221,6 +197,27 @@ def _give_away(made: Qcow2Layout, tables: Arrays, used: bytearray) -> None:
                 used[dead] = 1
                 dead = used.find(b"\0", dead + 1)
         tables[number] = table
+
+
+def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:
+    """The number and the entries of each table with a cluster of an image."""
+    once = qcow2.ENTRY_USED_ONCE
+    bases = {extent: once | (made.head_extents + at) * EXTENT_BYTES for at, extent in enumerate(made.retained)}
+    copies = {copy.number: index for index, copy in enumerate(made.copied)}
+    touched = {number // made.per_table for number in copies}
+    for table in made.owners:
+        owners = made.owners[table]
+        if table not in touched:
+            entries = [bases[owner >> EXTENT_SHIFT] | owner & _WITHIN if owner > ZEROS else ABSENT for owner in owners]
+            yield table, array("Q", entries)
+            continue
+        found = array("Q", [ABSENT]) * len(owners)
+        for at, (number, owner) in enumerate(enumerate(owners, table * made.per_table)):
+            if number in copies:
+                found[at] = once | (made.first_copy + copies[number]) * made.unit
+            elif owner > ZEROS:
+                found[at] = bases[owner >> EXTENT_SHIFT] | owner & _WITHIN
+        yield table, found
 
 
 def copies(made: Qcow2Layout, places: VolumeRanges) -> Iterator[BlockCopy]:
@@ -242,7 +239,10 @@ def verify_image(
     Each unit that an image has must be at the place of its data, or at the place to which its data will be copied. All
     other units must read as zeros. The counts must be those of the used clusters. Raises Refused.
     """
-    at = _physical(places, [new, *olds])
+    at: Dict[int, int] = {}  # by extent of the new volume, or of an owner: its place on the device
+    for mark, member in enumerate([new, *olds]):
+        for extent, pe in enumerate(extents_of(member.lv.segments)):
+            at[mark << 56 - EXTENT_SHIFT | extent] = places.vg.pe_start + pe * EXTENT_BYTES
     targets = {copy.number: (made.first_copy + index) * made.unit for index, copy in enumerate(made.copied)}
     copied: Dict[int, Dict[int, int]] = {}
     for number, target in targets.items():
@@ -279,32 +279,24 @@ class _Planned(Device):
         self._start, self._piece = 0, b""
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        return [self._read(part) for part in ranges]
-
-    def _read(self, part: Range) -> bytes:
-        pe, within = divmod(part.offset - self._base, EXTENT_BYTES)
-        offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else None
-        if offset is None or not self._tables.has(offset):
-            return self._device.read([part])[0]
-        if not self._start <= offset < self._start + len(self._piece):
-            self._start, self._piece = self._tables.read_piece(offset)
-        at = offset - self._start
-        return self._piece[at : at + part.length]
+        found = []
+        for part in ranges:
+            pe, within = divmod(part.offset - self._base, EXTENT_BYTES)
+            offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else None
+            if offset is None or not self._tables.has(offset):
+                found += self._device.read([part])
+                continue
+            if not self._start <= offset < self._start + len(self._piece):
+                self._start, self._piece = self._tables.read_piece(offset)
+            at = offset - self._start
+            found.append(self._piece[at : at + part.length])
+        return found
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         raise TypeError("a plan does not write")
 
     def flush(self) -> None:
         raise TypeError("a plan does not write")
-
-
-def _physical(places: VolumeRanges, members: Sequence[Qcow2Member]) -> Dict[int, int]:
-    """The place on the device of each extent: keys are numbers of extents of the new volume, and owners' extents."""
-    found: Dict[int, int] = {}
-    for mark, member in enumerate(members):
-        for extent, pe in enumerate(extents_of(member.lv.segments)):
-            found[mark << 56 - EXTENT_SHIFT | extent] = places.vg.pe_start + pe * EXTENT_BYTES
-    return found
 
 
 def _refuse(problem: str) -> None:

@@ -2,10 +2,10 @@
 """The layout of the new QCOW2: the extents of the chain that stay, and the clusters that are copied. Pure.
 
     head      new extents: header, count table, counts, tables of the first and of the second level, copied clusters
-    kept      old extents with data, the extents of each image in a row; they also hold dead clusters
+    retained      old extents with data, the extents of each image in a row; they also hold dead clusters
     tail      extents for the clusters that no image has; the run writes nothing there
 
-A cluster in a kept extent is alive when it holds data of the disk, and dead otherwise.
+A cluster in a retained extent is alive when it holds data of the disk, and dead otherwise.
 
 SM makes a volume exactly as large as a full image needs. QEMU puts a new cluster at a place with a count of zero. For a
 write of n clusters, QEMU needs n free places in a row. QEMU does not return to free places that QEMU has passed. So a
@@ -26,7 +26,7 @@ second layout.
 from array import array
 from collections import Counter
 from typing import Counter as CounterOf
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.formats import qcow2_clusters as clusters
 from relvmoiscsi.formats.qcow2 import ENTRY_BYTES
@@ -55,7 +55,7 @@ class Qcow2Layout(NamedTuple):
     needed: Needs  #: clusters in the head, beside one cluster for the header
     copied: Tuple[Copied, ...]  #: units in the head, behind the tables
     head_extents: int
-    kept: Tuple[int, ...]  #: extents, as `owner >> EXTENT_SHIFT`, in the order of the volume
+    retained: Tuple[int, ...]  #: extents, as `owner >> EXTENT_SHIFT`, in the order of the volume
     size_bytes: int  #: of the new volume, whole extents
 
     @property
@@ -65,11 +65,6 @@ class Qcow2Layout(NamedTuple):
     @property
     def per_extent(self) -> int:
         return EXTENT_BYTES // self.unit
-
-    @property
-    def used_units(self) -> int:
-        """The number of units of the volume in front of the tail."""
-        return (self.head_extents + len(self.kept)) * self.per_extent
 
     @property
     def first_copy(self) -> int:
@@ -90,14 +85,10 @@ class Qcow2Layout(NamedTuple):
     def second_level_at(self) -> int:
         return self.first_level_at + self.needed.first_level * self.unit
 
-    def kept_bases(self) -> Dict[int, int]:
-        """The start of each kept extent in the new volume, in bytes."""
-        return {extent: (self.head_extents + index) * EXTENT_BYTES for index, extent in enumerate(self.kept)}
-
-    def kept_extents(self, extents: Sequence[List[int]]) -> "array[int]":
+    def retained_extents(self, extents: Sequence[List[int]]) -> "array[int]":
         """The physical extents that stay, in the form of `strategy.place`; `extents` are the extents of each image."""
         found = array("q", [NEW]) * (self.size_bytes // EXTENT_BYTES)
-        for index, extent in enumerate(self.kept):
+        for index, extent in enumerate(self.retained):
             image, at = divmod(extent, 1 << 56 - EXTENT_SHIFT)
             found[self.head_extents + index] = extents[image - 1][at]
         return found
@@ -149,64 +140,65 @@ class _Choice:
             unit // ENTRY_BYTES,
         )
         self.cut = cut_short(members, unit, owners)
-        self.alive = _alive(owners)
+        self.alive: CounterOf[int] = Counter()  # the number of live units in each extent
+        for table in owners:
+            self.alive.update([owner >> EXTENT_SHIFT for owner in owners[table] if owner > ZEROS])
         for number in self.cut:
-            self._forget(owners[number // self.per_table][number % self.per_table])
+            extent = owners[number // self.per_table][number % self.per_table] >> EXTENT_SHIFT
+            self.alive[extent] -= 1
+            if not self.alive[extent]:
+                del self.alive[extent]
         self.table_count = -(-self.units // self.per_table)
         self.in_tables = sum(min(self.per_table, self.units - table * self.per_table) for table in owners)
-        self.most_extents = -(-max(clusters.formula_size(self.disk_bytes), self._full_size()) // EXTENT_BYTES)
-
-    def _full_size(self) -> int:
-        return clusters.full_size(self.disk_bytes, self.unit) if self.unit < clusters.SM_CLUSTER_BYTES else 0
-
-    def _forget(self, owner: int) -> None:
-        extent = owner >> EXTENT_SHIFT
-        self.alive[extent] -= 1
-        if not self.alive[extent]:
-            del self.alive[extent]
+        size = clusters.formula_size(self.disk_bytes)
+        if unit < clusters.SM_CLUSTER_BYTES:
+            size = max(size, clusters.full_size(self.disk_bytes, unit))
+        self.most_extents = -(-size // EXTENT_BYTES)
 
     def half_alive(self) -> List[int]:
         """The extents of which more than half is alive, and extents that MOST_COPIED_BYTES forbids to copy."""
-        kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
+        retained = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
         copied = 0
-        while kept and 2 * self.alive[kept[-1]] <= self.per_extent:
-            copied += self.alive[kept[-1]] * self.unit
+        while retained and 2 * self.alive[retained[-1]] <= self.per_extent:
+            copied += self.alive[retained[-1]] * self.unit
             if copied > MOST_COPIED_BYTES:
                 break
-            kept.pop()
-        return sorted(kept)
+            retained.pop()
+        return sorted(retained)
 
     def that_fit(self) -> List[int]:
         """The extents with the most live clusters, as many as fit beside the head into a volume of SM's size."""
-        kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
+        retained = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
         alive, copied = sum(self.alive.values()), len(self.cut)
-        while kept and self._head(len(kept), alive, copied)[0] + len(kept) > self.most_extents:
-            moved = self.alive[kept.pop()]
+        while retained and self._head(len(retained), alive, copied)[0] + len(retained) > self.most_extents:
+            moved = self.alive[retained.pop()]
             alive, copied = alive - moved, copied + moved
-        return sorted(kept)
+        return sorted(retained)
 
-    def copied_bytes(self, kept: Sequence[int]) -> int:
-        return (sum(self.alive.values()) - sum(self.alive[extent] for extent in kept)) * self.unit
+    def copied_bytes(self, retained: Sequence[int]) -> int:
+        return (sum(self.alive.values()) - sum(self.alive[extent] for extent in retained)) * self.unit
 
-    def layout(self, kept: Sequence[int], thick: bool, is_roomy: bool) -> Qcow2Layout:
-        alive, all_alive = sum(self.alive[extent] for extent in kept), sum(self.alive.values()) + len(self.cut)
-        head, needed = self._head(len(kept), alive, all_alive - alive)
-        extents = head + len(kept)
+    def layout(self, retained: Sequence[int], thick: bool, is_roomy: bool) -> Qcow2Layout:
+        alive, all_alive = sum(self.alive[extent] for extent in retained), sum(self.alive.values()) + len(self.cut)
+        head, needed = self._head(len(retained), alive, all_alive - alive)
+        extents = head + len(retained)
         if thick:
             tail = self._tail(extents, self.units - all_alive, needed) if is_roomy else 0
             extents = max(extents + tail, self.most_extents)
         else:
             extents += SPARE_EXTENTS
+        empty = (table for table in range(self.table_count) if table not in self.owners)
+        tables = (*self.owners, *(next(empty) for _ in range(needed.second_level - len(self.owners))))
         return Qcow2Layout(
             unit=self.unit,
             units=self.units,
             owners=self.owners,
             block_count=all_alive,
-            tables=self._tables(needed.second_level),
+            tables=tables,
             needed=needed,
-            copied=tuple(self._copied(frozenset(kept))),
+            copied=tuple(self._copied(frozenset(retained))),
             head_extents=head,
-            kept=tuple(kept),
+            retained=tuple(retained),
             size_bytes=extents * EXTENT_BYTES,
         )
 
@@ -219,42 +211,30 @@ class _Choice:
                 return tail
             tail = -(-(wanted + counts) // self.per_extent)
 
-    def _head(self, kept: int, alive: int, copied: int) -> Tuple[int, Needs]:
+    def _head(self, retained: int, alive: int, copied: int) -> Tuple[int, Needs]:
         """The number of extents of the head, and the clusters in the head, with tables for all dead units."""
-        dead = kept * self.per_extent - alive + self.per_extent  # the last extent of the head has dead units, too
+        dead = retained * self.per_extent - alive + self.per_extent  # the last extent of the head has dead units, too
         in_tables = self.in_tables - alive - copied
         more = -(-max(0, dead - in_tables) // self.per_table)
         tables = min(self.table_count, len(self.owners) + more)
-        most_units = (self.most_extents + kept + 1) * self.per_extent
+        most_units = (self.most_extents + retained + 1) * self.per_extent
         count_table = -(-clusters.counts_for(most_units, self.unit) // self.per_table)
         head, counts = 0, 0
         while True:
             needed = Needs(-(-self.table_count // self.per_table), tables, count_table, counts)
             head = -(-(needed.total + copied) // self.per_extent)
-            wanted = clusters.counts_for((head + kept) * self.per_extent, self.unit)
+            wanted = clusters.counts_for((head + retained) * self.per_extent, self.unit)
             if wanted == counts:
                 return head, needed
             counts = wanted
 
-    def _tables(self, count: int) -> Tuple[int, ...]:
-        empty = (table for table in range(self.table_count) if table not in self.owners)
-        return (*self.owners, *(next(empty) for _ in range(count - len(self.owners))))
-
-    def _copied(self, kept: FrozenSet[int]) -> Iterator[Copied]:
-        """The units that are not in kept extents, in the order of the disk."""
-        if len(kept) == len(self.alive) and not self.cut:
+    def _copied(self, retained: FrozenSet[int]) -> Iterator[Copied]:
+        """The units that are not in retained extents, in the order of the disk."""
+        if len(retained) == len(self.alive) and not self.cut:
             return
         for table in self.owners:
             owners = self.owners[table]
             first = table * self.per_table
             for number, owner in enumerate(owners, first):
-                if owner > ZEROS and (number in self.cut or owner >> EXTENT_SHIFT not in kept):
+                if owner > ZEROS and (number in self.cut or owner >> EXTENT_SHIFT not in retained):
                     yield Copied(number, owner, self.cut.get(number, self.unit))
-
-
-def _alive(owners: Arrays) -> CounterOf[int]:
-    """The number of live units in each extent."""
-    found: CounterOf[int] = Counter()
-    for table in owners:
-        found.update([owner >> EXTENT_SHIFT for owner in owners[table] if owner > ZEROS])
-    return found

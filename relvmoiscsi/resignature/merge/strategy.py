@@ -13,7 +13,7 @@ the commit, and extents that the run does not write.
 from abc import ABC, abstractmethod
 from array import array
 from itertools import chain
-from typing import Collection, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Collection, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pieces
 from relvmoiscsi.errors import Refused
@@ -42,8 +42,8 @@ class Counts(NamedTuple):
 class Image(NamedTuple):
     """The writes that make the new image, in places of the device."""
 
-    unseen: Unseen
-    rebuilt: Rebuilt
+    unseen: Unseen = Unseen()
+    rebuilt: Optional[Rebuilt] = None
 
 
 class Room(NamedTuple):
@@ -77,11 +77,11 @@ def room_on(lun: Lun, chain_: Sequence[Volume], dropped: Sequence[Volume], unuse
     return Room(free[start:] + free[:start] + array("I", unused), later)
 
 
-def place(kept: "array[int]", fresh: Collection[int], room: Room) -> "array[int]":
+def place(retained: "array[int]", fresh: Collection[int], room: Room) -> "array[int]":
     """The physical extents of a new volume, in the order of the volume. Raises Refused when the LUN has too few.
 
-    `kept` has for each place in the volume the physical extent that stays there, or NEW. `fresh` are the places whose
-    extents the run writes before the commit.
+    `retained` has for each place in the volume the physical extent that stays there, or NEW. `fresh` are the places
+    whose extents the run writes before the commit.
     """
     if len(fresh) > len(room.writable):
         raise Refused(
@@ -89,8 +89,8 @@ def place(kept: "array[int]", fresh: Collection[int], room: Room) -> "array[int]
             + _ENLARGE,
             sm_key="SRNoSpace",
         )
-    found, staying = kept[:], bytearray(1 + max(chain(kept, room.later), default=0))
-    for pe in kept:
+    found, staying = retained[:], bytearray(1 + max(chain(retained, room.later), default=0))
+    for pe in retained:
         if pe != NEW:
             staying[pe] = 1
     writable = iter(room.writable)
@@ -122,7 +122,7 @@ def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
 
 
 class MergeStrategy(ABC):
-    """One way to merge a chain into one image."""
+    """A strategy to merge a chain into one image."""
 
     content: Content  #: content of the new volume, as a survey will read it
 
@@ -132,10 +132,10 @@ class MergeStrategy(ABC):
 
     def extents(self) -> Sequence[int]:
         """The physical extents of the new volume, in order. Raises Refused when the LUN has too few."""
-        return place(self.kept(), self._fresh, self._room)
+        return place(self.retained(), self._fresh, self._room)
 
     @abstractmethod
-    def kept(self) -> "array[int]":
+    def retained(self) -> "array[int]":
         """The physical extents that stay, in the form of `place`."""
 
     @abstractmethod

@@ -1,38 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The VDI of a LUN that stays, the images of its chain, and whether an earlier run kept the requested VDIs. Pure."""
+"""The VDI of a LUN that stays, the images of its chain, and whether the last run made the requested VDIs. Pure."""
 
-from contextlib import contextmanager
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
+from relvmoiscsi.resignature.reading.request import OneVdiRequest
 
 MAX_LEVELS = 30  #: SM allows no longer chain
 _ALL = "Ask for all VDIs (`vdis=all`)"
 _COALESCE = _ALL + ", and let the clone's own SR coalesce."
 _SHOWN = 4  #: a message lists at most so many VDIs
-
-
-class OneVdiRequest(NamedTuple):
-    """A caller's request for a LUN with one VDI."""
-
-    vdi: Optional[str] = None  #: UUID of the leaf; needed when the LUN has several live VDIs
-    most_bytes: Optional[int] = None  #: a merge may copy and fill at most so many bytes; None: any number
-    note: str = ""  #: a sentence for refusals that names the setting which asks for one VDI; may be empty
-
-
-@contextmanager
-def said_who_asks(request: Optional[OneVdiRequest]) -> Iterator[None]:
-    """Add the request's note to a refusal that is raised in the block."""
-    try:
-        yield
-    except Refused as error:
-        if request is not None and request.note:
-            error.message += " " + request.note
-        raise
 
 
 class Chain(NamedTuple):
@@ -55,26 +36,15 @@ def choose_chain(lun: Lun, request: OneVdiRequest) -> Chain:
     leaf = _leaf(lun, request)
     members = _members(lun, leaf)
     _refuse_what_cannot_be(lun, members)
-    kept = {member.lv.id for member in members}
+    retained = {member.lv.id for member in members}
     return Chain(
         members,
         tuple(
             volume
             for volume in lun.volumes
-            if volume.lv.id not in kept and volume.name.kind not in (naming.MGT, naming.OTHER)
+            if volume.lv.id not in retained and volume.name.kind not in (naming.MGT, naming.OTHER)
         ),
     )
-
-
-def live_vdis(lun: Lun) -> List[Volume]:
-    """The leaves that are not snapshots."""
-    records = lun.records()
-    found = []
-    for uuid, volume in leaves(lun).items():
-        record = records.get(uuid)
-        if record is None or not record.is_a_snapshot:
-            found.append(volume)
-    return found
 
 
 def leaves(lun: Lun) -> Dict[str, Volume]:
@@ -84,13 +54,19 @@ def leaves(lun: Lun) -> Dict[str, Volume]:
     return {uuid: disk for uuid, disk in disks.items() if not disk.hidden and (disk.name.kind, uuid) not in parents}
 
 
+def uuids_in_words(uuids: List[str]) -> List[str]:
+    """The UUIDs for a message; after a few UUIDs the number of the others."""
+    return uuids[:_SHOWN] + ([f"and {len(uuids) - _SHOWN} more"] if len(uuids) > _SHOWN else [])
+
+
 def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
     if request.vdi is not None:
         found = leaves(lun).get(request.vdi)
         if found is None:
             raise UsageError(f"{lun.name} has no VDI {request.vdi} to keep: it is not a disk, or is a hidden parent.")
         return found
-    live = live_vdis(lun)
+    records = lun.records()
+    live = [disk for uuid, disk in leaves(lun).items() if uuid not in records or not records[uuid].is_a_snapshot]
     if not live:
         raise Refused(
             f"{lun.name} has no live VDI: every disk on it is a snapshot, or kept as a parent only. "
@@ -98,8 +74,7 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
             sm_key="InvalidArg",
         )
     if len(live) > 1:
-        named = sorted(str(volume.name.uuid) for volume in live)
-        listed = ", ".join(named[:_SHOWN] + ([f"and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else []))
+        listed = ", ".join(uuids_in_words(sorted(str(volume.name.uuid) for volume in live)))
         raise Refused(
             f"{lun.name} has {len(live)} live VDIs, and one is wanted: {listed}. Name it (`vdi`), or ask for "
             "all VDIs (`vdis=all`).",
@@ -145,17 +120,9 @@ def fits(run: Run, request: Optional[OneVdiRequest]) -> bool:
     """Whether a run that was cut leaves the requested VDIs: all VDIs, any one VDI, or the named VDI."""
     if request is None or run.one is None:
         return request is None and run.one is None
-    return request.vdi is None or _is_kept(request.vdi, run)
-
-
-def _is_kept(vdi: str, run: Run) -> bool:
-    """Whether `vdi` is the new or the old UUID of the VDI that a run keeps, or the VDI's UUID before an earlier run.
-
-    The earlier run must have derived all ids: chosen ids cannot be computed again.
-    """
-    if run.one is None:
-        return False
-    return vdi in (run.one, run.ids.uuids[run.one]) or derived_uuid(run.ids.sr, vdi) == run.one
+    # the old, the new UUID, or the UUID before an earlier run that has derived all ids: chosen ids are not known
+    names = (None, run.one, run.ids.uuids[run.one])
+    return request.vdi in names or derived_uuid(run.ids.sr, str(request.vdi)) == run.one
 
 
 def named_now(vdi: str, lun: Lun, run: Optional[Run]) -> str:
@@ -196,15 +163,10 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
             "ask for all VDIs (`vdis=all`).",
             sm_key="InvalidArg",
         )
-    if request.vdi is not None and (run is None or not fits(run, request)) and not _is_there(request.vdi, settled, run):
+    if request.vdi is None or run is not None and fits(run, request):
+        return
+    if was_one or named_now(request.vdi, settled, run) not in settled.disks():
         raise Refused(
             f"{name} was made one VDI before, of another VDI than {request.vdi}. Take the clone again.",
             sm_key="InvalidArg",
         )
-
-
-def _is_there(vdi: str, lun: Lun, run: Optional[Run]) -> bool:
-    """Whether the LUN holds the VDI `vdi`, named by its old or new UUID. Without `run`, the derived UUID is tried."""
-    if run is not None and run.one is not None:
-        return _is_kept(vdi, run)
-    return named_now(vdi, lun, run) in lun.disks()

@@ -10,8 +10,8 @@ sectors, no reader of the owner sees these sectors. The run copies these blocks 
     a block in whose padding, in front of its bitmap, another block ends
     a block with a page of 4 KiB that has both sectors in use and sectors to fill, when a cut may tear a page
 
-A disk may have a million blocks. So owned blocks are kept as rows of numbers, without bitmaps. `sectors_of` computes
-the bitmaps of one block from the images.
+A disk may have a million blocks. So owned blocks are rows of numbers, without bitmaps. `sectors_of` computes the
+bitmaps of one block from the images.
 """
 
 import zlib
@@ -45,7 +45,7 @@ class Bitmaps:
         self._packed = bytearray()
 
     def __getitem__(self, block: int) -> int:
-        return blocks.read_bitmap(self._at(bisect_left(self._blocks, block)))
+        return int.from_bytes(self._at(bisect_left(self._blocks, block)), "big")
 
     def items(self) -> Iterator[Tuple[int, bytes]]:
         """Each block and the bytes of its bitmap."""
@@ -100,12 +100,6 @@ class VhdMember(NamedTuple):
             return 0
         return FULL if self.full[block] else self.bitmaps[block]
 
-    def end_of_data(self) -> int:
-        """The end of headers and blocks, in bytes from the start of the volume."""
-        last = max((entry for entry in self.entries if entry != UNUSED), default=0)
-        end = blocks.end_of_headers(self.header, self.batmap_header)
-        return max(end, blocks.data_at(last) + blocks.BLOCK_BYTES) if last else end
-
 
 def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[VhdMember, ...]:
     """The images of a chain, the leaf first. Raises FormatError or Refused for an image that tapdisk has not made.
@@ -113,17 +107,31 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     Reads the tables of all images in one batch, then all batmaps, then bitmaps in batches.
     """
     contents = [_content(volume) for volume in volumes]
-    pieces = [piece for volume, content in zip(volumes, contents) for piece in _tables(vg, volume, content)]
+    header_places = [blocks.geometry(content.header).batmap_header for content in contents]
+    pieces: List[List[Range]] = []
+    for volume, content, place in zip(volumes, contents, header_places):
+        pieces.append(vg.ranges(volume.lv, *content.block_table()))
+        pieces.append(vg.ranges(volume.lv, place, BatmapHeader.SIZE))
     read = read_pieces(device, pieces)
-    places = [Place(one.name.text, blocks.geometry(content.header).batmap_header)
-              for one, content in zip(volumes, contents)]  # fmt: skip
-    headers = [blocks.read_batmap_header(data, place) for data, place in zip(read[1::2], places)]
-    batmaps = read_pieces(device, [_batmap(vg, *item) for item in zip(volumes, contents, headers)])
+    headers = [
+        blocks.read_batmap_header(data, Place(volume.name.text, place))
+        for volume, data, place in zip(volumes, read[1::2], header_places)
+    ]
+    pieces = []
+    for volume, content, header in zip(volumes, contents, headers):
+        length = min(header.batmap_sectors * SECTOR, blocks.checked_bytes(content.virtual_size))
+        pieces.append(vg.ranges(volume.lv, header.batmap_offset, length))
+    batmaps = read_pieces(device, pieces)
     members = tuple(_member(vg, *item) for item in zip(volumes, contents, headers, read[::2], batmaps))
     memory = Memory(members[0].name)
     for member in members:
         memory.take(_BYTES_FOR_BLOCK * len(member.entries) + _BYTES_FOR_BITMAP * sum(1 for _ in _partial(member)))
-    _read_bitmaps(uncached(device), vg, members)
+    wanted = [(member, block) for member in members for block in _partial(member)]
+    for start in range(0, len(wanted), _BATCH):
+        batch = wanted[start : start + _BATCH]
+        pieces = [vg.ranges(one.lv, blocks.bitmap_at(one.entries[block]), SECTOR) for one, block in batch]
+        for (member, block), data in zip(batch, read_pieces(uncached(device), pieces)):
+            member.bitmaps.append(block, data)
     return members
 
 
@@ -165,57 +173,36 @@ def _content(volume: Volume) -> Vhd:
     return content
 
 
-def _tables(vg: VolumeGroup, volume: Volume, content: Vhd) -> List[List[Range]]:
-    """The ranges of the block table of an image, and of the header of its batmap."""
-    header = blocks.geometry(content.header).batmap_header
-    return [vg.ranges(volume.lv, *content.block_table()), vg.ranges(volume.lv, header, BatmapHeader.SIZE)]
-
-
-def _batmap(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader) -> List[Range]:
-    length = min(header.batmap_sectors * SECTOR, blocks.checked_bytes(content.virtual_size))
-    return vg.ranges(volume.lv, header.batmap_offset, length)
-
-
 def _member(
     vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader, table: bytes, batmap: bytes
 ) -> VhdMember:
     name, entries = volume.name.text, blocks.read_entries(table)
     full = blocks.verify_batmap(header, batmap, content.virtual_size, Place(name, header.batmap_offset))
-    _verify_entries(entries, vg.size_of(volume.lv), blocks.end_of_headers(content.header, header), name)
-    footer, crowded = content.end_footer or content.footer, _crowded(entries)
-    size, bitmaps = content.virtual_size, Bitmaps()
-    return VhdMember(name, volume.lv, size, footer, content.header, header, entries, full, bitmaps, crowded)
-
-
-def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: str) -> None:
-    """Raises Malformed for a block outside the volume, on the headers, or on another block."""
+    volume_size, first = vg.size_of(volume.lv), blocks.end_of_headers(content.header, header)
     taken = sorted(entry for entry in entries if entry != UNUSED)
+    crowded = set()  # entries in whose padding another block ends
     for entry, following in zip(taken, taken[1:] + [volume_size // SECTOR]):
         where = Place(name, blocks.bitmap_at(entry) if entry else 0)
         if blocks.bitmap_at(entry) < first or blocks.data_at(entry) + blocks.BLOCK_BYTES > volume_size:
             raise Malformed("VHD block", where, "it does not lie between the headers and the end of the volume")
         if entry + 1 + blocks.BLOCK_SECTORS > following:
             raise Malformed("VHD block", where, "it overlaps another block")
-
-
-def _crowded(entries: Sequence[int]) -> FrozenSet[int]:
-    """The blocks in whose padding another block ends."""
-    taken = sorted(entry for entry in entries if entry != UNUSED)
-    found = {
-        following
-        for entry, following in zip(taken, taken[1:])
-        if blocks.data_at(entry) + blocks.BLOCK_BYTES > align_down(blocks.bitmap_at(following), UNIT)
-    }
-    return frozenset(block for block, entry in enumerate(entries) if entry in found) if found else frozenset()
-
-
-def _read_bitmaps(device: Device, vg: VolumeGroup, members: Sequence[VhdMember]) -> None:
-    wanted = [(member, block) for member in members for block in _partial(member)]
-    for start in range(0, len(wanted), _BATCH):
-        batch = wanted[start : start + _BATCH]
-        pieces = [vg.ranges(one.lv, blocks.bitmap_at(one.entries[block]), SECTOR) for one, block in batch]
-        for (member, block), data in zip(batch, read_pieces(device, pieces)):
-            member.bitmaps.append(block, data)
+        if blocks.data_at(entry) + blocks.BLOCK_BYTES > align_down(blocks.bitmap_at(following), UNIT):
+            crowded.add(following)
+    crowded.discard(volume_size // SECTOR)  # the end of the volume follows the last block
+    crowded_blocks = (block for block, entry in enumerate(entries) if entry in crowded) if crowded else ()
+    return VhdMember(
+        name=name,
+        lv=volume.lv,
+        virtual_size=content.virtual_size,
+        footer=content.end_footer or content.footer,
+        header=content.header,
+        batmap_header=header,
+        entries=entries,
+        full=full,
+        bitmaps=Bitmaps(),
+        crowded=frozenset(crowded_blocks),
+    )
 
 
 # --- which image owns each block
@@ -252,18 +239,14 @@ class Sectors(NamedTuple):
 
 def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedBlock]":
     """All blocks that any image has, in the order of the disk. `tears_pages`: a cut may tear a page of 4 KiB."""
-    found = (_owned(block, members, tears_pages) for block in _blocks_of(members))
-    return owned_blocks(owned for owned in found if owned is not None)
-
-
-def _blocks_of(members: Sequence[VhdMember]) -> Iterator[int]:
-    """The blocks of the disk that any image has. This is fast for a large disk with few blocks."""
+    # this is fast for a large disk with few blocks
     there = bytearray(len(members[0].entries))
     for member in members:
         for block, entry in zip(range(len(there)), member.entries):
             if entry != UNUSED:
                 there[block] = 1
-    return compress(range(len(there)), there)
+    found = (_owned(block, members, tears_pages) for block in compress(range(len(there)), there))
+    return owned_blocks(owned for owned in found if owned is not None)
 
 
 def sectors_of(members: Sequence[VhdMember], owned: OwnedBlock) -> Sectors:
@@ -298,18 +281,14 @@ def _owned(block: int, members: Sequence[VhdMember], tears_pages: bool) -> Optio
     if not parts:
         return None
     index, bits = parts[0]
-    must_be_copied = _has_hidden_sectors(block, members, index)
+    # sectors of the owner behind the end of its own disk, or of the disk of an image above
+    seen = FULL
+    for number, member in enumerate(members[: index + 1]):
+        seen &= _seen(block, member, number)
+    must_be_copied = seen != FULL and bool(members[index].bits(block) & ~seen)
     if len(parts) == 1:
         return OwnedBlock(block, index, must_be_copied=must_be_copied)
     ends_here = members[0].sectors < (block + 1) * BLOCK_SECTORS
     has_mixed_pages = tears_pages and set(bitmap_bytes(bits)) - {0, 255}
     must_be_copied = must_be_copied or ends_here or block in members[index].crowded or bool(has_mixed_pages)
     return OwnedBlock(block, index, BLOCK_SECTORS - bin(bits).count("1"), must_be_copied)
-
-
-def _has_hidden_sectors(block: int, members: Sequence[VhdMember], index: int) -> bool:
-    """Whether the image has sectors of a block behind the end of its own disk, or of the disk of an image above."""
-    seen = FULL
-    for number, member in enumerate(members[: index + 1]):
-        seen &= _seen(block, member, number)
-    return seen != FULL and bool(members[index].bits(block) & ~seen)

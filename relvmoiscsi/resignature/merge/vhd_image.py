@@ -31,13 +31,13 @@ from relvmoiscsi.resignature.merge.vhd_chain import (
     read_members,
     sectors_of,
 )
-from relvmoiscsi.resignature.merge.vhd_layout import NO_SLOT, Hole, VhdLayout, kept_extents, layouts, unused_extents
+from relvmoiscsi.resignature.merge.vhd_layout import NO_SLOT, Hole, VhdLayout, layouts, retained_extents, unused_extents
 from relvmoiscsi.resignature.protocol.rebuilt import Again, BlockCopy, Expected, Rebuilt, TableUnit, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
 def strategies(device: Device, lun: Lun, found: Chain, seed: int) -> Iterator[MergeStrategy]:
-    """All strategies, likely the cheapest first. `seed` goes to `room_on`.
+    """All strategies, likely the cheapest first. `seed` chooses among the free extents.
 
     Raises Refused when there is no strategy, FormatError for an image that cannot be read.
     """
@@ -62,11 +62,20 @@ class VhdMerge(MergeStrategy):
     def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, room: Room) -> None:
         super().__init__(made.counts(), made.fresh, room)
         self._vg, self._members, self._layout = vg, members, made
-        self._footer, self._header = plain_footer(members[0].footer), plain_header(members[made.primary].header)
+        # footer and header without a parent
+        self._footer = sealed(members[0].footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
+        self._header = sealed(
+            members[made.primary].header.replace(
+                parent_uuid=bytes(16),
+                parent_timestamp=0,
+                parent_name=bytes(DynamicHeader.parent_name.size),
+                locators=bytes(DynamicHeader.locators.size),
+            )
+        )
         self.content = Vhd(self._footer, self._footer, None, False, self._header, (), None)
 
-    def kept(self) -> "array[int]":
-        return kept_extents(self._layout, self._members)
+    def retained(self) -> "array[int]":
+        return retained_extents(self._layout, self._members)
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
         vg, members, made = self._vg, self._members, self._layout
@@ -85,23 +94,6 @@ class VhdMerge(MergeStrategy):
         copies = Again(new.shadows), Again(new.fills_and_copies)
         unchanged = Again(lambda: bitmaps_as_read(vg, members))
         return Image(Unseen(expected, unchanged, chunks, copies, Again(new.bitmaps)), rebuilt)
-
-
-def plain_footer(footer: Footer) -> Footer:
-    """The footer of a leaf without a parent."""
-    return sealed(footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))
-
-
-def plain_header(header: DynamicHeader) -> DynamicHeader:
-    """The header without a parent."""
-    return sealed(
-        header.replace(
-            parent_uuid=bytes(16),
-            parent_timestamp=0,
-            parent_name=bytes(DynamicHeader.parent_name.size),
-            locators=bytes(DynamicHeader.locators.size),
-        )
-    )
 
 
 class _NewImage(VolumeRanges):
@@ -157,7 +149,12 @@ class _NewImage(VolumeRanges):
         for hole in made.holes:
             if self._is_fresh(hole.slot):
                 entries[hole.block] = made.entry(hole.slot)
-        full = self._batmap(own.batmap_sectors * SECTOR)
+        batmap = Batmap(bytes(own.batmap_sectors * SECTOR))
+        covered = 8 * blocks.checked_bytes(leaf.virtual_size)
+        for owned in self._owned():
+            if owned.block < covered and self._bits(owned) == FULL:
+                batmap.set(owned.block)
+        full = bytes(batmap)
         version = vhd.BATMAP_VERSIONS[-1]
         batmap_header = leaf.batmap_header.replace(
             batmap_offset=own.batmap_offset,
@@ -176,14 +173,6 @@ class _NewImage(VolumeRanges):
         ):
             data[at : at + len(part)] = part
         return bytes(data)
-
-    def _batmap(self, size: int) -> bytes:
-        found = Batmap(bytes(size))
-        covered = 8 * blocks.checked_bytes(self.members[0].virtual_size)
-        for owned in self._owned():
-            if owned.block < covered and self._bits(owned) == FULL:
-                found.set(owned.block)
-        return bytes(found)
 
     def bitmaps(self) -> Iterator[Chunk]:
         """The bitmaps in free extents, each with its padding. `head` has the bytes in front of slot 0's bitmap."""

@@ -115,18 +115,15 @@ def layouts(members: Sequence[VhdMember], several: "Rows[OwnedBlock]", thick: bo
     counts = Counter({index: len(own) for index, own in movable.items()})
     worth = [index for index in possible if counts[index]] or possible[:1]
     any_fits = False
-    for primary in sorted(worth, key=lambda index: (_copied_beside(counts, index), -index)):
+    # the blocks that are copied beside each primary; blocks that find no room to move to are not counted
+    copied = {one: sum(n for index, n in counts.items() if index != one and n < WORTH_MOVING) for one in worth}
+    for primary in sorted(worth, key=lambda index: (copied[index], -index)):
         made = _layout(members, movable, fixed, primary, thick)
         if made.entry(max(0, made.slot_count - 1)) <= _MAX_ENTRY:
             any_fits = True
             yield made
     if not any_fits:
         raise Refused("The image would be larger than a VHD can be.")
-
-
-def _copied_beside(counts: Dict[int, int], primary: int) -> int:
-    """An estimate of the blocks to copy; blocks that find no room to move to are not counted."""
-    return sum(count for index, count in counts.items() if index != primary and count < WORTH_MOVING)
 
 
 class _Builder:
@@ -172,7 +169,8 @@ class _Builder:
         low, high = min(known), max(known)
         first = (first_unit + SLOT_UNITS * low) // EXTENT_UNITS
         end = _extent_behind(first_unit + SLOT_UNITS * (high + 1))
-        at = self.extents + (first + _shift(first_unit, self.first_unit) - self.extents) % SLOT_UNITS
+        shift = (first_unit - self.first_unit) * _HALF % SLOT_UNITS  # extents by which slots fall on the other lattice
+        at = self.extents + (first + shift - self.extents) % SLOT_UNITS
         by = (first_unit + EXTENT_UNITS * (at - first) - self.first_unit) // SLOT_UNITS
         if by + high + 1 - len(self.staying) - len(known) > spare_blocks:
             return several
@@ -217,11 +215,6 @@ def _extent_behind(unit: int) -> int:
     return -(-unit // EXTENT_UNITS)
 
 
-def _shift(first_unit: int, wanted: int) -> int:
-    """The number of extents, modulo 513, by which slots must move to fall on another lattice."""
-    return (first_unit - wanted) * _HALF % SLOT_UNITS
-
-
 def _layout(
     members: Sequence[VhdMember],
     movable: Dict[int, "Rows[OwnedBlock]"],
@@ -237,9 +230,27 @@ def _layout(
         rest.append(builder.move(index, movable[index], spare))
     builder.copy(owned_blocks(merge(*rest)))
     slot_count = builder.slot_count
-    holes, lost = _holes(builder.slots, slot_count, block_count)
+    # neighbouring blocks get the free slots, so that few sectors of the table change
+    used = bytearray(slot_count)
+    for slot in builder.slots:
+        if slot != NO_SLOT:
+            used[slot] = 1
+    free = (slot for slot in range(slot_count) if not used[slot])
+    without_slot = (block for block in range(block_count) if builder.slots[block] == NO_SLOT)
+    holes = Rows(Hole, "II", zip(without_slot, free))
     still = block_count - len(builder.staying) - len(builder.copied) - len(holes) if thick else 0
-    size = _size(builder, slot_count + still, members[0].virtual_size if thick else 0)
+    # room for these slots, and on a thick SR at least SM's size
+    size = (builder.first_unit + SLOT_UNITS * (slot_count + still)) * UNIT + Footer.SIZE
+    if thick and members[0].virtual_size:
+        size = max(size, blocks.formula_size(members[0].virtual_size))
+    size = align_up(max(size, (builder.head + 1) * EXTENT_BYTES), EXTENT_BYTES)
+    # the head, the extents of copied blocks, and the last extent, which may replace an old extent
+    fresh = set(range(builder.head))
+    for owned in builder.copied:
+        first = builder.first_unit + SLOT_UNITS * builder.slots[owned.block]
+        fresh.update(range(first // EXTENT_UNITS, _extent_behind(first + SLOT_UNITS)))
+    assert not any(extent in fresh for piece in builder.moved for extent in piece.extents)
+    fresh.add(size // EXTENT_BYTES - 1)
     return VhdLayout(
         primary=primary,
         first_unit=builder.first_unit,
@@ -250,49 +261,13 @@ def _layout(
         fresh_head=builder.head,
         slot_count=slot_count,
         holes=holes,
-        lost_slots=lost,
+        lost_slots=used.count(0) - len(holes),
         size_bytes=size,
-        fresh=_fresh(builder, size // EXTENT_BYTES),
+        fresh=frozenset(fresh),
     )
 
 
-def _holes(slots: Sequence[int], slot_count: int, block_count: int) -> Tuple["Rows[Hole]", int]:
-    """The free slots, each with a block without a slot, and the number of slots left over.
-
-    Neighbouring blocks get the slots, so that few sectors of the table change.
-    """
-    used = bytearray(slot_count)
-    for slot in slots:
-        if slot != NO_SLOT:
-            used[slot] = 1
-    free = (slot for slot in range(slot_count) if not used[slot])
-    wanted = (block for block in range(block_count) if slots[block] == NO_SLOT)
-    given = Rows(Hole, "II", zip(wanted, free))
-    return given, used.count(0) - len(given)
-
-
-def _size(builder: _Builder, slot_count: int, virtual_size: int) -> int:
-    """The size of the volume in bytes: room for `slot_count` slots, and on a thick SR at least SM's size.
-
-    `virtual_size` is 0 on a thin SR.
-    """
-    needed = (builder.first_unit + SLOT_UNITS * slot_count) * UNIT + Footer.SIZE
-    if virtual_size:
-        needed = max(needed, blocks.formula_size(virtual_size))
-    return align_up(max(needed, (builder.head + 1) * EXTENT_BYTES), EXTENT_BYTES)
-
-
-def _fresh(builder: _Builder, extent_count: int) -> FrozenSet[int]:
-    """The new extents: the head, the extents of copied blocks, and the last extent, which may replace an old extent."""
-    found = set(range(builder.head))
-    for owned in builder.copied:
-        first = builder.first_unit + SLOT_UNITS * builder.slots[owned.block]
-        found.update(range(first // EXTENT_UNITS, _extent_behind(first + SLOT_UNITS)))
-    assert not any(extent in found for piece in builder.moved for extent in piece.extents)
-    return frozenset(found | {extent_count - 1})
-
-
-def kept_extents(layout: VhdLayout, members: Sequence[VhdMember]) -> "array[int]":
+def retained_extents(layout: VhdLayout, members: Sequence[VhdMember]) -> "array[int]":
     """The physical extents that stay, in the form of `strategy.place`."""
     found = array("q", [NEW]) * (layout.size_bytes // EXTENT_BYTES)
     for piece in layout.moved:
@@ -303,5 +278,9 @@ def kept_extents(layout: VhdLayout, members: Sequence[VhdMember]) -> "array[int]
 
 def unused_extents(leaf: VhdMember) -> List[int]:
     """The extents of the leaf behind its data, without the last extent, which holds the footer."""
-    first = -(-leaf.end_of_data() // EXTENT_BYTES)
+    last = max((entry for entry in leaf.entries if entry != blocks.UNUSED), default=0)
+    end = blocks.end_of_headers(leaf.header, leaf.batmap_header)
+    if last:
+        end = max(end, blocks.data_at(last) + BLOCK_BYTES)
+    first = -(-end // EXTENT_BYTES)
     return extents_of(leaf.lv.segments)[first:-1]

@@ -4,7 +4,7 @@
 The callers are the plan (its result in memory, before the first write), `check --original` (two LUNs), and the tests.
 """
 
-from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import Any, Container, Dict, Iterable, List, Optional, Set, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import mgt as mgt_records
@@ -111,12 +111,12 @@ def _lvm_ids(lun: Lun) -> Set[str]:
 
 def has_same_shape(one: Lun, other: Lun) -> bool:
     """Whether two LUNs have volumes at the same places, and equal numbers of identities in each volume and in MGT."""
-    return _shape_of(one) == _shape_of(other)
 
+    def shape_of(lun: Lun) -> object:
+        volumes = [(volume.lv.segments, volume.name.kind, len(list(_uuids_in(volume)))) for volume in lun.volumes]
+        return volumes, [bool(record.snapshot_of) for record in lun.mgt.records] if lun.mgt else None
 
-def _shape_of(lun: Lun) -> object:
-    volumes = [(volume.lv.segments, volume.name.kind, len(list(_uuids_in(volume)))) for volume in lun.volumes]
-    return volumes, [bool(record.snapshot_of) for record in lun.mgt.records] if lun.mgt else None
+    return shape_of(one) == shape_of(other)
 
 
 def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
@@ -126,16 +126,16 @@ def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
     lvm_ids[original.vg.id] = clone.vg.id
     places = {volume.lv.segments: volume for volume in clone.volumes}
     for volume in original.volumes:
-        twin = places.get(volume.lv.segments)
-        if twin is None:
+        other = places.get(volume.lv.segments)
+        if other is None:
             return None
-        lvm_ids[volume.lv.id] = twin.lv.id
-        for old, new in zip(_uuids_in(volume), _uuids_in(twin)):
+        lvm_ids[volume.lv.id] = other.lv.id
+        for old, new in zip(_uuids_in(volume), _uuids_in(other)):
             uuids.setdefault(old, new)
-    for record, other in _record_pairs(original, clone):
-        uuids.setdefault(record.uuid, other.uuid)
-        if record.snapshot_of and other.snapshot_of:
-            uuids.setdefault(record.snapshot_of, other.snapshot_of)
+    for record, other_record in _record_pairs(original, clone):
+        uuids.setdefault(record.uuid, other_record.uuid)
+        if record.snapshot_of and other_record.snapshot_of:
+            uuids.setdefault(record.snapshot_of, other_record.snapshot_of)
     for slot, other_slot in _unread_pairs(original, clone):
         for link, other_link in zip(slot.links, other_slot.links):
             uuids.setdefault(link.uuid, other_link.uuid)
@@ -155,12 +155,20 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
 
     `generations` is the expected difference of the seqnos: each resignature and each undo raises the seqno by one.
     """
-    found = _text_differences(before, after, ids)
-    found += _expect("seqno", after.vg.seqno, before.vg.seqno + generations)
-    found += _left_over(before, after, ids)
+    vg, new, names = before.vg, after.vg, ids.names()
+    found = _expect("The PV id in the label", after.label.pv_id, ids.lvm_ids[before.label.pv_id])
+    found += _expect("The PV id in the metadata", new.pv_id, ids.lvm_ids[vg.pv_id])
+    found += _expect("The volume group's id", new.id, ids.lvm_ids[vg.id])
+    found += _expect("The volume group's name", new.name, naming.VG_PREFIX + ids.new_sr)
+    for name in ("dev_size", "pe_start", "pe_count", "extent_size"):
+        found += _expect(name, getattr(new, name), getattr(vg, name))
+    found += _expect("seqno", new.seqno, vg.seqno + generations)
+    # without its tags: an administrator's tag may hold an old UUID
+    stale = sightings(new.text, names) and sightings(text_without_tags(new), names)
+    for identity in sorted({identity for _at, identity in stale}):
+        found.append(f"The old identity {identity} is still in the metadata text.")
     if len(before.volumes) != len(after.volumes):
         return found + [f"{after.name} has {len(after.volumes)} volumes, expected {len(before.volumes)}."]
-    names = ids.names()
     for volume, other in zip(before.volumes, after.volumes):
         found += _volume_differences(volume, other, volume.name.renamed(names), ids)
     return found + _mgt_differences(before, after, ids)
@@ -168,25 +176,6 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
 
 def _expect(what: str, found: object, expected: object) -> List[str]:
     return [] if found == expected else [f"{what} is {found}, expected {expected}."]
-
-
-def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
-    vg, new = before.vg, after.vg
-    found = _expect("The PV id in the label", after.label.pv_id, ids.lvm_ids[before.label.pv_id])
-    found += _expect("The PV id in the metadata", new.pv_id, ids.lvm_ids[vg.pv_id])
-    found += _expect("The volume group's id", new.id, ids.lvm_ids[vg.id])
-    found += _expect("The volume group's name", new.name, naming.VG_PREFIX + ids.new_sr)
-    for name in ("dev_size", "pe_start", "pe_count", "extent_size"):
-        found += _expect(name, getattr(new, name), getattr(vg, name))
-    return found
-
-
-def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
-    """A sentence for each old identity in the new text, without its tags: an administrator's tag may hold a UUID."""
-    old = ids.names()
-    left = sightings(after.vg.text, old) and sightings(text_without_tags(after.vg), old)
-    found = sorted({sighting.identity for sighting in left})
-    return [f"The old identity {identity} is still in the metadata text." for identity in found]
 
 
 def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) -> List[str]:
@@ -201,20 +190,14 @@ def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) ->
     if volume.parent is not None:
         parent = volume.parent._replace(sr=ids.new_sr, uuid=ids.uuids[volume.parent.uuid])
         found += _expect(f"The parent of {name}", other.parent, parent)
-    content = _mapped(volume.content, ids)
+    content = volume.content
+    if isinstance(content, CbtLog):
+        parent_uuid = ids.uuids[content.parent] if content.parent else None
+        content = content._replace(parent=parent_uuid, child=ids.uuids[content.child] if content.child else None)
     if other.content is content:
         return found
     wanted = _shape(content, volume.disputed)
     return found + _expect(f"The content of {name}", _shape(other.content, volume.disputed), wanted)
-
-
-def _mapped(content: Content, ids: IdMap) -> Content:
-    if isinstance(content, CbtLog):
-        return content._replace(
-            parent=ids.uuids[content.parent] if content.parent else None,
-            child=ids.uuids[content.child] if content.child else None,
-        )
-    return content
 
 
 def _shape(content: Content, disputed: bool) -> object:
@@ -241,17 +224,14 @@ def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
     found += _expect("The number of MGT records", len(after.mgt.records), len(before.mgt.records))
     for record, other in _record_pairs(before, after):
         where = f"The MGT record at byte {record.offset}"
-        found += _expect(where, (other.uuid, other.snapshot_of), _ids_of(record, ids.uuids))
+        wanted = ids.uuids[record.uuid], ids.uuids.get(record.snapshot_of, record.snapshot_of)
+        found += _expect(where, (other.uuid, other.snapshot_of), wanted)
         for name in mgt_records.other_tags(before.mgt, record, after.mgt, other):
             found.append(f"{where} has another {name}.")
-    for slot, twin in _unread_pairs(before, after):
+    for slot, other_slot in _unread_pairs(before, after):
         links = tuple(link._replace(uuid=ids.uuids[link.uuid]) for link in slot.links)
-        found += _expect(f"The MGT record at byte {slot.offset}", twin.links, links)
+        found += _expect(f"The MGT record at byte {slot.offset}", other_slot.links, links)
     return found + _expect("Unreadable MGT records", len(after.mgt.unread), len(before.mgt.unread))
-
-
-def _ids_of(record: VdiRecord, uuids: Mapping[str, str]) -> Tuple[str, str]:
-    return uuids[record.uuid], uuids.get(record.snapshot_of, record.snapshot_of)
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Read the result of a plan in memory, before the first write: the result must be the LUN that was planned."""
 
-from typing import Iterable, Iterator, Sequence
+from typing import Iterator, Sequence
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, whole_blocks
+from relvmoiscsi.device import SECTOR, Device, Range, whole_blocks
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.resignature.planning import identity_check
 from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.journal import decode
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import settle
@@ -21,38 +21,30 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read, in memory, the LUN after the commit and at the end of the run. Raises Refused or FormatError."""
     _check_journal(made, cache)
-    _check_whole_blocks(made, cache)
+    for part in _written_without_surroundings(made.unseen, cache):
+        if part.offset % cache.block_size or part.length % cache.block_size:
+            raise Refused(
+                f"The planned image does not check: {part.length} bytes at byte {part.offset} are not in whole blocks "
+                f"of {cache.block_size}.",
+                sm_key="MetadataError",
+            )
     result = _written(cache, made, (steps.COMMIT,))
-    committed = survey.read_lun(result, survey.read_label(result), like=lun.volumes)
+    committed = survey.read_lun(result, survey.read_label(result), lun)
     identity_check.verify_result(lun, committed, made.run.ids)
     result = _written(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES))
     final = survey.read_lun(result, survey.read_label(result), committed)
-    if not _says_the_same(final, committed):
+    # `verify_result` does not read the places of the metadata
+    is_equal = committed._replace(label=final.label, mdas=final.mdas) == final
+    if not is_equal or final.label.pv_id != committed.label.pv_id:
         identity_check.verify_result(lun, final, made.run.ids)
 
 
-def _check_whole_blocks(made: Plan, device: Device) -> None:
-    """Raises Refused when a chunk or copy that the run writes without its surroundings is not in whole blocks."""
-    for part in _as_they_are(made.unseen, device):
-        if part.offset % device.block_size or part.length % device.block_size:
-            raise Refused(
-                f"The planned image does not check: {part.length} bytes at byte {part.offset} are not in whole blocks "
-                f"of {device.block_size}.",
-                sm_key="MetadataError",
-            )
-
-
-def _as_they_are(unseen: Unseen, device: Device) -> Iterator[Range]:
+def _written_without_surroundings(unseen: Unseen, device: Device) -> Iterator[Range]:
     yield from (Range(chunk.offset, len(chunk.data)) for chunk in unseen.chunks)
     if device.block_size > SECTOR:  # other pieces are in sectors, and may be millions
         yield from (Range(chunk.offset, len(chunk.data)) for chunk in unseen.more)
         for several in unseen.copies:
             yield from (Range(copy.target, copy.end - copy.target) for copy in several)
-
-
-def _says_the_same(one: Lun, other: Lun) -> bool:
-    """Whether two LUNs are equal but for the places of their metadata, which `verify_result` does not read."""
-    return one.label.pv_id == other.label.pv_id and one._replace(label=other.label, mdas=other.mdas) == other
 
 
 def check_undo(cache: ReadCache, made: Plan, unverified: Sequence[str]) -> Lun:
@@ -77,18 +69,8 @@ def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
     ends = [chunk for step in last for chunk in made.chunks_of(step, bitmaps=False)]
     result = cache.with_chunks([*chunks, *whole_blocks(cache, ends)])
     for step in (steps.JOURNAL, steps.CONTENTS, *last):
-        result.overwrite(_bitmaps(made, step))
+        result.overwrite(made.bitmaps_of(step))
     return result
-
-
-def _bitmaps(made: Plan, step: Step) -> Iterable[Chunk]:
-    """The chunks that `Plan.each_write` omits with `bitmaps=False`."""
-    run = made.run
-    if step == steps.JOURNAL:
-        return made.unseen.more
-    if step == steps.CONTENTS:
-        return full_units(run.rebuilt)
-    return all_empty_units(run.rebuilt) if step == steps.HOLES else ()
 
 
 def _check_journal(made: Plan, device: Device) -> None:

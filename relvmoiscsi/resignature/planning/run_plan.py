@@ -7,21 +7,23 @@ A plan has each byte that the run writes, step by step (`each_write`), before th
 from itertools import chain
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import Chunk, Device, Range, align_up, torn_bytes
+from relvmoiscsi import __version__
+from relvmoiscsi.device import Chunk, Range, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv, ring
 from relvmoiscsi.formats.lvm.pv import Area, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
-from relvmoiscsi.resignature.planning.volume_writes import Known, content_fields, content_writes, volume_changes
+from relvmoiscsi.resignature.planning.selection import Selection
+from relvmoiscsi.resignature.planning.volume_writes import content_fields, content_writes, volume_changes
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, Labels, encode
-from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Rebuilt, Unseen, Written
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
-from relvmoiscsi.resignature.reading.lun_contents import Lun
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 NEW_IMAGE = "new image"  #: `what` of the writes of a new image before the commit
 
@@ -51,185 +53,193 @@ class Plan(NamedTuple):
     def labels(self) -> Labels:
         return Labels.of(self.journal)
 
+    def bitmaps_of(self, step: Step) -> Iterable[Chunk]:
+        """The bitmaps and tables of a new image in a step: there may be millions, and no survey reads them."""
+        if step == steps.JOURNAL:
+            return self.unseen.more
+        if step == steps.CONTENTS:
+            return full_units(self.run.rebuilt)
+        return all_empty_units(self.run.rebuilt) if step == steps.HOLES else ()
+
     def each_write(self, step: Step, bitmaps: bool = True) -> Iterator[Planned]:
         """The writes of a step of the protocol, in order. Writes to contents are whole blocks, as in the journal.
 
-        `bitmaps=False` omits the bitmaps and tables of a new image: there may be millions, and no survey reads them.
+        `bitmaps=False` omits `bitmaps_of`.
         """
-        rebuilt = self.run.rebuilt or Rebuilt("", ())
+        more = self.bitmaps_of(step) if bitmaps else ()
         if step == steps.JOURNAL:
             yield Planned(self.journal.offset, None, self.journal.data, "journal")
             yield from (Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas)
-            pieces = chain(self.unseen.chunks, self.unseen.more if bitmaps else ())
-            yield from (Planned(chunk.offset, None, chunk.data, NEW_IMAGE) for chunk in pieces)
+            for chunk in chain(self.unseen.chunks, more):
+                yield Planned(chunk.offset, None, chunk.data, NEW_IMAGE)
         elif step == steps.CONTENTS:
             yield from (Planned(*write) for write in self.run.writes)
-            full = rebuilt.full if bitmaps else ()
-            yield from (Planned(unit, None, FULL_UNIT, "bitmap of a block that was filled") for unit in full)
+            for chunk in more:
+                yield Planned(chunk.offset, None, chunk.data, "bitmap of a block that was filled")
         elif step == steps.HOLES:
-            empty = rebuilt.empty if bitmaps else ()
-            yield from (Planned(unit, None, EMPTY_UNIT, "bitmap of a free slot") for unit in empty)
+            for chunk in more:
+                yield Planned(chunk.offset, None, chunk.data, "bitmap of a free slot")
         elif step == steps.HEADERS:
-            yield from (Planned(unit.offset, unit.old, unit.new, "block table: free slots") for unit in rebuilt.table)
+            for unit in self.run.rebuilt.table if self.run.rebuilt is not None else ():
+                yield Planned(unit.offset, unit.old, unit.new, "block table: free slots")
             for move in self.run.mdas:
                 if move.moves:
                     yield Planned(move.original.offset, move.old_header, move.final_header, "metadata area header")
         else:
-            yield self._label_write(step)
-
-    def _label_write(self, step: Step) -> Planned:
-        labels = self.labels()
-        old, new = {
-            steps.MARK: (labels.before, labels.in_progress),
-            steps.COMMIT: (labels.in_progress, labels.switched),
-            steps.FINAL: (labels.switched, labels.final),
-        }[step]
-        return Planned(labels.offset, old, new, step.name)
+            labels = self.labels()
+            old, new = {
+                steps.MARK: (labels.before, labels.in_progress),
+                steps.COMMIT: (labels.in_progress, labels.switched),
+                steps.FINAL: (labels.switched, labels.final),
+            }[step]
+            yield Planned(labels.offset, old, new, step.name)
 
     def chunks_of(self, step: Step, bitmaps: bool = True) -> List[Chunk]:
         return [Chunk(planned.offset, planned.new) for planned in self.each_write(step, bitmaps)]
 
 
-def block_bytes_of(lun: Lun, device: Device) -> int:
-    """The block size of a journal of this LUN, in bytes: the physical block size, which the device writes at once.
-
-    When extents or metadata areas do not begin at physical blocks, a physical block would also hold bytes of other
-    volumes. Then the block size is the logical block size.
-    """
-    whole = torn_bytes(device)
-    starts = [lun.vg.pe_start, lun.vg.extent_size, *(mda.area.offset for mda in lun.mdas)]
-    return whole if not any(start % whole for start in starts) else device.block_size
-
-
 def plan_resignature(
-    lun: Lun,
-    known: Known,
-    block_bytes: int,
+    cache: ReadCache,
+    selection: Selection,
     ids: IdMap,
     run_id: bytes,
     scsi_id: Optional[str],
-    tool: str,
-    rebuilt: Optional[Rebuilt] = None,
-    one: Optional[str] = None,
     unverified: Tuple[str, ...] = (),
 ) -> Plan:
-    """The plan that gives the LUN the new ids. Raises Refused when the ring has no room for journal and second area.
+    """The plan that gives the selected VDIs the new ids. `unverified` are the ids of LVs that go, and do not verify.
 
-    `block_bytes` comes from `block_bytes_of`. Only for a run to one VDI: `one` is the old UUID of the VDI that stays.
-    `rebuilt` has the late writes to the new image. `unverified` as in `Run`.
+    Raises Refused when the ring has no room for journal and second area.
     """
-    text = _new_text(lun, ids)
+    lun, image = selection.lun, selection.image(cache, ids)
+    # of the journal: the physical block size, which the device writes at once. Where extents or metadata areas do not
+    # begin at physical blocks, a physical block would also hold bytes of other volumes: then the logical block size
+    block_bytes = torn_bytes(cache)
+    starts = [lun.vg.pe_start, lun.vg.extent_size, *(mda.area.offset for mda in lun.mdas)]
+    if any(start % block_bytes for start in starts):
+        block_bytes = cache.block_size
+    after, names = {volume.lv.id: volume for volume in lun.settled().volumes}, ids.names()
+    lvs: Dict[str, Optional[LogicalVolume]] = {}
+    for lv in lun.vg.lvs:
+        volume = after.get(lv.id)
+        lvs[lv.name] = volume.lv._replace(name=volume.name.renamed(names)) if volume else None
+    text = renamed_text(lun.vg, naming.VG_PREFIX + ids.new_sr, lvs, ids).encode("latin-1") + b"\0"
     changes = list(volume_changes(lun, ids))
     fields = content_fields(lun.vg, changes)
     run = Run(
         kind=RESIGNATURE,
         run_id=run_id,
         scsi_id=scsi_id,
-        tool=tool,
+        tool=__version__,
         ids=ids,
         label_number=lun.label.number,
         old_label=lun.label.sector,
         new_pv_id=ids.lvm_ids[lun.label.pv_id],
         final_label=b"",
         mdas=(),
-        writes=content_writes(lun.vg, changes, fields, known, block_bytes),
+        writes=content_writes(lun.vg, changes, fields, cache.read, block_bytes),
         fields=fields,
         block_bytes=block_bytes,
-        rebuilt=rebuilt,
-        one=one,
+        rebuilt=image.rebuilt,
+        one=selection.only,
         unverified=unverified,
     )
-    return placed(run, lun.name, lun.mdas, text, finals=None, keep=())
-
-
-def _new_text(lun: Lun, ids: IdMap) -> bytes:
-    after, names = {volume.lv.id: volume for volume in lun.settled().volumes}, ids.names()
-    lvs: Dict[str, Optional[LogicalVolume]] = {}
-    for lv in lun.vg.lvs:
-        volume = after.get(lv.id)
-        lvs[lv.name] = volume.lv._replace(name=volume.name.renamed(names)) if volume else None
-    vg_name = naming.VG_PREFIX + ids.new_sr
-    return renamed_text(lun.vg, vg_name, lvs, ids).encode("latin-1") + b"\0"
+    return place_in_ring(run, lun.name, lun.mdas, text, finals=None, retained=())._replace(unseen=image.unseen)
 
 
 # --- room in the ring
 
 
-def placed(
-    run: Run, name: str, mdas: Sequence[Mda], text: bytes, finals: Optional[Sequence[bytes]], keep: Sequence[Range]
+def place_in_ring(
+    run: Run, name: str, mdas: Sequence[Mda], text: bytes, finals: Optional[Sequence[bytes]], retained: Sequence[Range]
 ) -> Plan:
-    """The plan with second areas and journal in free ring space, outside the ranges `keep`. Raises Refused.
+    """The plan with second areas and journal in free ring space, outside the ranges `retained`. Raises Refused.
 
     `finals` are the headers of the original areas at the end of the run. Without `finals` these headers point to the
     text in the second area.
     """
-    journal_bytes = 0
-    drawn = int.from_bytes(run.new_pv_id.encode("ascii"), "big")
-    for spare, lot, level in ((True, drawn, FAST), (True, drawn, DENSE), (True, 0, DENSE), (False, 0, DENSE)):
-        moves = _moves(mdas, text, finals, keep, spare, lot)
-        if moves is None:
+    ring_space = _RingSpace(mdas, retained)
+    seed, journal_bytes = int.from_bytes(run.new_pv_id.encode("ascii"), "big"), 0
+    # each attempt needs less room than the attempt before
+    for has_spare, attempt_seed, level in (
+        (True, seed, FAST),
+        (True, seed, DENSE),
+        (True, 0, DENSE),
+        (False, 0, DENSE),
+    ):
+        areas = ring_space.second_areas(len(text), has_spare, attempt_seed)
+        if areas is None:
             continue
+        moves = _moves(mdas, areas, text, finals)
         placed = run._replace(mdas=tuple(moves))
         data = encode(placed, level)
         journal_bytes = len(data)
-        room = _journal_room(mdas, moves, keep, journal_bytes, lot)
+        room = ring_space.journal(areas, journal_bytes, attempt_seed)
         if room is not None:
-            return Plan(Journal(placed, room.offset, data), tuple(_area_chunks(moves, text)), text)
-    free = sum(part.length for mda in mdas if mda.has_text for part in _free(mda, keep))
+            chunks = []
+            for move in moves:
+                if move.moves:
+                    area = move.second_header + text
+                    chunks.append(Chunk(move.second.offset, area.ljust(align_up(len(area), ring.ALIGNMENT), b"\0")))
+            return Plan(Journal(placed, room.offset, data), tuple(chunks), text)
     raise Refused(
         "{}: there is no room for the journal: it needs {} bytes and a second metadata area of {} bytes, and {} bytes "
         "of the metadata area are free. No command enlarges the area. Fewer VDIs need less room: --without leaves VDIs "
-        "behind, --vdis one keeps one.".format(name, journal_bytes or "some", len(text) + 512, free),
+        "behind, --vdis one keeps one.".format(name, journal_bytes or "some", len(text) + 512, ring_space.free_bytes()),
         sm_key="SRNoSpace",
     )
 
 
-def _free(mda: Mda, taken: Sequence[Range]) -> List[Range]:
-    live = pv.text_ranges(mda.area, mda.committed, Place("the metadata area", mda.area.offset))
-    inside = [part for part in taken if mda.area.offset <= part.offset < mda.area.end]
-    return ring.free_ranges(mda.area, live, inside)
+class _RingSpace:
+    """The free space of the metadata areas that have a text, outside the ranges `retained`.
+
+    `seed` moves second areas and journal within the free space (`formats.lvm.ring`).
+    """
+
+    def __init__(self, mdas: Sequence[Mda], retained: Sequence[Range]) -> None:
+        self._mdas, self._retained = mdas, retained
+
+    def _free(self, mda: Mda, taken: Sequence[Range] = ()) -> List[Range]:
+        live = pv.text_ranges(mda.area, mda.committed, Place("the metadata area", mda.area.offset))
+        used = [part for part in (*self._retained, *taken) if mda.area.offset <= part.offset < mda.area.end]
+        return ring.free_ranges(mda.area, live, used)
+
+    def free_bytes(self) -> int:
+        return sum(part.length for mda in self._mdas if mda.has_text for part in self._free(mda))
+
+    def second_areas(self, text_bytes: int, has_spare: bool, seed: int) -> Optional[List[Area]]:
+        """The second area of each metadata area; an area without a text is its own. None without room for one."""
+        areas = []
+        for mda in self._mdas:
+            area = mda.area
+            if mda.has_text:
+                second = ring.place_second_area(self._free(mda), text_bytes, has_spare, seed)
+                if second is None:
+                    return None
+                area = second
+            areas.append(area)
+        return areas
+
+    def journal(self, second_areas: Sequence[Area], length: int, seed: int) -> Optional[Range]:
+        """Room for a journal of `length` bytes beside the second areas; None without room."""
+        taken = [Range(*area) for mda, area in zip(self._mdas, second_areas) if mda.has_text]
+        rooms = (ring.place_journal(self._free(mda, taken), length, seed) for mda in self._mdas if mda.has_text)
+        return next((room for room in rooms if room is not None), None)
 
 
 def _moves(
-    mdas: Sequence[Mda],
-    text: bytes,
-    finals: Optional[Sequence[bytes]],
-    keep: Sequence[Range],
-    spare: bool,
-    lot: int,
-) -> Optional[List[MdaMove]]:
+    mdas: Sequence[Mda], second_areas: Sequence[Area], text: bytes, finals: Optional[Sequence[bytes]]
+) -> List[MdaMove]:
+    """The move of each metadata area to its second area, which holds `text` behind its header."""
     moves = []
-    for index, mda in enumerate(mdas):
-        if not mda.has_text:
-            moves.append(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)))
+    for index, (mda, second) in enumerate(zip(mdas, second_areas)):
+        old = bytes(mda.header)
+        if second == mda.area:
+            moves.append(MdaMove(mda.area, second, old, b"", old))
             continue
-        second = ring.place_second_area(_free(mda, keep), len(text), spare, lot)
-        if second is None:
-            return None
-        moves.append(_move(mda, second, text, finals[index] if finals else b""))
+        text_at = second.offset + pv.MDA_HEADER_SIZE
+        header = pv.mda_header(second, pv.text_location(second, text_at, text))
+        final = finals[index] if finals else b""
+        if not final:
+            final = bytes(pv.mda_header(mda.area, pv.text_location(mda.area, text_at, text), mda.header))
+        moves.append(MdaMove(mda.area, second, old, bytes(header), final))
     return moves
-
-
-def _move(mda: Mda, second: Area, text: bytes, final: bytes) -> MdaMove:
-    at = second.offset + pv.MDA_HEADER_SIZE
-    moved = pv.mda_header(second, pv.text_location(second, at, text))
-    settled = pv.mda_header(mda.area, pv.text_location(mda.area, at, text), mda.header)
-    return MdaMove(mda.area, second, bytes(mda.header), bytes(moved), final or bytes(settled))
-
-
-def _journal_room(
-    mdas: Sequence[Mda], moves: Sequence[MdaMove], keep: Sequence[Range], length: int, lot: int
-) -> Optional[Range]:
-    taken = list(keep) + [Range(*move.second) for move in moves if move.moves]
-    for mda in mdas:
-        room = ring.place_journal(_free(mda, taken), length, lot) if mda.has_text else None
-        if room is not None:
-            return room
-    return None
-
-
-def _area_chunks(moves: Sequence[MdaMove], text: bytes) -> Iterable[Chunk]:
-    for move in moves:
-        if move.moves:
-            data = move.second_header + text
-            yield Chunk(move.second.offset, data.ljust(align_up(len(data), ring.ALIGNMENT), b"\0"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The changes of a run inside volumes: writes of whole blocks, and the places of identities in these blocks. Pure."""
 
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import Range, align_down, in_pieces
 from relvmoiscsi.formats import cbt, naming, qcow2, vhd
@@ -15,7 +15,10 @@ from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.protocol import identities, structure
 from relvmoiscsi.resignature.protocol.identities import WriteBuffer
 from relvmoiscsi.resignature.protocol.run_record import IdField, Run, Write
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, VolumeChange
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
+
+#: a change of bytes inside a volume
+VolumeChange = Tuple[Volume, Change]
 
 #: gives the bytes of ranges that a survey has read: `ReadCache.read`
 Known = Callable[[Sequence[Range]], List[bytes]]
@@ -29,7 +32,7 @@ def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
     for volume in lun.volumes:
         if volume.lv.id in after and volume.lv.id not in rebuilt:
             for change in _changes_in(lun, settled, volume, after[volume.lv.id], ids):
-                yield VolumeChange(volume, change)
+                yield volume, change
 
 
 def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMap) -> List[Change]:
@@ -58,7 +61,10 @@ class _Part(NamedTuple):
 def content_writes(
     vg: VolumeGroup, changes: Iterable[VolumeChange], fields: Iterable[IdField], known: Known, block_bytes: int
 ) -> Tuple[Write, ...]:
-    """The changes of volumes as writes of whole blocks, in the order of the device. `fields` as in `content_fields`."""
+    """The changes of volumes as writes of whole blocks, in the order of the device.
+
+    `fields` are the identities in the changes: a block that holds a part of one is written even without a change.
+    """
     parts = []
     for volume, change in changes:
         pieces = vg.ranges(volume.lv, change.offset, len(change.new))
@@ -76,20 +82,15 @@ def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Id
         if change.within is not None:
             kind = change.within.kind
             around = tuple(vg.ranges(volume.lv, change.within.offset, change.within.length))
-        checksum = _checksum_in(change)
+        # from the start of the change: a checksum is not an identity
+        checksum = structure.checksum_range(kind)
+        if checksum is not None and change.within is not None:
+            checksum = Range(change.within.offset + checksum.offset - change.offset, checksum.length)
         whole = [Range(0, len(change.new))]
         for part in structure.differing(change.old, change.new, checksum) if checksum else whole:
             pieces = tuple(vg.ranges(volume.lv, change.offset + part.offset, part.length))
             found.append(IdField(pieces, change.what, kind, around))
     return tuple(found)
-
-
-def _checksum_in(change: Change) -> Optional[Range]:
-    """The range of the checksum in the change, from the start of the change: a checksum is not an identity."""
-    place = structure.checksum_range(change.within.kind) if change.within else None
-    if place is None or change.within is None:
-        return None
-    return Range(change.within.offset + place.offset - change.offset, place.length)
 
 
 def _parts(pieces: Iterable[Range], new: bytes, what: str) -> List[_Part]:
@@ -102,14 +103,23 @@ def _writes(parts: Iterable[_Part], fields: Iterable[IdField], known: Known, blo
     for part in parts:
         for at in _blocks_of(part.offset, len(part.new), block_bytes):
             blocks.setdefault(at, []).append(part)
-    held = {at for field in fields for piece in field.pieces for at in _blocks_of(*piece, block_bytes)}
-    doubtful = sorted(at for at in blocks if at not in held)
+    of_fields = {at for field in fields for piece in field.pieces for at in _blocks_of(*piece, block_bytes)}
+    doubtful = sorted(at for at in blocks if at not in of_fields)
     for at, old in zip(doubtful, known([Range(at, block_bytes) for at in doubtful])):
         if _patched(at, old, blocks[at]) == old:
             del blocks[at]
-    groups = _groups(sorted(blocks), block_bytes)
-    spans = [Range(group[0], group[-1] + block_bytes - group[0]) for group in groups]
-    return tuple(_write(group, old, blocks) for group, old in zip(groups, known(spans)))
+    spans: List[Range] = []  # of neighbouring blocks: each becomes one write
+    for at in sorted(blocks):
+        start = spans.pop().offset if spans and spans[-1].end == at else at
+        spans.append(Range(start, at + block_bytes - start))
+    writes = []
+    for span, old in zip(spans, known(spans)):
+        inside = [blocks[at] for at in range(span.offset, span.end, block_bytes)]
+        new = _patched(span.offset, old, [part for several in inside for part in several])
+        names = list(dict.fromkeys(several[0].what for several in inside))
+        what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        writes.append(Write(span.offset, old, new, what))
+    return tuple(writes)
 
 
 def _blocks_of(offset: int, length: int, block_bytes: int) -> Iterable[int]:
@@ -123,24 +133,6 @@ def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> bytes:
         first, last = max(part.offset, start), min(part.offset + len(part.new), start + len(old))
         new[first - start : last - start] = part.new[first - part.offset : last - part.offset]
     return bytes(new)
-
-
-def _groups(changed: Sequence[int], block_bytes: int) -> List[List[int]]:
-    """Groups of neighbouring blocks: each group becomes one write."""
-    groups: List[List[int]] = []
-    for at in changed:
-        if groups and at == groups[-1][-1] + block_bytes:
-            groups[-1].append(at)
-        else:
-            groups.append([at])
-    return groups
-
-
-def _write(group: Sequence[int], old: bytes, blocks: Mapping[int, Sequence[_Part]]) -> Write:
-    new = _patched(group[0], old, [part for at in group for part in blocks[at]])
-    names = list(dict.fromkeys([blocks[at][0].what for at in group]))
-    what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    return Write(group[0], old, new, what)
 
 
 # --- undo

@@ -106,15 +106,11 @@ class _Sides:
         """
         if not self._is_either(field.pieces):
             return False
-        return not careful or field.length >= _TELLING_BYTES or self._is_either(field.around or self._blocks(field))
-
-    def _blocks(self, field: IdField) -> List[Range]:
-        size = self._block_bytes
-        return [
-            Range(start, align_up(piece.end, size) - start)
-            for piece in field.pieces
-            for start in [align_down(piece.offset, size)]
-        ]
+        if not careful or field.length >= _TELLING_BYTES:
+            return True
+        starts = [align_down(piece.offset, self._block_bytes) for piece in field.pieces]
+        ends = [align_up(piece.end, self._block_bytes) for piece in field.pieces]
+        return self._is_either(field.around or [Range(start, end - start) for start, end in zip(starts, ends)])
 
     def _is_either(self, pieces: Sequence[Range]) -> bool:
         """Whether each block holds old or new bytes in these pieces: a cut leaves each block old or new."""
@@ -134,21 +130,19 @@ def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[IdFie
     """
     sides = _Sides(run, buffer)
     strange = [field for field in run.fields if not sides.is_ours(field, careful)]
-    kept, seen = set(strange), {field.around for field in strange}
+    stays, seen = set(strange), {field.around for field in strange}
     for field in run.fields:
-        if field not in kept:
+        if field not in stays:
             buffer.put(field.pieces, sides.old.get(field.pieces))
     for field in run.fields:
         if field.kind and field.around not in seen:
             seen.add(field.around)
-            buffer.put(field.around, _sealed(field.kind, buffer.get(field.around), sides.old.get(field.around)))
+            data, before = buffer.get(field.around), sides.old.get(field.around)
+            # the old checksum when only the run has changed the structure, which then may have a wrong checksum
+            as_before = structure.with_checksum_of(field.kind, data, before)
+            is_before = as_before == before and structure.is_whole(field.kind, before)
+            buffer.put(field.around, as_before if is_before else structure.resealed(field.kind, data))
     return strange
-
-
-def _sealed(kind: str, data: bytes, before: bytes) -> bytes:
-    """The structure with a correct checksum: the old checksum when only the run has changed the structure."""
-    as_before = structure.with_checksum_of(kind, data, before)
-    return as_before if as_before == before and structure.is_whole(kind, before) else structure.resealed(kind, data)
 
 
 def first_changed(run: Run, buffer: WriteBuffer) -> Optional[IdField]:

@@ -172,19 +172,15 @@ def decode(data: bytes, where: Place, digest: bytes, device_size: int) -> Run:
         )
         raise BadChecksum("Journal", where, stored, computed)
     try:
-        run = _run(BytesIO(_inflated(packed, header.raw_length)))
+        length = header.raw_length
+        payload = zlib.decompressobj().decompress(packed, min(length, MAX_JOURNAL_BYTES) + 1)
+        if len(payload) != length:
+            raise ValueError(f"it does not have {length} bytes")
+        run = _run(BytesIO(payload))
         verify_run(run, device_size, where)
     except _UNREADABLE as error:
         raise Malformed("Journal", where, f"its content does not read: {error}") from error
     return run
-
-
-def _inflated(packed: bytes, length: int) -> bytes:
-    """The payload, inflated to `length` bytes and no further. Raises ValueError for another length."""
-    found = zlib.decompressobj().decompress(packed, min(length, MAX_JOURNAL_BYTES) + 1)
-    if len(found) != length:
-        raise ValueError(f"it does not have {length} bytes")
-    return found
 
 
 def _run(payload: BytesIO) -> Run:
@@ -192,7 +188,7 @@ def _run(payload: BytesIO) -> Run:
     (text_length,) = struct.unpack("<Q", payload.read(8))
     facts = untrusted.object_of(payload.read(text_length), MAX_JOURNAL_BYTES, _MOST_VALUES)
     kinds = {name: kind for kind, name in KINDS.items()}
-    return Run(
+    return Run(  # the bytes behind the facts are read in the order in which `encode` writes them
         kind=kinds[facts["kind"]],
         run_id=bytes.fromhex(facts["run_id"]),
         scsi_id=_text_or_none(facts["scsi_id"]),
@@ -282,21 +278,17 @@ class Labels(NamedTuple):
     def of(cls, journal: Journal) -> "Labels":
         run = journal.run
         label = parse_label(run.old_label, run.label_number, Place("the journal", 0))
+        today = label.as_of_today(Place("the journal", 0))
         return cls(
             offset=label.offset,
             before=run.old_label,
-            in_progress=with_commit_record(
-                label.as_of_today(Place("the journal", 0)).sector, journal.commit_record(IN_PROGRESS)
+            in_progress=with_commit_record(today.sector, journal.commit_record(IN_PROGRESS)),
+            switched=with_commit_record(
+                today.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)),
+                journal.commit_record(SWITCHED),
             ),
-            switched=switched_label(label, run, journal.commit_record(SWITCHED)),
             final=run.final_label or final_label(label, run, journal.commit_record(DONE)),
         )
-
-
-def switched_label(label: Label, run: Run, record: CommitRecord) -> bytes:
-    """The label of the commit: new PV id, second areas, and the mark."""
-    label = label.as_of_today(Place("the label", 0))
-    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), record)
 
 
 def final_label(label: Label, run: Run, record: CommitRecord) -> bytes:

@@ -172,13 +172,13 @@ def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> "array[int]":
 
     A guest may have written to a slot that the table names, so the bitmap of such a slot must stay.
     """
-    holes, left = iter(rebuilt.empty), array("q")
+    holes, not_named = iter(rebuilt.empty), array("q")
     for unit, data in zip(rebuilt.table, found):
         for at in given_away(unit):
             hole = next(holes)
             if data[at : at + ENTRY_BYTES] != unit.new[at : at + ENTRY_BYTES]:
-                left.append(hole)
-    return left
+                not_named.append(hole)
+    return not_named
 
 
 def merged_table(unit: TableUnit, data: bytes) -> bytes:

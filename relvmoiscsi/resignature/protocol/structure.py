@@ -33,7 +33,12 @@ def is_whole(kind: str, data: bytes) -> bool:
     """Whether `data` is a structure of this kind with a correct checksum."""
     if not data.startswith(_CHECKED[kind][0]):
         return False
-    return data == resealed(kind, data) or _old_creator_agrees(kind, data)
+    if kind != vhd.FOOTER_KIND or data == resealed(kind, data):
+        return data == resealed(kind, data)
+    # libvhd before 1.2 did not update the checksum with the hidden byte
+    footer = Footer.at(data)
+    shown = bytes(footer.replace(hidden=0))
+    return footer.creator_version in vhd.OLD_CREATORS and shown == resealed(kind, shown)
 
 
 def resealed(kind: str, data: bytes) -> bytes:
@@ -41,15 +46,6 @@ def resealed(kind: str, data: bytes) -> bytes:
     place = _CHECKED[kind][1]
     checksum = vhd_checksum(data, place.offset).to_bytes(place.length, "big")
     return data[: place.offset] + checksum + data[place.end :]
-
-
-def _old_creator_agrees(kind: str, data: bytes) -> bool:
-    """Whether `data` is a footer of libvhd before 1.2, which did not update the checksum with the hidden byte."""
-    if kind != vhd.FOOTER_KIND:
-        return False
-    footer = Footer.at(data)
-    shown = bytes(footer.replace(hidden=0))
-    return footer.creator_version in vhd.OLD_CREATORS and shown == resealed(kind, shown)
 
 
 def with_checksum_of(kind: str, data: bytes, other: bytes) -> bytes:

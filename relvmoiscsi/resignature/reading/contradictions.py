@@ -22,7 +22,7 @@ from typing import Dict, List, Tuple
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.mgt import RECORD_BYTES, SR_END, Mgt, VdiRecord
+from relvmoiscsi.formats.mgt import RECORD_BYTES, SR_END, VdiRecord
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 
 #: SM adds a record with this label and deletes it again, to find out whether MGT has room
@@ -32,34 +32,21 @@ _TRIAL_LABEL = "dummy vdi for space check"
 def contradictions(lun: Lun) -> Tuple[Malformed, ...]:
     """A sentence with its place for each part that contradicts another part."""
     after = lun.settled()
-    if after.mgt is None:
+    mgt = after.mgt
+    if mgt is None:
         return ()
-    return (*_of_sr(after, after.mgt), *_of_slots(after.mgt), *_of_all_records(after), *_of_vdis(after))
-
-
-def _of_sr(lun: Lun, mgt: Mgt) -> List[Malformed]:
-    if mgt.sr_uuid == lun.sr_uuid:
-        return []
-    where = Place(naming.MGT, mgt.sr_uuid_at)
-    return [Malformed("MGT", where, f"it names the SR {mgt.sr_uuid}, and the volume group is of the SR {lun.sr_uuid}")]
-
-
-def _of_slots(mgt: Mgt) -> List[Malformed]:
-    """The records of which a sector holds zeros, but for the last record."""
     found = []
-    for offset in range(SR_END, mgt.length - RECORD_BYTES, RECORD_BYTES):
+    if mgt.sr_uuid != after.sr_uuid:
+        problem = f"it names the SR {mgt.sr_uuid}, and the volume group is of the SR {after.sr_uuid}"
+        found.append(Malformed("MGT", Place(naming.MGT, mgt.sr_uuid_at), problem))
+    for offset in range(SR_END, mgt.length - RECORD_BYTES, RECORD_BYTES):  # but for the last record
         if any(not any(mgt.data[at : at + SECTOR]) for at in range(offset, offset + RECORD_BYTES, SECTOR)):
             where = Place(naming.MGT, offset)
             found.append(Malformed("MGT record", where, "it holds zeros, and another record lies behind it"))
-    return found
-
-
-def _of_all_records(lun: Lun) -> List[Malformed]:
-    """A sentence when an SR with several VDIs has no record at all."""
-    lost = without_record(lun)
-    if lun.records() or len(lost) < 2:
-        return []
-    return [Malformed("MGT", Place(naming.MGT, 0), f"it has no record of any of the {len(lost)} VDIs")]
+    lost = without_record(after)
+    if not after.records() and len(lost) > 1:
+        found.append(Malformed("MGT", Place(naming.MGT, 0), f"it has no record of any of the {len(lost)} VDIs"))
+    return (*found, *_of_vdis(after))
 
 
 def without_volume(lun: Lun) -> List[VdiRecord]:

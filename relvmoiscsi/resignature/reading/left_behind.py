@@ -28,7 +28,11 @@ def settle(found: Lun, uuids: Sequence[str] = ()) -> Lun:
     if not gone:
         return found._replace(work=sm_journals.unfinished_work(found))
     work = sm_journals.unfinished_work(rest) or Work(rest, ())
-    sentences = [*work.sentences, *_sentences(lost, uuids, gone)]
+    sentences = [*work.sentences]
+    sentences += [f"VDI {uuid} is left behind, as it was asked for." for uuid in sorted(set(uuids))]
+    for uuid in sorted(lost - set(uuids)):
+        sentences.append(f"VDI {uuid} was made of a VDI that is left behind, and goes too.")
+    sentences.append("These volumes go: {}.".format(", ".join(volume.name.text for volume in gone)))
     return found._replace(work=Work(work.lun, sentences, left_behind=[volume.lv.id for volume in gone]))
 
 
@@ -38,7 +42,7 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
     Raises UsageError for a UUID without a volume.
     """
     lost = _with_children(found, uuids)
-    gone = [volume for volume in found.volumes if _is_of(volume, lost)]
+    gone = [volume for volume in found.volumes if volume.name.kind in _OF_A_VDI and volume.name.uuid in lost]
     if not gone:
         return found, lost, gone
     mgt = without_records(found.mgt, lost, naming.MGT) if found.mgt is not None else None
@@ -48,10 +52,6 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
 def leavable(lun: Lun) -> Set[Optional[str]]:
     """The UUIDs that a caller may leave behind: those of VDIs with a volume on the LUN as found."""
     return {volume.name.uuid for volume in lun.volumes if volume.name.kind in _OF_A_VDI}
-
-
-def _is_of(volume: Volume, uuids: Set[str]) -> bool:
-    return volume.name.kind in _OF_A_VDI and volume.name.uuid in uuids
 
 
 def _with_children(lun: Lun, uuids: Sequence[str]) -> Set[str]:
@@ -71,9 +71,3 @@ def _with_children(lun: Lun, uuids: Sequence[str]) -> Set[str]:
             lost.add(uuid)
             todo += filter(None, children.get(uuid, ()))
     return lost
-
-
-def _sentences(lost: Set[str], uuids: Sequence[str], gone: Sequence[Volume]) -> List[str]:
-    found = [f"VDI {uuid} is left behind, as it was asked for." for uuid in sorted(set(uuids))]
-    found += [f"VDI {uuid} was made of a VDI that is left behind, and goes too." for uuid in sorted(lost - set(uuids))]
-    return [*found, "These volumes go: {}.".format(", ".join(volume.name.text for volume in gone))]

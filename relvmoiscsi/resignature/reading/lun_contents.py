@@ -32,7 +32,6 @@ from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.mgt import Mgt, VdiRecord
 from relvmoiscsi.formats.naming import LvName, ParentName
-from relvmoiscsi.formats.ondisk import Change
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 
@@ -161,25 +160,8 @@ class Work:
         return Work(lun, [*self.sentences, *sentences], self.rebuilt, self.left_behind)
 
 
-class VolumeChange(NamedTuple):
-    """A change of bytes inside a logical volume."""
-
-    volume: Volume
-    change: Change
-
-
-def _refuse_unknown_volumes(lun: Lun, on_defect: OnDefect) -> None:
-    """Raises Unsupported for a volume that SM would use, and that relvmoiscsi does not know."""
-    names = [volume.name for volume in lun.volumes]
-    known = {lun.sr_uuid, *(str(name.uuid) for name in names if name.kind in naming.DISK_KINDS)}
-    for volume in lun.volumes:
-        problem, way_out = _unknown(lun, volume, known)
-        if problem:
-            found = Unsupported(f"Logical volume {volume.name.text}", lun.text_place, problem)
-            on_defect(found.with_way_out(way_out))
-
-
 def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
+    """Why SM would use a volume that relvmoiscsi does not know, and the way out; "" for any other volume."""
     name, tags = volume.name, volume.lv.tags
     if name.kind == naming.JOURNAL:
         if name.journal == naming.RESIZE:
@@ -202,7 +184,12 @@ def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
 
 def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
     """Raises FormatError when a volume cannot be read, or when parts with identities contradict each other."""
-    _refuse_unknown_volumes(lun, on_defect)
+    known = {lun.sr_uuid, *(str(one.name.uuid) for one in lun.volumes if one.name.kind in naming.DISK_KINDS)}
+    for volume in lun.volumes:
+        unknown, way_out = _unknown(lun, volume, known)
+        if unknown:
+            defect = Unsupported(f"Logical volume {volume.name.text}", lun.text_place, unknown)
+            on_defect(defect.with_way_out(way_out))
     for volume in lun.volumes:
         if isinstance(volume.content, Unreadable):
             on_defect(_unreadable(lun, volume, volume.content.problem).with_way_out(_without(lun, volume)))
@@ -210,8 +197,15 @@ def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
             where = Place(volume.name.text, volume.size - SECTOR)
             problem = Malformed("VHD footer", where, "it is the footer of another VHD, and no journal explains this")
             on_defect(problem.with_way_out(_without(lun, volume)))
-    _verify_unique_disks(lun, on_defect)
     disks = lun.disks()
+    names: Dict[str, str] = {}
+    for volume in lun.volumes:
+        if volume.is_disk:
+            uuid = str(volume.name.uuid)
+            if uuid in names:
+                double = Malformed("Logical volume", Place(volume.name.text, 0), f"{names[uuid]} holds the same VDI")
+                on_defect(double.with_way_out(lun.without_lv(volume.name.text)))
+            names[uuid] = volume.name.text
     for volume in lun.volumes:
         if volume.parent is not None:
             try:
@@ -260,18 +254,6 @@ def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[
     texts = " and ".join(f"{parent.kind} {parent.uuid}" for parent in named)
     problem = f"header and locators name {texts}, and it was made of none of them"
     raise Malformed("Parent", Place(volume.name.text, 0), problem)
-
-
-def _verify_unique_disks(lun: Lun, on_defect: OnDefect) -> None:
-    seen: Dict[str, str] = {}
-    for volume in lun.volumes:
-        if volume.is_disk:
-            uuid = str(volume.name.uuid)
-            if uuid in seen:
-                where = Place(volume.name.text, 0)
-                problem = Malformed("Logical volume", where, f"{seen[uuid]} holds the same VDI")
-                on_defect(problem.with_way_out(lun.without_lv(volume.name.text)))
-            seen[uuid] = volume.name.text
 
 
 def _verify_parent(sr_uuid: str, disks: Mapping[str, Volume], volume: Volume, parent: ParentName) -> None:

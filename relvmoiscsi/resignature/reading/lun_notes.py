@@ -13,26 +13,10 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 def notes(lun: Lun) -> List[str]:
     """A sentence for each defect or leftover that the resignature carries over to the new SR."""
     found = list(lun.work.sentences) if lun.work else []
-    found += _left_behind_notes(lun)
-    found += _lvm_notes(lun)
-    after = lun.settled()
-    disks = after.disks()
-    for volume in after.volumes:
-        found += _volume_notes(volume, disks)
-    return found + _mgt_notes(after)
-
-
-def _left_behind_notes(lun: Lun) -> List[str]:
     gone = lun.work.left_behind if lun.work else ()
-    return [
-        f"{volume.name.text} goes, and cannot be read. {volume.content.problem.message}"
-        for volume in lun.volumes
-        if volume.lv.id in gone and isinstance(volume.content, Unreadable)
-    ]
-
-
-def _lvm_notes(lun: Lun) -> List[str]:
-    found = []
+    for volume in lun.volumes:
+        if volume.lv.id in gone and isinstance(volume.content, Unreadable):
+            found.append(f"{volume.name.text} goes, and cannot be read. {volume.content.problem.message}")
     if any(any(bytes(mda.precommitted)) for mda in lun.mdas):
         found.append("LVM was about to change the volume group; what it had committed counts.")
     if lun.vg.dev_size > lun.size_bytes:
@@ -42,7 +26,11 @@ def _lvm_notes(lun: Lun) -> List[str]:
         )
     if lun.stale_mdas:
         found.append(f"The metadata areas differ; the one with the higher seqno, {lun.vg.seqno}, counts.")
-    return found
+    after = lun.settled()
+    disks = after.disks()
+    for volume in after.volumes:
+        found += _volume_notes(volume, disks)
+    return found + _mgt_notes(after)
 
 
 def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:

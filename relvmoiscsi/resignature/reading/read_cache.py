@@ -9,12 +9,12 @@ from relvmoiscsi.errors import Place, Truncated
 
 
 class ReadCache(ForwardingDevice):
-    """A device that reads each block of another device once, and keeps the blocks."""
+    """A device that reads each block of another device once, and caches the blocks."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self._whole = torn_bytes(device)
-        self._starts: List[int] = []  # offsets of the kept stretches, ascending
+        self._starts: List[int] = []  # offsets of the cached stretches, ascending
         # the bytes of each stretch: whole blocks, no overlap. `overwrite` turns a stretch into a bytearray of its own
         self._known: List[Union[bytes, bytearray]] = []
 
@@ -41,7 +41,7 @@ class ReadCache(ForwardingDevice):
         return changed
 
     def overwrite(self, chunks: Iterable[Chunk]) -> None:
-        """Put the chunks into the kept stretches. Parts of chunks outside the kept stretches are ignored."""
+        """Put the chunks into the cached stretches. Parts of chunks outside the cached stretches are ignored."""
         for chunk in chunks:
             for index in range(self._first(chunk.offset), bisect_left(self._starts, chunk.end)):
                 start = self._starts[index]
@@ -54,7 +54,7 @@ class ReadCache(ForwardingDevice):
         return self._device
 
     def _whole_part(self, wanted: Range) -> Optional[bytes]:
-        """The bytes of a range in one kept stretch; None for any other range."""
+        """The bytes of a range in one cached stretch; None for any other range."""
         offset, length = wanted
         index = bisect_right(self._starts, offset) - 1
         if index < 0 or length < 0:
@@ -70,10 +70,10 @@ class ReadCache(ForwardingDevice):
         return index
 
     def _missing(self, wanted: Range) -> List[Range]:
-        """The blocks of a range that are not kept yet. Raises Truncated."""
+        """The blocks of a range that are not cached yet. Raises Truncated."""
         if wanted.offset < 0 or wanted.length < 0 or wanted.end > self.size_bytes:
-            left = self.size_bytes - wanted.offset
-            raise Truncated("A structure", Place(self.name, wanted.offset), wanted.length, left)
+            available = self.size_bytes - wanted.offset
+            raise Truncated("A structure", Place(self.name, wanted.offset), wanted.length, available)
         at = align_down(wanted.offset, self._whole)
         end = min(align_up(wanted.end, self._whole), align_down(self.size_bytes, self.block_size))
         found: List[Range] = []
@@ -89,7 +89,7 @@ class ReadCache(ForwardingDevice):
         return found
 
     def _keep(self, offset: int, data: bytes) -> None:
-        """Keep these bytes, in place of the kept bytes of the same range."""
+        """Cache these bytes, in place of the cached bytes of the same range."""
         end = offset + len(data)
         first, last = self._first(offset), bisect_left(self._starts, end)
         if last == first + 1 and self._put_within(first, offset, data):
@@ -117,7 +117,7 @@ class ReadCache(ForwardingDevice):
         return True
 
     def _part(self, wanted: Range) -> bytes:
-        """The bytes of a range that is kept as a whole."""
+        """The bytes of a range that is cached as a whole."""
         part = self._whole_part(wanted)
         if part is not None:
             return part

@@ -34,7 +34,7 @@ Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), dri
 """
 
 import re
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Place, Unsupported, WayOut
@@ -50,7 +50,7 @@ from relvmoiscsi.resignature.reading.lun_contents import (
     Volume,
     Work,
 )
-from relvmoiscsi.resignature.reading.sm_work import Bench
+from relvmoiscsi.resignature.reading.sm_work import WorkArea
 
 _CLONE = re.compile(f"(?P<base>{UUID_PATTERN})_(?P<clone>{UUID_PATTERN})?")
 _LEAF = re.compile(UUID_PATTERN)
@@ -108,21 +108,21 @@ def unfinished_work(lun: Lun) -> Optional[Work]:
 
     Raises Unsupported, naming the journal, for work that cannot be settled safely.
     """
-    bench = Bench(lun)
-    if not bench.journals:
+    area = WorkArea(lun)
+    if not area.journals:
         return None
     for kind, settle in ((naming.INFLATE, _inflate), (naming.CLONE, _clone), (naming.LEAF, _leaf)):
-        for journal in bench.journals:
+        for journal in area.journals:
             if journal.name.journal == kind:
-                settle(bench, journal)
-                bench.drop(journal)
-    return bench.result()
+                settle(area, journal)
+                area.drop(journal)
+    return area.result()
 
 
-def _refuse(bench: Bench, journal: Volume, problem: str) -> Unsupported:
+def _refuse(area: WorkArea, journal: Volume, problem: str) -> Unsupported:
     """The error for a journal whose work has not begun, or is about VDIs that are gone: the journal alone may go."""
     found = Unsupported(f"Logical volume {journal.name.text}", Place(journal.name.text, 0), problem)
-    return found.with_way_out(bench.lun.without_lv(journal.name.text))
+    return found.with_way_out(area.lun.without_lv(journal.name.text))
 
 
 def _refuse_data(volume: Volume, problem: str) -> Unsupported:
@@ -134,99 +134,95 @@ def _refuse_data(volume: Volume, problem: str) -> Unsupported:
 # --- inflate
 
 
-def _inflate(bench: Bench, journal: Volume) -> None:
+def _inflate(area: WorkArea, journal: Volume) -> None:
     if not untrusted.is_number(journal.name.value):
-        raise _refuse(bench, journal, f"the size in its name is {journal.name.value!r}")
+        raise _refuse(area, journal, f"the size in its name is {journal.name.value!r}")
     uuid = str(journal.name.uuid)
-    volume = bench.disk(uuid)
+    volume = area.disk(uuid)
     if volume is None:
-        bench.say(f"The volume of VDI {uuid} was to be inflated, and is gone: the journal goes too.")
+        area.say(f"The volume of VDI {uuid} was to be inflated, and is gone: the journal goes too.")
         return
-    bench.heal_end_footer(volume)
-    bench.say(f"The volume of VDI {uuid} was being inflated: it stays as large as it is.")
+    area.heal_end_footer(volume)
+    area.say(f"The volume of VDI {uuid} was being inflated: it stays as large as it is.")
 
 
 # --- snapshot and clone
 
 
-def _clone(bench: Bench, journal: Volume) -> None:
+def _clone(area: WorkArea, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
     text = parse_clone(_text_of(journal))
     if text is None:
-        _clone_without_text(bench, journal)
+        # SM makes the volume of the journal, then writes the text, then begins work. Once work has begun, the base copy
+        # is a visible disk without a record in MGT
+        leaf, known = area.disk(uuid), area.lun.records()
+        strangers = [other for other, volume in area.lun.disks().items() if not volume.hidden and other not in known]
+        if leaf is None or isinstance(leaf.content, Unreadable) or strangers:
+            raise _refuse(area, journal, f"a snapshot of VDI {uuid} was under way, and its journal does not read")
+        area.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
         return
-    base, leaf = bench.disk(text.base), bench.disk(uuid)
+    base, leaf = area.disk(text.base), area.disk(uuid)
     if base is None:
         if leaf is None:
-            raise _refuse(bench, journal, f"neither VDI {uuid} nor its base copy {text.base} is there")
-        bench.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
+            raise _refuse(area, journal, f"neither VDI {uuid} nor its base copy {text.base} is there")
+        area.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
         return
-    clone = bench.disk(text.clone) if text.clone else None
-    others = [child for child in bench.children(base) if child not in (leaf, clone) and not child.name.is_old]
-    if text.base in bench.lun.records() or others:
+    clone = area.disk(text.clone) if text.clone else None
+    others = [child for child in area.children(base) if child not in (leaf, clone) and not child.name.is_old]
+    if text.base in area.lun.records() or others:
         # SM adds the base to MGT after it drops the journal: the snapshot has ended, or the text is of an older journal
         if leaf is None:
-            raise _refuse(bench, journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
-        bench.say(f"A snapshot of VDI {uuid} was about to begin, or has ended: the journal is dropped.")
+            raise _refuse(area, journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
+        area.say(f"A snapshot of VDI {uuid} was about to begin, or has ended: the journal is dropped.")
         return
     present = [volume for volume in (leaf, clone) if volume is not None]
-    if len(present) == (2 if text.clone else 1) and all(_is_leaf(bench, volume, base) for volume in present):
-        _complete(bench, journal, base, clone)
-    elif all(_may_go(bench, volume, base) for volume in present):
-        _take_back(bench, uuid, base, present)
+    if len(present) == (2 if text.clone else 1) and all(_is_leaf(area, volume, base) for volume in present):
+        _complete(area, journal, base, clone)
+    elif all(_may_go(area, volume, base) for volume in present):
+        for volume in present:
+            area.drop(volume)
+        area.rename(area.set_read_only(area.set_hidden(base, False), False), uuid)
+        area.say(f"A snapshot of VDI {uuid} was under way and not complete: it is taken back, and loses nothing.")
     elif leaf is not None and not isinstance(leaf.content, Unreadable):
         if clone is not None and isinstance(clone.content, Unreadable):
-            bench.drop(clone)  # no VM has used the clone
+            area.drop(clone)  # no VM has used the clone
             clone = None
-        _complete(bench, journal, base, clone)  # the VM has written to the leaf since: no leaf may go
+        _complete(area, journal, base, clone)  # the VM has written to the leaf since: no leaf may go
     else:
         problem = f"a snapshot of VDI {uuid} was under way, and its volumes hold both data and damage"
         raise _refuse_data(journal, problem)
-
-
-def _clone_without_text(bench: Bench, journal: Volume) -> None:
-    """Settle a clone journal without text: SM makes the volume of the journal, then writes the text, then begins work.
-
-    Raises Unsupported when work has begun: then the base copy is a visible disk without a record in MGT.
-    """
-    uuid = str(journal.name.uuid)
-    leaf, known = bench.disk(uuid), bench.lun.records()
-    strangers = [other for other, volume in bench.lun.disks().items() if not volume.hidden and other not in known]
-    if leaf is None or isinstance(leaf.content, Unreadable) or strangers:
-        raise _refuse(bench, journal, f"a snapshot of VDI {uuid} was under way, and its journal does not read")
-    bench.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
 
 
 def _text_of(journal: Volume) -> JournalText:
     return journal.content if isinstance(journal.content, JournalText) else JournalText(None)
 
 
-def _is_leaf(bench: Bench, leaf: Volume, base: Volume) -> bool:
+def _is_leaf(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     """Whether `leaf` is a complete leaf of this snapshot, and not the VHD of a deleted disk.
 
     SM asks `vhd-util check`; complete means complete for `vhd-util check`.
     """
     if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None:
         return False
-    parent = bench.disk(leaf.parent.uuid) if leaf.parent else None
-    if parent is None or not leaf.is_made_of(parent) or parent.lv.id not in _ancestry(bench, base):
+    parent = area.disk(leaf.parent.uuid) if leaf.parent else None
+    if parent is None or not leaf.is_made_of(parent) or parent.lv.id not in _ancestry(area, base):
         return False
     if parent.lv.id == base.lv.id:
         return True  # the UUID of the base is new: no older VHD names the base
     return bool(base.empty) and (base.hidden or bool(leaf.empty))
 
 
-def _ancestry(bench: Bench, base: Volume) -> Set[str]:
+def _ancestry(area: WorkArea, base: Volume) -> Set[str]:
     """The LV ids of the base and its parents. Stops when the chain has a loop."""
     found: Set[str] = set()
     volume: Optional[Volume] = base
     while volume is not None and volume.lv.id not in found:
         found.add(volume.lv.id)
-        volume = bench.disk(volume.parent.uuid) if volume.parent else None
+        volume = area.disk(volume.parent.uuid) if volume.parent else None
     return found
 
 
-def _may_go(bench: Bench, leaf: Volume, base: Volume) -> bool:
+def _may_go(area: WorkArea, leaf: Volume, base: Volume) -> bool:
     """Whether no guest has written to `leaf`. Raises Unsupported when this cannot be decided.
 
     A base that is not hidden proves nothing: SM unhides the base at the start of a take-back, and the take-back fails
@@ -234,25 +230,25 @@ def _may_go(bench: Bench, leaf: Volume, base: Volume) -> bool:
     """
     if isinstance(leaf.content, Unreadable) or leaf.empty:
         return True
-    parent = bench.disk(leaf.parent.uuid) if leaf.parent else None
+    parent = area.disk(leaf.parent.uuid) if leaf.parent else None
     if base.hidden or parent is not None and parent.lv.id == base.lv.id:
         return False
-    if parent is not None and base.empty and leaf.is_made_of(parent) and parent.lv.id in _ancestry(bench, base):
+    if parent is not None and base.empty and leaf.is_made_of(parent) and parent.lv.id in _ancestry(area, base):
         problem = f"{leaf.name.text} holds blocks, which may be of a deleted disk or of a VM that ran on"
         raise _refuse_data(leaf, problem)
     return True
 
 
-def _complete(bench: Bench, journal: Volume, base: Volume, clone: Optional[Volume]) -> None:
+def _complete(area: WorkArea, journal: Volume, base: Volume, clone: Optional[Volume]) -> None:
     uuid = str(journal.name.uuid)
-    bench.set_read_only(bench.set_hidden(base, True), True)
-    record = bench.lun.records().get(uuid)
+    area.set_read_only(area.set_hidden(base, True), True)
+    record = area.lun.records().get(uuid)
     kind = record.type if record else "user"
     if clone is not None:
-        bench.new_records.append(_record(clone, "", kind))
-    if bench.children(base):
-        bench.new_records.append(_record(base, BASE_LABEL, kind))
-    bench.say(f"A snapshot of VDI {uuid} was under way: all its volumes are there, so it is completed.")
+        area.new_records.append(_record(clone, "", kind))
+    if area.children(base):
+        area.new_records.append(_record(base, BASE_LABEL, kind))
+    area.say(f"A snapshot of VDI {uuid} was under way: all its volumes are there, so it is completed.")
 
 
 def _record(volume: Volume, label: str, kind: str) -> NewRecord:
@@ -268,62 +264,45 @@ def _record(volume: Volume, label: str, kind: str) -> NewRecord:
     )
 
 
-def _take_back(bench: Bench, uuid: str, base: Volume, leaves: Sequence[Volume]) -> None:
-    for leaf in leaves:
-        bench.drop(leaf)
-    base = bench.set_read_only(bench.set_hidden(base, False), False)
-    bench.rename(base, uuid)
-    bench.say(f"A snapshot of VDI {uuid} was under way and not complete: it is taken back, and loses nothing.")
-
-
 # --- leaf coalesce
 
 
-def _leaf(bench: Bench, journal: Volume) -> None:
+def _leaf(area: WorkArea, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
-    leaf, old = bench.disk(uuid), bench.disk(uuid, is_old=True)
-    parent_uuid = _parent_uuid(journal, leaf, old)
-    parent = bench.disk(parent_uuid)
+    leaf, old = area.disk(uuid), area.disk(uuid, is_old=True)
+    text = _text_of(journal).value
+    if text is not None and _LEAF.match(text) and len(text) == len(uuid):
+        parent_uuid = text
+    elif leaf is not None and old is None and leaf.parent is not None:  # SM has not renamed a volume yet
+        parent_uuid = leaf.parent.uuid
+    else:
+        problem = f"VDI {uuid} was being coalesced into its parent, and the journal does not read"
+        raise _refuse_data(journal, problem)
+    parent = area.disk(parent_uuid)
     if parent is None and old is None:
         if leaf is None:
-            raise _refuse(bench, journal, f"neither VDI {uuid} nor its parent {parent_uuid} is there")
-        bench.freed_records.append(parent_uuid)
-        bench.say(f"VDI {uuid} was being coalesced into its parent: that is done, only the journal goes.")
+            raise _refuse(area, journal, f"neither VDI {uuid} nor its parent {parent_uuid} is there")
+        area.freed_records.append(parent_uuid)
+        area.say(f"VDI {uuid} was being coalesced into its parent: that is done, only the journal goes.")
         return
-    if parent is None and leaf is not None and old is not None and _has_been_open(bench, leaf):
-        bench.drop(old)
-        bench.set_read_only(bench.set_hidden(leaf, False), False)
-        bench.freed_records.append(parent_uuid)
-        bench.say(f"VDI {uuid} was coalesced into its parent, and its VM ran on: old leaf and journal go.")
+    # tapdisk had the leaf open at the time of the array snapshot: tapdisk kills the footer in the last sector. While SM
+    # inflates the volume, the last sector may hold a killed footer of a deleted volume
+    inflated = {other.name.uuid for other in area.journals if other.name.journal == naming.INFLATE}
+    is_killed = leaf is not None and isinstance(leaf.content, Vhd) and leaf.content.killed
+    if parent is None and leaf is not None and old is not None and is_killed and leaf.name.uuid not in inflated:
+        area.drop(old)
+        area.set_read_only(area.set_hidden(leaf, False), False)
+        area.freed_records.append(parent_uuid)
+        area.say(f"VDI {uuid} was coalesced into its parent, and its VM ran on: old leaf and journal go.")
         return
     if parent is None:
         if leaf is None:
-            raise _refuse(bench, journal, f"the parent {parent_uuid} of VDI {uuid} is gone")
-        parent, leaf = bench.rename(leaf, parent_uuid), None
+            raise _refuse(area, journal, f"the parent {parent_uuid} of VDI {uuid} is gone")
+        parent, leaf = area.rename(leaf, parent_uuid), None
     if leaf is None:
         if old is None:
-            raise _refuse(bench, journal, f"VDI {uuid} is gone, its parent {parent_uuid} is there")
-        leaf = bench.rename(old, uuid)
-    bench.set_hidden(leaf, False)
-    bench.set_read_only(bench.set_hidden(parent, True), True)
-    bench.say(f"VDI {uuid} was being coalesced into its parent: that is taken back, SM will do it again.")
-
-
-def _parent_uuid(journal: Volume, leaf: Optional[Volume], old: Optional[Volume]) -> str:
-    """The UUID of the parent: from the journal's text, else, before SM has renamed a volume, from the leaf."""
-    value = _text_of(journal).value
-    if value is not None and _LEAF.match(value) and len(value) == len(str(journal.name.uuid)):
-        return value
-    if leaf is not None and old is None and leaf.parent is not None:
-        return leaf.parent.uuid
-    problem = f"VDI {journal.name.uuid} was being coalesced into its parent, and the journal does not read"
-    raise _refuse_data(journal, problem)
-
-
-def _has_been_open(bench: Bench, leaf: Volume) -> bool:
-    """Whether tapdisk had a VHD open at the time of the array snapshot: tapdisk kills the footer in the last sector.
-
-    False while SM inflates the volume: then the last sector may hold a killed footer of a deleted volume.
-    """
-    inflated = {journal.name.uuid for journal in bench.journals if journal.name.journal == naming.INFLATE}
-    return isinstance(leaf.content, Vhd) and leaf.content.killed and leaf.name.uuid not in inflated
+            raise _refuse(area, journal, f"VDI {uuid} is gone, its parent {parent_uuid} is there")
+        leaf = area.rename(old, uuid)
+    area.set_hidden(leaf, False)
+    area.set_read_only(area.set_hidden(parent, True), True)
+    area.say(f"VDI {uuid} was being coalesced into its parent: that is taken back, SM will do it again.")

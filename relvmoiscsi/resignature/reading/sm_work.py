@@ -4,13 +4,13 @@
 from typing import Dict, List, Optional
 
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.mgt import Mgt, NewRecord, with_records, without_pools, without_records
+from relvmoiscsi.formats.mgt import NewRecord, with_records, without_pools, without_records
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
 
 
-class Bench:
+class WorkArea:
     """The volumes of a LUN by LV id, and the changes to them."""
 
     def __init__(self, lun: Lun) -> None:
@@ -79,20 +79,16 @@ class Bench:
 
     def result(self) -> Work:
         volumes = tuple(self._volumes[v.lv.id] for v in self.lun.volumes if v.lv.id in self._volumes)
-        return Work(self.lun._replace(volumes=volumes, mgt=self._mgt()), tuple(self.sentences))
-
-    def _mgt(self) -> Optional[Mgt]:
-        mgt, holder = self.lun.mgt, next((v for v in self.lun.volumes if v.name.kind == naming.MGT), None)
-        if mgt is None or holder is None:
-            return mgt
-        mgt = without_records(mgt, self.freed_records, naming.MGT)
-        known = mgt.live()
-        wanted = [record for record in self.new_records if record.uuid not in known]
-        if wanted:
-            mgt, left_over = with_records(mgt, wanted, holder.size, naming.MGT)
-            for record in left_over:
-                self.say(f"MGT is full: VDI {record.uuid} gets no record, and so no label.")
-        return mgt
+        mgt, mgt_volume = self.lun.mgt, next((v for v in self.lun.volumes if v.name.kind == naming.MGT), None)
+        if mgt is not None and mgt_volume is not None:
+            mgt = without_records(mgt, self.freed_records, naming.MGT)
+            known = mgt.live()
+            wanted = [record for record in self.new_records if record.uuid not in known]
+            if wanted:
+                mgt, without_slot = with_records(mgt, wanted, mgt_volume.size, naming.MGT)
+                for record in without_slot:
+                    self.say(f"MGT is full: VDI {record.uuid} gets no record, and so no label.")
+        return Work(self.lun._replace(volumes=volumes, mgt=mgt), tuple(self.sentences))
 
 
 # --- databases of pools

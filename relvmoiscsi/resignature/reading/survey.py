@@ -29,7 +29,7 @@ from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.resignature.reading.left_behind import settle
-from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, verify_lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
 from relvmoiscsi.wording import command
 
@@ -52,7 +52,9 @@ def read_label(device: Device) -> Label:
     if not any(start):
         problem = f"{device.name} is empty: its first {len(start)} bytes are zero."
         raise NotFound(problem + " It is another LUN, or the array has not filled the clone yet.")
-    _refuse_lvm1(start, device.name)
+    if start[:2] == b"HM":
+        problem = f"{device.name} begins like an LVM1 physical volume, which LVM releases read differently."
+        raise Refused(problem + " No command mends that on the clone.")
     label = pv.find_label(start, Place(device.name, 0))
     if label is None:
         problem = f"{device.name} is no LVM physical volume: {_what_else(start)}."
@@ -64,12 +66,6 @@ def read_label(device: Device) -> Label:
             "removes it from the clone, and leaves the label."
         )
     return label
-
-
-def _refuse_lvm1(start: bytes, name: str) -> None:
-    if start[:2] == b"HM":
-        problem = f"{name} begins like an LVM1 physical volume, which LVM releases read differently."
-        raise Refused(problem + " No command mends that on the clone.")
 
 
 def _partition_count(start: bytes) -> int:
@@ -93,64 +89,47 @@ def _what_else(start: bytes) -> str:
     return "its content is unknown"
 
 
-def read_lun(
-    device: Device,
-    label: Label,
-    twin: Optional[Lun] = None,
-    like: Sequence[Volume] = (),
-    on_defect: OnDefect = raise_defect,
-) -> Lun:
+def read_lun(device: Device, label: Label, like: Optional[Lun] = None) -> Lun:
     """The content of the LUN, verified. Raises FormatError, or Refused for a volume group without an SR.
 
     `Lun.work` has SM's unfinished work. The parts of the LUN after this work must agree with each other.
 
-    The arguments as for `read_contents`.
+    `like` was read from a device that differs in planned writes only. With the metadata text of `like`, VG and volumes
+    are those of `like`, and are not read again. Bytes equal to those of a volume of `like` are not verified again.
     """
-    lun = read_contents(device, label, twin, like, on_defect)
-    if twin is not None and lun.vg is twin.vg:
+    lun = read_contents(device, label, like)
+    if like is not None and lun.vg is like.vg:
         return lun
-    with reading(on_defect):
-        lun = settle(lun)
-    verify_lun(lun.settled(), on_defect)
+    lun = settle(lun)
+    verify_lun(lun.settled())
     return lun
 
 
-def read_contents(
-    device: Device,
-    label: Label,
-    twin: Optional[Lun] = None,
-    like: Sequence[Volume] = (),
-    on_defect: OnDefect = raise_defect,
-) -> Lun:
-    """The content of the LUN, without `Lun.work`. Volumes that cannot be read are Unreadable. Raises as `read_lun`.
+def read_contents(device: Device, label: Label, like: Optional[Lun] = None, on_defect: OnDefect = raise_defect) -> Lun:
+    """The content of the LUN, without `Lun.work`. Volumes that cannot be read are Unreadable.
 
-    `twin` was read from a device that differs at most in label and metadata areas: when the texts are equal, VG and
-    volumes of `twin` are not read again. `like` as for `read_all_volumes`.
-
-    An `on_defect` that returns keeps the defects, in order. Then the result is the readable part of the LUN: show the
-    result, never plan with it. An error means that nothing more can be read.
+    `like`, and the errors, as for `read_lun`. An `on_defect` that returns collects the defects, in order. Then the
+    result is the readable part of the LUN: show the result, never plan with it. An error means that nothing more can be
+    read.
     """
     mdas = read_mdas(device, label, on_defect)
     text, where, stale = _committed_text(device, mdas, _offering_other_area(device, label.mdas, on_defect))
-    if twin is not None and twin.vg.text == text:
-        _verify_sizes(device, label, mdas, twin.vg)
-        return twin._replace(label=label, mdas=tuple(mdas))
+    if like is not None and like.vg.text == text:
+        _verify_sizes(device, label, mdas, like.vg)
+        return like._replace(label=label, mdas=tuple(mdas))
     vg = read_vg(text, where, on_defect)
     sr_uuid = _sr_uuid(device, vg.name)
     with reading(on_defect):
         _verify_sizes(device, label, mdas, vg)
-    names = [_lv_name(lv.name, vg, where, on_defect) for lv in vg.lvs]
-    volumes, mgt = read_all_volumes(device, vg, names, like)
+    names = []
+    for lv in vg.lvs:
+        try:
+            names.append(naming.parse_lv_name(lv.name, where))
+        except FormatError as problem:
+            on_defect(problem.with_way_out(WayOut(("lvremove", f"{vg.name}/{lv.name}"))))
+            names.append(LvName(lv.name, naming.OTHER))
+    volumes, mgt = read_all_volumes(device, vg, names, like.volumes if like is not None else ())
     return Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt, stale)
-
-
-def _lv_name(text: str, vg: VolumeGroup, where: Place, on_defect: OnDefect) -> LvName:
-    """The parts of a volume's name. When `on_defect` returns, a wrong name counts as a name that SM does not give."""
-    try:
-        return naming.parse_lv_name(text, where)
-    except FormatError as problem:
-        on_defect(problem.with_way_out(WayOut(("lvremove", f"{vg.name}/{text}"))))
-        return LvName(text, naming.OTHER)
 
 
 def _sr_uuid(device: Device, vg_name: str) -> str:
@@ -233,13 +212,22 @@ def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = r
         if not mda.has_text and not mda.ignored:
             where = Place(device.name, mda.area.offset)
             on_defect(Malformed("Metadata area header", where, "it has no text, and the other area has one"))
-    texts = _texts(device, used, on_defect)
-    if len({text for text, _place in texts}) == 1:
+    located = []
+    for mda in used:
+        with reading(on_defect):
+            located.append((mda, pv.text_ranges(mda.area, mda.committed, Place(device.name, mda.area.offset))))
+    texts: List[Tuple[str, Place]] = []
+    for (mda, _ranges), text in zip(located, read_pieces(device, [ranges for _mda, ranges in located])):
+        place = Place(device.name, mda.area.offset + mda.committed.offset)
+        with reading(on_defect):
+            pv.verify_text(text, mda.committed, place)
+            texts.append((text[:-1].decode("latin-1"), place))
+    if len({each for each, _place in texts}) == 1:
         return (*texts[0], False)
     groups = []
-    for text, place in texts:
+    for each, place in texts:
         with reading(on_defect):
-            groups.append((read_vg(text, place), place))
+            groups.append((read_vg(each, place), place))
     if not groups:
         raise Malformed("Physical volume", Place(device.name, 0), "none of its metadata texts reads")
     if len(groups) > 1:
@@ -248,21 +236,6 @@ def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = r
             on_defect(Malformed("Metadata text", second, f"it differs from the text at byte {texts[0][1].offset}"))
     newest, place = max(groups, key=lambda group: group[0].seqno)
     return newest.text, place, True
-
-
-def _texts(device: Device, mdas: Sequence[Mda], on_defect: OnDefect) -> List[Tuple[str, Place]]:
-    """The verified text of each area without its NUL, and the place of its first byte."""
-    located = []
-    for mda in mdas:
-        with reading(on_defect):
-            located.append((mda, pv.text_ranges(mda.area, mda.committed, Place(device.name, mda.area.offset))))
-    found = []
-    for (mda, _ranges), text in zip(located, read_pieces(device, [ranges for _mda, ranges in located])):
-        place = Place(device.name, mda.area.offset + mda.committed.offset)
-        with reading(on_defect):
-            pv.verify_text(text, mda.committed, place)
-            found.append((text[:-1].decode("latin-1"), place))
-    return found
 
 
 def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeGroup) -> None:

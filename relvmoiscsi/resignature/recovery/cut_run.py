@@ -83,12 +83,20 @@ def take_back(device: Device, mark: Mark) -> None:
         for field in identities.put_back(run, buffer, careful):
             place = field.pieces[0].offset
             log.warning("%s: %s at byte %d was changed by another program; it stays", device.name, field.what, place)
-        chunks = [*buffer.changes(device.block_size), *_second_headers(device, run)]
+        chunks = buffer.changes(device.block_size)
+        for place, data in _headers(device, [move.second for move in run.mdas if move.moves]):
+            header = pv.MdaHeader.at(data)
+            if (header.magic, header.start) == (pv.MDA_MAGIC, place):  # the header is still on the device
+                chunks.append(Chunk(place, bytes(SECTOR)))
         units = () if careful else full_units(run.rebuilt)
         step(device, steps.WAY_BACK.contents, chunks, units=units)
         read_back(device, chunks)
         read_back_all(device, units)
-        label = [Chunk(mark.label.offset, label_before(mark))]
+        # the label from before the run, with the changes that LVM has made since: by `pvresize`, for example
+        sector = run.old_label
+        if mark.label.sector != Labels.of(mark.journal).in_progress:
+            sector = pv.sealed_label(mark.label.sector[:COMMIT_RECORD_AT] + sector[COMMIT_RECORD_AT:])
+        label = [Chunk(mark.label.offset, sector)]
         step(device, steps.WAY_BACK.label, label)
         read_back(device, label)
 
@@ -119,25 +127,6 @@ def _headers(device: Device, areas: Sequence[Area]) -> List[Chunk]:
     return [Chunk(place.offset, data) for place, data in zip(places, device.read(places))]
 
 
-def _second_headers(device: Device, run: Run) -> List[Chunk]:
-    """Zeros for the headers of the second areas, as far as these headers are still on the device."""
-    moving = [move for move in run.mdas if move.moves]
-    found = []
-    for move, data in zip(moving, device.read([Range(move.second.offset, SECTOR) for move in moving])):
-        header = pv.MdaHeader.at(data)
-        if (header.magic, header.start) == (pv.MDA_MAGIC, move.second.offset):
-            found.append(Chunk(move.second.offset, bytes(SECTOR)))
-    return found
-
-
-def label_before(mark: Mark) -> bytes:
-    """The label from before the run, with the changes that LVM has made since: by `pvresize`, for example."""
-    run = mark.journal.run
-    if mark.label.sector == Labels.of(mark.journal).in_progress:
-        return run.old_label
-    return pv.sealed_label(mark.label.sector[:COMMIT_RECORD_AT] + run.old_label[COMMIT_RECORD_AT:])
-
-
 # --- whether the metadata areas contradict the mark
 
 
@@ -155,7 +144,8 @@ def misfit(device: Device, mark: Mark) -> Optional[str]:
         if not move.moves:
             continue
         first = vg_in(device, move.original) if header != move.old_header else None
-        wrong = _wrong_before(mark, move, header, first)
+        is_old = header == move.old_header or first is not None and first.pv_id == mark.label.pv_id
+        wrong = "" if is_old else _holds(move.original, first, mark.label.pv_id)
         if mark.commit_record.phase == SWITCHED:
             wrong = _wrong_behind(run, move, first, vg_in(device, move.second))
         if wrong:
@@ -166,13 +156,6 @@ def misfit(device: Device, mark: Mark) -> Optional[str]:
                 "again."
             )
     return None
-
-
-def _wrong_before(mark: Mark, move: MdaMove, header: bytes, first: Optional[VolumeGroup]) -> str:
-    """A phrase when the original area has neither the header from before the run nor the old identity; else ""."""
-    if header == move.old_header or first is not None and first.pv_id == mark.label.pv_id:
-        return ""
-    return _holds(move.original, first, mark.label.pv_id)
 
 
 def _wrong_behind(run: Run, move: MdaMove, first: Optional[VolumeGroup], second: Optional[VolumeGroup]) -> str:

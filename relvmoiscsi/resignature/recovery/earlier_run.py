@@ -112,7 +112,7 @@ def later_copy(
     return LaterCopy(run.scsi_id if run is not None else None, scsi_id)
 
 
-def has_kept_all(device: Device, lun: Lun, run: Run) -> bool:
+def has_all_volumes(device: Device, lun: Lun, run: Run) -> bool:
     """Whether a LUN has all volumes from before its last run. False when LVM has overwritten the text from before."""
     where = Place(device.name, 0)
     try:

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The undo of a run that is done: a run by the same protocol, which gives the old identities back."""
 
-from typing import List, Sequence, Tuple
+from typing import List, Tuple
 
 from relvmoiscsi import __version__
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats.identity import Entropy
 from relvmoiscsi.formats.lvm import pv
-from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import read_vg
 from relvmoiscsi.resignature.planning.plan_check import check_undo
-from relvmoiscsi.resignature.planning.run_plan import Plan, placed
+from relvmoiscsi.resignature.planning.run_plan import Plan, place_in_ring
 from relvmoiscsi.resignature.planning.volume_writes import undone_contents
 from relvmoiscsi.resignature.protocol import identities
 from relvmoiscsi.resignature.protocol.commit_record import UNDO
 from relvmoiscsi.resignature.protocol.identities import read_written
-from relvmoiscsi.resignature.protocol.journal import Journal, Mark
-from relvmoiscsi.resignature.protocol.run_record import Run, Write
+from relvmoiscsi.resignature.protocol.journal import Mark
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.protocol.sentences import TAKE_AGAIN
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
@@ -31,14 +30,6 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
     mdas = survey.read_mdas(cache, mark.label)
     if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
         raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since. {TAKE_AGAIN}")
-    writes = _contents_undone(cache, run)
-    text, live = old_text(cache, run)
-    made = plan_undo(mark.journal, mark.label, mdas, text, live, writes, entropy(16), __version__)
-    return made, check_undo(cache, made, run.unverified)
-
-
-def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
-    """The writes of an undo to volumes. Raises Refused, naming the first identity that another program has changed."""
     buffer = read_written(cache, run)
     changed = identities.first_changed(run, buffer)
     if changed is not None:
@@ -46,7 +37,30 @@ def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
             f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
             f"undo would lose that. {TAKE_AGAIN}"
         )
-    return undone_contents(run, buffer, cache.read)
+    writes = undone_contents(run, buffer, cache.read)
+    text, live = old_text(cache, run)
+    before = pv.parse_label(run.old_label, run.label_number, Place("the journal", 0))
+    undone = Run(
+        kind=UNDO,
+        run_id=entropy(16),
+        scsi_id=run.scsi_id,
+        tool=__version__,
+        ids=run.ids.reversed(),
+        label_number=mark.label.number,
+        old_label=mark.label.sector,
+        new_pv_id=before.pv_id,
+        final_label=run.old_label,
+        mdas=(),
+        writes=writes,
+        fields=run.fields,
+        block_bytes=run.block_bytes,
+        unverified=run.unverified,
+    )
+    # the old text, and the journal of the finished run, stay until the commit of the undo
+    retained = [*live, Range(mark.journal.offset, len(mark.journal.data))]
+    finals = [move.old_header for move in run.mdas]
+    made = place_in_ring(undone, "The LUN", mdas, text, finals, retained)
+    return made, check_undo(cache, made, run.unverified)
 
 
 def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
@@ -66,40 +80,3 @@ def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
                 text, newest = found, seqno
             live += pv.text_ranges(mda.area, mda.committed, where)
     return text, live
-
-
-def plan_undo(
-    done: Journal,
-    label: Label,
-    mdas: Sequence[Mda],
-    old_text: bytes,
-    live: Sequence[Range],
-    writes: Tuple[Write, ...],
-    run_id: bytes,
-    tool: str,
-) -> Plan:
-    """The plan of an undo. `live` are the ranges of the old text.
-
-    The ranges `live`, and the journal of the finished run, stay until the commit of the undo.
-    """
-    before = done.run
-    old = pv.parse_label(before.old_label, before.label_number, Place("the journal", 0))
-    run = Run(
-        kind=UNDO,
-        run_id=run_id,
-        scsi_id=before.scsi_id,
-        tool=tool,
-        ids=before.ids.reversed(),
-        label_number=label.number,
-        old_label=label.sector,
-        new_pv_id=old.pv_id,
-        final_label=before.old_label,
-        mdas=(),
-        writes=writes,
-        fields=before.fields,
-        block_bytes=before.block_bytes,
-        unverified=before.unverified,
-    )
-    keep = [*live, Range(done.offset, len(done.data))]
-    finals = [move.old_header for move in before.mdas]
-    return placed(run, "The LUN", mdas, old_text, finals, keep)

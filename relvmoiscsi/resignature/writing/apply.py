@@ -22,7 +22,6 @@ from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
-from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.protocol.sentences import (
     nothing_written,
     only_free_space,
@@ -30,7 +29,6 @@ from relvmoiscsi.resignature.protocol.sentences import (
     overtaken,
     since_mark,
 )
-from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
 from relvmoiscsi.resignature.writing.step import batches, range_of, read_back, read_back_all, step
@@ -71,7 +69,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
     with in_state(untouched):
         device.end_late_writes()
-        around = _compare_with_plan(device, plan)
+        known_blocks = _compare_with_plan(device, plan)
     device.fence.hold(_deciding(plan))
     headers = _old_headers(plan.journal)
     written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
@@ -82,43 +80,42 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         if run.rebuilt is not None:
             copying.read_back_written(device, plan.written, progress)
     device.fence.hold_also([*(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in prepared), *plan.written.head])
-    mark, commit = (_label_of(device, plan, taken) for taken in (steps.MARK, steps.COMMIT))
+    mark, commit = (  # with the writer of this run
+        [Chunk(chunk.offset, written_by(chunk.data, device.fence.writer)) for chunk in plan.chunks_of(taken)]
+        for taken in (steps.MARK, steps.COMMIT)
+    )
     with since_mark(device.name, run.kind, labels.offset):
-        step(device, steps.MARK, mark, around)
+        step(device, steps.MARK, mark, known_blocks)
         copying.read_back_written(device, plan.written)
-        contents = content_chunks(run, max(device.block_size, run.block_bytes))
+        contents: List[Chunk] = []  # the journalled blocks that change
+        for write in run.writes:
+            blocks = changed_chunks(Chunk(write.offset, write.old), write.new, max(device.block_size, run.block_bytes))
+            contents += blocks
         step(device, steps.CONTENTS, contents, units=full_units(run.rebuilt))
         read_back(device, [*contents, *mark, *headers])
         read_back_all(device, full_units(run.rebuilt))
-        step(device, steps.COMMIT, commit, around)
+        step(device, steps.COMMIT, commit, known_blocks)
         if run.rebuilt is not None and len(run.rebuilt.empty):
             step(device, steps.HOLES, (), units=all_empty_units(run.rebuilt))
         for taken in (steps.HEADERS, steps.FINAL):
-            step(device, taken, plan.chunks_of(taken), around)
+            step(device, taken, plan.chunks_of(taken), known_blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
-
-
-def _label_of(device: Device, plan: Plan, taken: Step) -> List[Chunk]:
-    """The label of a step before the end, with the writer of this run in its mark."""
-    return [Chunk(chunk.offset, written_by(chunk.data, device.fence.writer)) for chunk in plan.chunks_of(taken)]
-
-
-def content_chunks(run: Run, block_size: int) -> List[Chunk]:
-    """The writes of step 3: the journalled blocks that change."""
-    chunks: List[Chunk] = []
-    for write in run.writes:
-        chunks += changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
-    return chunks
 
 
 def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
     """Raises Refused when a range on which the plan depends has changed. Returns the blocks of label and headers."""
     deciding = _deciding(plan)
     others = [*plan.written.head, *(Chunk(write.offset, write.old) for write in plan.run.writes)]
-    spans = [_block_of(device, chunk) for chunk in deciding]
+    unit = torn_bytes(device)
+    spans = []
+    for chunk in deciding:
+        start, end = align_down(chunk.offset, unit), min(align_up(chunk.end, unit), device.size_bytes)
+        spans.append(Range(start, end - start))
     found = device.read([*spans, *map(range_of, others)])
-    around = [Chunk(span.offset, data) for span, data in zip(spans, found)]
-    inside = [block.data[chunk.offset - block.offset :][: len(chunk.data)] for chunk, block in zip(deciding, around)]
+    known_blocks = [Chunk(span.offset, data) for span, data in zip(spans, found)]
+    inside = [
+        block.data[chunk.offset - block.offset :][: len(chunk.data)] for chunk, block in zip(deciding, known_blocks)
+    ]
     for chunk, data in zip([*deciding, *others], [*inside, *found[len(spans) :]]):
         if data != chunk.data:
             raise _changed(device, chunk.offset)
@@ -126,14 +123,11 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
         for one, data in zip(batch, device.read([one.range for one in batch])):
             if sha256(data).digest() != one.digest:
                 raise _changed(device, one.range.offset)
-    copying.verify_unchanged(device, plan.unseen.unchanged, lambda offset: _changed(device, offset))
-    return around
-
-
-def _block_of(device: Device, chunk: Chunk) -> Range:
-    unit = torn_bytes(device)
-    start = align_down(chunk.offset, unit)
-    return Range(start, min(align_up(chunk.end, unit), device.size_bytes) - start)
+    for part in batches(plan.unseen.unchanged, lambda chunk: len(chunk.data)):
+        for chunk, data in zip(part, device.read([range_of(chunk) for chunk in part])):
+            if data != chunk.data:
+                raise _changed(device, chunk.offset)
+    return known_blocks
 
 
 def _deciding(plan: Plan) -> List[Chunk]:

@@ -10,9 +10,8 @@ from itertools import chain
 from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Unseen, Written
-from relvmoiscsi.resignature.writing.step import batches, not_held, range_of
+from relvmoiscsi.resignature.writing.step import batches, other_bytes, range_of
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,9 @@ def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = 
     if total:
         log.info("copying %d bytes on %s", total, device.name)
     for batch in _copies_of(unseen):
-        put(_read(device, batch))
+        found = iter(device.read([Range(copy.source, copy.length) for copy in batch if copy.source is not None]))
+        data = [(bytes(copy.length) if copy.source is None else next(found)) + bytes(copy.zeros) for copy in batch]
+        put([Chunk(copy.target, part) for copy, part in zip(batch, data)])
         done += sum(copy.length for copy in batch)
         if progress is not None:
             progress(done, total)
@@ -50,14 +51,17 @@ def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = 
 
 
 def read_back_written(device: Device, written: Written, progress: Optional[Progress] = None) -> None:
-    """Raises Refused when the device does not hold the writes of `write_unseen`. `progress` as for `write_unseen`."""
+    """Raises Refused when the device has other bytes than `write_unseen` has written.
+
+    `progress` gets the number of bytes read back so far, and the number of all bytes.
+    """
     unseen = written.unseen
     starts = iter(range(0, len(written.digests), _DIGEST_BYTES))
 
     def compare(ranges: List[Range]) -> None:
         start = next(starts)
         if _digest(device.read(ranges)) != written.digests[start : start + _DIGEST_BYTES]:
-            raise not_held(device, min(ranges).offset)
+            raise other_bytes(device, min(ranges).offset)
 
     for part in _pieces_of(unseen):
         compare([range_of(chunk) for chunk in part])
@@ -67,14 +71,6 @@ def read_back_written(device: Device, written: Written, progress: Optional[Progr
         done += sum(copy.length for copy in batch)
         if progress is not None:
             progress(done, total)
-
-
-def verify_unchanged(device: Device, chunks: Iterable[Chunk], changed: Callable[[int], Refused]) -> None:
-    """Raises `changed(offset)` for the first chunk whose bytes on the device have changed."""
-    for part in batches(chunks, lambda chunk: len(chunk.data)):
-        for chunk, data in zip(part, device.read([range_of(chunk) for chunk in part])):
-            if data != chunk.data:
-                raise changed(chunk.offset)
 
 
 def _digest(parts: Iterable[bytes]) -> bytes:
@@ -90,24 +86,13 @@ def _pieces_of(unseen: Unseen) -> Iterator[List[Chunk]]:
 
 def _copies_of(unseen: Unseen) -> Iterator[List[BlockCopy]]:
     for several in unseen.copies:
-        yield from batches(_pieces(several), lambda piece: piece.length)
+        yield from batches(_short(several), lambda piece: piece.length)
 
 
-def _pieces(copies: Iterable[BlockCopy]) -> Iterator[BlockCopy]:
-    return (piece for copy in copies for piece in _parts(copy))
-
-
-def _parts(copy: BlockCopy) -> Iterator[BlockCopy]:
-    for done in range(0, copy.length, PIECE_BYTES):
-        length = min(PIECE_BYTES, copy.length - done)
-        zeros = copy.zeros if done + length == copy.length else 0
-        yield BlockCopy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
-
-
-def _read(device: Device, batch: Sequence[BlockCopy]) -> List[Chunk]:
-    sources = [Range(copy.source, copy.length) for copy in batch if copy.source is not None]
-    found = iter(device.read(sources))
-    return [
-        Chunk(copy.target, (bytes(copy.length) if copy.source is None else next(found)) + bytes(copy.zeros))
-        for copy in batch
-    ]
+def _short(copies: Iterable[BlockCopy]) -> Iterator[BlockCopy]:
+    """The copies in pieces of at most PIECE_BYTES."""
+    for copy in copies:
+        for done in range(0, copy.length, PIECE_BYTES):
+            length = min(PIECE_BYTES, copy.length - done)
+            zeros = copy.zeros if done + length == copy.length else 0
+            yield BlockCopy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)

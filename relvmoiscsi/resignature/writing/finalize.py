@@ -13,13 +13,12 @@ from typing import Iterable, List, Optional, Tuple
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats.lvm import pv, ring
-from relvmoiscsi.formats.lvm.pv import Label, Mda
+from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import DONE, UNDO
 from relvmoiscsi.resignature.protocol.journal import Journal, Labels, final_label
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, Rebuilt, all_the_same, merged_table, not_given_yet
-from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.step import read_back, step
 
@@ -30,8 +29,17 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
     """Take steps 5 and 6 on a device whose label lists the second areas."""
     run = journal.run
     planned = [move.final_header for move in run.mdas if move.moves]
-    headers, copies = _landed_headers(device, label, journal)
-    slots = _free_slots(device, label, run)
+    headers, copies = _final_headers(device, label, journal)
+    slots: List[Chunk] = []  # writes to the block table, which need the empty bitmaps to be durable
+    if run.rebuilt is not None:
+        # the volume group under its new identity, from the newest committed text
+        areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
+        found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
+        vg = max(found, key=lambda vg: vg.seqno) if found else None
+        units = empty_units(device, run.rebuilt, vg)
+        if any(True for _unit in units):
+            step(device, steps.HOLES, (), units=units)
+        slots = table_units(device, run.rebuilt, vg)
     step(device, steps.HEADERS, [*slots, *copies, *headers])
     as_planned = [chunk.data for chunk in headers] == planned and label.sector == Labels.of(journal).switched
     if run.kind == UNDO and as_planned:
@@ -42,25 +50,7 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
     read_back(device, [*slots, *headers, Chunk(label.offset, sector)])
 
 
-def _free_slots(device: Device, label: Label, run: Run) -> List[Chunk]:
-    """Empty the bitmaps of the holes. Returns the writes to the block table, for the next flush."""
-    if run.rebuilt is None:
-        return []
-    vg = _newest_vg(device, label, run)
-    units = empty_units(device, run.rebuilt, vg)
-    if any(True for _unit in units):
-        step(device, steps.HOLES, (), units=units)
-    return table_units(device, run.rebuilt, vg)
-
-
-def _newest_vg(device: Device, label: Label, run: Run) -> Optional[VolumeGroup]:
-    """The volume group under its new identity, from the newest committed text."""
-    areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
-    found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
-    return max(found, key=lambda vg: vg.seqno) if found else None
-
-
-def _landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[List[Chunk], List[Chunk]]:
+def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List[Chunk], List[Chunk]]:
     """The writes of step 5: headers for the original areas that point to the committed texts, and copies of texts.
 
     A header of the original area cannot point to a text that wraps inside the second area. So such a text is copied to
@@ -78,26 +68,23 @@ def _landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[Lis
         mda = pv.parse_mda(data, area, Place(device.name, area.offset))
         text = pv.read_texts(device, [mda])[0]
         pv.verify_text(text, mda.committed, Place(device.name, area.offset))
-        at, copy = _landing(mda, move, text, journal)
-        copies += copy
+        live = pv.text_ranges(mda.area, mda.committed, Place("the second metadata area", area.offset))
+        at = live[0].offset
+        if len(live) > 1:
+            retained = [Range(area.offset, pv.MDA_HEADER_SIZE), Range(journal.offset, len(journal.data))]
+            inside = [part for part in retained if move.original.offset <= part.offset < move.original.end]
+            padded = text.ljust(align_up(len(text), ring.ALIGNMENT), b"\0")
+            free = (part for part in ring.free_ranges(move.original, live, inside) if part.length >= len(padded))
+            room = next(free, None)
+            if room is None:
+                problem = "There is no room to bring the metadata text back to its original area."
+                raise Refused(problem, sm_key="SRNoSpace")
+            at = room.offset
+            copies.append(Chunk(at, padded))
         location = pv.text_location(move.original, at, text)
         like = pv.MdaHeader.at(move.old_header)
         headers.append(Chunk(move.original.offset, bytes(pv.mda_header(move.original, location, like))))
     return headers, copies
-
-
-def _landing(mda: Mda, move: MdaMove, text: bytes, journal: Journal) -> Tuple[int, List[Chunk]]:
-    """The place of a text in one piece, and the chunk that copies the text to this place, when a copy is needed."""
-    place = Place("the second metadata area", mda.area.offset)
-    live = pv.text_ranges(mda.area, mda.committed, place)
-    if len(live) == 1:
-        return live[0].offset, []
-    keep = [Range(mda.area.offset, pv.MDA_HEADER_SIZE), Range(journal.offset, len(journal.data))]
-    inside = [part for part in keep if move.original.offset <= part.offset < move.original.end]
-    for part in ring.free_ranges(move.original, live, inside):
-        if part.length >= align_up(len(text), ring.ALIGNMENT):
-            return part.offset, [Chunk(part.offset, text.ljust(align_up(len(text), ring.ALIGNMENT), b"\0"))]
-    raise Refused("There is no room to bring the metadata text back to its original area.", sm_key="SRNoSpace")
 
 
 def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> Iterable[Chunk]:

@@ -31,24 +31,25 @@ def batches(pieces: Iterable[T], length_of: Callable[[T], int]) -> Iterator[List
 
 
 def step(
-    device: Device, taken: Step, chunks: Sequence[Chunk], around: Sequence[Chunk] = (), units: Iterable[Chunk] = ()
+    device: Device, taken: Step, chunks: Sequence[Chunk], known: Sequence[Chunk] = (), units: Iterable[Chunk] = ()
 ) -> None:
     """Write whole physical blocks, and flush. A cut leaves each block old or new.
 
-    `around` as for `whole_blocks`. `units` are whole blocks, maybe millions, and are written in batches.
+    A chunk that does not fill its block gets the rest of the block from `known`, or from a read of the device. `units`
+    are whole blocks, maybe millions, and are written in batches.
     """
     count = len(chunks) + sum(1 for _unit in units)
     log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), taken.name, count, device.name)
     if chunks:
-        write(device, chunks, around)
+        write(device, chunks, known)
     for part in batches(units, lambda chunk: len(chunk.data)):
         device.write(part)
     flush(device)
 
 
-def write(device: Device, chunks: Sequence[Chunk], around: Sequence[Chunk] = ()) -> None:
-    """Write whole physical blocks, maybe over places of the fence."""
-    whole = whole_blocks(device, chunks, around)
+def write(device: Device, chunks: Sequence[Chunk], known: Sequence[Chunk] = ()) -> None:
+    """Write whole physical blocks, maybe over places of the fence. `known` are blocks that need not be read again."""
+    whole = whole_blocks(device, chunks, known)
     device.fence.writing(whole)
     device.write(whole)
 
@@ -74,10 +75,10 @@ def read_back(device: Device, chunks: Sequence[Chunk]) -> None:
     """Raises Refused when the device does not hold the chunks, and Overtaken where the fence says why."""
     for chunk, data in zip(chunks, device.read([range_of(chunk) for chunk in chunks])):
         if data != chunk.data:
-            raise not_held(device, chunk.offset)
+            raise other_bytes(device, chunk.offset)
 
 
-def not_held(device: Device, offset: int) -> Refused:
+def other_bytes(device: Device, offset: int) -> Refused:
     """The error for a read-back that differs from the writes at `offset`, or behind `offset`.
 
     Raises Overtaken where another run has changed the LUN.

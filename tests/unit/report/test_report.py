@@ -15,7 +15,7 @@ from relvmoiscsi import engine, report, wording
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused, Unfinished
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.resignature.planning.collapse import Cost
+from relvmoiscsi.resignature.planning.selection import Cost
 from relvmoiscsi.resignature.protocol import steps
 
 TREE = """\

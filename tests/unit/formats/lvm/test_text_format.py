@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kit import lvmreader
 from relvmoiscsi.errors import FormatError, Malformed, Place
-from relvmoiscsi.formats.lvm.text_format import BYTES_FOR_AN_ITEM, Edit, edited, parse
+from relvmoiscsi.formats.lvm.text_format import BYTES_FOR_AN_ITEM, TextEdit, edited, parse
 
 WHERE = Place("/dev/sdc", 4608)
 
@@ -234,7 +234,8 @@ def test_an_edit_changes_its_bytes_and_no_others(text, data):
     root = parse(text, WHERE)
     places = list(everything_in(root))
     chosen = data.draw(st.lists(st.sampled_from(places), unique=True) if places else st.just([]))
-    edits = [Edit(start, end, data.draw(st.sampled_from(["9", '"new"', "a-longer.name", ""]))) for start, end in chosen]
+    replacements = st.sampled_from(["9", '"new"', "a-longer.name", ""])
+    edits = [TextEdit(start, end, data.draw(replacements)) for start, end in chosen]
 
     result = edited(text, edits)
 

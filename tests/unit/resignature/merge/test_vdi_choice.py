@@ -8,7 +8,8 @@ from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.resignature.merge import vdi_choice
-from relvmoiscsi.resignature.merge.vdi_choice import OneVdiRequest, choose_chain
+from relvmoiscsi.resignature.merge.vdi_choice import choose_chain
+from relvmoiscsi.resignature.reading.request import OneVdiRequest
 
 MISSING = "0a0b0c0d-0000-4000-8000-000000000009"
 

@@ -89,8 +89,8 @@ def laid_out(world, members, thick=True):
     room = Room(tuple(world.free), tuple(sorted(used)))
     for made in layout.layouts(members, owners, thick):
         try:
-            kept = layout.kept_extents(made, members)
-            return made, segments_of(place(kept, made.fresh, room)), owners
+            retained = layout.retained_extents(made, members)
+            return made, segments_of(place(retained, made.fresh, room)), owners
         except Refused:
             continue
     raise AssertionError("no room")
