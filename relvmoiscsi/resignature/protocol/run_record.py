@@ -142,7 +142,8 @@ def _verify_rebuilt(rebuilt: Rebuilt, block_bytes: int, require: Callable[[bool,
     require(extents <= _MOST_EXTENTS, f"it makes a volume of {extents} extents")
     for at in chain(rebuilt.full, rebuilt.empty, (unit.offset for unit in rebuilt.table)):
         require(not at % block_bytes, f"a unit of the new image begins at {at}")
-    for units in map(sorted, (rebuilt.full, rebuilt.empty)):
+    for offsets in (rebuilt.full, rebuilt.empty):
+        units = sorted(offsets)
         are_apart = all(after - at >= UNIT for at, after in zip(units, units[1:]))
         require(are_apart, "units of the new image overlap")
     for unit in rebuilt.table:

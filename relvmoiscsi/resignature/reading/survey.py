@@ -46,19 +46,26 @@ def read_label(device: Device) -> Label:
     if device.size_bytes == 0:
         raise NotFound(f"{device.name} is empty: it has 0 bytes. The copy has not begun, or it failed: take it again.")
     if device.size_bytes < MIN_DEVICE_BYTES:
-        problem = f"{device.name} has {device.size_bytes} bytes: it is too small for a LUN with an SR."
-        raise Refused(problem + " If it is a copy of one, take the copy again.", "VolNotFound")
+        raise Refused(
+            f"{device.name} has {device.size_bytes} bytes: it is too small for a LUN with an SR. If it is a copy of "
+            "one, take the copy again.",
+            "VolNotFound",
+        )
     start = device.read([Range(0, FIRST_READ_BYTES)])[0]
     if not any(start):
-        problem = f"{device.name} is empty: its first {len(start)} bytes are zero."
-        raise NotFound(problem + " It is another LUN, or the array has not filled the clone yet.")
+        raise NotFound(
+            f"{device.name} is empty: its first {len(start)} bytes are zero. It is another LUN, or the array has not "
+            "filled the clone yet."
+        )
     if start[:2] == b"HM":
-        problem = f"{device.name} begins like an LVM1 physical volume, which LVM releases read differently."
-        raise Refused(problem + " No command mends that on the clone.")
+        raise Refused(
+            f"{device.name} begins like an LVM1 physical volume, which LVM releases read differently. No command mends "
+            "that on the clone."
+        )
     label = pv.find_label(start, Place(device.name, 0))
     if label is None:
-        problem = f"{device.name} is no LVM physical volume: {_what_else(start)}."
-        raise Refused(problem + " Give the clone of an SR.", "VolNotFound")
+        problem = f"{device.name} is no LVM physical volume: {_what_else(start)}. Give the clone of an SR."
+        raise Refused(problem, "VolNotFound")
     if label.number != 0 and _partition_count(start):
         raise Refused(
             f"{device.name} has a partition table beside its LVM label. "
