@@ -193,7 +193,7 @@ def ask_for(arguments: "Namespace", question: str, word: str) -> None:
 def tell(text: str, end: str = "\n") -> None:
     """Print the text that a person must read before the question. Raises UsageError where stderr fails."""
     try:
-        write_text(sys.stderr, wrapped(text, width(sys.stderr)) + end)
+        write_text(sys.stderr, wrapped(printable_lines(text), width(sys.stderr)) + end)
     except OSError as error:
         raise UsageError(f"The question cannot be shown: {error.strerror}. Use --yes.") from error
 

@@ -212,6 +212,7 @@ def test_what_a_lun_says_reaches_no_terminal_with_control_characters(monkeypatch
         except KeyError as problem:
             logging.getLogger("relvmoiscsi.test").warning("failed", exc_info=True)
             output.print_text(f"a name: {STRANGE}\nand a second line")
+            output.tell(f"Rewrite {STRANGE}?")
             raise ValueError(STRANGE) from problem
 
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
