@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Journals of a restore that anybody who may write a VM's other_config can make, with any values.
+
+A command on such a VM ends in an error of the program, never in a bug, and a dry run changes nothing.
+"""
+
+import copy
+import json
+
+import pytest
+
+from kit.examples import WHOLE, dice
+from kit.pool_verbs import bring_back, keep, take_home, undo
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.pool.vms import forget, restore_journal
+from relvmoiscsi.pool.vms.restore_journal import ARRIVED, LEAVING, RESTORED
+
+JUNK = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    10**17,
+    "",
+    "x",
+    "0",
+    "\u202e\x1b[2J",
+    "OpaqueRef:NULL",
+    [],
+    [None],
+    ["a"],
+    {},
+    {"a": 1},
+]
+#: the whole value of a key
+TEXTS = [*map(json.dumps, JUNK), "{", "nonsense", '{"vm":1,"vm":2}', '"\\ud800"', "[" * 100000, "9" * 5000, "NaN"]
+KEYS = [RESTORED + "0", RESTORED + "1", LEAVING + "0", ARRIVED + "0", RESTORED, LEAVING, ARRIVED + "x"]
+COMMANDS = [undo, take_home, keep]
+
+
+@pytest.fixture
+def restored(halted):
+    """The journal has a readable key of each kind."""
+    bring_back(halted)
+    vm = halted.db.record("VM", halted.web)
+    (first, _), _ = restore_journal.read(vm)
+    way = {"vm": vm["uuid"], "new": first.new}
+    more = {LEAVING + "0": way, ARRIVED + "0": {**way, "arrived": halted.uuid(halted.elsewhere())}}
+    halted.set_journal(lambda keys: {**keys, **{key: json.dumps(values) for key, values in more.items()}})
+    return halted
+
+
+def places_of(value, way=()):
+    yield way
+    for key, one in value.items() if isinstance(value, dict) else ():
+        yield from places_of(one, (*way, key))
+
+
+def with_junk(values, way, junk):
+    found = copy.deepcopy(values)
+    at = found
+    for key in way[:-1]:
+        at = at[key]
+    at[way[-1]] = junk
+    return found
+
+
+def forgeries(keys):
+    """(A key, its forged text): junk for each value, a value that no run writes, a value less, and for all of it."""
+    for key in KEYS:
+        for text in TEXTS:
+            yield key, text
+        values = json.loads(keys.get(key, "{}"))
+        for way in [way for way in places_of(values) if way]:
+            for junk in JUNK:
+                yield key, json.dumps(with_junk(values, way, junk))
+        yield key, json.dumps({**values, "more": "x"})
+        for name in values:
+            yield key, json.dumps({other: value for other, value in values.items() if other != name})
+
+
+def sendable(forgery):
+    """XML-RPC has no control characters: the pool refuses any call with such a UUID."""
+    return "u001b" not in forgery[1]
+
+
+def sample(keys, count, which=lambda forgery: True):
+    every = sorted(filter(which, set(forgeries(keys))))
+    return every if WHOLE else dice("journals of a restore").sample(every, count)
+
+
+def reads_as_it_may(vm, whole):
+    """Raises what is a bug: an exception that is none of the program's own."""
+    swaps, spoiled = restore_journal.read(vm)
+    assert all(why for _, why in spoiled)
+    for work in (restore_journal.journal_of, restore_journal.must_be_restored, restore_journal.all_arrived,
+                 lambda vm: restore_journal.verify_journal(vm, whole)):  # fmt: skip
+        try:
+            work(vm)
+        except RelvmoiscsiError:
+            pass
+    for swap in [*swaps, *whole]:
+        assert isinstance(restore_journal.arrived_as(vm, swap), str)
+        restore_journal.is_leaving(vm, swap)
+    forget.uses_of({}, {}, {"vm": vm}, whole[0].sr)
+
+
+def test_any_journal_reads_or_is_refused(restored):
+    vm = restored.db.record("VM", restored.web)
+    whole, _ = restore_journal.read(vm)
+    for key, text in sample(vm["other_config"], 400):
+        reads_as_it_may({**vm, "other_config": {**vm["other_config"], key: text}}, whole)
+
+
+def test_no_command_fails_for_any_journal(restored):
+    keys = restored.db.get("VM", restored.web, "other_config")
+    for key, text in sample(keys, 12, sendable):
+        restored.set_journal(lambda _, key=key, text=text: {**keys, key: text})
+        before = restored.rows()
+        for work in COMMANDS:
+            try:
+                work(restored, dry_run=True)
+            except RelvmoiscsiError:
+                pass
+            assert restored.rows() == before, (work, key, text)
+
+
+def test_keep_ends_any_journal(restored):
+    """The way out that each error names."""
+    keys = restored.db.get("VM", restored.web, "other_config")
+    for key, text in sample(keys, 6, sendable):
+        restored.set_journal(lambda _, key=key, text=text: {**keys, key: text})
+        keep(restored)
+        assert not restored.journal(), (key, text)
