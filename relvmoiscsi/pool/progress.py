@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List
 
 from relvmoiscsi.pool.attach import ATTACHING, BEGUN, ENDED, INTRODUCING, OVER, RESIGNATURING, Progress
-from relvmoiscsi.wording import counted, time_left
+from relvmoiscsi.wording import counted, printable, time_left
 
 _WORDS = {
     (RESIGNATURING, BEGUN): "resignature started",
@@ -84,7 +84,7 @@ class _Lines:
                 return
             is_known = self._stream.isatty() and self._steps.done >= self._jobs
             left = time_left(self._steps.done, self._steps.all, time.monotonic() - self._begun) if is_known else ""
-            self._stream.write(f"relvmoiscsi: {scsi_id} {_WORDS[step, how]}{left}\n")
+            self._stream.write(printable(f"relvmoiscsi: {scsi_id} {_WORDS[step, how]}{left}") + "\n")
             self._stream.flush()
 
 
@@ -110,7 +110,7 @@ class _Bars:
             else:
                 line = next(number for number in range(1, len(self._bars) + 2) if number not in self._lines)
                 self._lines.append(line)
-                text = f"{scsi_id} {_WORDS[step, how]}"
+                text = printable(f"{scsi_id} {_WORDS[step, how]}")
                 form = "{desc} {elapsed}"
                 bar = self._tqdm(desc=text, file=self._stream, position=line, leave=False, bar_format=form)
                 bar.line_taken = line
