@@ -126,6 +126,12 @@ def _id_of_designator(designator: Designator, inquiry: Inquiry) -> Optional[str]
 
 
 def _printable(raw: bytes) -> Optional[str]:
-    """Return the id in SM's form: up to the first NUL, stripped, white space as underscores. None for an empty id."""
+    """Return the id in SM's form: up to the first NUL, stripped, white space as underscores. None for an empty id.
+
+    None also for an id with a character of UTF-8 beyond ASCII. udev keeps that character, and other programs do not.
+    So the LUN would have two names. A rule of udev would not know the name that a call hides.
+    """
     text = re.sub(rb"\s+", b"_", raw.split(b"\0")[0].strip())
+    if any(ord(character) > 127 for character in text.decode("utf-8", "ignore")):
+        return None
     return re.sub(rb"[^!-~]", b"_", text).decode("ascii") if len(text) > 1 else None

@@ -347,6 +347,16 @@ def test_each_sense_is_told_alike_by_a_session_and_by_the_kernel(kernel, tmp_pat
     assert in_session.is_disk is not (is_answer or is_unmapped)  # nothing answers for a disk that has no names
 
 
+def test_an_id_that_udev_and_others_print_differently_is_none():
+    """udev keeps a character of UTF-8, which others print as underscores; of other bytes all make underscores."""
+
+    def page(name):
+        return page_83(b"\x02\x01\0" + bytes([len(name)]) + name)
+
+    assert id_from_page_83(page(b"EVIL_lun-\xe9_1"), LIO) == "1EVIL_lun-__1"
+    assert id_from_page_83(page("EVIL_lun-é_1".encode()), LIO) is None
+
+
 # --- ids in texts
 
 
