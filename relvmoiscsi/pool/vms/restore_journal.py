@@ -41,6 +41,7 @@ VBD: Mapping[str, type] = {
 }  # fmt: skip
 
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
+_NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 _OPERATIONS = ("start", "start_on", "resume")
@@ -137,11 +138,19 @@ def _swap(values: Mapping[str, Any]) -> Swap:
         if not isinstance(value, VBD[name]):
             raise ValueError(f"{name} of the VBD has a value of another type")
         for text in value.values() if isinstance(value, dict) else ():
-            untrusted.text_of(text)
-    texts = {name: untrusted.text_of(value) for name, value in values.items() if name != "vbd"}
+            _sendable(text)
+    texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
     if not _DEVICE.fullmatch(texts["userdevice"]):
         raise ValueError("its device is neither a number nor a name such as xvda")
     return Swap(**texts, vbd=vbd)
+
+
+def _sendable(value: Any) -> str:
+    """Return a text. Raises ValueError for another value, and for characters that no call to a pool can carry."""
+    text = untrusted.text_of(value)
+    if _NOT_XML.search(text):
+        raise ValueError("a text has characters that XML does not have")
+    return text
 
 
 def journal_of(vm: Record) -> List[Swap]:
@@ -257,7 +266,8 @@ def _values(record: Record, key: str) -> Dict[str, Any]:
         values = marks.values_of(record["other_config"].get(key, "{}"))
     except ValueError:
         values = {}
-    return values if values.get("vm") == record["uuid"] and isinstance(values.get("arrived"), str) else {}
+    is_of_vm = values.get("vm") == record["uuid"] and isinstance(values.get("arrived"), str)
+    return values if is_of_vm and not _NOT_XML.search(values["arrived"]) else {}
 
 
 def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> bool:
