@@ -132,7 +132,8 @@ def _next_steps(lun: OpenLun, result: Result) -> List[str]:
     sr, config, sr_type = result.ids.new_sr, "", "lvmohba"
     if is_url(lun.name):
         url = parse_url(lun.name)
-        sr_type, config = "lvmoiscsi", f"device-config:target={url.portal.host} device-config:targetIQN={url.iqn} "
+        target, iqn = shlex.quote(url.portal.host), shlex.quote(url.iqn)  # a target says what its LUN is called
+        sr_type, config = "lvmoiscsi", f"device-config:target={target} device-config:targetIQN={iqn} "
         config += f"device-config:port={url.portal.port} " if url.portal.port != DEFAULT_PORT else ""
     name = shlex.quote(printable(result.lun.mgt.name_label if result.lun.mgt else "") + " copy")
     lines = ["next, on the pool master (pbd-create and pbd-plug for each host):"]
@@ -141,7 +142,7 @@ def _next_steps(lun: OpenLun, result: Result) -> List[str]:
     return [
         *lines,
         f"  xe sr-introduce uuid={sr} type={sr_type} name-label={name} shared=true content-type=user",
-        f"  xe pbd-create sr-uuid={sr} host-uuid=HOST {config}device-config:SCSIid={scsi_id}",
+        f"  xe pbd-create sr-uuid={sr} host-uuid=HOST {config}device-config:SCSIid={shlex.quote(scsi_id)}",
         "  xe pbd-plug uuid=PBD",
     ]
 

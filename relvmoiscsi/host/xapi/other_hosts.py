@@ -27,7 +27,7 @@ from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, holders, udev
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
+from relvmoiscsi.host.xapi.api import Xapi
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class OtherHosts:
         def ask(ref: str) -> None:
             try:
                 found[ref] = from_json(str(xapi.call("host.call_plugin", ref, PLUGIN, FUNCTION, {"SCSIid": scsi_id})))
-            except (XapiFailure, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever a host answers, the caller gets a sentence
                 found[ref] = str(error)
 
         threads = [threading.Thread(target=ask, args=(ref,), daemon=True) for ref in refs]

@@ -392,3 +392,10 @@ def test_a_path_that_is_gone_behind_the_run_is_no_failure(lun, command, tmp_path
     monkeypatch.setattr(ImageFile, "write", write)
     ran = command("resignature", link, *YES, "--json", "--map-out", tmp_path / "map.json")
     assert ran.status == 0 and ran.json["state"] == "resignatured" and (tmp_path / "map.json").exists()
+
+
+def test_what_a_target_calls_its_lun_is_no_command_of_a_shell(lun, command, has_scsi_id):
+    """A person copies the next steps to a shell of root."""
+    has_scsi_id("1x$(touch${IFS}pwned)")
+    ran = command("resignature", lun, "--yes", "--not-in-use")
+    assert ran.status == 0 and "device-config:SCSIid='1x$(touch${IFS}pwned)'" in ran.out

@@ -104,3 +104,8 @@ def test_it_looks_for_the_package_where_the_driver_does():
     of_driver = runpy.run_path(str(EXECUTABLE))["PLACES"]
 
     assert [os.path.realpath(place) for place in places] == [os.path.realpath(place) for place in of_driver]
+
+
+@by_each_python
+def test_a_text_beyond_ascii_is_read_and_answered_whatever_the_locale(python):
+    assert answer(python, PLUGIN, call_of("é")) == ["UNKNOWN_XENAPI_PLUGIN_FUNCTION", "é"]
