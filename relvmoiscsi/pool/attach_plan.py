@@ -5,13 +5,12 @@
 of `attach`; `attach` executes no other step.
 """
 
-import string
 import threading
-from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import hosts, jobs, vdis
+from relvmoiscsi.pool import hosts, jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNTOUCHED, PoolLun
@@ -133,29 +132,18 @@ _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
 
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
     """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template."""
-    verify_template(wanted.name)
-    taken = {str(sr["name_label"]) for sr in pool.srs.values()}
-    found = {}
+    parts, taken, found = verify_template(wanted.name), {str(sr["name_label"]) for sr in pool.srs.values()}, {}
     for lun in chosen:
-        wish = wanted.name.format(sr=lun.name or lun.of_sr or lun.scsi_id, date=wanted.date, scsi_id=lun.scsi_id)
-        name, number = wish, 2
-        while name in taken:
-            name, number = f"{wish} ({number})", number + 1
-        taken.add(name)
-        found[lun.scsi_id] = name
+        known = {"sr": lun.name or lun.of_sr or lun.scsi_id, "date": wanted.date, "scsi_id": lun.scsi_id}
+        found[lun.scsi_id] = records.unused_name("".join(text + known.get(field, "") for text, field in parts), taken)
     return found
 
 
-def verify_template(template: str) -> None:
-    """Raises UsageError for a template that gives no names."""
+def verify_template(template: str) -> List[Tuple[str, str]]:
+    """Return the parts of a template: a text, and the field after the text. Raises UsageError."""
     if not template.strip():
         raise UsageError("--name is empty: give the SRs a name.")
-    try:
-        used = [part for part in string.Formatter().parse(template) if part[1] is not None]
-    except ValueError as error:
-        raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
-    if any(field not in ("sr", "date", "scsi_id") or form or conversion for _, field, form, conversion in used):
-        raise UsageError(f"--name {template!r} may contain only the fields sr, date and scsi_id in braces.")
+    return records.parts_of_template(template, "sr", "date", "scsi_id")
 
 
 def plan(
