@@ -41,7 +41,6 @@ VBD: Mapping[str, type] = {
 }  # fmt: skip
 
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
-_NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 _OPERATIONS = ("start", "start_on", "resume")
@@ -148,7 +147,7 @@ def _swap(values: Mapping[str, Any]) -> Swap:
 def _sendable(value: Any) -> str:
     """Return a text. Raises ValueError for another value, and for characters that no call to a pool can carry."""
     text = untrusted.text_of(value)
-    if _NOT_XML.search(text):
+    if untrusted.xml_safe(text) != text:
         raise ValueError("a text has characters that XML does not have")
     return text
 
@@ -267,7 +266,7 @@ def _values(record: Record, key: str) -> Dict[str, Any]:
     except ValueError:
         values = {}
     is_of_vm = values.get("vm") == record["uuid"] and isinstance(values.get("arrived"), str)
-    return values if is_of_vm and not _NOT_XML.search(values["arrived"]) else {}
+    return values if is_of_vm and untrusted.xml_safe(values["arrived"]) == values["arrived"] else {}
 
 
 def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> bool:
