@@ -122,7 +122,7 @@ MAY_READ = {
 #: What opens, locks or writes a LUN: a caller reaches it through `lun` alone, which cannot forget a guard.
 CORRIDOR = (
     "iscsi.open_lun", "iscsi.lun_opening.open_lun", "host.disk.block_device.open_device",
-    "host.disk.kernel_disks.exclusive_open", "host.locks.lun_lock.lun_lock", "host.locks.user_lock.user_lock",
+    "host.disk.kernel_disks.exclusive_open", "host.locks.lun_lock.lun_lock", "host.locks.lun_lock.user_lock",
     "host.locks.lvm_locks.lvm_locks", "host.locks.sm_locks.lvm_lock", "resignature.writing",
 )  # fmt: skip
 #: Who else: what for.
