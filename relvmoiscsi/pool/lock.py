@@ -84,7 +84,7 @@ class Lock(NamedTuple):
         fields = self.doing, self.who, self.host, self.process, self.since, self.refreshed
         doing, who, host, process, since, refreshed = (field[:_MOST_SAID] for field in fields)
         return printable(
-            f"`relvmoiscsi pool {doing}` of {who} on {host} (process {process}), since {since}, "
+            f"{command('relvmoiscsi', 'pool', *doing.split())} of {who} on {host} (process {process}), since {since}, "
             f"refreshed at {refreshed}"
         )
 

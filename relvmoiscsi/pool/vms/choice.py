@@ -10,6 +10,7 @@ from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
+from relvmoiscsi.wording import command
 
 NAME = "{vm} {date}"
 #: key of network.other_config
@@ -73,8 +74,8 @@ def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool 
         ]
     if not refs:
         raise NotFound(
-            f"No VM of the pool has a disk whose copy is on {copy.name!r}. `relvmoiscsi pool map "
-            f"{copy.uuid}` lists the disks."
+            f"No VM of the pool has a disk whose copy is on {copy.name!r}. "
+            f"{command('relvmoiscsi', 'pool', 'map', copy.uuid)} lists the disks."
         )
     return [
         VmSource(found.vms[ref]["uuid"], found.vms[ref]["name_label"], ref, problem=_problem(found, copy, ref))

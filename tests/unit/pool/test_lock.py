@@ -2,6 +2,7 @@
 """One client at a time: the lock in the pool, taken, refreshed, stale, broken; whatever comes between two calls."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -96,6 +97,14 @@ def test_who_has_it_is_told_to_the_other_with_the_command_that_breaks_it(lab, ca
     assert keys(lab) == []
     taken(other).release()
     assert keys(lab) == []
+
+
+def test_what_another_client_says_that_it_does_is_no_command_of_a_shell(lab, calls):
+    """A vm-operator may write a lock."""
+    write_open(
+        lab, f"{WHAT}:1", doing="restore --undo;reboot $(id)", refreshed=lock._now(calls, lab.pool.master), token="t"
+    )
+    is_refused(calls, re.escape("`relvmoiscsi pool restore '--undo;reboot' '$(id)'` of eve"))
 
 
 def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
