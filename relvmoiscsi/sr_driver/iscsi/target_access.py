@@ -12,8 +12,9 @@ configs".
 import logging
 import os
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from glob import escape, glob
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
@@ -40,6 +41,12 @@ class Access(NamedTuple):
     portals: Tuple[Portal, ...]
     initiators: Tuple[Initiator, ...]  #: one initiator for each network interface, in the order to try
     credentials: Credentials
+
+    def to(self, target_iqn: str, portals: Tuple[Portal, ...]) -> "Access":
+        """Return the access to another target, with the same secrets."""
+        config = copy(self.config)
+        config.target_iqn = target_iqn
+        return self._replace(config=config, portals=portals)
 
     def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[DiscoveredTarget]:
         """Return the targets that the portals offer. Raises NotFound, Refused, OutOfTime."""
@@ -116,33 +123,22 @@ _UNSET = ("", "<empty>", "default")
 
 def interfaces(host: Host) -> List[str]:
     """Return network interfaces ("eth1") or source addresses in the order to try; [""] if any interface will do."""
-    found = []
-    for directory in DIRECTORIES:
-        for path in sorted(glob(os.path.join(escape(host.at(directory)), PREFIX + "*"))):
-            found.append(_leaving_by(_values(path), host))
-    return list(dict.fromkeys(filter(None, found))) or [""]
+    paths = [path for one in DIRECTORIES for path in sorted(glob(os.path.join(escape(host.at(one)), PREFIX + "*")))]
+    return list(dict.fromkeys(filter(None, (_leaving_by(path, host) for path in paths)))) or [""]
 
 
-def _values(path: str) -> Dict[str, str]:
-    pairs = [line.partition("=") for line in text_of(path).splitlines() if not line.startswith("#")]
-    return {name.strip(): value.strip() for name, is_set, value in pairs if is_set}
-
-
-def _leaving_by(values: Dict[str, str], host: Host) -> str:
+def _leaving_by(path: str, host: Host) -> str:
     """Return the interface or source address of an iface; "" for an offload card's iface. A hardware address wins."""
+    pairs = [line.partition("=") for line in text_of(path).splitlines() if not line.startswith("#")]
+    values = {name.strip(): value.strip() for name, is_set, value in pairs if is_set}
     if values.get("iface.transport_name", "tcp") != "tcp":
         return ""
     hardware = values.get("iface.hwaddress", "")
     if hardware not in _UNSET:
-        return _interface_with(hardware, host)
+        addresses = sorted(glob(os.path.join(escape(host.sysfs), "class/net/*/address")))
+        having = [one for one in addresses if text_of(one).strip().lower() == hardware.lower()]
+        return os.path.basename(os.path.dirname(having[0])) if having else ""
     for name in ("iface.net_ifacename", "iface.ipaddress"):
         if values.get(name, "") not in _UNSET:
             return values[name]
-    return ""
-
-
-def _interface_with(hardware: str, host: Host) -> str:
-    for path in sorted(glob(os.path.join(escape(host.sysfs), "class/net/*/address"))):
-        if text_of(path).strip().lower() == hardware.lower():
-            return os.path.basename(os.path.dirname(path))
     return ""

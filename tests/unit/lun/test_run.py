@@ -35,9 +35,8 @@ class Caller(Unguarded):
     def __init__(self, no=None, raises=None):
         self.said, self.why, self._no, self._raises = [], [], no, raises
 
-    def consent(self, proposal):
+    def consent(self, _lun, proposal):
         if isinstance(proposal, Settlement):
-            assert isinstance(proposal.problem, Unfinished)
             self.why += [proposal.why] if proposal.why else []
             self._say("agrees to take back" if proposal.why else "agrees to finish")
         else:
@@ -61,7 +60,8 @@ def nothing_is_copied(what, done, total):
 
 def resignature(disk, caller, scsi_id=SCSI_ID, **more):
     request = engine.ResignatureRequest(scsi_id=scsi_id, **more)
-    return run.resignature(opened(disk, caller), request, entropy("ids"), caller.consent, nothing_is_copied)
+    asked = (opened(disk, caller), request, entropy("ids"), caller.consent, nothing_is_copied)
+    return run.resignature(*asked, settles_undo=True)
 
 
 def sr_of(disk):
@@ -101,10 +101,14 @@ def test_what_an_earlier_run_has_left_is_settled_and_a_new_run_follows(caplog, l
 @pytest.mark.parametrize("known", [SCSI_ID, None])
 def test_a_run_that_was_cut_behind_its_commit_is_finished_with_its_own_ids(known):
     disk, caller = COMMITTED.copy(), Caller()
-    outcome = resignature(disk, caller, known, sr_uuid=NEW_SR)
+    with pytest.raises(Refused, match=f"already has other ids: .*{NEW_SR}.* finishes the interrupted run"):
+        resignature(disk, caller, known, sr_uuid=NEW_SR)
+    assert (disk, caller.said) == (COMMITTED, [])
+
+    outcome = resignature(disk, caller, known)
 
     assert caller.said == [*FINISHES]
-    assert outcome.was_cut and outcome.result.ids.new_sr == sr_of(DONE) != NEW_SR
+    assert outcome.was_cut and outcome.result.ids.new_sr == sr_of(DONE)
     assert engine.inspect(disk).state == engine.RESIGNATURED
 
 
@@ -121,6 +125,15 @@ def test_what_is_done_is_told_and_nobody_is_asked():
     assert isinstance(answer, AlreadyDone) and answer.sr_uuid == sr_of(disk)
     assert disk == DONE and caller.said == []
     assert resignature(disk, caller, again=True).result.state == engine.RESIGNATURED
+
+
+@pytest.mark.parametrize("lun", [CUT_UNDO, COMMITTED_UNDO])
+def test_an_undo_that_was_cut_is_told_before_anybody_is_asked_unless_the_caller_settles_it(lun):
+    disk, caller = lun.copy(), Caller()
+    caller.ask = lambda replaced, new_sr: caller.said.append("asked")
+    with pytest.raises(Unfinished, match="unfinished undo.* recover "):
+        run.resignature(opened(disk, caller), engine.ResignatureRequest(), entropy("ids"), caller.consent)
+    assert (disk, caller.said) == (lun, [])
 
 
 def test_an_undo_that_was_cut_before_its_commit_is_taken_back_and_the_lun_is_done():

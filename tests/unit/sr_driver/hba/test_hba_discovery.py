@@ -20,7 +20,7 @@ from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
-from relvmoiscsi.sr_driver.hba.config import parse_config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 
 CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
 MINE, THEIRS = ("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)
@@ -94,7 +94,7 @@ class World:
         return self.pool
 
     def lun(self, **config):
-        return discovery.Discovery(CLONE, parse_config(config), Deadline(50, Clock()), 0.0, self.read_pool, "here")
+        return discovery.Discovery(CLONE, HbaConfig(config), Deadline(50, Clock()), 0.0, self.read_pool, "here")
 
     def noted_of(self, scsi_id=CLONE):
         """What was there before the scan for the LUN, as it is noted."""
@@ -112,7 +112,7 @@ class World:
 
     def list(self, **config):
         """A call without SCSIid, in a pool that has one LUN: the answer, and the SCSIids in it."""
-        answer = missing.missing_scsi_id(parse_config(config), None, Deadline(50, Clock()), 0.0, "here")
+        answer = missing.missing_scsi_id(HbaConfig(config), None, Deadline(50, Clock()), 0.0, "here")
         return answer, fields(answer, "SCSIid")
 
     def was_killed(self, disk):
