@@ -54,10 +54,9 @@ from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child
-from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
-from relvmoiscsi.wording import with_options
+from relvmoiscsi.wording import ALL, VDIS, with_options
 
 if TYPE_CHECKING:
     from relvmoiscsi.lun.opened import OpenLun

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
 from relvmoiscsi.cli import on_lun
-from relvmoiscsi.cli.on_lun import DeviceOptions
+from relvmoiscsi.cli.on_lun import DeviceCommand
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.cli.url_login import url_of
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -46,12 +46,12 @@ class Listed(NamedTuple):
         }
 
 
-def listed(options: DeviceOptions) -> Optional[Answer]:
+def listed(command: DeviceCommand) -> Optional[Answer]:
     """Return the list for the URL of a portal or a target; None for the URL of one LUN.
 
     Raises UsageError, NotFound, Refused.
     """
-    text, login = options.device, (options.initiator_name, options.chap_file)
+    text, login = command.device, (command.initiator_name, command.chap_file)
     source = url_of(*login, text, on_lun.HOST)
     url = source.url
     if url.lun is not None:

@@ -8,7 +8,7 @@ import argparse
 from typing import List, Optional
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import DeviceOptions, device_word, on_lun, takes_device_options
+from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, on_lun, takes_device_options
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -27,7 +27,7 @@ example:
 
 
 def add_map(make: Maker) -> None:
-    parser = make(on_lun(_map, MapOptions), _MAP)
+    parser = make(on_lun(MapCommand), _MAP)
     what = "print the whole map of this resignatured LUN"
     parser.add_argument("--device", dest="lun", metavar="DEVICE", type=device_word, help=what)
     takes_device_options(parser)
@@ -35,8 +35,8 @@ def add_map(make: Maker) -> None:
     parser.add_argument("old", metavar="OLD", nargs="*", help="UUID of a VDI or LVM id on the original")
 
 
-class MapOptions(DeviceOptions):
-    """The options of `map`."""
+class MapCommand(DeviceCommand):
+    """Print a map of old ids to new ids."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -52,28 +52,29 @@ class MapOptions(DeviceOptions):
         if self.lun is None and not (self._is_computed and self.old):
             raise UsageError("Give --sr and at least one old id, or --device.")
 
-
-def _map(options: MapOptions) -> Answer:
-    """Return a map. Raises NotFound where a LUN has no map, and the errors of reading a LUN."""
-    path = options.lun
-    if path is None:
-        derived = derived_ids(options.sr, options.old)
-        ids = {
-            "new_sr": options.sr,
-            "uuids": {old: new for old, new in derived.items() if is_uuid(old)},
-            "lvm_ids": {old: new for old, new in derived.items() if not is_uuid(old)},
-        }
-        return Answer(ids, "\n".join(f"{old}  becomes  {new}" for old, new in derived.items()))
-    with options.source(path).opened_to_read() as lun:
-        found = engine.inspect(lun.device)
-    if found.problem is not None:
-        raise found.problem
-    if found.state != engine.RESIGNATURED:
-        raise NotFound(f"{path} is not resignatured and holds no map. Give the resignatured clone.")
-    if found.run is None:
-        raise NotFound(
-            f"LVM has overwritten the journal with the map on {path}. Look for the map in SMlog, in syslog or in "
-            "the file of --map-out. `relvmoiscsi map --sr NEW OLD` computes the new id of an old id."
+    def run(self) -> Answer:
+        """Return a map. Raises NotFound where a LUN has no map, and the errors of reading a LUN."""
+        path = self.lun
+        if path is None:
+            derived = derived_ids(self.sr, self.old)
+            ids = {
+                "new_sr": self.sr,
+                "uuids": {old: new for old, new in derived.items() if is_uuid(old)},
+                "lvm_ids": {old: new for old, new in derived.items() if not is_uuid(old)},
+            }
+            return Answer(ids, "\n".join(f"{old}  becomes  {new}" for old, new in derived.items()))
+        with self.source(path).opened_to_read() as lun:
+            found = engine.inspect(lun.device)
+        if found.problem is not None:
+            raise found.problem
+        if found.state != engine.RESIGNATURED:
+            raise NotFound(f"{path} is not resignatured and holds no map. Give the resignatured clone.")
+        if found.run is None:
+            raise NotFound(
+                f"LVM has overwritten the journal with the map on {path}. Look for the map in SMlog, in syslog or in "
+                "the file of --map-out. `relvmoiscsi map --sr NEW OLD` computes the new id of an old id."
+            )
+        facts = {"device": path, **report.map_facts(found.lun, found.run.ids)}
+        return Answer(
+            facts, "\n".join([f"{path} was resignatured:", *report.whole_map_lines(found.lun, found.run.ids)])
         )
-    facts = {"device": path, **report.map_facts(found.lun, found.run.ids)}
-    return Answer(facts, "\n".join([f"{path} was resignatured:", *report.whole_map_lines(found.lun, found.run.ids)]))

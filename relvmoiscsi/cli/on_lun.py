@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Common code of the commands on a LUN: the options as a typed request, the source, questions, the answer of a run.
+"""A command on a LUN, of parsed words: its options, its source, its questions, the answer of its run.
 
-A command gets its options parsed. The parser's namespace ends in this module.
+The parser's namespace ends in the constructor of a command.
 """
 
 import argparse
 import shlex
-from typing import Any, Callable, Dict, List, Optional, Type, TypeVar
+from typing import Any, Dict, Optional, Type
 
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
@@ -20,7 +20,6 @@ from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
 from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import source_at
 from relvmoiscsi.portal import DEFAULT_PORT
-from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.wording import human_size, printable
 
 HOST = THIS_HOST
@@ -28,11 +27,11 @@ HOST = THIS_HOST
 FINISHED = "{}: the {} was finished."
 
 
-# --- the options
+# --- the request
 
 
-class DeviceOptions:
-    """DEVICE, and the options of every command on a LUN."""
+class DeviceCommand:
+    """A command on a LUN, with its options: DEVICE, and the options of all."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.device: str = getattr(arguments, "device", "")
@@ -52,6 +51,9 @@ class DeviceOptions:
             if value is not None:
                 raise UsageError(f"{name} needs the URL of a LUN: a path needs no login.")
 
+    def run(self) -> Answer:
+        raise NotImplementedError
+
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
         if not is_url(word):
@@ -61,37 +63,77 @@ class DeviceOptions:
         return url_of(self.initiator_name, self.chap_file, word, HOST)
 
 
-class WriteOptions(DeviceOptions, Asked):
-    """The options of every command that writes."""
+class WriteCommand(DeviceCommand, Asked):
+    """A command that writes. Its consent is that of a person at a terminal, or of a script by its options."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Raises UsageError for a malformed SCSIid."""
         super().__init__(arguments)
         self.yes = arguments.yes
         with in_state(NOTHING_WRITTEN):
-            scsi_id = None if arguments.scsi_id is None else typed_scsi_id(arguments.scsi_id)
+            scsi_id = arguments.scsi_id
+            if scsi_id is not None:
+                from relvmoiscsi.scsi_id_text import typed_scsi_id  # noqa: PLC0415 - an image file has no SCSIid
+
+                scsi_id = typed_scsi_id(scsi_id)
         self.permission = Permission(scsi_id, arguments.not_in_use, not arguments.yes)
 
     def source(self, word: str) -> LunSource:
         with in_state(NOTHING_WRITTEN):
             return super().source(word)
 
+    def identify(self, lun: OpenLun, proposal: Proposal) -> None:
+        """Print what the LUN is, before a question. Raises UsageError where a question needs a missing terminal."""
+        beside_yes = ""  # the options without which --yes is refused
+        if self._is_unknown(lun, proposal):
+            beside_yes = "--not-in-use" if lun.ids.own is None else "--scsi-id ID or --not-in-use"
+        must_be_able_to_ask(self, beside_yes)
+        if proposal.pool.is_overridden and proposal.pool.objection is not None:
+            warn_of_override(lun.name, proposal.pool.objection)
+        if not self.yes:
+            say(f"{lun.name} will be changed:")
+            tell("\n".join(identification(lun, proposal).lines()))
 
-Options = TypeVar("Options", bound=DeviceOptions)
+    def ask(self, lun: OpenLun, proposal: Proposal, question: str, loss: str = "") -> None:
+        """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.
+
+        `loss` is a second question, about data that the run destroys. Raises Refused.
+        """
+        if loss:
+            ask(self, loss)
+        if self._is_unknown(lun, proposal):
+            ask_for(self, question + " Type the SCSIid of the clone:", str(lun.ids.own))
+        elif not loss:
+            ask(self, question)
+
+    def _is_unknown(self, lun: OpenLun, proposal: Proposal) -> bool:
+        """Has nobody said that the LUN is the clone, and unused: neither a pool, nor --not-in-use, nor --scsi-id?"""
+        is_said = self.permission.not_in_use or lun.ids.is_named
+        return lun.is_lun and proposal.pool.is_missing and not is_said
 
 
-def on_lun(run_it: Callable[[Options], Answer], options: Type[Options]) -> Command:
-    """Return the command that parses its options and writes its answer to the file of --map-out."""
+def warn_of_override(name: str, objection: RelvmoiscsiError) -> None:
+    """Say on stderr, and in the log of the runs, what --not-in-use overrides."""
+    text = printable(f"--not-in-use: {name} will be changed despite this refusal: {objection.message}")
+    say("warning: " + text)
+    run.record.warning("%s", text)
 
-    def command(arguments: argparse.Namespace) -> Answer:
-        parsed = options(arguments)
-        parsed.verify()
-        look = f"{wording.command('relvmoiscsi', 'show', parsed.device)} shows the state of {parsed.device}."
+
+# --- the parser
+
+
+def on_lun(command: Type[DeviceCommand]) -> Command:
+    """Return the function that runs the command of the parsed words, and writes its answer to the file of --map-out."""
+
+    def run_it(arguments: argparse.Namespace) -> Answer:
+        made = command(arguments)
+        made.verify()
+        look = f"{wording.command('relvmoiscsi', 'show', made.device)} shows the state of {made.device}."
         with new_file(getattr(arguments, "map_out", None), look) as finish:
-            found = run_it(parsed)
+            found = made.run()
             return found if finish(found.facts) else found._replace(status=EXIT_NOT_PRINTED)
 
-    return command
+    return run_it
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -140,52 +182,6 @@ def device_word(word: str) -> str:
     return word
 
 
-# --- questions
-
-
-class Terminal:
-    """The consent of a person at a terminal, or of a script by its options."""
-
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
-
-    def identify(self, lun: OpenLun, proposal: Proposal) -> None:
-        """Print what the LUN is, before a question. Raises UsageError where a question needs a missing terminal."""
-        beside_yes = ""  # the options without which --yes is refused
-        if self._is_unknown(lun, proposal):
-            beside_yes = "--not-in-use" if lun.ids.own is None else "--scsi-id ID or --not-in-use"
-        must_be_able_to_ask(self._options, beside_yes)
-        if proposal.pool.is_overridden and proposal.pool.objection is not None:
-            warn_of_override(lun.name, proposal.pool.objection)
-        if not self._options.yes:
-            say(f"{lun.name} will be changed:")
-            tell("\n".join(identification(lun, proposal).lines()))
-
-    def ask(self, lun: OpenLun, proposal: Proposal, question: str, loss: str = "") -> None:
-        """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.
-
-        `loss` is a second question, about data that the run destroys. Raises Refused.
-        """
-        if loss:
-            ask(self._options, loss)
-        if self._is_unknown(lun, proposal):
-            ask_for(self._options, question + " Type the SCSIid of the clone:", str(lun.ids.own))
-        elif not loss:
-            ask(self._options, question)
-
-    def _is_unknown(self, lun: OpenLun, proposal: Proposal) -> bool:
-        """Has nobody said that the LUN is the clone, and unused: neither a pool, nor --not-in-use, nor --scsi-id?"""
-        is_said = self._options.permission.not_in_use or lun.ids.is_named
-        return lun.is_lun and proposal.pool.is_missing and not is_said
-
-
-def warn_of_override(name: str, objection: RelvmoiscsiError) -> None:
-    """Say on stderr, and in the log of the runs, what --not-in-use overrides."""
-    text = printable(f"--not-in-use: {name} will be changed despite this refusal: {objection.message}")
-    say("warning: " + text)
-    run.record.warning("%s", text)
-
-
 # --- the answer
 
 
@@ -205,40 +201,35 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
             "No host may attach it beside its original."
         )
     elif lun.ids.own is not None and result.ids is not None and result.lun is not None:
-        label = result.lun.mgt.name_label if result.lun.mgt else ""
-        lines += _commands_to_attach(lun.name, lun.ids.own, result.ids.new_sr, label)
+        # The commands that attach the new SR, with its values. No host attaches an image file.
+        config, sr_type = "", "lvmohba"
+        lines.append("next, on the pool master (pbd-create and pbd-plug for each host):")
+        if is_url(lun.name):
+            url = parse_url(lun.name)
+            target, iqn = shlex.quote(url.portal.host), shlex.quote(url.iqn)
+            sr_type, config = "lvmoiscsi", f"device-config:target={target} device-config:targetIQN={iqn} "
+            config += f"device-config:port={url.portal.port} " if url.portal.port != DEFAULT_PORT else ""
+        else:
+            lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
+        sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
+        scsi_id = shlex.quote(lun.ids.own)  # a target says what its LUN is called
+        lines += [
+            f"  xe sr-introduce uuid={sr} type={sr_type} name-label={shlex.quote(printable(name))} shared=true "
+            "content-type=user",
+            f"  xe pbd-create sr-uuid={sr} host-uuid=HOST {config}device-config:SCSIid={scsi_id}",
+            "  xe pbd-plug uuid=PBD",
+        ]
     return Answer(completed_facts(lun, outcome), "\n".join(lines))
-
-
-def _commands_to_attach(lun_name: str, scsi_id: str, sr_uuid: str, label: str) -> List[str]:
-    """Return the commands that attach the new SR, with its values. No host attaches an image file."""
-    config, sr_type = "", "lvmohba"
-    lines = ["next, on the pool master (pbd-create and pbd-plug for each host):"]
-    if is_url(lun_name):
-        url = parse_url(lun_name)
-        config = f"device-config:target={shlex.quote(url.portal.host)} device-config:targetIQN={shlex.quote(url.iqn)} "
-        config += f"device-config:port={url.portal.port} " if url.portal.port != DEFAULT_PORT else ""
-        sr_type = "lvmoiscsi"
-    else:
-        lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
-    name = shlex.quote(printable(label) + " copy")
-    quoted_id = shlex.quote(scsi_id)  # a target says what its LUN is called
-    return [
-        *lines,
-        f"  xe sr-introduce uuid={sr_uuid} type={sr_type} name-label={name} shared=true content-type=user",
-        f"  xe pbd-create sr-uuid={sr_uuid} host-uuid=HOST {config}device-config:SCSIid={quoted_id}",
-        "  xe pbd-plug uuid=PBD",
-    ]
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:
     """Return the device and its state, for --json beside the error; None as state if the device does not open."""
-    options, state = DeviceOptions(arguments), None
+    command, state = DeviceCommand(arguments), None
     try:
-        source = options.source(options.device)
+        source = command.source(command.device)
         if source.may_open_after(problem):
             with source.opened_to_read() as lun:
                 state = engine.inspect(lun.device).state
     except RelvmoiscsiError:
         pass
-    return {"state": state, "device": options.device}
+    return {"state": state, "device": command.device}

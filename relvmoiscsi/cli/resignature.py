@@ -7,19 +7,18 @@ import os
 from typing import Optional, Tuple
 
 from relvmoiscsi import report, untrusted
-from relvmoiscsi.cli.on_lun import FINISHED, Terminal, WriteOptions, answer, on_lun, warn_of_override, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, on_lun, warn_of_override, writes
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
-from relvmoiscsi.engine import LaterCopy, OneVdiRequest, Prepared, ResignatureRequest, notes
+from relvmoiscsi.engine import LaterCopy, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.own_path import NotOwn, verify_own_file
-from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification, dry_run_facts, finished_facts, unsaid_copy
 from relvmoiscsi.lun.opened import LunSource, OpenLun
 from relvmoiscsi.lun.run import NewRun, Proposal, Settlement
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import ALL, VDIS, printable
 
 _MOST_MAP_BYTES, _MOST_MAP_VALUES = 64 << 20, 1 << 22  #: of --map: more than the map of the largest LUN
 
@@ -34,7 +33,7 @@ example:
 
 
 def add_resignature(make: Maker) -> None:
-    parser = writes(make(on_lun(_resignature, ResignatureOptions), _RESIGNATURE))
+    parser = writes(make(on_lun(ResignatureCommand), _RESIGNATURE))
     parser.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
     parser.add_argument(
         "--sr-uuid", metavar="UUID", help="UUID of the new SR; never use one UUID for two clones; default: random"
@@ -66,8 +65,15 @@ def add_resignature(make: Maker) -> None:
     )
 
 
-class ResignatureOptions(WriteOptions):
-    """The options of `resignature`."""
+_WHY = {
+    run.OF_A_COPY: "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first.",
+    run.OTHER_VDIS: "{} holds an interrupted resignature that keeps other VDIs; this run rolls it back first.",
+    run.BEFORE_COMMIT: "{} holds a resignature that was interrupted before its commit; this run rolls it back first.",
+}
+
+
+class ResignatureCommand(WriteCommand):
+    """Give a LUN new identities."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Raises UsageError."""
@@ -99,6 +105,91 @@ class ResignatureOptions(WriteOptions):
                 words=arguments.words,
             )
 
+    def run(self) -> Answer:
+        source = self.source(self.device)
+        if self.dry_run:
+            return self._plan(source)
+        with Bar() as bar:
+
+            def progress(_what: str, done: int, total: int) -> None:
+                bar(done, total)
+
+            asked = (source, self.permission, self.request, os.urandom, self.consent, progress)
+            lun, found = run.resignature_of(*asked)
+        if isinstance(found, run.Finished):
+            return _already_done(lun, found)
+        headline = f"{self.device} was resignatured."
+        if found.was_cut:
+            headline = FINISHED.format(self.device, "resignature")
+        return answer(lun, found, headline)
+
+    def _plan(self, source: LunSource) -> Answer:
+        """Return the plan as the answer, and say what would refuse the run."""
+        lun, planned = run.plan_of(source, self.permission, self.request, os.urandom)
+        if isinstance(planned, run.Finished):
+            return _already_done(lun, planned)
+        objection, prepared = planned.pool.objection, planned.prepared
+        if objection is not None and planned.pool.is_overridden:
+            with run.recording(source.host):
+                warn_of_override(lun.name, objection)
+        elif objection is not None:
+            say("note: a run without --dry-run is refused: " + printable(objection.message))
+        try:
+            self._as_later_copy(lun.name, prepared.later_copy)
+        except Refused as refusal:
+            say("note: a run without --dry-run is refused: " + printable(refusal.message))
+        facts, loss = dry_run_facts(lun, planned), report.loss_of(prepared)
+        lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
+        lines += Identification(lun, planned.pool, prepared.lun).lines()
+        lines += [report.cost_text(prepared.cost)] if prepared.cost is not None else []
+        lines += loss.lines if loss is not None else []
+        lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
+        return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
+
+    def consent(self, lun: OpenLun, proposal: Proposal) -> None:
+        """Ask before a new run, with its plan, and before an interrupted run is settled."""
+        self.identify(lun, proposal)
+        if isinstance(proposal, Settlement):
+            run_cut = proposal.mark.journal.run
+            if proposal.why:
+                say(_WHY[proposal.why].format(lun.name, printable(str(run_cut.scsi_id))))
+                self.ask(lun, proposal, "Roll the interrupted resignature back?")
+            else:
+                ends = "This run finishes it with the ids that were chosen then."
+                say(f"{lun.name} holds an interrupted resignature. {ends}")
+                self.ask(lun, proposal, f"Finish the resignature to SR {run_cut.ids.new_sr}?")
+        elif isinstance(proposal, NewRun):
+            prepared = proposal.prepared
+            as_copy = self._as_later_copy(lun.name, prepared.later_copy)
+            loss = report.loss_of(prepared)
+            if not self.yes:
+                tell(report.map_text(prepared.lun, prepared.plan.run.ids))
+            for sentence in notes(prepared.lun):
+                say("note: " + printable(sentence))
+            if prepared.cost is not None:
+                say(report.cost_text(prepared.cost))
+            if loss is not None and not self.yes:
+                tell("\n".join(loss.lines))
+            question = f"Give {lun.name} these new identities{as_copy}?"
+            self.ask(lun, proposal, question, loss.question if loss is not None else "")
+
+    def _as_later_copy(self, name: str, copy: Optional[LaterCopy]) -> str:
+        """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
+
+        Raises Refused for a script that has not said so.
+        """
+        if copy is None:
+            return ""
+        if self.yes and not self.is_later_copy:
+            raise unsaid_copy(name, copy)
+        say("note: " + printable(copy.sentence(name)))
+        return ", as a later copy"
+
+
+def _already_done(lun: OpenLun, found: run.Finished) -> Answer:
+    sr_uuid, facts = found.done.sr_uuid, finished_facts(lun, found)
+    return Answer(facts, f"{lun.name} was already resignatured, as SR {sr_uuid}. Nothing was written.")
+
 
 def _chosen(path: str) -> Tuple[IdMap, Optional[str]]:
     """Return the ids of a file of --map, and the new SR in the file. Raises UsageError."""
@@ -114,112 +205,3 @@ def _chosen(path: str) -> Tuple[IdMap, Optional[str]]:
     except ValueError as error:  # the message shows nothing of the file: root may read what the caller may not
         at = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else "a value"
         raise UsageError(f"{path} is not valid JSON: {at} cannot be read.") from None
-
-
-def _resignature(options: ResignatureOptions) -> Answer:
-    source = options.source(options.device)
-    if options.dry_run:
-        return _dry_run(options, source)
-    consent = _Consent(options)
-    with Bar() as bar:
-
-        def progress(_what: str, done: int, total: int) -> None:
-            bar(done, total)
-
-        asked = (source, options.permission, options.request, os.urandom, consent, progress)
-        lun, found = run.resignature_of(*asked)
-    if isinstance(found, run.Finished):
-        return _already_done(lun, found)
-    headline = f"{options.device} was resignatured."
-    if found.was_cut:
-        headline = FINISHED.format(options.device, "resignature")
-    return answer(lun, found, headline)
-
-
-def _already_done(lun: OpenLun, found: run.Finished) -> Answer:
-    sr_uuid, facts = found.done.sr_uuid, finished_facts(lun, found)
-    return Answer(facts, f"{lun.name} was already resignatured, as SR {sr_uuid}. Nothing was written.")
-
-
-def _dry_run(options: ResignatureOptions, source: LunSource) -> Answer:
-    lun, planned = run.plan_of(source, options.permission, options.request, os.urandom)
-    if isinstance(planned, run.Finished):
-        return _already_done(lun, planned)
-    objection, prepared = planned.pool.objection, planned.prepared
-    if objection is not None and planned.pool.is_overridden:
-        with run.recording(source.host):
-            warn_of_override(lun.name, objection)
-    elif objection is not None:
-        say("note: a run without --dry-run is refused: " + printable(objection.message))
-    try:
-        _as_later_copy(options, lun.name, prepared.later_copy)
-    except Refused as refusal:
-        say("note: a run without --dry-run is refused: " + printable(refusal.message))
-    facts, loss = dry_run_facts(lun, planned), report.loss_of(prepared)
-    lines = [f"{lun.name}: dry run. These writes are planned; nothing was written."]
-    lines += Identification(lun, planned.pool, prepared.lun).lines()
-    lines += [report.cost_text(prepared.cost)] if prepared.cost is not None else []
-    lines += loss.lines if loss is not None else []
-    lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
-    return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
-
-
-# --- questions at a terminal
-
-_WHY = {
-    run.OF_A_COPY: "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first.",
-    run.OTHER_VDIS: "{} holds an interrupted resignature that keeps other VDIs; this run rolls it back first.",
-    run.BEFORE_COMMIT: "{} holds a resignature that was interrupted before its commit; this run rolls it back first.",
-}
-
-
-class _Consent(Terminal):
-    """The consent to a new run, and to settling an interrupted run first."""
-
-    def __init__(self, options: ResignatureOptions) -> None:
-        super().__init__(options)
-        self._of_run = options
-
-    def __call__(self, lun: OpenLun, proposal: Proposal) -> None:
-        self.identify(lun, proposal)
-        if isinstance(proposal, Settlement):
-            run_cut = proposal.mark.journal.run
-            if proposal.why:
-                say(_WHY[proposal.why].format(lun.name, printable(str(run_cut.scsi_id))))
-                self.ask(lun, proposal, "Roll the interrupted resignature back?")
-            else:
-                ends = "This run finishes it with the ids that were chosen then."
-                say(f"{lun.name} holds an interrupted resignature. {ends}")
-                self.ask(lun, proposal, f"Finish the resignature to SR {run_cut.ids.new_sr}?")
-        elif isinstance(proposal, NewRun):
-            as_copy = _as_later_copy(self._of_run, lun.name, proposal.prepared.later_copy)
-            question = f"Give {lun.name} these new identities{as_copy}?"
-            self.ask(lun, proposal, question, self._say_plan(proposal.prepared))
-
-    def _say_plan(self, prepared: Prepared) -> str:
-        """Print the plan; return the question about the loss of data, "" without a loss."""
-        asks, loss = not self._of_run.yes, report.loss_of(prepared)
-        if asks:
-            tell(report.map_text(prepared.lun, prepared.plan.run.ids))
-        for sentence in notes(prepared.lun):
-            say("note: " + printable(sentence))
-        if prepared.cost is not None:
-            say(report.cost_text(prepared.cost))
-        if loss is None:
-            return ""
-        if asks:
-            tell("\n".join(loss.lines))
-        return loss.question
-
-
-def _as_later_copy(options: ResignatureOptions, name: str, copy: Optional[LaterCopy]) -> str:
-    """Say that the LUN is taken for a later copy; return the words for the question, "" for any other LUN.
-
-    Raises Refused for a script that has not said so.
-    """
-    if copy is None:
-        return ""
-    if options.yes and not options.is_later_copy:
-        raise unsaid_copy(name, copy)
-    say("note: " + printable(copy.sentence(name)))
-    return ", as a later copy"

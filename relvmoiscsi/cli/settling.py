@@ -4,7 +4,7 @@
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, Terminal, WriteOptions, answer, on_lun, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import KINDS
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
@@ -32,50 +32,52 @@ example:
 
 
 def add_recover(make: Maker) -> None:
-    writes(make(on_lun(_recover, WriteOptions), _RECOVER))
+    writes(make(on_lun(RecoverCommand), _RECOVER))
 
 
 def add_undo(make: Maker) -> None:
-    writes(make(on_lun(_undo, WriteOptions), _UNDO))
+    writes(make(on_lun(UndoCommand), _UNDO))
 
 
-def _recover(options: WriteOptions) -> Answer:
-    terminal = Terminal(options)
+class RecoverCommand(WriteCommand):
+    """Roll back or finish an interrupted run."""
 
-    def consent(lun: OpenLun, proposal: Proposal) -> None:
+    def run(self) -> Answer:
+        with run.to_write(self.source(self.device), self.permission) as lun:
+            outcome = run.recover(lun, self.consent)
+            if outcome is None:
+                with in_state(NOTHING_WRITTEN):
+                    found = engine.inspect(lun.device)
+                    if found.problem is not None:
+                        raise found.problem
+                facts = report.inspection_facts(lun.name, found)
+                facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
+                return Answer(facts, f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written.")
+        assert isinstance(outcome.proposal, Settlement)
+        mark, text = outcome.proposal.mark, FINISHED
+        if engine.goes_back(mark):
+            text = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
+        return answer(lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
+
+    def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         """Ask whether to settle the run, with the SR that the LUN will then hold."""
         assert isinstance(proposal, Settlement)
         kind, ids = KINDS[proposal.mark.commit_record.kind], proposal.mark.journal.run.ids
         what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.mark) else ("Finish", ids.new_sr)
-        terminal.identify(lun, proposal)
+        self.identify(lun, proposal)
         question = f"{what} the {kind} of {lun.name} that was interrupted, to SR {sr_uuid}?"
-        terminal.ask(lun, proposal, printable(question))
-
-    with run.to_write(options.source(options.device), options.permission) as lun:
-        outcome = run.recover(lun, consent)
-        if outcome is None:
-            with in_state(NOTHING_WRITTEN):
-                found = engine.inspect(lun.device)
-                if found.problem is not None:
-                    raise found.problem
-            facts = report.inspection_facts(lun.name, found)
-            facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
-            return Answer(facts, f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written.")
-    assert isinstance(outcome.proposal, Settlement)
-    mark, text = outcome.proposal.mark, FINISHED
-    if engine.goes_back(mark):
-        text = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
-    return answer(lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
+        self.ask(lun, proposal, printable(question))
 
 
-def _undo(options: WriteOptions) -> Answer:
-    terminal = Terminal(options)
+class UndoCommand(WriteCommand):
+    """Give a LUN its old identities back."""
 
-    def consent(lun: OpenLun, proposal: Proposal) -> None:
+    def run(self) -> Answer:
+        with run.to_write(self.source(self.device), self.permission) as lun:
+            outcome = run.undo(lun, os.urandom, self.consent)
+        return answer(lun, outcome, f"{lun.name} has its old identities back.")
+
+    def consent(self, lun: OpenLun, proposal: Proposal) -> None:
         assert isinstance(proposal, Undoing)
-        terminal.identify(lun, proposal)
-        terminal.ask(lun, proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))
-
-    with run.to_write(options.source(options.device), options.permission) as lun:
-        outcome = run.undo(lun, os.urandom, consent)
-    return answer(lun, outcome, f"{lun.name} has its old identities back.")
+        self.identify(lun, proposal)
+        self.ask(lun, proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))

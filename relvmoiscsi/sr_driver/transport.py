@@ -11,9 +11,9 @@ import math
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, TypeVar
 
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
-from relvmoiscsi.host.settings import VDIS
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.wording import VDIS
 
 if TYPE_CHECKING:  # these imports are slow, and a call with a refused device-config does not need them
     from relvmoiscsi.deadline import Deadline
