@@ -337,7 +337,7 @@ def find_unfinished(device: Device) -> Optional[Mark]:
 
 
 def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] = None) -> Result:
-    """Settle an interrupted run: take back before its commit; finish after its commit, with the ids of the run.
+    """Settle an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
 
     Without an interrupted run, nothing is written (`already_done`). A caller that must lock the VG first passes the
     `mark` of `find_unfinished`.
@@ -355,8 +355,8 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
         return Result(found.state, found.lun, ids, of, already_done=True)
     counting, run = CountingDevice(device), mark.journal.run
     if goes_back(mark):
-        cut_run.take_back(counting, mark)
-        found = _inspect_after(device, f"The {KINDS[run.kind]} was taken back.", run.kind != UNDO and run.unverified)
+        cut_run.roll_back(counting, mark)
+        found = _inspect_after(device, f"The {KINDS[run.kind]} was rolled back.", run.kind != UNDO and run.unverified)
         return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(mark.commit_record.scsi_id_digest) and digest != mark.commit_record.scsi_id_digest:
@@ -371,7 +371,7 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
 
 
 def goes_back(mark: Mark) -> bool:
-    """Does `recover` take the run back? The run was interrupted before its commit."""
+    """Does `recover` roll the run back? The run was interrupted before its commit."""
     return mark.commit_record.phase == IN_PROGRESS
 
 
@@ -390,7 +390,7 @@ def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[s
 
 
 def undo(device: Device, entropy: Entropy) -> Result:
-    """Restore the old identities: take back an interrupted run, or reverse a finished run.
+    """Restore the old identities: roll back an interrupted run, or reverse a finished run.
 
     Raises Refused when the LUN has no run to undo, or when LVM or SM has changed the written data since.
     """
@@ -406,9 +406,9 @@ def undo(device: Device, entropy: Entropy) -> Result:
     if mark.commit_record.phase == DONE:
         return _reverse(device, mark, entropy)
     result, is_undo = recover(device, mark), mark.commit_record.kind == UNDO
-    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was taken back
+    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was rolled back
         return result
-    settled = "The undo was taken back" if is_undo else "The resignature was finished"
+    settled = "The undo was rolled back" if is_undo else "The resignature was finished"
     return _reverse(device, read_undoable(device, sentences.nothing_written(settled)), entropy, settled)
 
 

@@ -330,9 +330,9 @@ def _settle(
             result = engine.recover(lun.device, mark, None if why else request.scsi_id)
     outcome = _recorded(lun, CompletedRun(result, proposal, was_cut=True))
     if is_undo:
-        return "The undo was taken back" if engine.goes_back(mark) else "The undo was finished"
+        return "The undo was rolled back" if engine.goes_back(mark) else "The undo was finished"
     if proposal.why:
-        return "The resignature that was cut was taken back"
+        return "The resignature that was cut was rolled back"
     if why:  # one VDI cannot be undone after the commit; `prepare` checks the VDIs for the new run
         return "The resignature that was cut was finished"
     with in_state("The resignature that was cut was finished."):

@@ -19,9 +19,9 @@ from relvmoiscsi.wording import human_size
 log = logging.getLogger(__name__)
 
 _WHY = {
-    run.OF_A_COPY: "taking the run back, because this LUN is a copy of the run's LUN",
-    run.OTHER_VDIS: "taking the run back, because the run leads to other VDIs",
-    run.BEFORE_COMMIT: "taking the run back, because the run was cut before its commit",
+    run.OF_A_COPY: "rolling the run back, because this LUN is a copy of the run's LUN",
+    run.OTHER_VDIS: "rolling the run back, because the run leads to other VDIs",
+    run.BEFORE_COMMIT: "rolling the run back, because the run was cut before its commit",
 }
 
 
