@@ -93,7 +93,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Unreadable", "Volume", "databases", "notes", "saved",
-    "OneVdiOutlook", "fits", "one_vdi", "refuse_other_vdis",
+    "OneVdiOutlook", "fits", "one_vdi", "refuse_other_content",
     "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
     "read_undoable", "refuse_databases", "refuse_left_behind", "vg_names",
 ]  # fmt: skip
@@ -165,7 +165,7 @@ def prepare(
                 raise sentences.unfinished(device.name, record)
             done = None if request.again else _done_before(cache, label, record, request.scsi_id)
             if done is not None:
-                _refuse_other_content(cache, survey.read_lun(cache, label), done.run, request)
+                refuse_other_content(cache, survey.read_lun(cache, label), done.run, request)
                 return done
             found = survey.read_contents(cache, label)
             if request.names_vdis:
@@ -196,19 +196,16 @@ def _with_present_uuids(request: ResignatureRequest, lun: Lun, run: Optional[Run
     return request._replace(one=one, without=tuple(named_now(uuid, lun, run) for uuid in request.without))
 
 
-def _refuse_other_content(device: Device, lun: Lun, run: Optional[Run], request: ResignatureRequest) -> None:
+def refuse_other_content(device: Device, lun: Optional[Lun], run: Optional[Run], request: ResignatureRequest) -> None:
     """Raises Refused where a resignatured LUN is not what the request asks for; `run` is the journal, if readable."""
-    with naming_who_asks(request.one):
-        refuse_other_vdis(device, lun, run, request.one)
+    one = request.one
+    if lun is not None:
+        with naming_who_asks(one):
+            was_one = one is None and run is not None and run.one is not None
+            if not (was_one and run is not None and earlier_run.has_all_volumes(device, lun, run)):
+                vdi_choice.refuse_other_vdis(device.name, lun, run, one)
     refuse_databases(device.name, lun, request.clear_databases)
     refuse_left_behind(device.name, lun, run, request.without)
-
-
-def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[OneVdiRequest]) -> None:
-    """Raises Refused where a resignatured LUN does not hold the requested VDIs; `run` is the journal, if readable."""
-    if one is None and run is not None and run.one is not None and earlier_run.has_all_volumes(device, lun, run):
-        return
-    vdi_choice.refuse_other_vdis(device.name, lun, run, one)
 
 
 def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> None:

@@ -113,20 +113,12 @@ class OpenLun:
     ) -> None:
         """`hardware` is the vendor, the model and the serial number."""
         self.device, self.kind, self.ids, self.guard = device, kind, ids, guard
+        self.name = device.name  #: for messages: a path or a URL
+        self.is_lun = kind != IMAGE_FILE  #: may another machine use the device?
         self.vendor, self.model, self.serial = hardware
         self.copy_limit_bytes = copy_limit_bytes  #: a copy of more guest data would take hours
         #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell
         self.refresh = refresh
-
-    @property
-    def name(self) -> str:
-        """Return the name for messages: a path or a URL."""
-        return self.device.name
-
-    @property
-    def is_lun(self) -> bool:
-        """May another machine use the device? False for an image file."""
-        return self.kind != IMAGE_FILE
 
     def data_ranges(self) -> List[Range]:
         """Return the ranges that may hold data: allocated ranges of an image file, the whole of another device."""

@@ -86,15 +86,26 @@ class NewRun(Proposal):
 
 
 class Settlement(Proposal):
-    """Finish an interrupted run, or roll it back. `why` says why it is rolled back; "" finishes it."""
+    """Finish an interrupted run, or roll it back."""
 
-    def __init__(self, mark: Mark, why: str = "") -> None:
-        ids, goes_back = mark.journal.run.ids, engine.goes_back(mark)
+    def __init__(self, mark: Mark, request: Optional[ResignatureRequest] = None) -> None:
+        """`request` is the request for a new run; None for a caller that wants the interrupted run settled."""
+        run, goes_back = mark.journal.run, engine.goes_back(mark)
+        self.mark, self.is_undo = mark, mark.commit_record.kind == UNDO
+        self.unfit = ""  #: why the interrupted run, finished, is not what the request asks for; "" for a run that is
+        if request is not None:
+            if not self.is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
+                self.unfit = OF_A_COPY
+            elif goes_back:
+                self.unfit = BEFORE_COMMIT
+            elif not self.is_undo and not fits(run, request.one):
+                self.unfit = OTHER_VDIS
+        #: why the run is rolled back; "" for a run that is finished. One VDI is not undone after the commit
+        self.why = self.unfit if goes_back or run.rebuilt is None else ""
         replaced: Tuple[str, ...] = ()  # finishing replaces nothing: the LUN holds the new SR since the commit
-        if why and mark.commit_record.kind != UNDO:  # until the new run behind it
-            replaced = (ids.sr,) if goes_back else (ids.sr, ids.new_sr)
-        super().__init__(ids.sr, replaced=replaced)
-        self.mark, self.why = mark, why
+        if self.why and not self.is_undo:  # until the new run behind it
+            replaced = (run.ids.sr,) if goes_back else (run.ids.sr, run.ids.new_sr)
+        super().__init__(run.ids.sr, replaced=replaced)
 
 
 class Undoing(Proposal):
@@ -196,10 +207,7 @@ def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> F
     """Return what a finished run has left. Raises Refused where that does not fit the request."""
     with in_state(NOTHING_WRITTEN):
         content = engine.inspect(lun.device).lun
-        if content is not None:
-            engine.refuse_other_vdis(lun.device, content, done.run, request.one)
-        engine.refuse_databases(lun.name, content, request.clear_databases)
-        engine.refuse_left_behind(lun.name, content, done.run, request.without)
+        engine.refuse_other_content(lun.device, content, done.run, request)
     known = done.run.ids if done.run else IdMap("", {"": done.sr_uuid}, {})
     _refuse_contradictions(lun.name, request, known, "Use --again to resignature the LUN once more.")
     return Finished(done, content)
@@ -265,7 +273,7 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[D
     except Unfinished as problem:
         mark = engine.find_unfinished(lun.device)
         if mark is not None and mark.commit_record.kind == RESIGNATURE:
-            goes_on = "rolls it back first and starts a new run" if _rolls_back(mark, request) else "finishes it"
+            goes_on = "rolls it back first and starts a new run" if Settlement(mark, request).why else "finishes it"
             problem.message += f" The same call without --dry-run {goes_on}."
         raise
     if isinstance(prepared, AlreadyDone):
@@ -316,9 +324,8 @@ def _settle(
     lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, mark: Mark
 ) -> Union[CompletedRun, str]:
     """Settle an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
-    run, why = mark.journal.run, _why_not_finished(mark, request)
-    proposal, is_undo = Settlement(mark, _rolls_back(mark, request)), mark.commit_record.kind == UNDO
-    if not (proposal.why or is_undo):
+    run, proposal = mark.journal.run, Settlement(mark, request)
+    if not (proposal.why or proposal.is_undo):
         recover_it, undo_it = command("relvmoiscsi", "recover", lun.name), command("relvmoiscsi", "undo", lun.name)
         instead = f"{recover_it} finishes the interrupted run, {undo_it} rolls it back."
         _refuse_contradictions(lun.name, request, run.ids, instead)
@@ -327,34 +334,18 @@ def _settle(
         if proposal.why and not engine.goes_back(mark):
             result = engine.undo(lun.device, entropy)
         else:  # a copy may be finished here, because a new run follows
-            result = engine.recover(lun.device, mark, None if why else request.scsi_id)
+            result = engine.recover(lun.device, mark, None if proposal.unfit else request.scsi_id)
     outcome = _recorded(lun, CompletedRun(result, proposal, was_cut=True))
-    if is_undo:
+    if proposal.is_undo:
         return "The undo was rolled back" if engine.goes_back(mark) else "The undo was finished"
     if proposal.why:
         return "The resignature that was cut was rolled back"
-    if why:  # one VDI cannot be undone after the commit; `prepare` checks the VDIs for the new run
+    if proposal.unfit:  # `prepare` checks the VDIs for the new run
         return "The resignature that was cut was finished"
     with in_state("The resignature that was cut was finished."):
         engine.refuse_databases(lun.name, result.lun, request.clear_databases)
         engine.refuse_left_behind(lun.name, result.lun, run, request.without)
     return outcome
-
-
-def _why_not_finished(mark: Mark, request: ResignatureRequest) -> str:
-    """Return why an interrupted run is not finished; "" for a run to finish."""
-    run, is_undo = mark.journal.run, mark.commit_record.kind == UNDO
-    if not is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
-        return OF_A_COPY
-    if engine.goes_back(mark):
-        return BEFORE_COMMIT
-    return "" if is_undo or fits(run, request.one) else OTHER_VDIS
-
-
-def _rolls_back(mark: Mark, request: ResignatureRequest) -> str:
-    """Return why an interrupted run is rolled back; "" for a run to finish. One VDI is not undone after the commit."""
-    can_go_back = mark.journal.run.rebuilt is None or engine.goes_back(mark)
-    return _why_not_finished(mark, request) if can_go_back else ""
 
 
 def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:
@@ -395,20 +386,17 @@ def _since(settled: str, always: bool = True) -> Iterator[None]:
     """
     try:
         yield
-    except RelvmoiscsiError as error:
-        if settled:
-            error.disk_state = _state_since(settled, error.disk_state or NOTHING_WRITTEN, always)
+    except (RelvmoiscsiError, KeyboardInterrupt) as problem:
+        state = problem.disk_state or NOTHING_WRITTEN if isinstance(problem, RelvmoiscsiError) else str(problem)
+        if settled and state == NOTHING_WRITTEN:
+            state = f"{settled}; nothing else was written."
+        elif settled and state and always:
+            state = f"{settled}. {state}"
+        if isinstance(problem, RelvmoiscsiError):
+            problem.disk_state = state
+        elif state:
+            problem.args = (state,)
         raise
-    except KeyboardInterrupt as stop:
-        if settled and stop.args:
-            stop.args = (_state_since(settled, str(stop), always),)
-        raise
-
-
-def _state_since(settled: str, state: str, always: bool) -> str:
-    if state == NOTHING_WRITTEN:
-        return f"{settled}; nothing else was written."
-    return f"{settled}. {state}" if always else state
 
 
 # --- the record

@@ -10,7 +10,7 @@ duplicate_passwds.
 """
 
 import re
-from typing import Mapping, NamedTuple, Optional, Tuple
+from typing import Mapping, NamedTuple, Optional
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
@@ -61,8 +61,16 @@ class IscsiConfig(CallRequest):
         portals = [Portal(address, int(port)) for address in addresses]
         if not portals:
             raise UsageError(f"{self.target!r} names no target (device-config:target).", "ConfigTargetMissing")
-        #: in the order to try; the portals of `target` come first
-        self.portals = tuple(dict.fromkeys([*portals, *_further_portals(device_config, iqn)]))
+        # Portals that SM has found: multihomelist "ip:port,ip:port", multiSession "ip,port,iqn|ip,port,iqn|". An item
+        # that is no portal is ignored: `target` alone suffices.
+        more = [item.strip().rpartition(":")[::2] for item in device_config.get("multihomelist", "").split(",")]
+        for item in device_config.get("multiSession", "").split("|"):
+            address, _, rest = item.strip().partition(",")
+            its_port, _, name = rest.partition(",")
+            if name == iqn:
+                more.append((address, its_port))
+        portals += [Portal(one.strip("[]"), int(at)) for one, at in more if one and _is_port(at)]
+        self.portals = tuple(dict.fromkeys(portals))  #: in the order to try; the portals of `target` come first
         self.chap, self.incoming_chap = _chap(device_config, "chap"), _chap(device_config, "incoming_chap")
         self.local_iqn = device_config.get("localIQN", "").strip() or None
         super().__init__(scsi_id, device_config)
@@ -70,20 +78,6 @@ class IscsiConfig(CallRequest):
 
 def _is_port(text: str) -> bool:
     return bool(_PORT.match(text)) and 0 < int(text) < 65536
-
-
-def _further_portals(config: Mapping[str, str], iqn: str) -> Tuple[Portal, ...]:
-    """Return portals that SM has found: multihomelist "ip:port,ip:port", multiSession "ip,port,iqn|ip,port,iqn|".
-
-    An item that is no portal is ignored: `target` alone suffices.
-    """
-    found = [item.strip().rpartition(":")[::2] for item in config.get("multihomelist", "").split(",")]
-    for item in config.get("multiSession", "").split("|"):
-        address, _, rest = item.strip().partition(",")
-        port, _, name = rest.partition(",")
-        if name == iqn:
-            found.append((address, port))
-    return tuple(Portal(address.strip("[]"), int(port)) for address, port in found if address and _is_port(port))
 
 
 def _chap(config: Mapping[str, str], name: str) -> Optional[Chap]:
