@@ -57,8 +57,8 @@ def _run(arguments: "Namespace") -> int:
     from contextlib import contextmanager  # noqa: PLC0415
 
     from relvmoiscsi.cli.output import RED, LogFormatter, print_result, print_text, say  # noqa: PLC0415
-    from relvmoiscsi.errors import RelvmoiscsiError  # noqa: PLC0415
-    from relvmoiscsi.wording import error_facts, printable, with_options  # noqa: PLC0415
+    from relvmoiscsi.errors import RelvmoiscsiError, error_facts  # noqa: PLC0415
+    from relvmoiscsi.wording import printable, with_options  # noqa: PLC0415
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)

@@ -5,8 +5,7 @@ The parser's namespace ends in the constructor of a command.
 """
 
 import argparse
-import shlex
-from typing import Any, Dict, Optional, Type
+from typing import Any, Dict, List, Optional, Type
 
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
@@ -202,21 +201,22 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
         )
     elif lun.ids.own is not None and result.ids is not None and result.lun is not None:
         # The commands that attach the new SR, with its values. No host attaches an image file.
-        config, sr_type = "", "lvmohba"
+        sr_type = "lvmohba"
+        config: List[str] = []
         lines.append("next, on the pool master (pbd-create and pbd-plug for each host):")
         if is_url(lun.name):
             url = parse_url(lun.name)
-            target, iqn = shlex.quote(url.portal.host), shlex.quote(url.iqn)
-            sr_type, config = "lvmoiscsi", f"device-config:target={target} device-config:targetIQN={iqn} "
-            config += f"device-config:port={url.portal.port} " if url.portal.port != DEFAULT_PORT else ""
+            sr_type, config = "lvmoiscsi", [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
+            config += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
         else:
             lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
+        config.append(f"SCSIid={lun.ids.own}")
         sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
-        scsi_id = shlex.quote(lun.ids.own)  # a target says what its LUN is called
+        introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
+        create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]
         lines += [
-            f"  xe sr-introduce uuid={sr} type={sr_type} name-label={shlex.quote(printable(name))} shared=true "
-            "content-type=user",
-            f"  xe pbd-create sr-uuid={sr} host-uuid=HOST {config}device-config:SCSIid={scsi_id}",
+            f"  {wording.shell_words('xe', 'sr-introduce', *introduce)}",
+            f"  {wording.shell_words('xe', 'pbd-create', *create)}",
             "  xe pbd-plug uuid=PBD",
         ]
     return Answer(completed_facts(lun, outcome), "\n".join(lines))

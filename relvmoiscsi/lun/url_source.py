@@ -15,8 +15,7 @@ from typing import Callable, ContextManager, Iterator, List, NamedTuple, Optiona
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.locks.lun_lock import lun_lock
-from relvmoiscsi.host.locks.user_lock import user_lock
+from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import (
     Credentials,

@@ -7,11 +7,12 @@ from typing import Sequence
 
 from relvmoiscsi import __version__
 from relvmoiscsi.errors import RelvmoiscsiError, in_state
-from relvmoiscsi.host.sm_log import SmLogHandler, xml_safe
+from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.sr_driver import protocol
 from relvmoiscsi.sr_driver.codes import GENERIC_EXCEPTION, UNIMPLEMENTED, Fault, fault_of, unmistakable
 from relvmoiscsi.sr_driver.iscsi import ISCSI
 from relvmoiscsi.sr_driver.transport import Transport
+from relvmoiscsi.untrusted import xml_safe
 
 log = logging.getLogger(__name__)
 
