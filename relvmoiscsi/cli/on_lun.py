@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Type
 
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
-from relvmoiscsi.cli.output import Answer, Asked, Command, ask, ask_for, must_be_able_to_ask, say, tell
+from relvmoiscsi.cli.output import Answer, Asked, Command, ask, must_be_able_to_ask, say, tell
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
@@ -101,7 +101,7 @@ class WriteCommand(DeviceCommand, Asked):
         if loss:
             ask(self, loss)
         if self._is_unknown(lun, proposal):
-            ask_for(self, question + " Type the SCSIid of the clone:", str(lun.ids.own))
+            ask(self, question + " Type the SCSIid of the clone:", str(lun.ids.own))
         elif not loss:
             ask(self, question)
 

@@ -19,7 +19,7 @@ from relvmoiscsi.host.secret_file import lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.iscsi import Credentials, Initiator
 from relvmoiscsi.lun.lun_url import parse_url
-from relvmoiscsi.lun.url_source import PATIENCE_SECONDS, Login, UrlSource
+from relvmoiscsi.lun.url_source import PATIENCE_SECONDS, UrlSource
 
 USER, SECRET = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
 TARGET_USER, TARGET_SECRET = "LIBISCSI_CHAP_TARGET_USERNAME", "LIBISCSI_CHAP_TARGET_PASSWORD"
@@ -46,8 +46,9 @@ def url_of(
     `scsi_id` is the SCSIid that the LUN must have.
     """
     url = parse_url(word)
-    login = Login(Initiator(initiator_name(name, host), host_uuid(host)), credentials(chap_file, url.user))
-    return UrlSource(word, url, login, host, waiting, seconds or PATIENCE_SECONDS, scsi_id)
+    initiator = Initiator(initiator_name(name, host), host_uuid(host))
+    secrets = credentials(chap_file, url.user)
+    return UrlSource(word, url, initiator, secrets, host, waiting, seconds or PATIENCE_SECONDS, scsi_id)
 
 
 def host_uuid(host: Host = THIS_HOST) -> str:

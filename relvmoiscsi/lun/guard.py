@@ -14,7 +14,7 @@ from functools import partial
 from typing import Callable, ContextManager, Iterator, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, in_state
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.own_process import in_call
@@ -57,8 +57,23 @@ class CommandGuard(Guard):
         if answer.objection is not None:
             answer.objection.message += " If this is wrong, override with --not-in-use."
             return answer
-        missing = users.missing_confirmation(self._name, answer, self._ids, self._permission.is_asked)
-        return answer._replace(objection=missing)
+        if not answer.is_missing or self._ids.is_named:
+            return answer
+        # Nobody was asked, so the caller must name the LUN; where a person is asked before the write, a question does.
+        is_asked = self._permission.is_asked
+        if self._ids.own is None:
+            missing = (
+                f"No pool was asked whether {self._name} is in use, and the device has no SCSIid. If the device is the "
+                f"unused clone, use --not-in-use{', and --yes in a script' if is_asked else ''}."
+            )
+        elif is_asked:
+            return answer
+        else:
+            missing = (
+                f"No pool was asked whether {self._name} is in use, and --yes alone does not identify the clone. Add "
+                "--scsi-id with the SCSIid of the clone, or --not-in-use."
+            )
+        return answer._replace(objection=Refused(missing))
 
     @contextmanager
     def held(self, vg_names: Optional[Sequence[str]], replaced: Sequence[str]) -> Iterator[None]:

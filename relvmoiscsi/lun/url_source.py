@@ -10,7 +10,7 @@ import os
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
 from multiprocessing.pool import ThreadPool
-from typing import Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
+from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, TypeVar
 
 from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
@@ -43,13 +43,6 @@ _PERMANENT_KEYS = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "I
 Found = TypeVar("Found")
 
 
-class Login(NamedTuple):
-    """Who logs in to a target."""
-
-    initiator: Initiator
-    credentials: Credentials
-
-
 class UrlSource(LunSource):
     """A LUN, a target or a portal by its URL.
 
@@ -62,14 +55,16 @@ class UrlSource(LunSource):
         self,
         name: str,
         url: Url,
-        login: Login,
+        initiator: Initiator,
+        credentials: Credentials,
         host: Host,
         waiting: Callable[[str, float], ContextManager[None]],
         seconds: float = PATIENCE_SECONDS,
         scsi_id: Optional[str] = None,
     ) -> None:
         super().__init__(name, host)
-        self.url, self.login, self._waiting, self._seconds, self._scsi_id = url, login, waiting, seconds, scsi_id
+        self.url, self._initiator, self._credentials = url, initiator, credentials
+        self._waiting, self._seconds, self._scsi_id = waiting, seconds, scsi_id
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
@@ -125,27 +120,26 @@ class UrlSource(LunSource):
 
     def targets(self) -> List[DiscoveredTarget]:
         """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
-        initiator, credentials = self.login
         with self._at_target():
-            return discover([self.url.portal], initiator, credentials, StepDeadline.of_steps(self._seconds))
+            steps = StepDeadline.of_steps(self._seconds)
+            return discover([self.url.portal], self._initiator, self._credentials, steps)
 
     def luns(self) -> List[LunInfo]:
         """Return the LUNs of the target; a busy LUN is asked once. Raises UsageError, NotFound, Refused."""
-        initiator, credentials = self.login
         with self._at_target():
-            steps = StepDeadline.of_steps(self._seconds)
-            return list_luns([self.url.portal], self.url.iqn, initiator, steps, credentials, waits=False)
+            where = ([self.url.portal], self.url.iqn, self._initiator, StepDeadline.of_steps(self._seconds))
+            return list_luns(*where, self._credentials, waits=False)
 
     @contextmanager
     def _session(self, writable: bool, scsi_id: Optional[str], steps: Deadline) -> Iterator[LunDevice]:
-        url, (initiator, credentials) = self.url, self.login
+        url = self.url
         if url.lun is None:
             show = command("relvmoiscsi", "show", self.name)
             raise UsageError(f"{self.name} names no LUN, expected {FORM}. {show} lists the LUNs.")
         with ExitStack() as held:
             with self._at_target():
-                where = ([url.portal], url.iqn, initiator, url.lun, writable, steps)
-                device = held.enter_context(open_lun(*where, credentials, scsi_id=scsi_id))
+                where = ([url.portal], url.iqn, self._initiator, url.lun, writable, steps)
+                device = held.enter_context(open_lun(*where, self._credentials, scsi_id=scsi_id))
             device.name = self.name
             yield device
 
@@ -171,7 +165,7 @@ class UrlSource(LunSource):
     @contextmanager
     def _at_target(self) -> Iterator[None]:
         """Say that a slow block waits for the target. Add the initiator name of this machine to the target's errors."""
-        name = self.login.initiator.name
+        name = self._initiator.name
         try:
             with self._waiting(f"the answer of {self.url.portal}", self._seconds):
                 yield

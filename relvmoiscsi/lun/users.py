@@ -27,7 +27,7 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.known_sr import KnownSr
-from relvmoiscsi.lun.opened import DeviceId, PoolAnswer
+from relvmoiscsi.lun.opened import PoolAnswer
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
 from relvmoiscsi.wording import command
 
@@ -210,26 +210,6 @@ def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
             f"This pool has an SR {new_sr} already: give another --sr-uuid, or two LUNs share every identity."
         )
     return PoolAnswer(f"The pool {called} was asked: {what}.", uuid, label, refusal)
-
-
-def missing_confirmation(path: str, found: PoolAnswer, ids: DeviceId, is_asked: bool) -> Optional[Refused]:
-    """Return why a LUN must be named, where no pool was asked; None where a question is enough.
-
-    `is_asked` says whether a person is asked before the write.
-    """
-    if not found.is_missing or ids.is_named:
-        return None
-    if ids.own is None:
-        return Refused(
-            f"No pool was asked whether {path} is in use, and the device has no SCSIid. If the device is the "
-            f"unused clone, use --not-in-use{', and --yes in a script' if is_asked else ''}."
-        )
-    if is_asked:
-        return None
-    return Refused(
-        f"No pool was asked whether {path} is in use, and --yes alone does not identify the clone. Add --scsi-id with "
-        "the SCSIid of the clone, or --not-in-use."
-    )
 
 
 # --- holders of the LUN on this host

@@ -356,10 +356,10 @@ class World:
         """(user, password) of a login, as the drivers find them."""
         if chap is None:
             return ()
-        if not chap.password.is_secret_uuid:
-            return chap.user, chap.password.value
+        if not chap.is_secret_uuid:
+            return chap.user, chap.password
         db = self._pool.db
-        return chap.user, db.get("secret", db.by_uuid("secret", chap.password.value), "value")
+        return chap.user, db.get("secret", db.by_uuid("secret", chap.password), "value")
 
     # -- relvmoiscsi --------------------------------------------------------------------------------------------------
 

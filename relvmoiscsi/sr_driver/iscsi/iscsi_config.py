@@ -21,18 +21,12 @@ _IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no sl
 _PORT = re.compile(r"[0-9]{1,5}\Z")  # int() accepts more than digits
 
 
-class SecretKey(NamedTuple):
-    """A password from the device-config: the password itself, or the UUID of a xapi Secret that holds it."""
-
-    value: str
-    is_secret_uuid: bool
-
-
 class Chap(NamedTuple):
     """One direction of a CHAP login, as given: the user or the password may be empty (`Credentials` refuses that)."""
 
     user: str
-    password: SecretKey
+    password: str  #: the password itself, or the UUID of a xapi Secret that holds it
+    is_secret_uuid: bool = False
 
 
 class IscsiConfig(CallRequest):
@@ -85,4 +79,4 @@ def _chap(config: Mapping[str, str], name: str) -> Optional[Chap]:
     secret = config.get(name + "password_secret", "") or config.get(name + "secret", "")
     if not (user or password or secret):
         return None
-    return Chap(user, SecretKey(secret, True) if secret else SecretKey(password, False))
+    return Chap(user, secret or password, bool(secret))

@@ -109,7 +109,7 @@ def access_of(config: IscsiConfig, host: Mapping[str, Any], xapi: Xapi, hide: Ca
 def _credentials(chap: Optional[Chap], xapi: Xapi, hide: Callable[[str], None]) -> Tuple[str, str]:
     if chap is None:
         return "", ""
-    password = xapi.secret(chap.password.value) if chap.password.is_secret_uuid else chap.password.value
+    password = xapi.secret(chap.password) if chap.is_secret_uuid else chap.password
     hide(password)
     return chap.user, password
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.portal import Portal
-from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, IscsiConfig, SecretKey
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import Chap, IscsiConfig
 
 IQN = DEVICE_CONFIG["targetIQN"]
 VDI = "7d2d9e72-1839-4ea5-85bd-6cecf8841738"
@@ -90,10 +90,10 @@ def test_a_password_may_be_clear_or_a_secret(prefix):
         found = config(**dict(outgoing, **{prefix + key: value for key, value in keys.items()}))
         return found.incoming_chap if prefix else found.chap
 
-    assert given_as(chapuser="bob", chappassword=" in 1 ") == Chap("bob", SecretKey(" in 1 ", False))
-    assert given_as(chapuser="bob", chappassword_secret="0f4b") == Chap("bob", SecretKey("0f4b", True))
-    assert given_as(chapuser="bob", chappassword="x", chappassword_secret="0f4b").password == SecretKey("0f4b", True)
-    assert given_as(chapuser="bob", chapsecret="0f4b") == Chap("bob", SecretKey("0f4b", True))
+    assert given_as(chapuser="bob", chappassword=" in 1 ") == Chap("bob", " in 1 ")
+    assert given_as(chapuser="bob", chappassword_secret="0f4b") == Chap("bob", "0f4b", True)
+    assert given_as(chapuser="bob", chappassword="x", chappassword_secret="0f4b") == Chap("bob", "0f4b", True)
+    assert given_as(chapuser="bob", chapsecret="0f4b") == Chap("bob", "0f4b", True)
     assert given_as(chapuser="", chappassword="", chappassword_secret="") is None
     assert given_as() is None
 
