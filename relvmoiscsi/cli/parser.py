@@ -48,22 +48,18 @@ class Parser(argparse.ArgumentParser):
             write_text(stream, (painted(stream, text, RED) if ": error: " in text else text) + "\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if args is not None and self._subparsers is None:
-            args = self._options_first(list(args))
-        return super().parse_known_args(args, namespace)
-
-    def _options_first(self, words: List[str]) -> List[str]:
-        """Return the words with the options and their values first.
-
-        If an option lacks its value, return the words unchanged: argparse reports the missing value.
-        """
+        """Give argparse the options and their values first. If an option lacks its value, argparse reports that."""
+        if args is None or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        words = list(args)
         options: List[str] = []
         others: List[str] = []
         left = list(words)
         while left:
             word = left.pop(0)
             if word == "--":
-                return [*options, *others, word, *left]
+                others += [word, *left]
+                break
             action = self._option_string_actions.get(word)
             if action is None:
                 (options if word.startswith("-") and word != "-" else others).append(word)
@@ -71,9 +67,9 @@ class Parser(argparse.ArgumentParser):
             options.append(word)
             if action.nargs != 0:
                 if action.nargs is not None or not left or left[0].startswith("-"):
-                    return words
+                    return super().parse_known_args(words, namespace)
                 options.append(left.pop(0))
-        return [*options, *others]
+        return super().parse_known_args([*options, *others], namespace)
 
 
 class _TopParser(Parser):

@@ -4,7 +4,7 @@
 import argparse
 import json
 import os
-from typing import Optional, Tuple
+from typing import Optional
 
 from relvmoiscsi import report, untrusted
 from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, on_lun, warn_of_override, writes
@@ -83,11 +83,25 @@ class ResignatureCommand(WriteCommand):
         with in_state(NOTHING_WRITTEN):
             if arguments.sr_uuid is not None:
                 mapfile.checked_uuid(arguments.sr_uuid)
-            chosen, new_sr = _chosen(arguments.map) if arguments.map is not None else (IdMap("", {}, {}), None)
+            chosen, new_sr, path = IdMap("", {}, {}), None, arguments.map
+            if path is not None:
+                try:
+                    verify_own_file(path)
+                    with open(path, "rb") as file:
+                        facts = untrusted.json_of(file.read(), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
+                    chosen, new_sr = mapfile.read_map(facts, path), mapfile.chosen_sr(facts)
+                except NotOwn as problem:
+                    not_safe = f"The file of --map is not safe: {problem}."
+                    raise UsageError(f"{not_safe} Copy it into a directory of your own.") from None
+                except OSError as error:
+                    raise UsageError(f"{path}: {error.strerror}.") from error
+                except ValueError as error:  # no word of the file: root may read what the caller may not
+                    at = "a value"
+                    if isinstance(error, json.JSONDecodeError):
+                        at = f"line {error.lineno}, column {error.colno}"
+                    raise UsageError(f"{path} is not valid JSON: {at} cannot be read.") from None
             if None not in (new_sr, arguments.sr_uuid) and new_sr != arguments.sr_uuid:
-                raise UsageError(
-                    f"{arguments.map} is a map for the SR {new_sr}, but --sr-uuid says {arguments.sr_uuid}."
-                )
+                raise UsageError(f"{path} is a map for the SR {new_sr}, but --sr-uuid says {arguments.sr_uuid}.")
             one = None
             if arguments.vdis != ALL:
                 vdi = arguments.vdi
@@ -189,19 +203,3 @@ class ResignatureCommand(WriteCommand):
 def _already_done(lun: OpenLun, found: run.Finished) -> Answer:
     sr_uuid, facts = found.done.sr_uuid, finished_facts(lun, found)
     return Answer(facts, f"{lun.name} was already resignatured, as SR {sr_uuid}. Nothing was written.")
-
-
-def _chosen(path: str) -> Tuple[IdMap, Optional[str]]:
-    """Return the ids of a file of --map, and the new SR in the file. Raises UsageError."""
-    try:
-        verify_own_file(path)
-        with open(path, "rb") as file:
-            facts = untrusted.json_of(file.read(), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
-        return mapfile.read_map(facts, path), mapfile.chosen_sr(facts)
-    except NotOwn as problem:
-        raise UsageError(f"The file of --map is not safe: {problem}. Copy it into a directory of your own.") from None
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}.") from error
-    except ValueError as error:  # the message shows nothing of the file: root may read what the caller may not
-        at = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else "a value"
-        raise UsageError(f"{path} is not valid JSON: {at} cannot be read.") from None

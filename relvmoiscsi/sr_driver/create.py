@@ -54,8 +54,18 @@ def sr_create(
     log.info("sr_create: LUN %s", lun.scsi_id)
     try:
         if not config.is_meant:
+            # Say which SR is on the LUN, and whether the pool knows that SR.
             with in_state(NOTHING_WRITTEN):
-                raise _not_meant(lun, xapi)
+                uuid, what = lun.read(lambda opened: _sr_on(opened.device))
+                label = users.known_label(uuid, xapi) if uuid else None
+                whose = "The pool has no such SR: it may be another pool's original. " if uuid else ""
+                if label is not None:
+                    whose = f"The pool has that SR, {label!r}: this is a clone of its LUN, or that LUN. "
+                raise UsageError(
+                    f"An adapter sees whatever the array maps to it. The LUN {lun.scsi_id} holds {what}. {whose}If it "
+                    "is a clone that is to have new identities, say device-config:resign=true.",
+                    "InvalidArg",
+                )
         return lun.write(rewritten, verify_again)
     except Refused as refused:
         refused.message = f"{refused.message} {_way_out(lun, call, xapi)}".strip()
@@ -77,20 +87,6 @@ def _way_out(lun: CallLun, call: Call, xapi: Xapi) -> str:
         return sr_on_disk("/dev/" + disk, deadline)[0]
 
     return users.advice_on_holders([lun.scsi_id], sr_uuid_on, attachments)
-
-
-def _not_meant(lun: CallLun, xapi: Xapi) -> UsageError:
-    """Return the refusal without resign=true, with the SR on the LUN, and whether the pool knows that SR."""
-    uuid, what = lun.read(lambda opened: _sr_on(opened.device))
-    label = users.known_label(uuid, xapi) if uuid else None
-    whose = "The pool has no such SR: it may be another pool's original. " if uuid else ""
-    if label is not None:
-        whose = f"The pool has that SR, {label!r}: this is a clone of its LUN, or that LUN. "
-    problem = (
-        f"An adapter sees whatever the array maps to it. The LUN {lun.scsi_id} holds {what}. {whose}If it is a "
-        "clone that is to have new identities, say device-config:resign=true."
-    )
-    return UsageError(problem, "InvalidArg").in_state("Nothing was written.")
 
 
 def sr_on_disk(path: str, deadline: Deadline) -> Tuple[str, str]:

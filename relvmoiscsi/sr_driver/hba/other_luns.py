@@ -9,7 +9,7 @@ The call hides their disks and removes them again. Such a LUN stays in three cas
 """
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
@@ -90,8 +90,10 @@ def forget_others(
                 stay += addresses
             elif pool is None or is_taken(scsi_id, pool, host_ref):
                 stay += addresses
-            elif _take_lock(scsi_id, locks):  # else another call works on the LUN, waits for it and hides it
-                go[scsi_id] = addresses
+            else:
+                with suppress(RelvmoiscsiError):  # another call works on the LUN, waits for it and hides it
+                    locks.enter_context(lun_lock(scsi_id, timeout=0))
+                    go[scsi_id] = addresses
         if go or stay:
             _remove(go, stay, before, deadline)
 
@@ -117,11 +119,3 @@ def _remove(go: Mapping[str, Sequence[str]], stay: Sequence[str], before: Before
     for scsi_id in noted:
         if not any(one in failures for one in go[scsi_id]):
             cleanup_journal.forget(scsi_id)
-
-
-def _take_lock(scsi_id: str, locks: ExitStack) -> bool:
-    try:
-        locks.enter_context(lun_lock(scsi_id, timeout=0))
-    except RelvmoiscsiError:
-        return False
-    return True

@@ -122,23 +122,24 @@ _UNSET = ("", "<empty>", "default")
 
 
 def interfaces(host: Host) -> List[str]:
-    """Return network interfaces ("eth1") or source addresses in the order to try; [""] if any interface will do."""
-    paths = [path for one in DIRECTORIES for path in sorted(glob(os.path.join(escape(host.at(one)), PREFIX + "*")))]
-    return list(dict.fromkeys(filter(None, (_leaving_by(path, host) for path in paths)))) or [""]
+    """Return network interfaces ("eth1") or source addresses in the order to try; [""] if any interface will do.
 
-
-def _leaving_by(path: str, host: Host) -> str:
-    """Return the interface or source address of an iface; "" for an offload card's iface. A hardware address wins."""
-    pairs = [line.partition("=") for line in text_of(path).splitlines() if not line.startswith("#")]
-    values = {name.strip(): value.strip() for name, is_set, value in pairs if is_set}
-    if values.get("iface.transport_name", "tcp") != "tcp":
-        return ""
-    hardware = values.get("iface.hwaddress", "")
-    if hardware not in _UNSET:
-        addresses = sorted(glob(os.path.join(escape(host.sysfs), "class/net/*/address")))
-        having = [one for one in addresses if text_of(one).strip().lower() == hardware.lower()]
-        return os.path.basename(os.path.dirname(having[0])) if having else ""
-    for name in ("iface.net_ifacename", "iface.ipaddress"):
-        if values.get(name, "") not in _UNSET:
-            return values[name]
-    return ""
+    The iface of an offload card has none. A hardware address wins.
+    """
+    found = []
+    for path in (
+        path for one in DIRECTORIES for path in sorted(glob(os.path.join(escape(host.at(one)), PREFIX + "*")))
+    ):
+        pairs = [line.partition("=") for line in text_of(path).splitlines() if not line.startswith("#")]
+        values = {name.strip(): value.strip() for name, is_set, value in pairs if is_set}
+        hardware = values.get("iface.hwaddress", "")
+        if values.get("iface.transport_name", "tcp") != "tcp":
+            continue
+        if hardware not in _UNSET:
+            addresses = sorted(glob(os.path.join(escape(host.sysfs), "class/net/*/address")))
+            having = [one for one in addresses if text_of(one).strip().lower() == hardware.lower()]
+            found += [os.path.basename(os.path.dirname(one)) for one in having[:1]]
+            continue
+        named = (values.get(name, "") for name in ("iface.net_ifacename", "iface.ipaddress"))
+        found += [name for name in named if name not in _UNSET][:1]
+    return list(dict.fromkeys(found)) or [""]

@@ -88,6 +88,12 @@ class World:
         finally:
             self.done.append("unlock")
 
+    @contextmanager
+    def lun_lock(self, scsi_id, timeout):
+        if scsi_id in self.locked:
+            raise Refused("Another call is at work on it.")
+        yield
+
     def read_pool(self, _xapi=None):
         if isinstance(self.pool, Exception):
             raise self.pool
@@ -141,7 +147,7 @@ def host(tmp_path, monkeypatch, on_host):
     monkeypatch.setattr(paths, "look", made.look)
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
     monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
-    monkeypatch.setattr(other_luns, "_take_lock", lambda scsi_id, locks: scsi_id not in made.locked)
+    monkeypatch.setattr(other_luns, "lun_lock", made.lun_lock)
     for module, name in ((discovery, "scan"), (missing, "scan"), (discovery, "take_away"), (other_luns, "take_away")):
         monkeypatch.setattr(module, name, getattr(made, name))
     return made
