@@ -102,7 +102,7 @@ def test_who_has_it_is_told_to_the_other_with_the_command_that_breaks_it(lab, ca
 def test_what_another_client_says_that_it_does_is_no_command_of_a_shell(lab, calls):
     """A vm-operator may write a lock."""
     write_open(
-        lab, f"{WHAT}:1", doing="restore --undo;reboot $(id)", refreshed=lock._now(calls, lab.pool.master), token="t"
+        lab, f"{WHAT}:1", doing="restore --undo;reboot $(id)", refreshed=lock._Locks(calls).now(), token="t"
     )
     is_refused(calls, re.escape("`relvmoiscsi pool restore '--undo;reboot' '$(id)'` of eve"))
 
