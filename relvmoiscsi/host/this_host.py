@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
 
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import Runner, run
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute, text_of
 
 XAPI_SOCKET = "/var/lib/xcp/xapi"
 #: the directories of udev's rules; a file hides the files of the same name in later directories
@@ -105,7 +105,7 @@ class Host(NamedTuple):
     @property
     def boot_id(self) -> str:
         """The id of this boot. After a reboot the id differs, and all earlier disks and maps are gone."""
-        return text_of(os.path.join(self.proc, "sys/kernel/random/boot_id")).strip()
+        return attribute(self.proc, "sys/kernel/random/boot_id")
 
     @property
     def installation_uuid(self) -> str:
