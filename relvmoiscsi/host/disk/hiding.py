@@ -228,10 +228,10 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
                 os.unlink(path)
             undo.pop_all()
             inherited_lock_fds.note(descriptor, guards_lun)
-            return descriptor
     except OSError as error:
         problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}. {remedy(error)}"
         raise Refused(problem).in_state(NOTHING_WRITTEN) from error
+    return descriptor
 
 
 def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
