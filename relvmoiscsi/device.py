@@ -17,8 +17,8 @@ from relvmoiscsi.errors import DeviceError, Overtaken, Place, Truncated
 
 __all__ = [
     "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "Fence", "ForwardingDevice",
-    "Range", "align_down", "align_up", "cut_out", "in_pieces", "pieces_of", "read_pieces", "runs_of", "spans_of",
-    "torn_bytes", "verify_readable", "verify_writable", "whole_blocks",
+    "Range", "align_down", "align_up", "cut_out", "in_pieces", "overlaid", "pieces_of", "read_pieces", "runs_of",
+    "spans_of", "torn_bytes", "verify_readable", "verify_writable", "whole_blocks",
 ]  # fmt: skip
 
 SECTOR = 512
@@ -127,10 +127,8 @@ class Fence:
         """These chunks go out now. Until a flush, the LUN may hold what they cover as it was before, or as written."""
         for chunk in chunks:
             for place, versions in self._versions.items():
-                start, end = max(chunk.offset, place.offset), min(chunk.end, place.end)
-                if start < end:
-                    part = Chunk(start, chunk.data[start - chunk.offset : end - chunk.offset])
-                    versions.append(_overlaid(versions[-1], place.offset, [part]))
+                if max(chunk.offset, place.offset) < min(chunk.end, place.end):
+                    versions.append(overlaid(versions[-1], place.offset, [chunk]))
 
     def flushed(self) -> None:
         """All chunks of `writing` are durable."""
@@ -247,16 +245,18 @@ def whole_blocks(device: Device, chunks: Sequence[Chunk], around: Sequence[Chunk
     unknown = [span for span, whole in zip(spans, is_whole) if not whole and span not in known]
     known.update(zip(unknown, device.read(unknown) if unknown else []))
     return [
-        several[0] if whole else Chunk(span.offset, _overlaid(known[span], span.offset, several))
+        several[0] if whole else Chunk(span.offset, overlaid(known[span], span.offset, several))
         for span, several, whole in zip(spans, inside, is_whole)
     ]
 
 
-def _overlaid(data: bytes, offset: int, chunks: Sequence[Chunk]) -> bytes:
-    """Return `data`, which starts at `offset` on the device, with the chunks written into it."""
+def overlaid(data: bytes, offset: int, chunks: Iterable[Chunk]) -> bytes:
+    """Return `data`, which starts at `offset` on the device, with the parts of the chunks that lie there."""
     found = bytearray(data)
     for chunk in chunks:
-        found[chunk.offset - offset : chunk.end - offset] = chunk.data
+        first, last = max(chunk.offset, offset), min(chunk.end, offset + len(data))
+        if first < last:
+            found[first - offset : last - offset] = chunk.data[first - chunk.offset : last - chunk.offset]
     return bytes(found)
 
 
