@@ -25,7 +25,7 @@ from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import command, shell_words
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +135,9 @@ def _add(session: KernelSession, scsi_id: str, number: int, host: Host) -> str:
     stale = _at(address, host)
     if stale is not None:
         switch = f"/sys/bus/scsi/devices/{address}/delete"
-        raise Refused(f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {switch}`.")
+        raise Refused(
+            f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {shell_words(switch)}`."
+        )
     _scan(session, f"{channel} {target} {number}", host)
     found = _at(address, host)
     if found is None:

@@ -22,6 +22,7 @@ from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.wording import shell_words
 
 log = logging.getLogger(__name__)
 
@@ -136,9 +137,10 @@ def verify_same(scsi_id: str, faces: Dict[str, Face]) -> List[str]:
 
 def other_lun(disk: str, was: str, now: str) -> Refused:
     """Return the refusal of a disk that was one LUN when this host found the disk, and is another LUN now."""
+    switch = f"/sys/block/{disk}/device/delete"
     return Refused(
         f"The disk {disk} was the LUN {was} when this host found it, and is {now} now: the array has mapped another "
-        f"LUN in its place. Detach what uses that disk, remove it (`echo 1 > /sys/block/{disk}/device/delete`) and "
+        f"LUN in its place. Detach what uses that disk, remove it (`echo 1 > {shell_words(switch)}`) and "
         "have its adapter scanned anew.",
         "ISCSIDevice",
     ).in_state("Nothing was written.")
