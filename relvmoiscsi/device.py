@@ -89,8 +89,8 @@ class Fence:
         """
         self.name, self.clock, self.lease_seconds = name, clock, lease_seconds
         self.writer, self.claim = writer, claim
+        self.expires = float("-inf")  #: the time on the clock at which the lease of the last look ends
         self._versions: Dict[Range, List[bytes]] = {}  # by place: the bytes of the last flush, then each write since
-        self._looked: Optional[float] = None
 
     @classmethod
     def of_writer(
@@ -109,10 +109,12 @@ class Fence:
         claim = 1 + int.from_bytes(entropy, "big") % (2**32 - 1)
         return cls(name, clock, lease_seconds, writer, claim)
 
+    # --- the condition: what the LUN must hold
+
     def hold(self, chunks: Iterable[Chunk]) -> None:
         """From now on, write only while the LUN holds these bytes, or the writes of this run over them."""
-        self._versions = {Range(chunk.offset, len(chunk.data)): [chunk.data] for chunk in chunks}
-        self._looked = None
+        self._versions, self.expires = {}, float("-inf")
+        self.hold_also(chunks)
 
     def hold_also(self, chunks: Iterable[Chunk]) -> None:
         """Add places to those of `hold`."""
@@ -134,12 +136,14 @@ class Fence:
         """All chunks of `writing` are durable."""
         self._versions = {place: versions[-1:] for place, versions in self._versions.items()}
 
+    # --- the lease: a look finds the condition true, and lets writes out for some seconds
+
     def verify(self, found: Sequence[bytes], begun: float) -> None:
         """`found` is what the LUN holds in `places`, read after the time `begun`. Raises Overtaken."""
         for (place, versions), data in zip(self._versions.items(), found):
             if data not in versions:
                 raise Overtaken(self.name, place.offset)
-        self._looked = begun
+        self.expires = begun + self.lease_seconds
 
     def look(self, read: Callable[[Sequence[Range]], List[bytes]]) -> None:
         """Read the places, and compare. Raises Overtaken, and the errors of `read`."""
@@ -163,11 +167,6 @@ class Fence:
     def is_fresh(self) -> bool:
         """Whether the last look is young enough for a write."""
         return self.clock() <= self.expires
-
-    @property
-    def expires(self) -> float:
-        """The time on the clock at which the lease of the last look ends; minus infinity without a look."""
-        return float("-inf") if self._looked is None else self._looked + self.lease_seconds
 
 
 class Device(ABC):
