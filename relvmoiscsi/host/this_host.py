@@ -7,7 +7,7 @@ a directory as root.
 
 import os
 import time
-from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import Runner, run
@@ -79,23 +79,6 @@ class Host(NamedTuple):
     @property
     def dev(self) -> str:
         return self.at("dev")
-
-    @property
-    def etc(self) -> str:
-        return self.at("etc")
-
-    @property
-    def run_dir(self) -> str:
-        return self.at("run")
-
-    @property
-    def udev_run(self) -> str:
-        """The directory of udev's database; udev's socket is there while udev runs."""
-        return self.at("run/udev")
-
-    @property
-    def udev_rules(self) -> Tuple[str, ...]:
-        return tuple(map(self.at, UDEV_RULES))
 
     @property
     def config(self) -> str:
