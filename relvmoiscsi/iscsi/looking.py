@@ -130,7 +130,29 @@ def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[Look]:
 
     Without `waits`, a busy LUN is not asked again.
     """
-    return _patiently(link, luns, _look_once, waits)
+
+    def once(link: Link, luns: Sequence[bytes]) -> List[Look]:
+        commands: List[Command] = []
+        for lun in luns:  # TEST UNIT READY comes first and takes a pending unit attention
+            commands += [asking(lun, scsi.test_unit_ready(), 0), *asking_names(lun)]
+            commands += [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
+        tasks, found, old = read(link, commands, "a look at the LUNs"), [], []
+        for number, lun in enumerate(luns):
+            _ready, *of_names, capacity, mode = tasks[6 * number : 6 * number + 6]
+            one = name_of(lun, of_names)
+            if one.is_disk and one.verdict == Verdict.DONE:
+                flags = answer_of(mode)
+                is_read_only = len(flags) > 2 and bool(flags[2] & _WRITE_PROTECTED)
+                one = _with_capacity(one._replace(is_read_only=is_read_only), capacity, scsi.capacity_16)
+            if one.is_disk and one.verdict == Verdict.UNSUPPORTED:
+                old.append(number)
+            found.append(one)
+        sizes = read(link, [asking(luns[number], scsi.read_capacity_10(), 8) for number in old], "a look at old LUNs")
+        for number, task in zip(old, sizes):
+            found[number] = _with_capacity(found[number], task, scsi.capacity_10)
+        return found
+
+    return _patiently(link, luns, once, waits)
 
 
 def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
@@ -160,18 +182,6 @@ def _patiently(
     return found
 
 
-def _look_once(link: Link, luns: Sequence[bytes]) -> List[Look]:
-    commands = [command for lun in luns for command in _questions(lun)]
-    tasks = read(link, commands, "a look at the LUNs")
-    each = len(commands) // max(1, len(luns))
-    found = [_look_of(lun, tasks[number * each : (number + 1) * each]) for number, lun in enumerate(luns)]
-    old = [number for number, one in enumerate(found) if one.is_disk and one.verdict == Verdict.UNSUPPORTED]
-    sizes = read(link, [asking(luns[number], scsi.read_capacity_10(), 8) for number in old], "a look at old LUNs")
-    for number, task in zip(old, sizes):
-        found[number] = _with_capacity(found[number], task, scsi.capacity_10)
-    return found
-
-
 def asking_names(lun: bytes) -> List[Command]:
     """Return the commands for `name_of`. A pending unit attention does not make these commands fail."""
     return [
@@ -179,12 +189,6 @@ def asking_names(lun: bytes) -> List[Command]:
         asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_83), _PAGE_BYTES),
         asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_80), _PAGE_BYTES),
     ]
-
-
-def _questions(lun: bytes) -> List[Command]:
-    """Return the commands of a look. TEST UNIT READY comes first and takes a pending unit attention."""
-    sizes = [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
-    return [asking(lun, scsi.test_unit_ready(), 0), *asking_names(lun), *sizes]
 
 
 def name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
@@ -208,15 +212,6 @@ def name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
         serial_of(page_80),
     )
     return Look(info, is_disk=True)
-
-
-def _look_of(lun: bytes, tasks: Sequence[Task]) -> Look:
-    one = name_of(lun, tasks[1:4])
-    if not one.is_disk or one.verdict != Verdict.DONE:
-        return one
-    mode = answer_of(tasks[5])
-    is_read_only = len(mode) > 2 and bool(mode[2] & _WRITE_PROTECTED)
-    return _with_capacity(one._replace(is_read_only=is_read_only), tasks[4], scsi.capacity_16)
 
 
 def _with_capacity(one: Look, task: Task, parse: Callable[[bytes], Optional[Capacity]]) -> Look:
