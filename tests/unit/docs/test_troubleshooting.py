@@ -83,7 +83,6 @@ COMPLETE = (
     "… did not appear: …",
     "… does not exist.",
     "… does not tell its geometry: ….",
-    "… has a partition table beside its LVM label. … removes it from the",
     "… has a size of 0 bytes: no disk is behind it.",
     "… has blocks of … bytes: VHD chains on it are not made one VDI.",
     "… has logical blocks of … bytes; 512 or 4096 are supported.",
@@ -119,6 +118,8 @@ def texts(node, names):
         return combined([texts(node.left, names), texts(node.right, names)])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
         return {re.sub(r"\{[^}]*\}", ANY, text) for text in texts(node.func.value, names)}
+    if is_call(getattr(node, "value", node)) and getattr(node, "value", node).func.id == "command":
+        return {f"`{ANY}`"}
     if isinstance(node, ast.Name):
         return names.get(node.id, {ANY})
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else {ANY}
