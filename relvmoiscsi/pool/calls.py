@@ -17,8 +17,10 @@ from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.sdk import GONE, reason
+from relvmoiscsi.pool import answer_forms
 
 EVENT_SECONDS = 30.0
+_NO_POOL = "Check --pool, and the release of xapi there."
 
 Record = Dict[str, Any]
 Records = Dict[str, Record]  #: by reference
@@ -92,7 +94,7 @@ class Calls:
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method, such as "SR.get_all_records", and return xapi's answer. Raises PoolFailure."""
         try:
-            return self._proxy.xenapi_request(method, arguments)
+            found = self._proxy.xenapi_request(method, arguments)
         except self._refusal as error:
             raise failure(method, getattr(error, "details", [])) from error
         except GONE as error:
@@ -103,6 +105,13 @@ class Calls:
         except KeyboardInterrupt:
             self._disconnect()  # the connection still waits for an answer; the clean-up opens a new connection
             raise
+        try:
+            answer_forms.verify(method, found)
+        except ValueError as error:
+            raise PoolGone(
+                f"The answer of the pool at {self.url} to {method} cannot be read: {error}. {_NO_POOL}"
+            ) from None
+        return found
 
     def records(self, kind: str, **equal: str) -> Records:
         """Return all records of a class, or the records whose fields have these values. Raises PoolFailure."""
@@ -201,12 +210,12 @@ def expression(kind: str, equal: Mapping[str, str]) -> str:
 
 
 def result_text(value: str) -> str:
-    """Return the text in a task's result, an XML-RPC `<value>`; another text is returned unchanged."""
+    """Return the text in a task's result, an XML-RPC `<value>`; any other result is returned unchanged."""
     try:
         (found,), _ = untrusted_xml.xmlrpc_of("<params><param>" + (value or "<value/>") + "</param></params>")
     except (ValueError, xmlrpc.client.Fault):
         return value
-    return str(found)
+    return found if isinstance(found, str) else value
 
 
 def failure(method: str, details: Sequence[Any]) -> PoolFailure:
