@@ -34,13 +34,12 @@ from relvmoiscsi.host.config_file import (
     settings_of,
 )
 from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.wording import ALL, ONE, VDIS
 
 log = logging.getLogger(__name__)
 
 SECTION = "driver"
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 3600.0
-ONE, ALL = "one", "all"
-VDIS = (ONE, ALL)
 KEYS = ("deadline", "vdis", "copy")
 DEFAULT_COPY_MIB = 1024
 

@@ -125,8 +125,11 @@ def list_luns(link: Link) -> List[bytes]:
     raise Violation(f"The target does not list its LUNs: {scsi.reason(task.status, task.sense)}.")
 
 
-def look(link: Link, luns: Sequence[bytes]) -> List[Look]:
-    """Read the state of each LUN. One round trip suffices if all LUNs are ready. Raises Lost, OutOfTime."""
+def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[Look]:
+    """Read the state of each LUN. One round trip suffices if all LUNs are ready. Raises Lost, OutOfTime.
+
+    Without `waits`, a busy LUN is not asked again.
+    """
 
     def once(link: Link, luns: Sequence[bytes]) -> List[Look]:
         commands: List[Command] = []
@@ -149,7 +152,7 @@ def look(link: Link, luns: Sequence[bytes]) -> List[Look]:
             found[number] = _with_capacity(found[number], task, scsi.capacity_10)
         return found
 
-    return _patiently(link, luns, once)
+    return _patiently(link, luns, once, waits)
 
 
 def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
@@ -162,11 +165,14 @@ def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
     return _patiently(link, luns, once)
 
 
-def _patiently(link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]]) -> List[Look]:
-    """Read the LUNs, and repeat the read for LUNs that were busy or had a unit attention."""
+def _patiently(
+    link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]], waits: bool = True
+) -> List[Look]:
+    """Read the LUNs, and repeat the read for LUNs that had a unit attention, and with `waits` for busy LUNs."""
     found = once(link, luns)
+    repeated = (Verdict.LATER, Verdict.LOOK_AGAIN) if waits else (Verdict.LOOK_AGAIN,)
     for _ in range(TRIES - 1):
-        again = [number for number, one in enumerate(found) if one.verdict in (Verdict.LATER, Verdict.LOOK_AGAIN)]
+        again = [number for number, one in enumerate(found) if one.verdict in repeated]
         if not again:
             break
         if any(found[number].verdict == Verdict.LATER for number in again):

@@ -34,11 +34,15 @@ def list_luns(
     initiator: Initiator,
     deadline: Deadline,
     credentials: Credentials = NO_CREDENTIALS,
+    waits: bool = True,
 ) -> List[LunInfo]:
-    """Return the disks behind a target, read over a read-only session. Raises NotFound, Refused, OutOfTime."""
+    """Return the disks behind a target, read over a read-only session. Raises NotFound, Refused, OutOfTime.
+
+    Without `waits`, a busy LUN is not asked again.
+    """
     link = TargetSessions(portals, iqn, initiator, credentials, deadline, isid_of_reader()).log_in()
     try:
-        looks = looking.distinct(looking.look(link, looking.list_luns(link)))
+        looks = looking.distinct(looking.look(link, looking.list_luns(link), waits))
         return [one.info for one in looks if one.is_disk]
     finally:
         link.close(politely=True)

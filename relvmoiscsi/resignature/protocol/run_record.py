@@ -63,7 +63,7 @@ class MdaMove(NamedTuple):
 
 
 class Run(NamedTuple):
-    """All values that are needed to finish a run or to take the run back, on any host."""
+    """All values that are needed to finish a run or to roll the run back, on any host."""
 
     kind: int
     run_id: bytes
