@@ -131,20 +131,17 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
         told.append(_NOTHING_HELPS)
     else:
         told = [sentence(problem.way_out, device_name) for problem in every if not problem.way_out.vdi]
-        if problems.lun is not None and problems.without:
-            told.append(_leaving(problems.lun, problems.without, device_name, request))
+        if problems.lun is not None and problems.without:  # these VDIs cannot be read
+            rest, lost, _gone = leave(problems.lun, [*request.without, *problems.without])
+            remaining, chain = list(leaves(rest)), _chain(leave(problems.lun, request.without)[0], request.one)
+            if not remaining:
+                told += [_NO_VDI_REMAINS, _NOTHING_HELPS]
+            elif chain is not None and chain.leaf.name.uuid in lost:
+                named = ", ".join(uuids_in_words(remaining))
+                told += [f"VDI {chain.leaf.name.uuid} is the VDI to keep.", _NOTHING_HELPS]
+                told.append(f"These VDIs can be kept: {named}.")
+            else:
+                words = request.words or resignature_words(device_name)
+                told.append(without_sentence(words, problems.without))
         told = told or [_NOTHING_HELPS]
     error.message = " ".join(dict.fromkeys([error.message, *told]))
-
-
-def _leaving(lun: Lun, more: Sequence[str], device_name: str, request: ResignatureRequest) -> str:
-    """What leads on from the VDIs `more`, which cannot be read."""
-    rest, lost, _gone = leave(lun, [*request.without, *more])
-    remaining = list(leaves(rest))
-    if not remaining:
-        return f"{_NO_VDI_REMAINS} {_NOTHING_HELPS}"
-    chain = _chain(leave(lun, request.without)[0], request.one)
-    if chain is not None and chain.leaf.name.uuid in lost:
-        named = ", ".join(uuids_in_words(remaining))
-        return f"VDI {chain.leaf.name.uuid} is the VDI to keep. {_NOTHING_HELPS} These VDIs can be kept: {named}."
-    return without_sentence(request.words or resignature_words(device_name), more)
