@@ -185,7 +185,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
         try:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
             found += [_of_row(pool, row) for row in page["luns"]]
-            start = page["next"]
+            start = None if page["next"] is None else untrusted.text_of(page["next"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PoolFailure(
                 f"The answer of the plugin on the master cannot be read: {error}. Install the same version of "
@@ -197,6 +197,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
 def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
     """Return a LUN of the plugin's answer, as from a probe. Pure. Raises ValueError."""
     lun = Seen(untrusted.text_of(row["scsi_id"]), None, untrusted.size_of(row.get("size_bytes") or 0), "")
+    lists.verify_scsi_id(lun.scsi_id)
     sr = pool.sr_on(lun.scsi_id)
     if sr is not None and pool.pbds_of(sr):
         config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
@@ -205,7 +206,9 @@ def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
         return _unreachable(pool, HBA, lun, untrusted.text_of(row["problem"] or ""))
     texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
     databases, is_copied = tuple(untrusted.texts_of(row.get("metadata_of") or [])), bool(row.get("copied"))
-    return named(pool, HBA, lun, OnLun(row["state"], is_copied=is_copied, metadata_of=databases, **texts))
+    return named(
+        pool, HBA, lun, OnLun(untrusted.text_of(row["state"]), is_copied=is_copied, metadata_of=databases, **texts)
+    )
 
 
 #: fields of OnLun, and the plugin's names of these fields
