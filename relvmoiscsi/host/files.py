@@ -43,6 +43,14 @@ def text_of(path: str) -> str:
         return ""
 
 
+def attribute(*path: str) -> str:
+    """Return the text of a file of the kernel without blanks at both ends; "" if the file is absent or unreadable.
+
+    `path` has the directories and the name of the file.
+    """
+    return text_of(os.path.join(*path)).strip()
+
+
 def content_of(path: str) -> Optional[bytes]:
     """Return the bytes of a file; None if there is no file. Raises OSError if the file exists and a read fails."""
     try:
@@ -62,7 +70,12 @@ def replace(path: str, content: bytes, new: str) -> None:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            take_over(path, descriptor)
+            try:
+                old = os.stat(path)
+                os.fchown(descriptor, old.st_uid, old.st_gid)
+                os.fchmod(descriptor, old.st_mode & 0o7777)
+            except FileNotFoundError:
+                os.fchmod(descriptor, _NEW_MODE)
             file.write(content)
             file.flush()
             os.fsync(descriptor)
@@ -97,17 +110,6 @@ def append(descriptor: int, line: bytes) -> None:
     except OSError:
         os.ftruncate(descriptor, size)
         raise
-
-
-def take_over(path: str, descriptor: int) -> None:
-    """Give a new file the owner and mode of the file at `path`, which it will replace; without `path`, mode 0644."""
-    try:
-        old = os.stat(path)
-    except FileNotFoundError:
-        os.fchmod(descriptor, _NEW_MODE)
-        return
-    os.fchown(descriptor, old.st_uid, old.st_gid)
-    os.fchmod(descriptor, old.st_mode & 0o7777)
 
 
 def sync_directory(path: str) -> None:

@@ -12,14 +12,7 @@ from relvmoiscsi.wording import printable
 #: while this file exists, SM writes no log
 NO_LOG_FILE = "/etc/xensource/no_sm_log"
 MASK = "********"
-#: characters that XML 1.0 forbids, even escaped. A single set for all would take 20 times as long to compile
-_NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]|[\ud800-\udfff]|[\ufffe\uffff]")
 _OPAQUE_REF = re.compile(r"OpaqueRef:[0-9A-Za-z-]+")
-
-
-def xml_safe(text: str) -> str:
-    """Return the text with a question mark for each character that XML forbids."""
-    return _NOT_XML.sub("?", text)
 
 
 class SmLogHandler(logging.Handler):
@@ -54,7 +47,9 @@ class SmLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if not os.path.exists(NO_LOG_FILE):
-                syslog.syslog(_priority(record.levelno), self.line_of(record))
+                is_info, is_error = record.levelno < logging.WARNING, record.levelno >= logging.ERROR
+                priority = syslog.LOG_ERR if is_error else syslog.LOG_INFO if is_info else syslog.LOG_WARNING
+                syslog.syslog(priority, self.line_of(record))
         except Exception:  # noqa: BLE001
             pass  # a failed log must not end a run, and must not print to stderr, which xapi passes on
 
@@ -62,9 +57,3 @@ class SmLogHandler(logging.Handler):
 def other_syslog() -> SmLogHandler:
     """Return a handler for a host without SM: the same lines under the name relvmoiscsi."""
     return SmLogHandler(ident="relvmoiscsi", facility=syslog.LOG_USER)
-
-
-def _priority(level: int) -> int:
-    if level >= logging.ERROR:
-        return syslog.LOG_ERR
-    return syslog.LOG_WARNING if level >= logging.WARNING else syslog.LOG_INFO

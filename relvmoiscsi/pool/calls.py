@@ -140,17 +140,6 @@ class Calls:
 
         `progress` gets the finished part of the task, from 0 to 1, at each change.
         """
-        record = self._ended(method, task, limit_seconds, progress)
-        try:
-            self.call("task.destroy", task)
-        except PoolFailure:
-            pass  # xapi deletes the task within two hours; the result is known
-        if record["status"] != "success":
-            raise failure(method, record["error_info"] or [record["status"]])
-        progress(1.0)
-        return result_text(str(record["result"]))
-
-    def _ended(self, method: str, task: str, limit_seconds: float, progress: Callable[[float], None]) -> Record:
         token, record, end = "", {}, time.monotonic() + limit_seconds  # type: str, Record, float
         while record.get("status", "pending") in ("pending", "cancelling"):
             left = end - time.monotonic()
@@ -162,22 +151,24 @@ class Calls:
             batch = self.call("event.from", ["task/" + task], token, min(EVENT_SECONDS, left))
             token = batch["token"]
             told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]
-            record = told[-1] if told else self._record_of(task)
+            try:
+                record = told[-1] if told else self.call("task.get_record", task)
+            except PoolFailure as problem:  # a restart of the toolstack removes its tasks
+                if problem.code != "HANDLE_INVALID":
+                    raise
+                raise PoolGone(
+                    "The toolstack of the master was restarted during the call. Repeat the command."
+                ) from problem
             if record["status"] == "pending":  # xapi writes 1 before it writes that the task has failed
                 progress(min(float(record["progress"]), 0.99))
-        return record
-
-    def _record_of(self, task: str) -> Record:
-        """Return the record of a task without events. Raises PoolGone: a restart of the toolstack removes its tasks."""
         try:
-            record: Record = self.call("task.get_record", task)
-        except PoolFailure as problem:
-            if problem.code != "HANDLE_INVALID":
-                raise
-            raise PoolGone(
-                "The toolstack of the master was restarted during the call. Repeat the command."
-            ) from problem
-        return record
+            self.call("task.destroy", task)
+        except PoolFailure:
+            pass  # xapi deletes the task within two hours; the result is known
+        if record["status"] != "success":
+            raise failure(method, record["error_info"] or [record["status"]])
+        progress(1.0)
+        return result_text(str(record["result"]))
 
     def another(self) -> "Calls":
         """Open one more connection to the same session, for another thread. The caller closes the connection."""

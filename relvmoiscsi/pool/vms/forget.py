@@ -21,6 +21,7 @@ from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import restore_journal
 from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.rescue import is_lent
+from relvmoiscsi.wording import command
 
 
 class Uses(NamedTuple):
@@ -51,7 +52,12 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
             if is_lent(found, vbd):
                 uses.lent[ref] = str(vm["name_label"])
     for ref, vm in vms.items():
-        if _is_restored_from(vm, sr_uuid):
+        # The journal of the VM names the SR. The VBDs do not, because an interrupted run may have destroyed a VBD. A VM
+        # that was restored from another copy may have a lent disk on this SR. An unreadable journal counts if its text
+        # contains the UUID of the SR.
+        swaps, spoiled = restore_journal.read(vm)
+        texts = [str(vm["other_config"][key]) for key, _ in spoiled]
+        if any(swap.sr == sr_uuid for swap in swaps) or bool(sr_uuid) and any(sr_uuid in text for text in texts):
             uses.restored[ref] = str(vm["name_label"])
         if vm.get("suspend_VDI") in sr_vdis:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
@@ -60,18 +66,6 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
 
 def _name_of(ref: str, vm: Record) -> str:
     return str(vm.get("name_label", ref)) + (" (a snapshot)" if vm.get("is_a_snapshot") else "")
-
-
-def _is_restored_from(vm: Record, sr_uuid: str) -> bool:
-    """Does the journal of the VM name this SR?
-
-    The VBDs do not answer this question, because an interrupted run may have destroyed a VBD. A VM that was restored
-    from another copy may have a lent disk on this SR. An unreadable journal counts if its text contains the UUID of the
-    SR.
-    """
-    swaps, spoiled = restore_journal.read(vm)
-    texts = [str(vm["other_config"][key]) for key, _ in spoiled]
-    return any(swap.sr == sr_uuid for swap in swaps) or bool(sr_uuid) and any(sr_uuid in text for text in texts)
 
 
 def named(found: Mapping[str, str]) -> str:
@@ -102,7 +96,7 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
         if found.lent:
             raise Refused(
                 f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}. Nothing was changed. Take the "
-                f"disks back: `relvmoiscsi pool rescue {uuid} --done`."
+                f"disks back: {command('relvmoiscsi', 'pool', 'rescue', uuid, '--done')}."
             )
         if found.running:
             raise Refused(
@@ -206,7 +200,7 @@ def _verify_nobody_new(calls: Calls, pool: Pool, sr: str, known: Optional[Collec
 def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
     """Unplug in parallel. Raises the first PoolFailure after all tasks have ended."""
     tasks: List[str] = []
-    failures = []
+    failures: List[PoolFailure] = []
     for pbd in pbds:
         with passing("HANDLE_INVALID"):
             tasks.append(calls.start("PBD.unplug", pbd))

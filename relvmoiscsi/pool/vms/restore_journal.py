@@ -18,7 +18,7 @@ from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused, in_state
 from relvmoiscsi.pool import lock, marks
 from relvmoiscsi.pool.calls import Calls, Record, passing
-from relvmoiscsi.pool.vms import vbds
+from relvmoiscsi.pool.vms import run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal
@@ -41,7 +41,6 @@ VBD: Mapping[str, type] = {
 }  # fmt: skip
 
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
-_NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 _OPERATIONS = ("start", "start_on", "resume")
@@ -65,13 +64,13 @@ class Swap(NamedTuple):
         return {"userdevice": self.userdevice, "old": self.old, "new": self.new}
 
 
-class LockedVm(NamedTuple):
+class LockedVm:
     """A VM that this run has locked, together with the copies of its disks."""
 
-    calls: Calls
-    vm: str  #: reference
-    held: lock.Held
-    is_after_a_cut: bool  #: an earlier run was interrupted during its swaps, and a call of that run may still work
+    def __init__(self, calls: Calls, vm: str, held: lock.Held) -> None:
+        self.calls, self.vm, self.held = calls, vm, held
+        #: an earlier run was interrupted during its swaps, and a call of that run may still work
+        self.is_after_a_cut = is_begun(calls.call("VM.get_record", vm))
 
     def read(self) -> Record:
         """Return the VM's record. Raises Refused where another client has broken the lock; PoolFailure."""
@@ -99,7 +98,7 @@ def locked(
     locks; PoolFailure.
     """
     with lock.held(calls, _locks(calls, record, swaps), doing) as mine, in_state(left_behind):
-        yield LockedVm(calls, vm, mine, is_begun(calls.call("VM.get_record", vm)))
+        yield LockedVm(calls, vm, mine)
 
 
 def verify_free(calls: Calls, record: Record, swaps: Iterable[Swap]) -> None:
@@ -123,22 +122,23 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
     for key, text in sorted(vm["other_config"].items()):
         if key.startswith(RESTORED):
             try:
-                found.append(_swap(marks.values_of(text)))
+                found.append(_swap_of(text))
             except ValueError as error:
                 spoiled.append((key, str(error)))
     return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
 
 
-def _swap(values: Mapping[str, Any]) -> Swap:
-    """Return the entry with these values. Raises ValueError for values that no run has written."""
+def _swap_of(text: str) -> Swap:
+    """Return the entry in the value of a key. Raises ValueError for values that no run has written."""
+    values = marks.values_of(text)
     vbd = values.get("vbd")
     if set(values) != set(Swap._fields) or not isinstance(vbd, dict) or not set(vbd) <= set(VBD):
         raise ValueError("it has other members than a run writes")
     for name, value in vbd.items():
         if not isinstance(value, VBD[name]):
             raise ValueError(f"{name} of the VBD has a value of another type")
-        for text in value.values() if isinstance(value, dict) else ():
-            _sendable(text)
+        for each in value.values() if isinstance(value, dict) else ():
+            _sendable(each)
     texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
     if not _DEVICE.fullmatch(texts["userdevice"]):
         raise ValueError("its device is neither a number nor a name such as xvda")
@@ -148,7 +148,7 @@ def _swap(values: Mapping[str, Any]) -> Swap:
 def _sendable(value: Any) -> str:
     """Return a text. Raises ValueError for another value, and for characters that no call to a pool can carry."""
     text = untrusted.text_of(value)
-    if _NOT_XML.search(text):
+    if untrusted.xml_safe(text) != text:
         raise ValueError("a text has characters that XML does not have")
     return text
 
@@ -158,8 +158,8 @@ def journal_of(vm: Record) -> List[Swap]:
     swaps, spoiled = read(vm)
     for key, why in spoiled:
         raise Refused(
-            f"{key} of the VM {vm['name_label']!r} cannot be read: {why}. `relvmoiscsi pool restore --keep "
-            f"{vm['uuid']}` leaves the VM as it is and removes the journal."
+            f"{key} of the VM {vm['name_label']!r} cannot be read: {why}. "
+            f"{run_states.keep_command(vm['uuid'])} leaves the VM as it is and removes the journal."
         )
     return swaps
 
@@ -267,7 +267,7 @@ def _values(record: Record, key: str) -> Dict[str, Any]:
     except ValueError:
         values = {}
     is_of_vm = values.get("vm") == record["uuid"] and isinstance(values.get("arrived"), str)
-    return values if is_of_vm and not _NOT_XML.search(values["arrived"]) else {}
+    return values if is_of_vm and untrusted.xml_safe(values["arrived"]) == values["arrived"] else {}
 
 
 def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> bool:
@@ -304,7 +304,7 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
         f"The VM has the VDI {device.vdi} there now. The source of the move is still on the copy, without a VM. "
         f"Check that {device.vdi} has the latest data of the VM. If so, destroy {swap.new} (`xe vdi-destroy`) and "
-        f"repeat the command. `relvmoiscsi pool restore --keep {record['uuid']}` leaves all as it is."
+        f"repeat the command. {run_states.keep_command(record['uuid'])} leaves all as it is."
     )
 
 
@@ -316,11 +316,17 @@ def block_start(vm: LockedVm, record: Record) -> None:
     uuid, priority = record["uuid"], str(record["ha_restart_priority"])
     if priority:  # needs more rights than the other calls, so these calls are the first
         _put(vm, record, _HA, uuid)
-        _keep_priority(vm, _PRIORITY + uuid, priority)
+        ref, config = _pool(vm.calls)
+        key = _PRIORITY + uuid
+        if config.get(key) != priority:
+            vm.held.verify(vm.calls)
+            if key in config:  # of a restore whose VM was deleted
+                vm.calls.call("pool.remove_from_other_config", ref, key)
+            marks.add(vm.calls, "pool", ref, key, priority)
         vm.call("VM.set_ha_restart_priority", "")
     for operation in _OPERATIONS:
         if operation not in record["blocked_operations"]:
-            text = f"{_REASON} `relvmoiscsi pool restore --undo {uuid}`, or the same restore again, ends it."
+            text = f"{_REASON} {run_states.undo_command(uuid)}, or the same restore again, ends it."
             with passing("MAP_DUPLICATE_KEY"):
                 vm.call("VM.add_to_blocked_operations", operation, text)
 
@@ -338,15 +344,6 @@ def allow_start(vm: LockedVm) -> None:
         vm.call("VM.remove_from_other_config", _HA)
         if key in config:
             vm.calls.call("pool.remove_from_other_config", ref, key)
-
-
-def _keep_priority(vm: LockedVm, key: str, priority: str) -> None:
-    ref, config = _pool(vm.calls)
-    if config.get(key) != priority:
-        vm.held.verify(vm.calls)
-        if key in config:  # of a restore whose VM was deleted
-            vm.calls.call("pool.remove_from_other_config", ref, key)
-        marks.add(vm.calls, "pool", ref, key, priority)
 
 
 def _pool(calls: Calls) -> Tuple[str, Dict[str, str]]:

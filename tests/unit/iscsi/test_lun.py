@@ -3,6 +3,7 @@
 
 import errno
 import random
+import sys
 
 import pytest
 from memory import ANSWER_LOST, LOST, MemorySessions, MemoryTarget
@@ -65,6 +66,22 @@ def test_what_is_longer_than_a_request_goes_out_in_pieces_that_lie_where_they_be
     assert target.lun.disk.peek(4096, len(data)) == data
     assert device.read([Range(4101, len(data) - 5)]) == [data[5:]]
     assert target.events == [WRITE, WRITE, WRITE, READ, READ, READ]
+
+
+def test_twice_as_many_writes_cost_twice_as_many_calls():
+    def calls_of(count):
+        calls = []
+        _, _, device = opened(MemoryTarget(TargetLun(0, 4 * MIB)))
+        chunks = [Chunk(4096 * number, block(1)) for number in range(count)]
+        sys.setprofile(lambda frame, event, _: calls.append(event) if frame.f_code.co_filename == here else None)
+        try:
+            device.write(chunks)
+        finally:
+            sys.setprofile(None)
+        return len(calls)
+
+    here = lun_module.__file__
+    assert calls_of(400) <= 2.5 * calls_of(200)
 
 
 def test_what_is_not_on_the_lun_is_a_bug_or_truncated_and_asked_of_nobody():
@@ -233,6 +250,22 @@ def test_no_more_is_kept_than_can_be_and_a_flush_comes_between(monkeypatch):
         assert kept <= 3072
     assert [target.lun.disk.peek(4096 * n, 512) for n in range(3)] == [block(1), block(2), block(3)]
     assert target.lun.disk.peek(196608, 1024) == block(10, 2)
+
+
+def test_an_attempt_has_as_many_writes_as_it_may_and_asks_for_the_names_and_the_first_write_goes_alone(monkeypatch):
+    monkeypatch.setattr(lun_module, "ATTEMPT_BYTES", 2048)
+    target, _, device = opened()
+    sent, result = "", target.result
+
+    def noted(cdb, data):
+        nonlocal sent
+        sent += "w" if cdb[0] == WRITE else " "
+        return result(cdb, data)
+
+    target.result = noted
+    device.write([Chunk(4096 * number, block(1, 2)) for number in range(6)])
+
+    assert sent.split() == ["w", "ww", "ww", "w"]
 
 
 def test_late_writes_are_fenced_off_by_a_reset_before_the_first_write_of_each_session():

@@ -294,7 +294,7 @@ SETTLED = [
 REFUSED = [
     Row(BEHIND, (), [on_a_copy], f"copy of a LUN whose resignature was cut (SCSIid {SCSI_ID}). Run `relvmoiscsi undo"),
     Row([SWITCHED], (partial(second_area, 100),), EITHER, "holds no metadata that reads"),
-    # no device tears a sector: docs/protocol.rst, "What a cut leaves"
+    # no device tears a sector: docs/protocol.rst, "What an interruption leaves"
     Row([CONTENTS, HEADERS], (partial(at_label, 0, garbage(512, 512)),), EITHER, "no LVM physical volume",
         state=engine.FOREIGN),
     # pvremove writes zeros over the sector, wipefs over the eight bytes of its type
@@ -373,7 +373,7 @@ def test_what_others_wrote_stays_wherever_the_run_leads(row, act, stop, name):
     else:
         with pytest.raises(FormatError) as caught:
             act(disk)
-        assert caught.value.disk_state == "The resignature was taken back."
+        assert caught.value.disk_state == "The resignature was rolled back."
 
     # behind the commit LVM's texts move from the second area to the original one
     rings = free_ring(expected) if row.end == BACK else list(reader.read_label(original).mdas)
@@ -496,7 +496,7 @@ def test_one_that_lands_on_a_lun_that_was_settled_is_harmless_or_refused_without
     for n, failing in late_writes(original, end=reader.read_vg(original).pe_start_bytes):
         disk = failing.base
         if settle is undo and engine.inspect(disk).state == engine.CLEAN:
-            continue  # there is nothing to take back
+            continue  # there is nothing to roll back
         settle(disk)
         settled = seen_on(disk)
         failing.land()
