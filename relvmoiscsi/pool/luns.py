@@ -190,6 +190,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
             for row in page["luns"]:
                 lun = Seen(untrusted.text_of(row["scsi_id"]), None, untrusted.size_of(row.get("size_bytes") or 0), "")
+                lists.verify_scsi_id(lun.scsi_id)
                 texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
                 sr = pool.sr_on(lun.scsi_id)
                 if sr is not None and pool.pbds_of(sr):
@@ -199,9 +200,10 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                     found.append(_unreachable(pool, HBA, lun, texts["problem"]))
                 else:
                     databases = tuple(untrusted.texts_of(row.get("metadata_of") or []))
-                    on = OnLun(row["state"], is_copied=bool(row.get("copied")), metadata_of=databases, **texts)
+                    state = untrusted.text_of(row["state"])
+                    on = OnLun(state, is_copied=bool(row.get("copied")), metadata_of=databases, **texts)
                     found.append(named(pool, HBA, lun, on))
-            start = page["next"]
+            start = None if page["next"] is None else untrusted.text_of(page["next"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PoolFailure(
                 f"The answer of the plugin on the master cannot be read: {error}. Install the same version of "

@@ -170,6 +170,18 @@ class Pool(NamedTuple):
             texts = [str(text) for text in known if text and (text == known[0] or "scsi-" in text)]
         return any(names_lun(text, scsi_id) for text in texts) if texts else None
 
+    def lun_of(self, sr: str) -> Optional[str]:
+        """Return the SCSIid of the SR's LUN. None where no PBD and no note of the storage manager names one LUN.
+
+        A PBD leads hosts to its LUN. The mark of `attach` is only a note, which a pool-operator can change.
+        """
+        listed = {str(pbd["device_config"].get("SCSIid", "")) for _, pbd in self.pbds_of(sr).values()}
+        if listed:
+            return listed.pop() if len(listed) == 1 else None
+        marked = str(self.srs[sr]["other_config"].get(SCSI_ID, ""))
+        notes = [text for text in map(str, self.srs[sr].get("sm_config", {}).values()) if "scsi-" in text]
+        return marked if marked and notes and all(names_lun(text, marked) for text in notes) else None
+
     def is_begun(self, scsi_id: str) -> bool:
         """Has a run of this pool begun to resignature this LUN, and not yet marked the SR of the LUN?"""
         return any(scsi_id in begun for begun in self.at_work.values())

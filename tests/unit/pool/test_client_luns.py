@@ -168,6 +168,7 @@ def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
         ("size_bytes", "7"),
         ("size_bytes", -1),
         ("scsi_id", ["x"]),
+        ("state", ["x"]),
         ("name", 7),
         ("metadata_of", "x"),
     ],
@@ -190,6 +191,20 @@ def test_an_answer_of_the_plugin_with_another_type_is_said(lab, world, key, valu
 def test_a_probe_that_cannot_be_read_is_said(document):
     with pytest.raises(PoolFailure):
         lists.on_lun(document)
+
+
+@pytest.mark.parametrize("scsi_id", ["a b", "a/b", "..", "/dev/sda", "x" * 256, "\u0660", "3600\u202e", "3600\u009b2J"])
+def test_a_text_that_is_no_scsi_id_is_in_no_list(scsi_id):
+    document = f"<LUNs><LUN><SCSIid>{scsi_id}</SCSIid></LUN></LUNs>"
+    with pytest.raises(PoolFailure, match="which is none") as caught:
+        lists.seen(PoolFailure("listed", ["SR_BACKEND_FAILURE_107", "", "", document]))
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["UUID", "old_uuid", "new_uuid"])
+def test_an_sr_in_a_probe_has_a_uuid(name):
+    with pytest.raises(PoolFailure, match="which is none"):
+        lists.on_lun(f"<SRlist><SR><state>resignatured</state><{name}>x</{name}></SR></SRlist>")
 
 
 @pytest.mark.parametrize("read", [lists.iqns, lists.seen])

@@ -48,6 +48,16 @@ def lab(world, name_pool, image_of_originals):
         yield made
 
 
+def test_the_lun_to_remove_is_the_one_that_the_hosts_have_plugged(lab, copy, clone, pool_command):
+    """A pool-operator may write the mark, which could name the LUN of the original."""
+    db, original = lab.pool.db, lab.originals["Production"][0]
+    (sr,) = db.refs("SR", name_label=copy)
+    config = {**db.get("SR", sr, "other_config"), "relvmoiscsi:scsi-id": original}
+    db.set("SR", sr, "other_config", config)
+    ran = pool_command("discard", copy, "--yes")
+    assert ran.status == 0 and f"next: remove the LUN {clone} on the array" in ran.out and original not in ran.out
+
+
 @pytest.fixture
 def clone(lab):
     return lab.clone("Production")
