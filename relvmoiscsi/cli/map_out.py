@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 from relvmoiscsi.cli.output import Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import sync_directory
-from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, verify_new
 from relvmoiscsi.wording import command
 
 EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
@@ -102,13 +102,11 @@ class _MapFile:
 def _verify_ours(path: str) -> None:
     """Raise UsageError for a link, and where another user could replace the file. Raises OSError."""
     try:
-        verify_own_way(path)
+        verify_new(path)
+    except NotOwnFile:
+        raise UsageError(f"{path} is a link, or belongs to another user: --map-out replaces no such file.") from None
     except NotOwn as problem:
         raise UsageError(f"{path} is no safe place for a map: {problem}. Give a directory of your own.") from None
-    if os.path.lexists(path):
-        there = os.lstat(path)
-        if stat.S_ISLNK(there.st_mode) or there.st_uid != os.geteuid():
-            raise UsageError(f"{path} is a link, or belongs to another user: --map-out replaces no such file.")
 
 
 def _is_free(path: str) -> bool:

@@ -24,7 +24,7 @@ from relvmoiscsi.engine import (
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.host.own_path import NotOwn, verify_own_file
+from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import (
@@ -245,9 +245,7 @@ def _chosen(arguments: argparse.Namespace) -> IdMap:
     if arguments.map is None:
         return IdMap("", {}, {})
     try:
-        verify_own_file(arguments.map)
-        with open(arguments.map, "rb") as file:
-            facts = untrusted.json_of(file.read(), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
+        facts = untrusted.json_of(read_named(arguments.map, _MOST_MAP_BYTES), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
         chosen = mapfile.read_map(facts, arguments.map)
     except NotOwn as problem:
         raise UsageError(f"The file of --map is not safe: {problem}. Copy it into a directory of your own.") from None

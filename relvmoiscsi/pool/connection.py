@@ -38,6 +38,7 @@ class Where(NamedTuple):
     insecure: bool = False  #: accept any certificate
     timeout: float = TIMEOUT_SECONDS
     socket_path: str = THIS_HOST.xapi_socket
+    certificates: Optional[str] = None  #: the content of `ca`, where the caller has read the file
 
 
 @contextmanager
@@ -140,7 +141,10 @@ def _at(url: str, address: str) -> str:
 def _tls(where: Where) -> ssl.SSLContext:
     """Return the TLS settings. Raises UsageError."""
     try:
-        context = ssl.create_default_context(cafile=where.ca)
+        if where.certificates is None:
+            context = ssl.create_default_context(cafile=where.ca)
+        else:
+            context = ssl.create_default_context(cadata=where.certificates or "none")
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"{where.ca} holds no readable certificates: {reason(error)}. Give a file in PEM.") from error
     if where.insecure:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, Tuple
 
 from relvmoiscsi.cli.output import waiting
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.own_path import NotOwn, verify_own_file
+from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
@@ -18,6 +18,8 @@ from relvmoiscsi.pool.records import Pool
 
 #: called with name, function, summary and text of a command of `relvmoiscsi pool`; returns its parser
 CommandMaker = Callable[[str, Any, str, str], argparse.ArgumentParser]
+
+_MOST_CA_BYTES = 16 << 20  #: of --ca: more than all certificates of a system
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
 
@@ -63,20 +65,25 @@ def where(arguments: argparse.Namespace) -> Where:
         password = first_line(arguments.password_file)
     if pool != LOCAL and not password:
         raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
-    if arguments.ca is not None:
-        _verify_ca(arguments.ca)
+    certificates = None if arguments.ca is None else _certificates(arguments.ca)
     user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
-    return Where(pool, user, password, arguments.ca, arguments.insecure)
+    return Where(pool, user, password, arguments.ca, arguments.insecure, certificates=certificates)
 
 
-def _verify_ca(path: str) -> None:
-    """Raises UsageError for certificates that another user could replace: that user would say who gets the password."""
+def _certificates(path: str) -> str:
+    """Return the certificates in the file of --ca.
+
+    Raises UsageError for a file that another user could replace: that user would say who gets the password.
+    """
     try:
-        verify_own_file(path)
+        content = read_named(path, _MOST_CA_BYTES)
     except NotOwn as problem:
         raise UsageError(f"The file of --ca is not safe: {problem}. Copy it into a directory of your own.") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}. Give a file in PEM.") from error
+    if len(content) > _MOST_CA_BYTES:
+        raise UsageError(f"{path} has more than {_MOST_CA_BYTES} bytes. Give a file in PEM.")
+    return content.decode("ascii", "ignore")  # the names of certificates are in comments
 
 
 @contextmanager
