@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
 from relvmoiscsi.cli.output import Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
-from relvmoiscsi.host.files import sync_directory
+from relvmoiscsi.host.files import open_private, sync_directory
 from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, verify_new
 from relvmoiscsi.wording import command
 
@@ -90,9 +90,8 @@ class _MapFile:
         """Make a file that is removed after the block, unless the file was renamed."""
         directory, name = os.path.split(self._path)
         path = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            with open(path, "wb", opener=lambda where, _flags: os.open(where, flags, 0o600)) as file:
+            with open(path, "wb", opener=lambda where, _flags: open_private(where, os.O_WRONLY | os.O_EXCL)) as file:
                 yield file
         finally:
             with suppress(FileNotFoundError):

@@ -30,7 +30,7 @@ from typing import Iterator, Sequence
 from relvmoiscsi.errors import CommandFailed, Refused
 from relvmoiscsi.host import inherited_lock_fds, terminated
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.host.files import remedy
+from relvmoiscsi.host.files import make_directory, open_private, remedy
 from relvmoiscsi.host.flock import POLL_SECONDS, verify_own_lock
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -44,6 +44,7 @@ WAIT_SECONDS = 45.0  #: an LVM command of SM on a slow LUN takes up to 45 second
 LVM_LOCK = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
 FAIRLOCK_SERVICE = "fairlock@devicemapper.service"
+_MODE_OF_SM = 0o755  #: of SM's directories
 SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 
 
@@ -112,7 +113,7 @@ def _open(path: str) -> int:
     for _ in range(10):
         try:
             verify_own_lock(path)
-            return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            return open_private(path, os.O_RDWR)
         except (FileNotFoundError, NotADirectoryError):
             _make_directory(os.path.dirname(path))
         except OSError as error:
@@ -122,7 +123,7 @@ def _open(path: str) -> int:
 
 def _make_directory(path: str) -> None:
     try:
-        os.makedirs(path, 0o755, exist_ok=True)
+        make_directory(path, _MODE_OF_SM)
     except OSError as error:
         raise Refused(f"{path} cannot be made: {error.strerror}. {remedy(error)}") from error
 

@@ -177,7 +177,7 @@ def _files(root: str) -> Tuple[Files, Files]:
 def _write(root: str, path: str, content: bytes) -> None:
     directory = under(root, CONF_D)
     try:
-        os.makedirs(directory, 0o755, exist_ok=True)
+        files.make_directory(directory, 0o755)
         files.replace(under(root, path), content, under(root, NEW_FILE))
         files.sync_directory(directory)
     except OSError as error:
