@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import NO_WAY_OUT, DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
+from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain, leaves, uuids_in_words
 from relvmoiscsi.resignature.reading import sm_journals, survey
@@ -124,7 +124,7 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
     # a VDI that only SM's unfinished work would make has no volume to leave behind yet
     leavable_vdis = ("", *request.without, *problems.without)
     hopeless = next(
-        (each for each in every if each.way_out == NO_WAY_OUT or each.way_out.vdi not in leavable_vdis), None
+        (each for each in every if _is_hopeless(each, device_name) or each.way_out.vdi not in leavable_vdis), None
     )
     if hopeless is not None:
         told = [] if hopeless.message == error.message else [hopeless.message]
@@ -135,6 +135,11 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
             told.append(_leaving(problems.lun, problems.without, device_name, request))
         told = told or [_NOTHING_HELPS]
     error.message = " ".join(dict.fromkeys([error.message, *told]))
+
+
+def _is_hopeless(problem: FormatError, device_name: str) -> bool:
+    """Has the problem no way out, or none that can be printed for this device?"""
+    return not problem.way_out.vdi and not sentence(problem.way_out, device_name)
 
 
 def _leaving(lun: Lun, more: Sequence[str], device_name: str, request: ResignatureRequest) -> str:
