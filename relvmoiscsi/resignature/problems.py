@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import NO_WAY_OUT, DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
+from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain, leaves, uuids_in_words
 from relvmoiscsi.resignature.reading import sm_journals, survey
@@ -121,16 +121,17 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
     if error.message not in [problem.message for problem in problems.found]:
         problems = Problems((error,), problems.lun)
     every = [problem for problem in (*problems.found, *problems.later) if isinstance(problem, FormatError)]
+    ways = {problem: sentence(problem.way_out, device_name) for problem in every}  #: "" where none can be printed
     # a VDI that only SM's unfinished work would make has no volume to leave behind yet
     leavable_vdis = ("", *request.without, *problems.without)
     hopeless = next(
-        (each for each in every if each.way_out == NO_WAY_OUT or each.way_out.vdi not in leavable_vdis), None
+        (each for each in every if each.way_out.vdi not in leavable_vdis or not (each.way_out.vdi or ways[each])), None
     )
     if hopeless is not None:
         told = [] if hopeless.message == error.message else [hopeless.message]
         told.append(_NOTHING_HELPS)
     else:
-        told = [sentence(problem.way_out, device_name) for problem in every if not problem.way_out.vdi]
+        told = [ways[problem] for problem in every if not problem.way_out.vdi]
         if problems.lun is not None and problems.without:  # these VDIs cannot be read
             rest, lost, _gone = leave(problems.lun, [*request.without, *problems.without])
             remaining, chain = list(leaves(rest)), _chain(leave(problems.lun, request.without)[0], request.one)

@@ -4,6 +4,7 @@
 SM makes volume groups of one PV and linear LVs. This module refuses every other volume group, and names the reason.
 """
 
+import re
 from bisect import bisect_left
 from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -186,9 +187,15 @@ def _refuse_unknown(vg: TextSection) -> None:
     _refuse_unknown_status(what, vg.where, _status(what, vg), _VG_STATUS, ways_out)
 
 
+#: what LVM leaves of a system ID. Source: LVM2 man/lvmsystemid.7
+_SYSTEM_ID = re.compile(r"[A-Za-z0-9_+.-]{1,127}")
+
+
 def _disowned(vg_name: str, key: str, value: object) -> WayOut:
     """The way out for a VG that belongs to another host, or to a cluster."""
     if key == "system_id":
+        if not _SYSTEM_ID.fullmatch(str(value)):  # it could end its string, and set all of LVM's configuration
+            return WayOut()
         config = f'global {{ system_id_source="lvmlocal" }} local {{ system_id="{value}" }}'
         return WayOut(("vgchange", "--systemid", "", vg_name), config)
     return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force", vg_name))

@@ -12,7 +12,7 @@ from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.connection import LOCAL, Where, connect
+from relvmoiscsi.pool.connection import LOCAL, Where, certificates_in, connect
 from relvmoiscsi.pool.records import Pool
 
 #: called with name, function, summary and text of a command of `relvmoiscsi pool`; returns its parser
@@ -62,8 +62,9 @@ def where(arguments: argparse.Namespace) -> Where:
         password = first_line(arguments.password_file)
     if pool != LOCAL and not password:
         raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
+    certificates = None if arguments.ca is None else certificates_in(arguments.ca)
     user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
-    return Where(pool, user, password, arguments.ca, arguments.insecure)
+    return Where(pool, user, password, arguments.ca, arguments.insecure, certificates=certificates)
 
 
 @contextmanager

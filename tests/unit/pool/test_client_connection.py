@@ -96,6 +96,9 @@ def test_a_certificate_is_verified_unless_somebody_says_no(world, tmp_path):
         with pytest.raises(PoolFailure, match="certificate of https://127.0.0.1:.* is not trusted.*--ca"):
             names_of_hosts(where)
         assert names_of_hosts(where._replace(ca=certificate)) == ["xs1"]
+        assert names_of_hosts(where._replace(ca="-", certificates=Path(certificate).read_text())) == ["xs1"]
+        with pytest.raises(UsageError, match="holds no readable certificates"):
+            names_of_hosts(where._replace(ca="-", certificates=""))
         assert names_of_hosts(where._replace(insecure=True)) == ["xs1"]
         with pytest.raises(PoolFailure, match="not trusted"):
             names_of_hosts(where._replace(pool=pool.url.replace("127.0.0.1", "localhost"), ca=certificate))
