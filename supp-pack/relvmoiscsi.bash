@@ -23,7 +23,7 @@ _relvmoiscsi_words() {
         'pool map') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure' ;;
         'pool discard') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms --dry-run --yes' ;;
         'pool unlock') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;
-        'pool clone') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --all --name --isolated --network --keep-mac --snapshots --from-snapshot --trust-records --no-vtpm --no-vgpu --jobs --dry-run --yes' ;;
+        'pool clone') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --all --name --isolated --network --same-networks --omit-disks --keep-mac --snapshots --from-snapshot --trust-records --no-vtpm --no-vgpu --jobs --dry-run --yes' ;;
         'pool restore') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --disk --shutdown --undo --home --keep --dry-run --yes' ;;
         'pool rescue') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --vm --rw --done --dry-run --yes' ;;
         'pool save-vms') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;

@@ -49,7 +49,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
         made_vms.verify_free(calls, plan)
         if arguments.dry_run:
             would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
-            is_refused = bool(plan.all_losers()) and not arguments.leave_vms  # with --yes
+            is_refused = bool(plan.all_losers()) and arguments.yes and not arguments.leave_vms  # else the run asks
             return would._replace(status=Refused.exit_status) if is_refused else would
         if arguments.yes and not arguments.leave_vms:
             made_vms.verify_nobody_left(plan)

@@ -23,8 +23,9 @@ from relvmoiscsi.pool.vms.restore import Restored
 from relvmoiscsi.wording import counted, printable, time_left
 
 _CLONE = """\
-The command makes halted VMs that use the disks of the copy; no data is copied. It refuses a VM with a disk
-that is not on the copy. The new VMs have new MACs. They have no HA, no PCI devices, no tags and no keys of
+The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
+are on: --isolated, --network or --same-networks. The command refuses a VM with a disk that is not on the copy,
+unless --omit-disks is given. The new VMs have new MACs. They have no HA, no PCI devices, no tags and no keys of
 backup tools. After an interrupted or failed run, repeat the command: no VM is made twice.
 
 example:
@@ -88,6 +89,14 @@ def add_commands(command: CommandMaker) -> None:
         action="append",
         default=[],
         help="OLD=NEW: connect VIFs on network OLD to network NEW; repeatable",
+    )
+    nets.add_argument(
+        "--same-networks",
+        action="store_true",
+        help="connect the new VMs to the networks of their originals; their addresses may conflict",
+    )
+    cloning.add_argument(
+        "--omit-disks", action="store_true", help="clone a VM without its disks that are not on the copy"
     )
     cloning.add_argument("--keep-mac", action="store_true", help="keep the MACs of the originals")
     cloning.add_argument("--snapshots", action="store_true", help="also make the VMs' snapshots that are on the copy")
@@ -162,14 +171,21 @@ def _clone(arguments: argparse.Namespace) -> Answer:
             saved = save_vms.read(calls, copy, arguments.trust_records)
             sources = save_vms.choose(found, copy, saved, arguments.vms, arguments.all)
         else:
-            sources = choice.choose(found, copy, arguments.vms, arguments.all)
+            sources = choice.choose(found, copy, arguments.vms, arguments.all, arguments.omit_disks)
         wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
+        if not arguments.same_networks:
+            choice.verify_networks_said(found, sources, wanted)
+        warnings = _warnings(found, sources, wanted)
         planned = clone.would(calls, pool, with_network, copy, sources, wanted)
         count = sum(each.status == clone.WOULD for each in planned)
         if arguments.dry_run or not count:  # no question for an empty plan
-            return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned), _status(planned))
+            return Answer(
+                {"vms": [each.facts() for each in planned]},
+                "\n".join([_cloned_text(planned), *warnings]),
+                _status(planned),
+            )
         if not arguments.yes:
-            say("Planned:\n" + _cloned_text(planned))
+            say("\n".join(["Planned:", _cloned_text(planned), *warnings]))
         ask(arguments, f"Clone {counted(count, 'VM')}?")
         found = inventory.read(calls)  # the pool may have changed during the question
         todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
@@ -179,7 +195,7 @@ def _clone(arguments: argparse.Namespace) -> Answer:
     lines = [_cloned_text(results)]
     if any(each.status == clone.MADE for each in results):  # what a person must know before the first start
         lines += clone.TO_KNOW
-        lines += [clone.SAME_NETWORK] if choice.used_networks(found, sources, wanted) else []
+        lines += warnings
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
 
 
@@ -204,12 +220,19 @@ def _wanted(
         keep_mac=arguments.keep_mac,
         snapshots=arguments.snapshots,
         without=without,
+        omits_disks=arguments.omit_disks,
         jobs=arguments.jobs,
     )
     if arguments.isolated:
         ref, found = choice.isolated_network(calls, found, arguments.isolated, dry_run, copy.uuid)
         wanted = wanted._replace(isolated=ref)
     return wanted, found
+
+
+def _warnings(found: Inventory, sources: Sequence[VmSource], wanted: choice.CloneRequest) -> List[str]:
+    """Return what a person must know before the run, as sentences."""
+    names = sorted(set(choice.used_networks(found, sources, wanted).values()))
+    return [printable(clone.SAME_NETWORK.format(", ".join(map(repr, names))))] if names else []
 
 
 def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
@@ -253,9 +276,10 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
     lines: List[str] = []
     for each in results:
         of = f' "{each.name}"' + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
+        verb = "becomes" if each.status == clone.WOULD else "became"
         lines.append(f"{each.vm_name}: {each.status}{of}")
-        lines += [f"  disk {disk.userdevice}: {disk.old} became {disk.new}" for disk in each.disks]
-        lines += [f"  network {device}: {old} became {new}" for device, (old, new) in sorted(each.networks.items())]
+        lines += [f"  disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in each.disks]
+        lines += [f"  network {device}: {old} {verb} {new}" for device, (old, new) in sorted(each.networks.items())]
         lines += [f'  with its snapshot "{name}"' for name in each.snapshots]
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
@@ -373,7 +397,9 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         if result.status == restore.WOULD_HOME:
             lines.append(f"  disk {disk.userdevice}: {new} is moved to the SR {disk.home}")
         elif result.status != restore.HOME:
-            lines.append(f"  disk {disk.userdevice}: {old} became {new}")
+            lines.append(
+                f"  disk {disk.userdevice}: {old} {'becomes' if result.status in _WOULD_BE else 'became'} {new}"
+            )
     if result.shuts_down:
         is_ahead = result.status in _WOULD_BE
         lines.append(

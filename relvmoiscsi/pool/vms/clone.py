@@ -36,7 +36,7 @@ TO_KNOW = (
     "HA is off for the copies. Xen Orchestra skips the copies in backups (tag xo:no-bak). "
     "The first backup of a copy is a full backup.",
 )
-SAME_NETWORK = "The copies are on the networks of their originals: expect conflicts. --isolated NET avoids them."
+SAME_NETWORK = "warning: copies are on the networks of their originals, {}: expect conflicts of addresses."
 
 #: fields of a VIF that VIF.create takes
 _VIF = (

@@ -83,6 +83,7 @@ class RecordEdit(NamedTuple):
     tags: Sequence[str] = ()
     snapshots: bool = False
     without: Sequence[str] = ()  #: classes to leave out: VGPU, VTPM
+    omits_disks: bool = False  #: drop the disks that are not on the copy, with a note
     generation_id: str = ""  #: for the clone, if the original has one: xapi makes no new id for a template
 
 
@@ -119,7 +120,8 @@ class Edited(NamedTuple):
 def edited(document: bytes, edit: RecordEdit) -> Edited:
     """Return the edited file.
 
-    Raises Refused where a disk of the VM is not on the copy, UsageError for a network that is not in the pool.
+    Raises Refused where a disk of the VM is not on the copy, unless the edit omits such disks. Raises UsageError for a
+    network that is not in the pool.
     """
     ova = Ova(document)
     notes: List[str] = []
@@ -209,7 +211,7 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
     vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
     used = set()
     moved: Dict[str, str] = {}
-    disks = []
+    disks, omitted = [], []
     for vbd in ova.of("VBD"):
         vbd.set("currently_attached", False)
         vdi = vdis.get(vbd.text("VDI"))
@@ -229,11 +231,18 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
         new = edit.new_disk(old)
         if new is None:
             name, uuid = vdi.text("name_label"), vdi.text("uuid")
+            if edit.omits_disks:
+                omitted.append(vbd)
+                notes.append(f'without its disk {vbd.text("userdevice")}, "{name}" ({uuid}), which is not on the copy')
+                continue
             raise Refused(f"The disk {vbd.text('userdevice')} of the VM, {name!r} ({uuid}), is not on this copy.")
         moved[vdi.id] = old
         used.add(vdi.id)
         if vbd.text("VM") == main.id:
             disks.append(CloneDisk(vbd.text("userdevice"), old, new.uuid))
+    if omitted and not disks:
+        raise Refused("No disk of the VM is on this copy. Select other VMs.")
+    ova.drop(omitted)
     ova.drop([vdi for vdi in ova.of("VDI") if vdi.id not in used])
     _rename(ova, moved, edit)
     return sorted(disks)
