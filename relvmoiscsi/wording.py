@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Text forms of sizes, numbers, tables, errors and unprintable text. Pure, and quick to import."""
 
+import datetime
 import re
 import shlex
-from typing import Any, Container, Dict, List, Sequence
+from typing import Any, Container, Dict, List, Optional, Sequence
 
 from relvmoiscsi.errors import RelvmoiscsiError
 
 ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
+_EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -34,6 +36,18 @@ def time_left(done: int, total: int, spent_seconds: float) -> str:
     if not 0 < done < total or spent_seconds < ESTIMATE_SECONDS:
         return ""
     return f", {human_time(spent_seconds * (total - done) / done)} left"
+
+
+def utc_time(seconds: int) -> Optional[str]:
+    """Return a time in ISO 8601, "2026-11-21T00:38:19Z"; None for 0, and for a year after 9999."""
+    if not 0 < seconds < _END_OF_YEARS:
+        return None
+    return f"{_EPOCH + datetime.timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def shown_time(utc: str) -> str:
+    """Return a time of `utc_time` for people: "2026-11-21 00:38 UTC"."""
+    return utc[:16].replace("T", " ") + " UTC"
 
 
 def counted(number: int, noun: str) -> str:

@@ -7,7 +7,7 @@ of `attach`; `attach` executes no other step.
 
 import string
 import threading
-from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -16,6 +16,7 @@ from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import ORIGINAL_SR, RUN, SCSI_ID, Pool
+from relvmoiscsi.wording import shown_time
 
 #: kinds of steps
 RESIGNATURE, INTRODUCE, MARK, CREATE_PBD, PLUG = "resignature", "introduce", "mark", "create PBD", "plug"
@@ -40,7 +41,7 @@ NAME = "{sr} {date}"
 class AttachRequest(NamedTuple):
     """What the caller wants `attach` to do with the LUNs."""
 
-    name: str = NAME  #: template for the names of the new SRs: {sr}, {date}, {scsi_id}
+    name: str = NAME  #: template for the names of the new SRs: {sr}, {date}, {changed}, {scsi_id}
     date: str = ""
     run: str = ""  #: identifies the run in the marks
     jobs: int = jobs.MOST
@@ -132,18 +133,33 @@ _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
 
 
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
-    """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template."""
+    """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template.
+
+    Equal names get the time of the SR's last change, and then a number.
+    """
     verify_template(wanted.name)
-    taken = {str(sr["name_label"]) for sr in pool.srs.values()}
+    there = {str(sr["name_label"]) for sr in pool.srs.values()}
+    taken = set(there)
+    wishes = {lun.scsi_id: _wish(lun, wanted) for lun in chosen}
+    times: Dict[str, Set[str]] = {}
+    for lun in chosen:
+        times.setdefault(wishes[lun.scsi_id], set()).add(lun.changed)
     found = {}
     for lun in chosen:
-        wish = wanted.name.format(sr=lun.name or lun.of_sr or lun.scsi_id, date=wanted.date, scsi_id=lun.scsi_id)
+        wish = wishes[lun.scsi_id]
+        if lun.changed and (wish in there or len(times[wish]) > 1):  # the copies of three days differ in it
+            wish += f" (changed {shown_time(lun.changed)})"
         name, number = wish, 2
         while name in taken:
             name, number = f"{wish} ({number})", number + 1
         taken.add(name)
         found[lun.scsi_id] = name
     return found
+
+
+def _wish(lun: PoolLun, wanted: AttachRequest) -> str:
+    sr, changed = lun.name or lun.of_sr or lun.scsi_id, shown_time(lun.changed) if lun.changed else "unknown"
+    return wanted.name.format(sr=sr, date=wanted.date, changed=changed, scsi_id=lun.scsi_id)
 
 
 def verify_template(template: str) -> None:
@@ -154,8 +170,10 @@ def verify_template(template: str) -> None:
         used = [part for part in string.Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
         raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
-    if any(field not in ("sr", "date", "scsi_id") or form or conversion for _, field, form, conversion in used):
-        raise UsageError(f"--name {template!r} may contain only the fields sr, date and scsi_id in braces.")
+    if any(
+        field not in ("sr", "date", "changed", "scsi_id") or form or conversion for _, field, form, conversion in used
+    ):
+        raise UsageError(f"--name {template!r} may contain only the fields sr, date, changed and scsi_id in braces.")
 
 
 def plan(

@@ -226,16 +226,22 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     sentence = _SENTENCES.get(code)
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith("No permission"):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
+    if code == "NO_HOSTS_AVAILABLE" and method.startswith("VM."):
+        sentence = _NO_HOST_FOR_VM
     if sentence is not None:
         return PoolFailure(sentence.format(method, *(parameters + [""] * 3)), description)
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
-        return PoolFailure(f"{method}: {parameters[0]}", description)
+        return PoolFailure(f"{method}: {parameters[0].rstrip('.')}.", description)
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
 
 
 NO_READ_ONLY_DISK = (
     "A running HVM VM cannot get a read-only disk. Shut the VM down and repeat the command, or use --rw, which "
     "lets the VM write to the copy."
+)
+_NO_HOST_FOR_VM = (
+    "No running host can run the VM ({0}). A host needs the SRs and networks of the VM, enough free memory, and HVM "
+    "for a guest that needs it. xapi does not say which is missing. `xe vm-start vm=NAME on=HOST` says it for one host."
 )
 _SENTENCES = {
     "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. Use the role pool-operator; --hba "

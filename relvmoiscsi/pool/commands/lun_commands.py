@@ -22,7 +22,7 @@ from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable
+from relvmoiscsi.wording import counted, human_size, printable, shown_time
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -75,7 +75,7 @@ def add_commands(command: CommandMaker) -> None:
     attaching.add_argument(
         "--name",
         metavar="TEXT",
-        help="name of the new SRs; {sr}, {date} and {scsi_id} are replaced; default: {sr} {date}",
+        help="name of the new SRs; {sr}, {date}, {changed} and {scsi_id} are replaced; default: {sr} {date}",
     )
     attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
     _takes_portal(attaching)
@@ -144,14 +144,22 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     if not seen:
         return "The pool sees no LUN behind these targets."
     rows = [("SCSIid", "size", "what it is")]
-    rows += [(lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun)) for lun in seen if lun.scsi_id]
+    rows += [
+        (lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + _changed(lun)) for lun in seen if lun.scsi_id
+    ]
     widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
     away = [lun for lun in seen if not lun.scsi_id]
     lines += [
         printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}") for lun in away
     ]
+    if any(lun.changed for lun in seen):
+        lines.append("`changed` is the last change of the SR by LVM, not the time of the snapshot.")
     return "\n".join(lines)
+
+
+def _changed(lun: PoolLun) -> str:
+    return printable(f"; changed {shown_time(lun.changed)}") if lun.changed else ""
 
 
 def _words(pool: Pool, lun: PoolLun) -> str:
@@ -166,8 +174,6 @@ def _words(pool: Pool, lun: PoolLun) -> str:
         luns.UNFINISHED: "resignature interrupted; `attach` finishes the resignature",
     }
     text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
-    if lun.one_vdi == "cannot be" and lun.kind in luns.UNTOUCHED:
-        text += "; cannot be made one VDI"
     if lun.vms:
         text += "; VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)
     if pool.ref in lun.metadata_of:

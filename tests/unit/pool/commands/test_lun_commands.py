@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from kit.build_lvm import replace_in_text
 from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
@@ -109,7 +110,7 @@ def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(la
     (row,) = [row for row in pool_command("luns", "--json").json["luns"] if row["scsi_id"] == clone]
     assert (row["kind"], row["copy_of"], row["is_known_copy"]) == ("unconnected", uuid, False)
     why = '"Production", which no live host has attached on another LUN: original or clone is unknown'
-    assert f"  {why}\n" in pool_command("luns").out
+    assert f"  {why}; changed 20" in pool_command("luns").out
 
     ran = pool_command("attach", "--clones-of", "Production", "--yes")
     assert ran.status == 4 and "add --unplugged" in ran.err and lab.world.sr_uuid(clone) == uuid
@@ -164,6 +165,34 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     assert "did not appear" in rows[bad][1] and "iqn.2026-01.test:refuses" in rows[None][1]
     told = pool_command("luns", "--target", TARGET).out
     assert f"The LUNs behind {TARGET} iqn.2026-01.test:refuses are unknown" in told
+
+
+@pytest.mark.parametrize("words", [("--all",), ("--clones-of", "Production")])
+def test_a_damaged_clone_is_named_and_gives_a_status(lab, world, clone, pool_command, words):
+    lost = lab.clone("Production")
+    replace_in_text(world.lun(lost).disk, b"physical_volumes", b"physical_nothing")
+    assert lab.lun(lost).kind == "damaged"
+    dry = pool_command("attach", *words, "--dry-run")
+    assert dry.status == 9 and f"{lost}: {lost} was skipped. Its state is damaged: " in " ".join(dry.out.split())
+    ran = pool_command("attach", *words, "--yes", "--json")
+    rows = {row["scsi_id"]: row["status"] for row in ran.json["luns"]}
+    assert (ran.status, rows) == (9, {clone: "attached", lost: "failed"})
+    assert pool_command("attach", *words, "--yes").status == 9, "each night"
+    assert pool_command("attach", clone, "--yes").status == 0
+
+
+def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab, world, clone, pool_command):
+    other = lab.clone("Production")
+    then, now = "changed 2026-11-20 00:11 UTC", "changed 2026-11-21 00:11 UTC"
+    replace_in_text(world.lun(other).disk, b"creation_time = 1795219866\t", b"creation_time = 1795133466\t")
+    rows = {line.split()[0]: line for line in pool_command("luns").out.splitlines() if "clone of" in line}
+    assert then in rows[other] and now in rows[clone]
+    assert "not the time of the snapshot" in pool_command("luns").out
+    assert {lun["scsi_id"]: lun["changed"] for lun in pool_command("luns", "--json").json["luns"]}[other] == (
+        "2026-11-20T00:11:06Z"
+    )
+    ran = pool_command("attach", "--all", "--yes", "--name", "copy").out
+    assert f'"copy ({then})"' in " ".join(ran.split()) and f'"copy ({now})"' in " ".join(ran.split())
 
 
 def test_an_sr_that_is_there_keeps_its_name_and_that_is_said(clone, copy, pool_command):
