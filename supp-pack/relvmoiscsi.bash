@@ -18,16 +18,16 @@ _relvmoiscsi_words() {
         'direct remove') echo '-h --help --json -v --verbose' ;;
         'direct list') echo '-h --help --json -v --verbose' ;;
         'pool') echo '-h --help --json -v --verbose luns attach map discard unlock clone restore rescue save-vms secrets' ;;
-        'pool luns') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs' ;;
-        'pool attach') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --foreign --unplugged --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs --dry-run --yes' ;;
-        'pool map') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure' ;;
-        'pool discard') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms --dry-run --yes' ;;
-        'pool unlock') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;
-        'pool clone') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --all --name --isolated --network --same-networks --omit-disks --keep-mac --snapshots --from-snapshot --trust-records --no-vtpm --no-vgpu --jobs --dry-run --yes' ;;
-        'pool restore') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --disk --shutdown --undo --home --keep --dry-run --yes' ;;
-        'pool rescue') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --vm --rw --done --dry-run --yes' ;;
-        'pool save-vms') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;
-        'pool secrets') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --remove --yes --chap-password-file' ;;
+        'pool luns') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs' ;;
+        'pool attach') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --clones-of --all --foreign --unplugged --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs --dry-run --yes' ;;
+        'pool map') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure' ;;
+        'pool discard') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms --dry-run --yes' ;;
+        'pool unlock') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --dry-run --yes' ;;
+        'pool clone') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --all --name --isolated --network --same-networks --omit-disks --keep-mac --snapshots --from-snapshot --trust-records --no-vtpm --no-vgpu --jobs --dry-run --yes' ;;
+        'pool restore') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --disk --shutdown --undo --home --keep --dry-run --yes' ;;
+        'pool rescue') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --vm --rw --done --dry-run --yes' ;;
+        'pool save-vms') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --dry-run --yes' ;;
+        'pool secrets') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --remove --yes --chap-password-file' ;;
     esac
 }
 
@@ -61,6 +61,7 @@ _relvmoiscsi_value() {
         'map --chap-file') echo 'FILE' ;;
         'map --sr') echo '' ;;
         'settings --vdis') echo 'one all' ;;
+        'pool luns --log') echo 'FILE' ;;
         'pool luns --pool') echo '' ;;
         'pool luns --user') echo '' ;;
         'pool luns --password-file') echo 'FILE' ;;
@@ -71,6 +72,7 @@ _relvmoiscsi_value() {
         'pool luns --chap-user') echo '' ;;
         'pool luns --chap-password-file') echo 'FILE' ;;
         'pool luns --jobs') echo '' ;;
+        'pool attach --log') echo 'FILE' ;;
         'pool attach --pool') echo '' ;;
         'pool attach --user') echo '' ;;
         'pool attach --password-file') echo 'FILE' ;;
@@ -84,19 +86,23 @@ _relvmoiscsi_value() {
         'pool attach --chap-user') echo '' ;;
         'pool attach --chap-password-file') echo 'FILE' ;;
         'pool attach --jobs') echo '' ;;
+        'pool map --log') echo 'FILE' ;;
         'pool map --pool') echo '' ;;
         'pool map --user') echo '' ;;
         'pool map --password-file') echo 'FILE' ;;
         'pool map --ca') echo 'FILE' ;;
+        'pool discard --log') echo 'FILE' ;;
         'pool discard --pool') echo '' ;;
         'pool discard --user') echo '' ;;
         'pool discard --password-file') echo 'FILE' ;;
         'pool discard --ca') echo 'FILE' ;;
         'pool discard --clones-of') echo '' ;;
+        'pool unlock --log') echo 'FILE' ;;
         'pool unlock --pool') echo '' ;;
         'pool unlock --user') echo '' ;;
         'pool unlock --password-file') echo 'FILE' ;;
         'pool unlock --ca') echo 'FILE' ;;
+        'pool clone --log') echo 'FILE' ;;
         'pool clone --pool') echo '' ;;
         'pool clone --user') echo '' ;;
         'pool clone --password-file') echo 'FILE' ;;
@@ -106,6 +112,7 @@ _relvmoiscsi_value() {
         'pool clone --network') echo '' ;;
         'pool clone --trust-records') echo '' ;;
         'pool clone --jobs') echo '' ;;
+        'pool restore --log') echo 'FILE' ;;
         'pool restore --pool') echo '' ;;
         'pool restore --user') echo '' ;;
         'pool restore --password-file') echo 'FILE' ;;
@@ -114,15 +121,18 @@ _relvmoiscsi_value() {
         'pool restore --undo') echo '' ;;
         'pool restore --home') echo '' ;;
         'pool restore --keep') echo '' ;;
+        'pool rescue --log') echo 'FILE' ;;
         'pool rescue --pool') echo '' ;;
         'pool rescue --user') echo '' ;;
         'pool rescue --password-file') echo 'FILE' ;;
         'pool rescue --ca') echo 'FILE' ;;
         'pool rescue --vm') echo '' ;;
+        'pool save-vms --log') echo 'FILE' ;;
         'pool save-vms --pool') echo '' ;;
         'pool save-vms --user') echo '' ;;
         'pool save-vms --password-file') echo 'FILE' ;;
         'pool save-vms --ca') echo 'FILE' ;;
+        'pool secrets --log') echo 'FILE' ;;
         'pool secrets --pool') echo '' ;;
         'pool secrets --user') echo '' ;;
         'pool secrets --password-file') echo 'FILE' ;;

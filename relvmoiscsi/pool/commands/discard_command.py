@@ -28,7 +28,7 @@ example:
 
 def add_command(command: CommandMaker) -> None:
     discarding = command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
-    discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
+    discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID, name or SCSIid")
     takes_copies(discarding)
     discarding.add_argument(
         "--with-vms", action="store_true", help="also destroy the VMs that `clone` has made on the copy"

@@ -82,7 +82,7 @@ def add_commands(command: CommandMaker) -> None:
     _takes_jobs(attaching)
     changes(attaching)
     mapping = command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
-    mapping.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+    mapping.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
 
 
 def _takes_portal(parser: argparse.ArgumentParser) -> None:

@@ -5,9 +5,10 @@ import argparse
 from typing import Any, Sequence
 
 from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask
-from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
+from relvmoiscsi.pool.commands.night_log import NightLog
 from relvmoiscsi.pool.commands.options import changes, opened, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.wording import printable
@@ -44,6 +45,7 @@ def add_pool(make: Maker) -> None:
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
+        sub.add_argument("--log", metavar="FILE", help="append what is done, and how it ends, to FILE")
         takes_connection(sub)
         return sub
 
@@ -57,12 +59,21 @@ def add_pool(make: Maker) -> None:
 
 
 def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:
-    """Run a command that reports its progress to `so_far`. Raises Interrupted after Ctrl-C."""
-    arguments.so_far = SoFar()
+    """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
+    log = NightLog(arguments.log, arguments.words)
+    arguments.so_far = SoFar(log.tell)
     try:
         answer: Answer = run(arguments)
+        log.tell(f"{answer.text}\nends with exit status {answer.status}")
     except KeyboardInterrupt as stop:
-        raise arguments.so_far.interrupted(stop) from stop
+        interrupted = arguments.so_far.interrupted(stop)
+        log.tell(f"interrupted: {interrupted}")
+        raise interrupted from stop
+    except RelvmoiscsiError as error:
+        log.tell(f"{error}\nends with exit status {error.exit_status}")
+        raise
+    finally:
+        log.close()
     return answer
 
 

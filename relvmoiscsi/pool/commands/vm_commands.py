@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequ
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, must_be_able_to_ask, say, waiting
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
-from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.calls import Calls, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
@@ -68,7 +68,7 @@ example:
 
 def add_commands(command: CommandMaker) -> None:
     cloning = command("clone", _clone, "make VMs from the disks of a copy", _CLONE)
-    cloning.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+    cloning.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     cloning.add_argument("vms", metavar="VM", nargs="*", help="VMs whose disks are on the copy, by UUID or name")
     cloning.add_argument("--all", action="store_true", help="select all VMs that have disks on the copy")
     cloning.add_argument(
@@ -126,10 +126,10 @@ def add_commands(command: CommandMaker) -> None:
 def _describe_restore(command: CommandMaker) -> None:
     what = "replace a VM's disks with the disks of a copy"
     restoring = command("restore", _restore, what, _RESTORE)
-    restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID or name")
-    restoring.add_argument("vm", metavar="VM", nargs="?", help="the VM to restore, by UUID or name")
-    restoring.add_argument("--disk", metavar="LIST", help="restore only these disks, by device: 0,1")
-    restoring.add_argument("--shutdown", action="store_true", help="shut the VM down first")
+    restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID, name or SCSIid")
+    restoring.add_argument("vms", metavar="VM", nargs="*", help="the VMs to restore, by UUID or name")
+    restoring.add_argument("--disk", metavar="LIST", help="of one VM: restore only these disks, by device: 0,1")
+    restoring.add_argument("--shutdown", action="store_true", help="shut the VMs down first")
     ways = restoring.add_mutually_exclusive_group()
     ways.add_argument("--undo", metavar="VM", help="put the old disks of this VM back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
@@ -139,7 +139,7 @@ def _describe_restore(command: CommandMaker) -> None:
 
 def _describe_rescue(command: CommandMaker) -> None:
     rescuing = command("rescue", _rescue, "add a disk of a copy to a VM for a while", _RESCUE)
-    rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+    rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     rescuing.add_argument(
         "vdi", metavar="VDI", nargs="?", help="the disk, by its UUID, the UUID of the original VDI, or its name"
     )
@@ -304,30 +304,67 @@ def _status(results: Sequence[Cloned]) -> int:
 
 def _restore(arguments: argparse.Namespace) -> Answer:
     back = arguments.undo or arguments.home or arguments.keep
-    if back and (arguments.sr or arguments.disk is not None) or not (back or arguments.vm):
-        missing = "" if back else _missing(SR=arguments.sr, VM=arguments.vm)
+    if back and (arguments.sr or arguments.disk is not None) or not (back or arguments.vms):
+        missing = "" if back else _missing(SR=arguments.sr, VM=arguments.vms)
         raise UsageError(
             "Give a copy and a VM: `restore SR VM`. With --undo, --home or --keep, give only the VM." + missing
         )
     devices = _devices(arguments.disk)
+    if devices and len(arguments.vms) > 1:
+        raise UsageError("--disk names disks of one VM: restore the VMs one by one.")
     must_be_able_to_ask(arguments)
     with opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         if back:
             return _back(arguments, calls, found, inventory.find_vm(found, back))
-        copy, vm = choice.find_copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
-        swaps = restore.plan(found, copy, vm, devices, records.today())
-        planned = restore.restore(calls, vm, swaps, arguments.shutdown, dry_run=True)
-        if arguments.dry_run:
-            return _restored(planned)
-        if planned.status != restore.ALREADY:
-            _ask(arguments, planned, f"Restore {printable(planned.name)}?")
-        with _work(arguments, planned.name, "restore"), waiting("the pool"):
-            result = restore.restore(calls, vm, swaps, arguments.shutdown)
-    return _restored(result, restore.TO_KNOW)
+        copy = choice.find_copy(pool, found, arguments.sr)
+        vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in arguments.vms))
+
+        def each(vm: str, dry_run: bool) -> Restored:
+            swaps = restore.plan(found, copy, vm, devices, records.today())
+            return restore.restore(calls, vm, swaps, arguments.shutdown, dry_run)
+
+        planned = _of_each(found, vms, lambda vm: each(vm, True))
+        todo = [row for row in planned if row.status == restore.WOULD]
+        if arguments.dry_run or not todo:
+            return _all_restored(planned)
+        _ask(arguments, planned, "Restore {}?".format(", ".join(printable(row.name) for row in todo)))
+
+        def work(vm: str) -> Restored:
+            name = str(found.vms[vm]["name_label"])
+            with arguments.so_far.one(name, "restore"):
+                return each(vm, False)
+
+        with arguments.so_far.work([row.name for row in todo]), waiting("the pool"):
+            results = _of_each(found, vms, work)
+    return _all_restored(results, restore.TO_KNOW)
 
 
-def _missing(**arguments: Optional[str]) -> str:
+def _of_each(found: Inventory, vms: Sequence[str], work: Callable[[str], Restored]) -> List[Restored]:
+    """Return the result for each VM. A VM that fails stops no other; the error of an only VM propagates."""
+    results = []
+    for vm in vms:
+        try:
+            results.append(work(vm))
+        except PoolGone:
+            raise
+        except RelvmoiscsiError as error:
+            if len(vms) == 1:
+                raise
+            results.append(restore.result_of(found.vms[vm], restore.FAILED, error=error))
+    return results
+
+
+def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> Answer:
+    if len(results) == 1:
+        return _restored(results[0], to_know)
+    texts = [_restored(result).text for result in results]
+    rows = [{**each.facts(), "error": None if each.error is None else str(each.error)} for each in results]
+    is_partial = any(each.error is not None for each in results)
+    return Answer({"vms": rows}, "\n".join([*texts, *to_know]), Partial.exit_status if is_partial else 0)
+
+
+def _missing(**arguments: Any) -> str:
     """Return the names of the missing arguments, as a sentence."""
     names = [name for name, value in arguments.items() if not value]
     return f" Missing: {', '.join(names)}."
@@ -361,7 +398,7 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
         if arguments.home
         else ("keep", f"Leave the disks of {name} as they are and remove the journal?")
     )
-    _ask(arguments, planned, question)
+    _ask(arguments, [planned], question)
     shown: ContextManager[Any] = waiting("the pool")
     if arguments.home:
         shown = bar
@@ -376,12 +413,16 @@ def _work(arguments: argparse.Namespace, name: str, what: str) -> Iterator[None]
         yield
 
 
-def _ask(arguments: argparse.Namespace, planned: Restored, question: str) -> None:
-    """Print the plan and return after a yes. Raises Refused."""
+def _ask(arguments: argparse.Namespace, planned: Sequence[Restored], question: str) -> None:
+    """Print the plans and return after a yes. Raises Refused."""
     if not arguments.yes:
-        say(_restored(planned).text)
-    first = f"{printable(planned.name)} is running. The run shuts the VM down and leaves the VM halted. "
-    ask(arguments, (first if planned.shuts_down else "") + question)
+        say(_all_restored(planned).text)
+    first = "".join(
+        f"{printable(each.name)} is running. The run shuts the VM down and leaves the VM halted. "
+        for each in planned
+        if each.shuts_down
+    )
+    ask(arguments, first + question)
 
 
 _SHUTS_DOWN = "the VM is running: the run shuts the VM down and leaves the VM halted"
@@ -407,6 +448,7 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         )
     lines += [f"  no longer needed: {uuid} (xe vdi-destroy uuid={uuid})" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
+    lines += [f"  {result.error}"] if result.error is not None else []
     lines += [f"  {step}" for step in _next_of(result)]
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
 

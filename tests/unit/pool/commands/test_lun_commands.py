@@ -3,6 +3,7 @@
 
 import errno
 import json
+import re
 import signal
 import sys
 
@@ -179,6 +180,34 @@ def test_a_damaged_clone_is_named_and_gives_a_status(lab, world, clone, pool_com
     assert (ran.status, rows) == (9, {clone: "attached", lost: "failed"})
     assert pool_command("attach", *words, "--yes").status == 9, "each night"
     assert pool_command("attach", clone, "--yes").status == 0
+
+
+def test_the_scsi_id_of_a_copy_is_enough_for_every_command_that_takes_a_copy(lab, clone, copy, pool_command):
+    lab.vm("web", lab.vdi("Production", "root disk")[0])
+    assert pool_command("map", clone).out == pool_command("map", "a copy").out
+    assert pool_command("clone", clone, "web", "--yes").status == 0
+    assert pool_command("discard", clone, "--with-vms", "--yes").status == 0
+    ran = pool_command("map", lab.originals["Production"][0])
+    assert ran.status == 3 and "no copy on a LUN with this SCSIid" in ran.err
+
+
+def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkeypatch):
+    log = tmp_path / "night.log"
+    assert pool_command("attach", clone, "--yes", "--name", "a copy", "--log", log).status == 0
+    assert pool_command("discard", "none", "--yes", "--log", log).status == 3
+    lines = log.read_text().splitlines()
+    assert all(re.match(r"20..-..-..T..:..:..Z \[[0-9]+\] ", line) for line in lines)
+    told = [line.split("] ", 1)[1] for line in lines]
+    assert told[0] == f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log}"
+    assert f"{clone}: under way (resignature)" in told and f"{clone}: done (attach)" in told
+    assert any(line.startswith(f'{clone}: attached "a copy"') for line in told)
+    assert told[-1] == "ends with exit status 3" and "The pool has no SR" in told[-2]
+    for path, said in ((tmp_path / "no" / "log", "cannot be opened"), (tmp_path, "cannot be opened")):
+        before = len(lab.pool.api.calls)
+        ran = pool_command("discard", "a copy", "--yes", "--log", path)
+        assert ran.status == 2 and said in ran.err and len(lab.pool.api.calls) == before
+    (tmp_path / "link").symlink_to(log)
+    assert pool_command("discard", "a copy", "--yes", "--log", tmp_path / "link").status == 2
 
 
 def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab, world, clone, pool_command):

@@ -413,6 +413,26 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     assert "is running" not in again.out, "it is halted"
 
 
+@pytest.mark.parametrize("way", ["--yes", "asked"])
+def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_command, refused, type_in, way):
+    one_cannot_be(halted, pool_command)
+    words = ("restore", "copy", "web", "db", "mixed")
+    refused(2, "--disk names disks of one VM", *words, "--disk", "0", "--yes")
+    dry = refused(9, "web: would be restored", *words, "--dry-run")
+    assert "db: would be restored" in dry.out and "mixed: failed" in dry.out
+    type_in("y\n")
+    ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
+    assert ran.status == 9 and all(word in ran.out for word in ("web: restored", "db: restored", "mixed: failed"))
+    assert way == "--yes" or "Restore web, db? [y/N]" in ran.err
+    assert "is not on this copy" in " ".join(ran.out.split())
+    for vm in (halted.web, halted.db_vm):
+        assert {sr for sr, _ in halted.disks_of(vm).values()} == {halted.pool.db.by_uuid("SR", halted.copy.sr_uuid)}
+    rows = {
+        row["name"]: (row["status"], bool(row["error"])) for row in pool_command(*words, "--json", "--yes").json["vms"]
+    }
+    assert rows == {"web": ("already restored", False), "db": ("already restored", False), "mixed": ("failed", True)}
+
+
 def test_home_the_plan_names_the_disks_that_are_moved_and_the_run_those_no_longer_needed(restored, pool_command):
     ((_, moved),) = restored.disks_of(restored.web).values()
     uuid = restored.pool.db.get("SR", restored.originals["Production"][1], "uuid")
