@@ -8,14 +8,15 @@ command prints the sentence last.
 Any other exception is a bug: its traceback is printed and the command exits with 70.
 """
 
-import shlex
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+
+from relvmoiscsi.wording import command
 
 __all__ = [
     "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError",
     "Malformed", "NotFound", "OnDefect", "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError", "Truncated",
-    "Unfinished", "Unsupported", "UsageError", "WayOut", "in_state", "raise_defect", "reading",
+    "Unfinished", "Unsupported", "UsageError", "WayOut", "error_facts", "in_state", "raise_defect", "reading",
 ]  # fmt: skip
 
 NOTHING_WRITTEN = "Nothing was written."
@@ -200,8 +201,7 @@ class CommandFailed(RelvmoiscsiError):
     exit_status = 6
 
     def __init__(self, argv: Sequence[str], status: int, stderr: str) -> None:
-        shown = " ".join(map(shlex.quote, argv))  # as `wording.command`, which this module cannot import
-        super().__init__("`{}` failed with exit status {}: {}".format(shown, status, stderr.strip() or "no message"))
+        super().__init__(f"{command(*argv)} failed with exit status {status}: {stderr.strip() or 'no message'}")
         self.argv, self.status, self.stderr = tuple(argv), status, stderr
 
 
@@ -242,3 +242,15 @@ class Overtaken(RelvmoiscsiError):
             "or the array has restored it. This run has stopped, and writes no more."
         )
         self.offset = offset
+
+
+def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
+    """Return the facts of an error, for `--json` of any command."""
+    return {
+        "error": {
+            "kind": type(error).__name__,
+            "exit_status": error.exit_status,
+            "message": error.message,
+            "disk_state": error.disk_state,
+        },
+    }

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Text forms of sizes, numbers, tables, errors and unprintable text. Pure, and quick to import."""
+"""Text forms of sizes, numbers, tables, commands and unprintable text. Pure, and quick to import."""
 
 import datetime
 import re
 import shlex
-from typing import Any, Container, Dict, List, Optional, Sequence
-
-from relvmoiscsi.errors import RelvmoiscsiError
+from typing import Container, List, Optional, Sequence
 
 ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
 _EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
@@ -85,18 +83,22 @@ def with_options(text: str) -> str:
     return re.sub(r"`(vdis?|without)(?:=(\w+))?`", lambda key: "`--" + " ".join(filter(None, key.groups())) + "`", text)
 
 
+def shell_words(*words: str) -> str:
+    """Return words of a command that a person copies to a shell: each is quoted, and printable on one line.
+
+    A LUN, a target or another user of the pool may have chosen a word. A test finds texts with a command that have a
+    value by another way.
+    """
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    """Return the word in quotes if it needs quotes; for KEY=VALUE, the value alone."""
+    key, is_set, value = printable(word).partition("=")
+    is_pair = bool(is_set) and shlex.quote(key) == key
+    return f"{key}={shlex.quote(value)}" if is_pair else shlex.quote(key + is_set + value)
+
+
 def command(*words: str) -> str:
     """Return a command for a message, to copy as it stands: its words are quoted, and no line breaks between them."""
-    return "`" + " ".join(map(shlex.quote, words)) + "`"
-
-
-def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
-    """Return the facts of an error, for `--json` of any command."""
-    return {
-        "error": {
-            "kind": type(error).__name__,
-            "exit_status": error.exit_status,
-            "message": error.message,
-            "disk_state": error.disk_state,
-        },
-    }
+    return f"`{shell_words(*words)}`"

@@ -115,7 +115,8 @@ def _one_ctrl_c() -> "Iterator[None]":
 
 def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
     from relvmoiscsi.cli.output import RED, print_result, say  # noqa: PLC0415
-    from relvmoiscsi.wording import error_facts, printable, with_options  # noqa: PLC0415
+    from relvmoiscsi.errors import error_facts  # noqa: PLC0415
+    from relvmoiscsi.wording import printable, with_options  # noqa: PLC0415
 
     if hasattr(arguments, "vdis"):
         error.message = with_options(error.message)

@@ -2,7 +2,6 @@
 """Common code of the commands that write to a LUN: options, the open LUN, questions, the answer."""
 
 import argparse
-import shlex
 from contextlib import ExitStack, contextmanager
 from typing import Any, Dict, Iterator, List, Optional
 
@@ -21,7 +20,7 @@ from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import LunSource
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import human_size, printable, shell_words
 
 FINISHED = "{}: the {} was finished."
 
@@ -129,20 +128,21 @@ def _next_steps(lun: OpenLun, result: Result) -> List[str]:
     scsi_id = lun.ids.own
     if scsi_id is None or result.ids is None or result.lun is None:
         return []
-    sr, config, sr_type = result.ids.new_sr, "", "lvmohba"
+    sr, config, sr_type = result.ids.new_sr, [], "lvmohba"  # type: str, List[str], str
     if is_url(lun.name):
         url = parse_url(lun.name)
-        target, iqn = shlex.quote(url.portal.host), shlex.quote(url.iqn)  # a target says what its LUN is called
-        sr_type, config = "lvmoiscsi", f"device-config:target={target} device-config:targetIQN={iqn} "
-        config += f"device-config:port={url.portal.port} " if url.portal.port != DEFAULT_PORT else ""
-    name = shlex.quote(printable(result.lun.mgt.name_label if result.lun.mgt else "") + " copy")
+        sr_type, config = "lvmoiscsi", [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
+        config += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
+    name = (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
+    introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
+    create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in [*config, f"SCSIid={scsi_id}"])]
     lines = ["next, on the pool master (pbd-create and pbd-plug for each host):"]
     if not config:
         lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
     return [
         *lines,
-        f"  xe sr-introduce uuid={sr} type={sr_type} name-label={name} shared=true content-type=user",
-        f"  xe pbd-create sr-uuid={sr} host-uuid=HOST {config}device-config:SCSIid={shlex.quote(scsi_id)}",
+        f"  {shell_words('xe', 'sr-introduce', *introduce)}",
+        f"  {shell_words('xe', 'pbd-create', *create)}",
         "  xe pbd-plug uuid=PBD",
     ]
 

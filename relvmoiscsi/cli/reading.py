@@ -10,12 +10,12 @@ from relvmoiscsi.cli.opening import device_word, source_of, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.lun.answer import identify
 from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.source import LunSource
-from relvmoiscsi.wording import error_facts, human_size, printable
+from relvmoiscsi.wording import human_size, printable
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL

@@ -26,7 +26,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.lun.pool_records import read_pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import human_size, printable, table
+from relvmoiscsi.wording import human_size, printable, shell_words, table
 
 HOST = THIS_HOST
 
@@ -244,11 +244,10 @@ def _introduced(entry: DirectLun, link: str, pool: "_Pool", notes: List[str]) ->
     found = pool.vdis(link)
     if not found:
         sr = next(iter(srs.values()))["uuid"]
-        advice = (
-            "The LUN is not a VDI yet. To make a VDI: "
-            "`xe vdi-introduce uuid=$(uuidgen) sr-uuid={} type=user location={}`."
+        notes.append(
+            "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
+            f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
         )
-        notes.append(advice.format(sr, link))
     return found
 
 
@@ -281,7 +280,8 @@ def _remove(arguments: argparse.Namespace) -> Answer:
     facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": direct.link_of(entry.name, HOST), "notes": notes}
     text = (
         f"{entry.name} (LUN {entry.scsi_id}) is no longer a direct LUN.\n"
-        f"next: unmap the LUN at the array, or give it a name again: `relvmoiscsi direct add NAME {entry.scsi_id}`."
+        "next: unmap the LUN at the array, or give it a name again: "
+        f"`{shell_words('relvmoiscsi', 'direct', 'add', 'NAME', entry.scsi_id)}`."
     )
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
@@ -366,7 +366,7 @@ def _answer(entry: DirectLun, status: Status, vdi: str, notes: List[str]) -> Ans
         lines += [
             f"The LUN is the VDI {vdi}.",
             "next, to give the disk to a VM:",
-            f"  xe vbd-create vm-uuid=VM vdi-uuid={vdi} device=autodetect",
+            f"  xe vbd-create vm-uuid=VM {shell_words(f'vdi-uuid={vdi}')} device=autodetect",
             "  xe vbd-plug uuid=VBD",
         ]
     return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))

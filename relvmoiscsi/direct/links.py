@@ -80,8 +80,8 @@ def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
     disks = udev.disks_of(scsi_id, host)
     if disks and is_for_multipath(scsi_id, host):
         raise Refused(
-            f"Multipathing is on and LUN {scsi_id} was multipathed before, but has no map yet. `multipath -v3 -d "
-            f"{scsi_id}` may show the reason."
+            f"Multipathing is on and LUN {scsi_id} was multipathed before, but has no map yet. "
+            f"{command('multipath', '-v3', '-d', scsi_id)} may show the reason."
         )
     if len(disks) == 1:
         return disks[0]  # in any state: a path that is down may come back, and the VM's disk with the path

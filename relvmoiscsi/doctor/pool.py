@@ -21,6 +21,7 @@ from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.host.xapi.stale_volumes import Attachments, vg_command
+from relvmoiscsi.wording import command, shell_words
 
 PLUGIN = "relvmoiscsi"
 PLUGIN_SECONDS = 120.0  #: the programs that the plugin runs have their own time limits
@@ -117,7 +118,7 @@ def examine_registration(pool: PoolFacts) -> Finding:
 
 def examine_record(here: Host, pool: PoolFacts, info: Optional[DriverInfo]) -> Finding:
     """Check the SM record, which `xe sm-list` prints on any host."""
-    detects = f'`xe sm-list | grep "{PHRASE}"`, by which CloudStack detects it,'
+    detects = f"`xe sm-list | grep {shell_words(PHRASE)}`, by which CloudStack detects it,"
     if not pool.drivers:
         sentence = f"{detects} prints nothing: xapi's database has no SM record of type {TYPE}."
         return problem("sm-record", sentence, _ON_ALL)
@@ -208,7 +209,7 @@ def examine_leftovers(pool: PoolFacts) -> List[Finding]:
     if not pool.leftovers:
         return []
     sentence = f"xapi has SRs of type {' or '.join(TYPES)}, which exist only during a call: {listed(pool.leftovers)}."
-    commands = [f"`xe sr-forget uuid={uuid}`" for uuid in pool.leftovers]
+    commands = [command("xe", "sr-forget", f"uuid={uuid}") for uuid in pool.leftovers]
     advice = (
         f"If no SR.create is under way: {listed(commands)}. If the call had a CHAP password, a Secret remains: "
         "`relvmoiscsi pool secrets --remove`."

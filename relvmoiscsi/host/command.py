@@ -10,7 +10,7 @@ import re
 import shlex
 import signal
 import subprocess
-from typing import Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Callable, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host import terminated
@@ -49,35 +49,36 @@ def run(argv: Sequence[str], accept: Sequence[int] = (0,), timeout: float = TIME
     not start. The status is TIMED_OUT if `timeout` passed; then the program and all its children were killed.
     """
     log.debug("running %s", " ".join(shlex.quote(word) for word in argv))
-    completed = _run(argv, timeout)
-    if completed is None:
-        raise _failure(argv, TIMED_OUT, f"it did not end within {timeout:g} seconds and was stopped")
-    log.debug(
-        "%s ended with status %d, stdout %r, stderr %r",
-        argv[0],
-        completed.status,
-        completed.stdout,
-        completed.stderr,
-    )
-    if completed.status not in accept:
-        raise _failure(argv, completed.status, _reason(completed))
-    return completed
-
-
-def _run(argv: Sequence[str], timeout: float) -> Optional[Completed]:
-    """Return the program's status and output; None if `timeout` passed. On Terminated, kill the program first."""
     process: Optional[subprocess.Popen[bytes]] = None
     try:
         process = _start(argv)
         with terminated.waiting():
-            return _finish(process, timeout)
-    except terminated.Terminated:
+            output = process.communicate(timeout=timeout)
+    except BaseException as error:  # Ctrl-C and Terminated, too: the program must not outlive this call
         if process is not None and process.returncode is None:
             _kill(process)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise _failure(argv, TIMED_OUT, f"it did not end within {timeout:g} seconds and was stopped") from None
         raise
+    stdout, stderr = (text.decode("utf-8", "backslashreplace") for text in output)
+    status = process.returncode
+    log.debug("%s ended with status %d, stdout %r, stderr %r", argv[0], status, stdout, stderr)
+    if status not in accept:
+        reason = stderr.strip() or stdout.strip()  # some programs print their errors on stdout
+        raise _failure(argv, status, f"it was ended by signal {-status}. {stderr}".strip() if status < 0 else reason)
+    return Completed(status, stdout, stderr)
 
 
 def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start a program in English and without passwords, with the system directories on PATH.
+
+    xapi and cron omit some directories. No program that the product starts needs a password.
+    """
+    environment = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    environment["LC_ALL"] = "C"
+    environment.pop("LANGUAGE", None)
+    path = [part for part in environment.get("PATH", "").split(os.pathsep) if part]
+    environment["PATH"] = os.pathsep.join(path + [part for part in _SYSTEM_PATH if part not in path])
     try:
         return subprocess.Popen(
             list(argv),
@@ -85,7 +86,7 @@ def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=True,
-            env=_environment(),
+            env=environment,
             # A session of its own: `_kill` ends the program together with the children of the program.
             start_new_session=True,
         )
@@ -93,19 +94,6 @@ def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
         raise _failure(argv, NO_SUCH_PROGRAM, "there is no such program") from error
     except OSError as error:
         raise _failure(argv, NOT_EXECUTABLE, f"it cannot be started: {error.strerror}") from error
-
-
-def _finish(process: "subprocess.Popen[bytes]", timeout: float) -> Optional[Completed]:
-    """Wait for the process and return its status and output. Return None if `timeout` passed; then it was killed."""
-    try:
-        stdout, stderr = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        return None
-    except BaseException:  # Ctrl-C: the program must not outlive this call
-        _kill(process)
-        raise
-    return Completed(process.returncode, _text(stdout), _text(stderr))
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
@@ -121,30 +109,6 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
         log.warning("Process %d was killed and has not ended yet.", process.pid)
 
 
-def _environment() -> Dict[str, str]:
-    """Return this process's environment, in English and without passwords, with the system directories on PATH.
-
-    xapi and cron omit some directories. No program that the product starts needs a password.
-    """
-    environment = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
-    environment["LC_ALL"] = "C"
-    environment.pop("LANGUAGE", None)
-    path = [part for part in environment.get("PATH", "").split(os.pathsep) if part]
-    environment["PATH"] = os.pathsep.join(path + [part for part in _SYSTEM_PATH if part not in path])
-    return environment
-
-
 def _failure(argv: Sequence[str], status: int, reason: str) -> CommandFailed:
     log.debug("%s failed with status %d: %s", argv[0], status, reason)
     return CommandFailed(argv, status, reason)
-
-
-def _reason(completed: Completed) -> str:
-    """Return the program's own error message. Some programs print their errors on stdout."""
-    if completed.status < 0:
-        return f"it was ended by signal {-completed.status}. {completed.stderr}".strip()
-    return completed.stderr.strip() or completed.stdout.strip()
-
-
-def _text(output: bytes) -> str:
-    return output.decode("utf-8", "backslashreplace")

@@ -62,7 +62,12 @@ def replace(path: str, content: bytes, new: str) -> None:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            take_over(path, descriptor)
+            try:
+                old = os.stat(path)
+                os.fchown(descriptor, old.st_uid, old.st_gid)
+                os.fchmod(descriptor, old.st_mode & 0o7777)
+            except FileNotFoundError:
+                os.fchmod(descriptor, _NEW_MODE)
             file.write(content)
             file.flush()
             os.fsync(descriptor)
@@ -97,17 +102,6 @@ def append(descriptor: int, line: bytes) -> None:
     except OSError:
         os.ftruncate(descriptor, size)
         raise
-
-
-def take_over(path: str, descriptor: int) -> None:
-    """Give a new file the owner and mode of the file at `path`, which it will replace; without `path`, mode 0644."""
-    try:
-        old = os.stat(path)
-    except FileNotFoundError:
-        os.fchmod(descriptor, _NEW_MODE)
-        return
-    os.fchown(descriptor, old.st_uid, old.st_gid)
-    os.fchmod(descriptor, old.st_mode & 0o7777)
 
 
 def sync_directory(path: str) -> None:

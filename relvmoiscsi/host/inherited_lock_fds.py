@@ -39,16 +39,15 @@ def noted(descriptor: int, guards_lun: bool = False) -> Iterator[None]:
         forget(descriptor)
 
 
-def close_all() -> None:
-    """In a forked child: close the child's copies of all locks. The parent keeps its copies."""
-    for descriptor in list(_noted):
-        _close(descriptor)
+def close_copies(but_lun: bool) -> None:
+    """In a forked child: close the child's copies of all locks; with `but_lun`, not of the locks and switches of LUNs.
 
-
-def close_all_but_lun() -> None:
-    """In a forked child: close the child's copies of all locks except the locks and switches of LUNs."""
-    for descriptor in [descriptor for descriptor, guards_lun in _noted.items() if not guards_lun]:
-        _close(descriptor)
+    The parent keeps its copies.
+    """
+    for descriptor, guards_lun in list(_noted.items()):
+        if not (but_lun and guards_lun):
+            del _noted[descriptor]
+            os.close(descriptor)
 
 
 def leave_to_child() -> None:
@@ -57,16 +56,12 @@ def leave_to_child() -> None:
     The descriptors lead to /dev/null afterwards, so closing them releases nothing.
     """
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for descriptor in [descriptor for descriptor, guards_lun in _noted.items() if guards_lun]:
-        os.dup2(nothing, descriptor, inheritable=False)
+    for descriptor, guards_lun in _noted.items():
+        if guards_lun:
+            os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
 
 
 def is_left(descriptor: int) -> bool:
     """Return whether `leave_to_child` has given up the lock: then the lock file must stay."""
     return stat.S_ISCHR(os.fstat(descriptor).st_mode)
-
-
-def _close(descriptor: int) -> None:
-    del _noted[descriptor]
-    os.close(descriptor)

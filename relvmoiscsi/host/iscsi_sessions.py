@@ -16,7 +16,7 @@ import os
 import re
 from functools import partial
 from glob import escape, glob
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -25,7 +25,7 @@ from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.wording import command
+from relvmoiscsi.wording import command, shell_words
 
 log = logging.getLogger(__name__)
 
@@ -57,36 +57,43 @@ def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host 
 def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
     """Add the LUN as `add_lun` does. Return a sentence for each failure, with what to do by hand."""
     before = udev.disks_of(scsi_id, host)
-    lacking = [one for one in sessions_to(iqn, host) if one.is_logged_in and not _shows(one, scsi_id, host)]
+    lacking = []
+    for session in sessions_to(iqn, host):
+        luns = glob(os.path.join(escape(session.directory), "target*", "[0-9]*:*"))
+        shown = {scsi.scsi_id_of_address(os.path.basename(path), host) for path in luns}
+        if session.is_logged_in and scsi_id not in shown:
+            lacking.append(session)
     if not lacking:
         return []
     limit = deadline.part(ADD_SECONDS)
     works = [partial(_add, session, scsi_id, number, host) for session in lacking]
     outcomes = run_parallel(works, limit, "the session showed the LUN")
-    added = sum(not isinstance(outcome, RelvmoiscsiError) for outcome in outcomes)
-    problems = [
-        f"The LUN {scsi_id} was not added to {session.name} to {iqn}: {outcome} {_by_hand(session)}"
-        for session, outcome in zip(lacking, outcomes)
-        if isinstance(outcome, RelvmoiscsiError)
-    ]
-    if added and not _is_shown(scsi_id, len(before) + added, limit, host):
+    problems = []
+    for session, outcome in zip(lacking, outcomes):
+        if isinstance(outcome, RelvmoiscsiError):
+            rescan = command("iscsiadm", "-m", "session", "-r", session.name[len("session") :], "--rescan")
+            problems.append(
+                f"The LUN {scsi_id} was not added to {session.name} to {iqn}: {outcome} "
+                f"Run {rescan} before SR.probe or PBD.plug."
+            )
+    added = len(lacking) - len(problems)
+    if not added:
+        return problems
+    try:
+        # The LUN has a disk for each session, udev has handled the disks, and the link that SM reads exists.
+        is_shown = host.wait_for(lambda: len(udev.disks_of(scsi_id, host)) >= len(before) + added, limit.left)
+        if is_shown:
+            udev.settle(udev.disks_of(scsi_id, host), limit.left, host=host)
+            is_shown = hiding.wait_until_shown(scsi_id, limit.left, host)
+    except RelvmoiscsiError as error:
+        log.debug("%s", error)
+        is_shown = False
+    if not is_shown:
         problems.append(
             f"udev has not shown the LUN {scsi_id} within {ADD_SECONDS:g} seconds. Wait for `udevadm settle` before "
             "SR.probe or PBD.plug."
         )
     return problems
-
-
-def _is_shown(scsi_id: str, paths: int, limit: Deadline, host: Host) -> bool:
-    """Return whether the LUN has that many disks, udev has handled the disks, and the link that SM reads exists."""
-    if not host.wait_for(lambda: len(udev.disks_of(scsi_id, host)) >= paths, limit.left):
-        return False
-    try:
-        udev.settle(udev.disks_of(scsi_id, host), limit.left, host=host)
-    except RelvmoiscsiError as error:
-        log.debug("%s", error)
-        return False
-    return hiding.wait_until_shown(scsi_id, limit.left, host)
 
 
 def offload_hint(iqn: str, host: Host = THIS_HOST) -> str:
@@ -119,12 +126,18 @@ def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[KernelSession]:
 
 
 def _add(session: KernelSession, scsi_id: str, number: int, host: Host) -> str:
-    channel, target = _target(session, host)
+    # A card has all its sessions at one SCSI host.
+    places = [_TARGET.search(path) for path in sorted(glob(os.path.join(escape(session.directory), "target*")))]
+    channel, target = next((place.groups() for place in places if place), ("0", "0"))
+    if not any(places) and _driver(session, host) not in (_TCP, *_RDMA):
+        raise Refused("the card does not tell which of its targets the session has.")
     address = f"{session.host}:{channel}:{target}:{number}"
     stale = _at(address, host)
     if stale is not None:
         switch = f"/sys/bus/scsi/devices/{address}/delete"
-        raise Refused(f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {switch}`.")
+        raise Refused(
+            f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {shell_words(switch)}`."
+        )
     _scan(session, f"{channel} {target} {number}", host)
     found = _at(address, host)
     if found is None:
@@ -143,22 +156,6 @@ def _scan(session: KernelSession, place: str, host: Host) -> None:
         raise Refused(f"{path}: {error.strerror}.") from error
 
 
-def _target(session: KernelSession, host: Host) -> Tuple[str, str]:
-    """Return channel and target of the session in its SCSI host. A card has all its sessions at one SCSI host."""
-    for path in sorted(glob(os.path.join(escape(session.directory), "target*"))):
-        match = _TARGET.search(path)
-        if match:
-            return match.group(1), match.group(2)
-    if _driver(session, host) not in (_TCP, *_RDMA):
-        raise Refused("the card does not tell which of its targets the session has.")
-    return "0", "0"
-
-
-def _shows(session: KernelSession, scsi_id: str, host: Host) -> bool:
-    paths = glob(os.path.join(escape(session.directory), "target*", "[0-9]*:*"))
-    return any(scsi.scsi_id_of_address(os.path.basename(path), host) == scsi_id for path in paths)
-
-
 def _at(address: str, host: Host) -> Optional[str]:
     """Return the SCSIid of the LUN at the address, or "a LUN without an id"; None if there is no LUN."""
     if not os.path.isdir(os.path.join(host.sysfs, "bus/scsi/devices", address)):
@@ -169,11 +166,6 @@ def _at(address: str, host: Host) -> Optional[str]:
 def _driver(session: KernelSession, host: Host) -> str:
     """Return the driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" if the kernel does not report it."""
     return _text(os.path.join(host.sysfs, f"class/scsi_host/host{session.host}"), "proc_name")
-
-
-def _by_hand(session: KernelSession) -> str:
-    rescan = command("iscsiadm", "-m", "session", "-r", session.name[len("session") :], "--rescan")
-    return f"Run {rescan} before SR.probe or PBD.plug."
 
 
 def _text(directory: str, name: str) -> str:

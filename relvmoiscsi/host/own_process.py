@@ -29,7 +29,8 @@ import os
 import select
 import signal
 from contextlib import ExitStack, contextmanager
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+from functools import partial
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.deadline import BATCH_SECONDS, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -51,7 +52,7 @@ Outcome = Union[Any, RelvmoiscsiError]
 
 _AT_ONCE = 64  #: processes; a host may have thousands of disks
 
-_parent: Optional["_Parent"] = None  # set in a child only
+_parent: Optional[Tuple[int, int]] = None  # in a child only: the descriptors to write to the parent, and to read from
 _given_up: List[int] = []  # children that had not ended when this process gave them up
 
 
@@ -77,33 +78,34 @@ def in_call(lock: Lock, *what: Any) -> Iterator[None]:
         with lock(*what):
             yield
         return
-    answer = _ask(_parent, _LOCK + json.dumps(what).encode("ascii"))
+    answer = _ask(_LOCK + json.dumps(what).encode("ascii"))
     if "error" in answer:
         raise Refused(*answer["error"]).in_state(answer["state"])
     try:
         yield
     finally:
-        _ask(_parent, _UNLOCK)
+        _ask(_UNLOCK)
 
 
-class _Parent(NamedTuple):
-    """The pipes from a child to its parent and back."""
-
-    tell: int  #: a descriptor to write to
-    hear: int  #: a descriptor to read from
-
-
-def _ask(parent: _Parent, question: bytes) -> Dict[str, Any]:
-    """Return the parent's answer. Raises _Stop if the parent has closed its pipes."""
+def _ask(question: bytes) -> Dict[str, Any]:
+    """In a child: return the parent's answer. Raises _Stop if the parent has closed its pipes."""
+    assert _parent is not None
+    tell, hear = _parent
     try:
-        _tell(parent.tell, question)
-        line = _line(parent.hear, None)
+        _tell(tell, question)
+        line = _line(hear, None)
     except OSError as error:  # the parent has given this child up
         raise _Stop from error
     if not line:
         raise _Stop
     answer: Dict[str, Any] = json.loads(line.decode("ascii"))
     return answer
+
+
+def _begin() -> None:
+    """In a child: ask the parent before a write. Raises _Stop if the parent refuses."""
+    if not _ask(_MAY_I_WRITE)["yes"]:
+        raise _Stop
 
 
 class _Child(NamedTuple):
@@ -132,26 +134,36 @@ def run_in_child(
     begun = False
     locks = ExitStack()
     try:
-        child = _fork(work, guards_lun=not only_reads)
+        child = _fork(partial(work, _begin), guards_lun=not only_reads)
         while True:
             line = _line(child.answers, Deadline(BATCH_SECONDS) if begun else deadline)
             if line is None:
                 _kill(child.pid)
-                raise _silent() if begun else deadline.over(what)
+                if not begun:
+                    raise deadline.over(what)
+                problem = f"The LUN did not answer for {BATCH_SECONDS:g} seconds in the middle of the work."
+                raise Refused(problem, OutOfTime.sm_key).in_state(_MAYBE_BEGUN)
+            answer: Dict[str, Any] = {}
             if line.startswith(_LOCK) and lock is not None:
-                _answer(child, _locked(locks, lock, json.loads(line[len(_LOCK) :].decode("ascii"))))
+                try:
+                    locks.enter_context(lock(*json.loads(line[len(_LOCK) :].decode("ascii"))))
+                except RelvmoiscsiError as error:
+                    answer = _as_json(error)
             elif line == _UNLOCK:
                 locks.close()
-                _answer(child, {})
             elif line == _MAY_I_WRITE:
                 if not (begun or deadline.has_passed):
                     terminated.heed_no_longer()
                     begun = True
-                _answer(child, {"yes": begun})
-                if not begun:
-                    raise deadline.over("the first write to the LUN")
+                answer = {"yes": begun}
             else:
                 return _result(line, begun, deadline.state)
+            try:
+                _tell(child.orders, json.dumps(answer).encode("ascii"))
+            except BrokenPipeError:
+                pass  # the child has ended; its other pipe reports the end
+            if answer == {"yes": False}:
+                raise deadline.over("the first write to the LUN")
     except terminated.Terminated:
         if child is not None:
             _kill(child.pid)
@@ -163,26 +175,6 @@ def run_in_child(
             if begun and child.pid in _given_up:  # the child still writes
                 inherited_lock_fds.leave_to_child()
             locks.close()
-
-
-def _silent() -> Refused:
-    problem = f"The LUN did not answer for {BATCH_SECONDS:g} seconds in the middle of the work."
-    return Refused(problem, OutOfTime.sm_key).in_state(_MAYBE_BEGUN)
-
-
-def _answer(child: _Child, answer: Dict[str, Any]) -> None:
-    try:
-        _tell(child.orders, json.dumps(answer).encode("ascii"))
-    except BrokenPipeError:
-        pass  # the child has ended; its other pipe reports the end
-
-
-def _locked(locks: ExitStack, lock: Lock, what: Sequence[Any]) -> Dict[str, Any]:
-    try:
-        locks.enter_context(lock(*what))
-    except RelvmoiscsiError as error:
-        return _as_json(error)
-    return {}
 
 
 def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
@@ -198,39 +190,33 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
     """
     outcomes: Dict[int, Outcome] = {}
     waiting = list(range(len(works)))
-    running: Dict[int, _Child] = {}  # by the index of the work
+    running: Dict[int, Tuple[int, _Child]] = {}  # by the descriptor of the answers, with the index of the work
     ended: List[int] = []
+    poll = select.poll()
     try:
         while True:
             while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
-                number = waiting.pop(0)
-                running[number] = _fork(_without_begin(works[number]), guards_lun=False)
-            answering = _answering(running, deadline)
-            if not answering:
+                child = _fork(works[waiting[0]], guards_lun=False)
+                running[child.answers] = waiting.pop(0), child
+                poll.register(child.answers, select.POLLIN)
+            if not running:
                 break
-            for number in answering:
-                ended.append(running[number].pid)
-                outcomes[number] = _outcome(running.pop(number), deadline, what)
+            with terminated.waiting():
+                ready = poll.poll(_milliseconds(deadline))
+            if not ready:
+                break
+            for descriptor, _ in ready:
+                number, child = running.pop(descriptor)
+                poll.unregister(descriptor)
+                ended.append(child.pid)
+                outcomes[number] = _outcome(child, deadline, what)
     finally:
-        _reap([*ended, *_killed(list(running.values()))])
+        for _number, child in running.values():  # kill all, before any is waited for
+            _kill(child.pid)
+            _close(child)
+            ended.append(child.pid)
+        _reap(ended)
     return [outcomes[number] if number in outcomes else deadline.over(what) for number in range(len(works))]
-
-
-def _without_begin(work: Callable[[], Any]) -> Callable[[Begin], Any]:
-    return lambda _begin: work()
-
-
-def _answering(running: Dict[int, _Child], deadline: Deadline) -> List[int]:
-    """Return the indexes of children that have answered or ended; [] without children or at the deadline."""
-    if not running:
-        return []
-    numbers = {child.answers: number for number, child in running.items()}
-    poll = select.poll()
-    for descriptor in numbers:
-        poll.register(descriptor, select.POLLIN)
-    with terminated.waiting():
-        ready = poll.poll(_milliseconds(deadline))
-    return sorted(numbers[descriptor] for descriptor, _ in ready)
 
 
 def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
@@ -246,20 +232,12 @@ def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
         _close(child)
 
 
-def _killed(children: Sequence[_Child]) -> List[int]:
-    """Kill all children, before the caller waits for any of them. Return their process ids."""
-    for child in children:
-        _kill(child.pid)
-        _close(child)
-    return [child.pid for child in children]
-
-
 def _close(child: _Child) -> None:
     os.close(child.answers)
     os.close(child.orders)
 
 
-def _fork(work: Callable[[Begin], Any], guards_lun: bool) -> _Child:
+def _fork(work: Callable[[], Any], guards_lun: bool) -> _Child:
     """Fork a child that does the work. With `guards_lun`, the child keeps the locks that guard a LUN; else no lock.
 
     The child inherits this process's SIGTERM handler and never heeds the signal: before its first wait, the child calls
@@ -267,7 +245,7 @@ def _fork(work: Callable[[Begin], Any], guards_lun: bool) -> _Child:
     """
     answers, tell = os.pipe()
     hear, orders = os.pipe()
-    here = os.getpid()
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         os.close(tell)
@@ -278,42 +256,27 @@ def _fork(work: Callable[[Begin], Any], guards_lun: bool) -> _Child:
         os.close(answers)
         os.close(orders)
         global _parent  # noqa: PLW0603 - of the child, which does nothing but this work
-        _parent = _Parent(tell, hear)
-        if guards_lun:
-            inherited_lock_fds.close_all_but_lun()
-        else:
-            inherited_lock_fds.close_all()
-        _detach_from_caller(here)
-        _tell(tell, json.dumps(_run_work(work, _parent)).encode("ascii"))
+        _parent = tell, hear
+        inherited_lock_fds.close_copies(but_lun=guards_lun)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):  # the caller's
+            os.dup2(nothing, descriptor)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # the parent has ended before the call
+            os._exit(0)
+        try:
+            answer = {"value": work()}
+        except RelvmoiscsiError as error:
+            answer = _as_json(error)
+        except _Stop:
+            answer = {}  # the parent does not read the answer
+        except BaseException as error:
+            log.exception("a bug in the work on a device")
+            answer = {"bug": repr(error)}
+        _tell(tell, json.dumps(answer).encode("ascii"))
     finally:
         os._exit(0)  # the parent's finally blocks and exit handlers must not run in the child
     return _Child(0, -1, -1)  # not reached
-
-
-def _detach_from_caller(parent: int) -> None:
-    """In a child: close the caller's stdin, stdout and stderr, and die with the parent."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
-def _run_work(work: Callable[[Begin], Any], parent: _Parent) -> Dict[str, Any]:
-    def begin() -> None:
-        if not _ask(parent, _MAY_I_WRITE)["yes"]:
-            raise _Stop
-
-    try:
-        return {"value": work(begin)}
-    except RelvmoiscsiError as error:
-        return _as_json(error)
-    except _Stop:
-        return {}  # the parent does not read the answer
-    except BaseException as error:
-        log.exception("a bug in the work on a device")
-        return {"bug": repr(error)}
 
 
 def _tell(descriptor: int, line: bytes) -> None:

@@ -12,14 +12,7 @@ from relvmoiscsi.wording import printable
 #: while this file exists, SM writes no log
 NO_LOG_FILE = "/etc/xensource/no_sm_log"
 MASK = "********"
-#: characters that XML 1.0 forbids, even escaped. A single set for all would take 20 times as long to compile
-_NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]|[\ud800-\udfff]|[\ufffe\uffff]")
 _OPAQUE_REF = re.compile(r"OpaqueRef:[0-9A-Za-z-]+")
-
-
-def xml_safe(text: str) -> str:
-    """Return the text with a question mark for each character that XML forbids."""
-    return _NOT_XML.sub("?", text)
 
 
 class SmLogHandler(logging.Handler):

@@ -453,10 +453,13 @@ def _bytes_of(batch: Sequence[Operation]) -> int:
 def _batches(operations: Sequence[Operation], most_bytes: int) -> List[List[Operation]]:
     """Return the operations in order, in batches of at most `most_bytes`."""
     found: List[List[Operation]] = []
+    room = 0  # bytes of the last batch that are left
     for operation in operations:
-        if not found or _bytes_of(found[-1]) + operation.length > most_bytes:
+        if not found or operation.length > room:
             found.append([])
+            room = most_bytes
         found[-1].append(operation)
+        room -= operation.length
     return found
 
 

@@ -15,7 +15,7 @@ read go straight into the memory of the command. Source: RFC 7143 11.2.
 import struct
 from collections import deque
 from itertools import islice
-from typing import Callable, Deque, Iterator, List, NamedTuple, Optional
+from typing import Callable, Deque, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.iscsi.crc32c import Bytes, Checksum, crc32c
 from relvmoiscsi.iscsi.faults import Violation
@@ -34,7 +34,7 @@ DEFAULT_DATA_BYTES = 8192  #: of data in a PDU, until the receiver has declared 
 MAX_DATA_BYTES = 262144  #: the limit that this side declares
 _STAGE_BYTES = 65536
 _MAX_QUEUED = 200000  #: pieces; the data of one R2T in the smallest PDUs are 100,000 pieces
-_BUFFERS = 64  #: for one call of sendmsg
+_BUFFERS = 256  #: for one call of sendmsg
 
 _LAYOUT = struct.Struct(">BBBBI8s8I")
 
@@ -79,7 +79,7 @@ class Wire:
         self.max_data_bytes = DEFAULT_DATA_BYTES
         self.destination: Destination = _own_memory
         self._checksum = checksum
-        self._outgoing: Deque[memoryview] = deque()
+        self._outgoing: Deque[Bytes] = deque()
         self.bytes_queued = self.bytes_sent = 0  #: since the start
         self._stage = memoryview(bytearray(_STAGE_BYTES))
         self._start = self._end = 0  # the unparsed part of the stage
@@ -92,28 +92,40 @@ class Wire:
     def send(self, header: PduHeader, data: Bytes = b"") -> None:
         """Queue a PDU. The caller must not change `data` until the bytes are sent."""
         view = memoryview(data)
-        self._send(_LAYOUT.pack(*header._replace(lengths=len(view))), view)
+        self._queue(self._framed(_LAYOUT.pack(*header._replace(lengths=len(view))), view))
 
     def send_data(self, first: PduHeader, data: memoryview, most_bytes: int) -> None:
         """Queue all data of an R2T, in PDUs of at most `most_bytes`. `first` is the header of the first PDU.
 
-        A target may want PDUs of 8 KiB, 128 for one MiB. So their headers are packed without a Header each.
+        A target may want PDUs of 8 KiB, 128 for one MiB. So their headers are packed without a PduHeader each, and go
+        to the queue together.
         """
         opcode, _flags, byte2, byte3, _lengths, lun, tag, word20, word24, word28, word32, _number, offset, last = first
-        for number, start in enumerate(range(0, len(data), most_bytes)):
+        pack, size, flags = _LAYOUT.pack, len(data), 0
+        found: List[Bytes] = []
+        for number, start in enumerate(range(0, size, most_bytes)):
             part = data[start : start + most_bytes]
-            flags = FINAL if start + most_bytes >= len(data) else 0
-            words = (tag, word20, word24, word28, word32, number, offset + start, last)
-            self._send(_LAYOUT.pack(opcode, flags, byte2, byte3, len(part), lun, *words), part)
+            if start + most_bytes >= size:
+                flags = FINAL
+            found += self._framed(
+                pack(
+                    opcode, flags, byte2, byte3, len(part), lun, tag, word20, word24, word28, word32, number,
+                    offset + start, last,
+                ),
+                part,
+            )  # fmt: skip
+        self._queue(found)
 
-    def _send(self, raw: bytes, view: memoryview) -> None:
-        self._queue(raw + (self._checksum([raw]) if self.header_digest else b""))
-        if view:
-            padding = bytes(-len(view) % 4)
-            self._queue(view)
-            self._queue(padding + (self._checksum([view, padding]) if self.data_digest else b""))
+    def _framed(self, raw: bytes, data: memoryview) -> Sequence[Bytes]:
+        """Return the header `raw` and the data of a PDU, with the digests of the session, as buffers to send."""
+        if self.header_digest:
+            raw += self._checksum([raw])
+        padding = bytes(-len(data) % 4)
+        if self.data_digest and data:
+            return raw, data, padding + self._checksum([data, padding])
+        return (raw, data, padding) if padding else (raw, data) if data else (raw,)
 
-    def outgoing(self) -> List[memoryview]:
+    def outgoing(self) -> List[Bytes]:
         """Return the next bytes to send, in order; [] if none."""
         return list(islice(self._outgoing, _BUFFERS))
 
@@ -127,12 +139,11 @@ class Wire:
                 return
             count -= len(first)
 
-    def _queue(self, data: Bytes) -> None:
-        if data:
-            self._outgoing.append(memoryview(data))
-            self.bytes_queued += len(data)
-            if len(self._outgoing) > _MAX_QUEUED:
-                raise Violation("The target does not take the answers that it asks for.")
+    def _queue(self, buffers: Sequence[Bytes]) -> None:
+        self._outgoing.extend(buffers)
+        self.bytes_queued += sum(map(len, buffers))
+        if len(self._outgoing) > _MAX_QUEUED:
+            raise Violation("The target does not take the answers that it asks for.")
 
     # --- receiving
 

@@ -16,8 +16,7 @@ from typing import Callable, ContextManager, Iterator, List, NamedTuple, Optiona
 from relvmoiscsi.deadline import NO_DEADLINE, OutOfTime
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.scsi_id import Hardware, scsi_id_of_disk
-from relvmoiscsi.host.locks.lun_lock import lun_lock
-from relvmoiscsi.host.locks.user_lock import user_lock
+from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import (
     Credentials,

@@ -28,6 +28,7 @@ from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
         f"The LUN with the SCSIid {ids} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that SR "
         f"under a new SCSIid. {pbds} {busy}If this LUN is the SR, give its PBDs the SCSIid {ids}, and plug them. "
         f"If this LUN is a clone, plug the SR on its own LUN first. If the SR is not needed, run "
-        f"`xe sr-forget uuid={uuid}`.",
+        f"{command('xe', 'sr-forget', f'uuid={uuid}')}.",
         str(uuid),
     )
 

@@ -20,7 +20,7 @@ or SR.create of another type.
 """
 
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
@@ -45,8 +45,8 @@ from relvmoiscsi.pool.vdis import Pair
 #: the failure by which SR.create of relvmoiscsi's types reports success; docs/host.rst
 _DONE_CODE, _DONE_TEXT = "SR_BACKEND_FAILURE_1", "has been successfully resigned"
 
-#: device-config of relvmoiscsi's types, without the LUN; see drivers/ReLVMoISCSISR and drivers/ReLVMoHBASR
 _LOOK = "`relvmoiscsi pool luns` lists the LUNs; --target names a portal that no SR of the pool has."
+#: device-config of relvmoiscsi's types, without the LUN; see drivers/ReLVMoISCSISR and drivers/ReLVMoHBASR
 _CREATE = {"clear-metadata-vdi": "true", "resign": "true"}
 
 #: status of a LUN
@@ -225,20 +225,33 @@ def carry_out(
     `tell` is called only for LUNs with steps. A failed LUN gives a result and raises nothing. Raises Refused where
     another client works on one of the LUNs, or has changed the SR on a LUN since the plan. Raises PoolFailure where the
     pool stops answering between the steps.
+
+    During the run, a note in the pool names the LUNs that get new SRs: after a kill, the next run knows the LUNs by the
+    note.
     """
     chosen, todo = [row.lun for row in planned], [row.lun for row in planned if row.steps]
     with lock.held(calls, [lun.scsi_id for lun in todo], "attach") as held:
         _verify_as_planned(calls, pool, todo)
-        new = [row.lun.scsi_id for row in planned if not row.sr and row.refusal is None]
-        key = _begin(calls, pool, new, wanted.run)
+        new = {row.lun.scsi_id for row in planned if not row.sr and row.refusal is None}
+        begun, notes, key = {each for each in new if not pool.is_begun(each)}, dict(pool.at_work), AT_WORK + wanted.run
+        if begun:
+            calls.call("pool.remove_from_other_config", pool.ref, key)
+            marks.add(calls, "pool", pool.ref, key, " ".join(sorted(begun | notes.get(key, frozenset()))))
+            notes[key] = notes.get(key, frozenset()) | new
         work, group = _LunWork(held, pool, wanted, tell), attach_plan.seen_together(chosen)
         done = jobs.in_two_steps(calls, planned, work.begin, work.end, lambda row: group(row.lun), wanted.jobs)
         results = [
             each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
             for lun, each in zip(chosen, done)
         ]
-        if wanted.attaches:
-            _end(calls, pool, key, new, results)
+        # a note goes when all its LUNs have marked SRs; the next run removes the other notes
+        marked = {result.scsi_id for result in results if result.sr_uuid}
+        marked |= {str(sr["other_config"].get(SCSI_ID)) for _, sr in pool.copies()}
+        try:
+            for name in [name for name, luns_of in notes.items() if wanted.attaches and luns_of <= marked]:
+                calls.call("pool.remove_from_other_config", pool.ref, name)
+        except PoolFailure:
+            pass  # the pool stopped answering; the next run removes the notes
         return results
 
 
@@ -272,26 +285,27 @@ class _LunWork:
         """Give the LUN new identities and introduce its SR, as planned; return the plan with what the probe shows."""
         if row.refusal is not None:
             raise row.refusal
+        lun, pool = row.lun, self._pool
         if row.resignatures:
             with _told(self._tell, row, RESIGNATURING):
                 self._held.verify(calls)
-                create(calls, self._pool, row.lun, self._are_unplugged)
-                row = row._replace(lun=identified(calls, self._pool, row.lun))
+                create(calls, pool, lun, self._are_unplugged)
+                row = row._replace(lun=identified(calls, pool, lun))
         if not row.attaches:
-            self._own_ids.add(row.lun.scsi_id)
+            self._own_ids.add(lun.scsi_id)
             return row
         with _told(self._tell, row, INTRODUCING):
-            if not row.resignatures and row.lun.kind != ATTACHED:
-                row = row._replace(lun=identified(calls, self._pool, row.lun))
-            self._own_ids.add(row.lun.scsi_id)
+            if not row.resignatures and lun.kind != ATTACHED:
+                row = row._replace(lun=identified(calls, pool, lun))
+            self._own_ids.add(lun.scsi_id)
             if row.steps:
                 self._held.verify(calls)
                 row = introduce(calls, row, self._run)
         return row
 
     def end(self, calls: Calls, row: LunPlan) -> Attached:
-        """Plug and label the SR, as planned."""
-        lun = row.lun
+        """Plug the SR on the hosts, scan and label the VDIs, as planned."""
+        lun, sr = row.lun, row.sr
         if not row.attaches:
             return Attached(lun.scsi_id, NEW_IDS if row.resignatures else HAD_IDS, lun.sr_uuid, lun.of_sr)
         try:
@@ -299,38 +313,22 @@ class _LunWork:
                 attach_plan.verify_neighbours(row, self._own_ids)
                 if row.steps:
                     self._held.verify(calls)
-                return complete(calls, self._pool, row, self._originals, self._sessions)
+                on_hosts = hosts.plug_everywhere(calls, self._pool, sr, lun, row.hosts, self._sessions)
+                if row.scans:
+                    calls.run("SR.scan", sr)
+                copies = vdis.of_sr(calls, sr)
+                of_sr, old = self._originals.of_copy(calls, lun, copies)
+                if row.labels and of_sr != lun.of_sr:  # LVM overwrote the journal on the LUN, which named the original
+                    calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
+                    marks.add(calls, "SR", sr, ORIGINAL_SR, of_sr)
+                if row.labels or row.scans:
+                    vdis.carry_over(calls, lun.sr_uuid, copies, old)
+                status = DONE if row.steps else ALREADY
+                status = status if all(state == hosts.PLUGGED for state in on_hosts.values()) else PARTIAL
+                pairs = vdis.pairs(lun.sr_uuid, copies, old)
+                return Attached(lun.scsi_id, status, lun.sr_uuid, of_sr, row.name, on_hosts, pairs)
         except RelvmoiscsiError as error:
             return Attached(lun.scsi_id, FAILED, lun.sr_uuid, lun.of_sr, error=error)
-
-
-def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
-    """Note in the pool which LUNs (SCSIids) get new SRs now: after a kill, the next run knows the LUNs by the note.
-
-    Return the key of the note; "" where there is nothing to note. Raises PoolFailure.
-    """
-    begun = {scsi_id for scsi_id in new if not pool.is_begun(scsi_id)}
-    if not begun:
-        return ""
-    key = AT_WORK + run
-    calls.call("pool.remove_from_other_config", pool.ref, key)
-    marks.add(calls, "pool", pool.ref, key, " ".join(sorted(begun | pool.at_work.get(key, frozenset()))))
-    return key
-
-
-def _end(calls: Calls, pool: Pool, key: str, new: Iterable[str], results: Sequence[Attached]) -> None:
-    """Remove the notes whose LUNs all have marked SRs now. The next run removes the other notes."""
-    marked = {result.scsi_id for result in results if result.sr_uuid}
-    marked |= {str(sr["other_config"].get(SCSI_ID)) for _, sr in pool.copies()}
-    notes = dict(pool.at_work)
-    if key:
-        notes[key] = notes.get(key, frozenset()) | frozenset(new)
-    for name, begun in notes.items():
-        if begun <= marked:
-            try:
-                calls.call("pool.remove_from_other_config", pool.ref, name)
-            except PoolFailure:
-                return  # the pool stopped answering; the next run removes the notes
 
 
 @contextmanager
@@ -398,29 +396,3 @@ def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
         return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)
     calls.call("SR.set_other_config", ref, attach_plan.marks_of(lun, run))
     return row._replace(sr=ref)
-
-
-def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessions: hosts.Sessions) -> Attached:
-    """Plug the SR on the hosts, scan and label the VDIs, as planned. Raises PoolFailure."""
-    lun, sr = row.lun, row.sr
-    on_hosts = hosts.plug_everywhere(calls, pool, sr, lun, row.hosts, sessions)
-    if row.scans:
-        calls.run("SR.scan", sr)
-    copies = vdis.of_sr(calls, sr)
-    of_sr = lun.of_sr or originals.by_ids(calls, lun.sr_uuid, copies)
-    old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
-    if row.labels and of_sr != lun.of_sr:  # LVM overwrote the journal on the LUN, which named the original
-        calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
-        marks.add(calls, "SR", sr, ORIGINAL_SR, of_sr)
-    if row.labels or row.scans:
-        vdis.carry_over(calls, lun.sr_uuid, copies, old)
-    status = DONE if row.steps else ALREADY
-    return Attached(
-        lun.scsi_id,
-        status if all(state == hosts.PLUGGED for state in on_hosts.values()) else PARTIAL,
-        lun.sr_uuid,
-        of_sr,
-        row.name,
-        on_hosts,
-        vdis.pairs(lun.sr_uuid, copies, old),
-    )

@@ -5,13 +5,12 @@
 of `attach`; `attach` executes no other step.
 """
 
-import string
 import threading
-from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import hosts, jobs, vdis
+from relvmoiscsi.pool import hosts, jobs, records, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNTOUCHED, PoolLun
@@ -23,16 +22,6 @@ RESIGNATURE, INTRODUCE, MARK, CREATE_PBD, PLUG = "resignature", "introduce", "ma
 SCAN, LABEL = "scan", "label VDIs"
 
 _FLAGS = {"gc": "false", "indestructible": "true"}
-
-
-class AttachStep(NamedTuple):
-    """One change of a LUN or of the pool."""
-
-    what: str
-    on: str = ""  #: name of the PBD's host, or name of the introduced SR
-
-    def facts(self) -> Dict[str, Optional[str]]:
-        return {"step": self.what, "on": self.on or None}
 
 
 NAME = "{sr} {date}"
@@ -71,25 +60,18 @@ class LunPlan(NamedTuple):
         return self.attaches and not self.sr and self.refusal is None
 
     @property
-    def steps(self) -> List[AttachStep]:
-        """Return the steps of `attach`, in order; [] for a refused LUN."""
-        return list(self._steps())
-
-    def _steps(self) -> Iterator[AttachStep]:
+    def steps(self) -> List[Tuple[str, str]]:
+        """Return the steps of `attach`, in order, each with its host or new SR (""); [] for a refused LUN."""
         if self.refusal is not None:
-            return
-        if self.resignatures:
-            yield AttachStep(RESIGNATURE)
+            return []
+        steps = [(RESIGNATURE, "")] if self.resignatures else []
         if self.introduces:
-            yield AttachStep(INTRODUCE, self.name)
+            steps.append((INTRODUCE, self.name))
         elif self.marks:
-            yield AttachStep(MARK)
-        yield from (AttachStep(CREATE_PBD, host.name) for host in self.hosts if host.creates)
-        yield from (AttachStep(PLUG, host.name) for host in self.hosts if host.plugs)
-        if self.scans:
-            yield AttachStep(SCAN)
-        if self.labels:
-            yield AttachStep(LABEL)
+            steps.append((MARK, ""))
+        steps += [(CREATE_PBD, host.name) for host in self.hosts if host.creates]
+        steps += [(PLUG, host.name) for host in self.hosts if host.plugs]
+        return steps + ([(SCAN, "")] if self.scans else []) + ([(LABEL, "")] if self.labels else [])
 
     @property
     def plugs(self) -> bool:
@@ -108,7 +90,7 @@ class LunPlan(NamedTuple):
     def facts(self) -> Dict[str, Any]:
         return {
             "scsi_id": self.lun.scsi_id,
-            "steps": [step.facts() for step in self.steps],
+            "steps": [{"step": what, "on": on or None} for what, on in self.steps],
             "hosts_down": self.down,
             "error": None if self.error is None else str(self.error),
         }
@@ -118,9 +100,9 @@ class LunPlan(NamedTuple):
         if self.refusal is not None:
             return f"refused: {self.refusal}"
         parts: Dict[str, List[str]] = {}
-        for step in self.steps:
-            parts.setdefault(step.what, []).append(f'"{step.on}"' if step.what == INTRODUCE else step.on)
-        found = [" ".join([what + _JOINED.get(what, ""), ", ".join(on)]).strip() for what, on in parts.items()]
+        for what, on in self.steps:
+            parts.setdefault(what, []).append(f'"{on}"' if what == INTRODUCE else on)
+        found = [" ".join([what + _JOINED.get(what, ""), ", ".join(ons)]).strip() for what, ons in parts.items()]
         found += [f"host {name} is down: repeat the command when the host is up" for name in self.down]
         if self.unplugged is not None:
             return "; ".join([*found, str(self.unplugged)])
@@ -137,43 +119,29 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[
 
     Equal names get the time of the SR's last change, and then a number.
     """
-    verify_template(wanted.name)
-    there = {str(sr["name_label"]) for sr in pool.srs.values()}
-    taken = set(there)
-    wishes = {lun.scsi_id: _wish(lun, wanted) for lun in chosen}
+    parts, there = verify_template(wanted.name), {str(sr["name_label"]) for sr in pool.srs.values()}
+    wishes: Dict[str, str] = {}
     times: Dict[str, Set[str]] = {}
     for lun in chosen:
-        times.setdefault(wishes[lun.scsi_id], set()).add(lun.changed)
-    found = {}
+        changed = shown_time(lun.changed) if lun.changed else "unknown"
+        sr = lun.name or lun.of_sr or lun.scsi_id
+        known = {"sr": sr, "date": wanted.date, "changed": changed, "scsi_id": lun.scsi_id}
+        wish = wishes[lun.scsi_id] = "".join(text + known.get(field, "") for text, field in parts)
+        times.setdefault(wish, set()).add(lun.changed)
+    taken, found = set(there), {}
     for lun in chosen:
         wish = wishes[lun.scsi_id]
         if lun.changed and (wish in there or len(times[wish]) > 1):  # the copies of three days differ in it
             wish += f" (changed {shown_time(lun.changed)})"
-        name, number = wish, 2
-        while name in taken:
-            name, number = f"{wish} ({number})", number + 1
-        taken.add(name)
-        found[lun.scsi_id] = name
+        found[lun.scsi_id] = records.unused_name(wish, taken)
     return found
 
 
-def _wish(lun: PoolLun, wanted: AttachRequest) -> str:
-    sr, changed = lun.name or lun.of_sr or lun.scsi_id, shown_time(lun.changed) if lun.changed else "unknown"
-    return wanted.name.format(sr=sr, date=wanted.date, changed=changed, scsi_id=lun.scsi_id)
-
-
-def verify_template(template: str) -> None:
-    """Raises UsageError for a template that gives no names."""
+def verify_template(template: str) -> List[Tuple[str, str]]:
+    """Return the parts of a template: a text, and the field after the text. Raises UsageError."""
     if not template.strip():
         raise UsageError("--name is empty: give the SRs a name.")
-    try:
-        used = [part for part in string.Formatter().parse(template) if part[1] is not None]
-    except ValueError as error:
-        raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
-    if any(
-        field not in ("sr", "date", "changed", "scsi_id") or form or conversion for _, field, form, conversion in used
-    ):
-        raise UsageError(f"--name {template!r} may contain only the fields sr, date, changed and scsi_id in braces.")
+    return records.parts_of_template(template, "sr", "date", "changed", "scsi_id")
 
 
 def plan(
@@ -183,48 +151,40 @@ def plan(
 
     Raises UsageError for a bad template of names, PoolFailure.
     """
-    if not wanted.attaches:
-        return [_only_identities(pool, lun) for lun in chosen]
-    originals, named = Originals(pool), names(pool, chosen, wanted)
-    planned = [_planned(calls, pool, lun, named[lun.scsi_id], wanted.run, originals) for lun in chosen]
-    return planned if wanted.leave_others else with_neighbours(planned, found)
-
-
-def _planned(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str, originals: "Originals") -> LunPlan:
-    sr = sr_of(pool, lun)
-    try:
-        verify_not_overwritten(pool, lun)
-        if lun.kind == RESIGNATURED:
-            verify_no_database(pool, lun.scsi_id, lun.metadata_of)
-        if sr is not None:
-            verify_same(pool.srs[sr], lun)
-    except Refused as refusal:
-        return LunPlan(lun, name, sr or "", refusal=refusal)
-    on = hosts.planned(pool, sr)
-    if sr is None:
-        is_new = lun.kind in UNTOUCHED
-        return LunPlan(lun, name, "", is_new, marks_of(lun, run), on, scans=True, labels=True)
-    record = pool.srs[sr]
-    copies = vdis.of_sr(calls, sr)
-    return LunPlan(
-        lun,
-        str(record["name_label"]),
-        sr,
-        marks=missing_marks(record, lun, run),
-        hosts=on,
-        scans=not copies or any(host.creates or host.plugs for host in on),
-        labels=not copies or _is_to_be_labelled(calls, lun, copies, originals),
-    )
-
-
-def _only_identities(pool: Pool, lun: PoolLun) -> LunPlan:
-    """Return the plan for a LUN that gets new identities and no SR. Pure."""
-    row = LunPlan(lun, "", sr_of(pool, lun) or "", attaches=False)
-    try:
-        verify_not_overwritten(pool, lun)
-    except Refused as refusal:
-        return row._replace(refusal=refusal)
-    return row._replace(resignatures=lun.kind in UNTOUCHED)
+    originals, named = Originals(pool), names(pool, chosen, wanted) if wanted.attaches else {}
+    planned = []
+    for lun in chosen:
+        sr, is_new = sr_of(pool, lun), lun.kind in UNTOUCHED
+        row = LunPlan(lun, named.get(lun.scsi_id, ""), sr or "", attaches=wanted.attaches)
+        try:
+            verify_not_overwritten(pool, lun)
+            if lun.kind == RESIGNATURED and wanted.attaches:
+                verify_no_database(pool, lun.scsi_id, lun.metadata_of)
+            if sr is not None and wanted.attaches:
+                verify_same(pool.srs[sr], lun)
+        except Refused as refusal:
+            planned.append(row._replace(refusal=refusal))
+            continue
+        if not wanted.attaches:
+            row = row._replace(resignatures=is_new)
+        elif sr is None:
+            on, marks = hosts.planned(pool, None), marks_of(lun, wanted.run)
+            row = row._replace(resignatures=is_new, marks=marks, hosts=on, scans=True, labels=True)
+        else:
+            record, on, copies = pool.srs[sr], hosts.planned(pool, sr), vdis.of_sr(calls, sr)
+            labels = not copies
+            if copies:
+                of_sr, old = originals.of_copy(calls, lun, copies)
+                labels = of_sr != lun.of_sr or bool(vdis.unlabelled(lun.sr_uuid, copies, old))
+            row = row._replace(
+                name=str(record["name_label"]),
+                marks=missing_marks(record, lun, wanted.run),
+                hosts=on,
+                scans=not copies or any(host.creates or host.plugs for host in on),
+                labels=labels,
+            )
+        planned.append(row)
+    return planned if wanted.leave_others or not wanted.attaches else with_neighbours(planned, found)
 
 
 def seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
@@ -281,12 +241,6 @@ def missing_marks(record: Record, lun: PoolLun, run: str) -> Dict[str, str]:
     return {key: text for key, text in marks_of(lun, run).items() if key not in record["other_config"]}
 
 
-def _is_to_be_labelled(calls: Calls, lun: PoolLun, copies: Records, originals: "Originals") -> bool:
-    of_sr = lun.of_sr or originals.by_ids(calls, lun.sr_uuid, copies)
-    old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
-    return of_sr != lun.of_sr or bool(vdis.unlabelled(lun.sr_uuid, copies, old))
-
-
 def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
     """Raises Refused where the LUN is untouched and the pool still has an SR of an earlier copy on this LUN."""
     earlier = pool.sr_on(lun.scsi_id)
@@ -327,25 +281,22 @@ class Originals:
         self._known: Dict[str, Records] = {}
         self._all: Optional[Records] = None
 
-    def of(self, calls: Calls, sr_uuid: str) -> Records:
-        """Return the VDIs of an SR. Raises PoolFailure."""
-        with self._lock:
-            if sr_uuid not in self._known:
-                ref = self._pool.sr_by_uuid(sr_uuid)
-                self._known[sr_uuid] = vdis.of_sr(calls, ref) if ref is not None else {}
-            return self._known[sr_uuid]
+    def of_copy(self, calls: Calls, lun: PoolLun, copies: Records) -> Tuple[str, Records]:
+        """Return (the UUID of the original SR of a copy, the VDIs of that SR); `copies` are the VDIs of the copy.
 
-    def by_ids(self, calls: Calls, new_sr: str, copies: Records) -> str:
-        """Return the UUID of the original SR of these VDIs when the LUN no longer names the original.
-
-        Each new VDI UUID is derived from the new SR's UUID and the old VDI UUID. "" where no VDI of the pool matches.
-        Raises PoolFailure.
+        Where the LUN no longer names the original, the VDIs do: each new UUID is derived from the new SR's UUID and the
+        old UUID. "" where no VDI of the pool matches. Raises PoolFailure.
         """
+        srs, of_sr = self._pool.srs, lun.of_sr
         with self._lock:
-            if self._all is None:
-                self._all = calls.records("VDI")
-        new = {copy["uuid"] for copy in copies.values()}
-        for old in self._all.values():
-            if old["SR"] in self._pool.srs and derived_uuid(new_sr, old["uuid"]) in new:
-                return str(self._pool.srs[old["SR"]]["uuid"])
-        return ""
+            if not of_sr:
+                self._all = calls.records("VDI") if self._all is None else self._all
+                new = {copy["uuid"] for copy in copies.values()}
+                for old in self._all.values():
+                    if old["SR"] in srs and derived_uuid(lun.sr_uuid, old["uuid"]) in new:
+                        of_sr = str(srs[old["SR"]]["uuid"])
+                        break
+            if of_sr not in self._known:
+                ref = self._pool.sr_by_uuid(of_sr)
+                self._known[of_sr] = vdis.of_sr(calls, ref) if ref is not None else {}
+            return of_sr, vdis.with_unknown(self._known[of_sr], lun.old_vdis)

@@ -84,7 +84,7 @@ class Lock(NamedTuple):
         fields = self.doing, self.who, self.host, self.process, self.since, self.refreshed
         doing, who, host, process, since, refreshed = (field[:_MOST_SAID] for field in fields)
         return printable(
-            f"`relvmoiscsi pool {doing}` of {who} on {host} (process {process}), since {since}, "
+            f"{command('relvmoiscsi', 'pool', *doing.split())} of {who} on {host} (process {process}), since {since}, "
             f"refreshed at {refreshed}"
         )
 
@@ -94,13 +94,22 @@ class Lock(NamedTuple):
         return last is not None and moment is not None and abs(moment - last) > STALE_SECONDS
 
 
-class _Seen(NamedTuple):
-    """The locks in the pool, from one call."""
+class _Locks:
+    """The locks in the pool, from one call. Raises PoolFailure."""
 
-    ref: str
-    master: str
-    locks: List[Lock]
-    keys: List[str]  #: of all locks, also keys that no client reads
+    def __init__(self, calls: Calls) -> None:
+        ((self.ref, record),) = list(calls.records("pool").items())[:1]
+        self._calls, self._master, config = calls, str(record["master"]), record["other_config"]
+        self.locks = locks_in(config)
+        self.keys = [key for key in config if key.startswith(_BEGINS)]  #: of all locks, also keys that no client reads
+
+    def now(self) -> str:
+        """Return the time of the master. Raises PoolFailure."""
+        said = str(self._calls.call("host.get_servertime", self._master))
+        seconds = _seconds(said)
+        if seconds is None:
+            raise PoolFailure(f"The master does not say what time it is: {said!r}.")
+        return time.strftime(_FORM, time.gmtime(seconds))
 
     def on(self, what: str) -> List[Lock]:
         """Return the locks on `what`: open keys, then guarded keys, each with the highest number last."""
@@ -133,13 +142,13 @@ def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[str]:
 
 def read(calls: Calls) -> Dict[str, Lock]:
     """Return the lock that counts for each locked name. Raises PoolFailure."""
-    return {lock.what: lock for lock in in_order(_look(calls).locks)}
+    return {lock.what: lock for lock in in_order(_Locks(calls).locks)}
 
 
 def verify_free(calls: Calls, whats: Iterable[str]) -> None:
     """Raises Refused where another client has locked one of these names; PoolFailure."""
-    seen = _look(calls)
-    now = _now(calls, seen.master)
+    seen = _Locks(calls)
+    now = seen.now()
     for what in whats:
         for lock in seen.holders(what, now):
             raise _refused(lock)
@@ -155,7 +164,7 @@ def held(calls: Calls, whats: Iterable[str], doing: str) -> Iterator["Held"]:
     mine = Held(calls, list(dict.fromkeys(whats)), doing)
     try:
         mine.take()
-        mine.keep_fresh()
+        threading.Thread(target=mine.keep_fresh, daemon=True).start()
         yield mine
     finally:
         mine.release()
@@ -166,9 +175,13 @@ class Held:
 
     def __init__(self, calls: Calls, whats: Sequence[str], doing: str) -> None:
         self._calls, self._whats = calls, whats
+        try:
+            who = getpass.getuser()
+        except (KeyError, OSError, ImportError):  # no user has this uid
+            who = str(os.getuid())
         self._values = {
             "token": str(uuid.uuid4()),
-            "who": _who(),
+            "who": who,
             "host": socket.gethostname(),
             "process": str(os.getpid()),
             "doing": doing,
@@ -177,47 +190,43 @@ class Held:
         self._numbers: Dict[str, int] = {}
         self._busy, self._over = threading.Lock(), threading.Event()
 
-    def verify(self, calls: Calls) -> None:
-        """Check the locks. Call this before each step that changes the pool or a LUN.
+    def verify(self, calls: Calls) -> _Locks:
+        """Check the locks; return the locks in the pool. Call this before each step that changes the pool or a LUN.
 
         Raises Refused where another client has broken a lock of this run, and may work on the copy now. Raises
         PoolFailure.
         """
-        self._verify(calls, _look(calls))
-
-    def _verify(self, calls: Calls, seen: "_Seen") -> None:
+        seen = _Locks(calls)
         for what in self._whats:
             mine = seen.last(what, self._begins[0])
             if mine is None or not self._is_mine(mine):
                 raise _broken(what, mine)
             others = [lock for lock in seen.on(what) if lock.begin != mine.begin and not self._is_mine(lock)]
-            now = _now(calls, seen.master) if others else ""
+            now = seen.now() if others else ""
             if others and (mine.begin == OPEN_KEY or mine.is_stale(now)):
                 for other in seen.holders(what, now):
                     if other.begin != mine.begin:
                         raise _broken(what, other)
+        return seen
 
     def take(self) -> None:
         """Take all locks. Raises Refused, PoolFailure."""
         for what in self._whats:
-            self._take(what)
+            seen = _Locks(self._calls)
+            now = seen.now()
+            self._values.setdefault("since", now)
+            for lock in seen.holders(what, now):
+                raise _refused(lock)
+            before = seen.on(what)
+            self._add_first(seen, what, now)
+            new = [lock for lock in _Locks(self._calls).on(what) if lock not in before and not self._is_mine(lock)]
+            if new:
+                raise _refused(new[-1])
+            for lock in before:
+                with passing(_DENIED):  # the key stays: it is stale, and needs another role
+                    self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
 
-    def _take(self, what: str) -> None:
-        seen = _look(self._calls)
-        now = _now(self._calls, seen.master)
-        self._values.setdefault("since", now)
-        for lock in seen.holders(what, now):
-            raise _refused(lock)
-        before = seen.on(what)
-        self._add_first(seen, what, now)
-        new = [lock for lock in _look(self._calls).on(what) if lock not in before and not self._is_mine(lock)]
-        if new:
-            raise _refused(new[-1])
-        for lock in before:
-            with passing(_DENIED):  # the key stays: it is stale, and needs another role
-                _remove(self._calls, seen.ref, lock)
-
-    def _add_first(self, seen: _Seen, what: str, now: str) -> None:
+    def _add_first(self, seen: _Locks, what: str, now: str) -> None:
         """Add a guarded key, or an open key where the role of this session may not write the other. Raises Refused."""
         last = seen.last(what, self._begins[0])
         if last is not None and last.number >= _MOST_NUMBER:
@@ -239,10 +248,7 @@ class Held:
         marks.add(calls, "pool", ref, key, marks.text_of({**self._values, "refreshed": now}))
 
     def keep_fresh(self) -> None:
-        """Start a thread that refreshes the locks until `release`."""
-        threading.Thread(target=self._refresh_all, daemon=True).start()
-
-    def _refresh_all(self) -> None:
+        """Refresh the locks until `release`, in a thread."""
         calls = None
         while not self._over.wait(REFRESH_SECONDS):
             try:
@@ -260,22 +266,18 @@ class Held:
         with self._busy:
             if self._over.is_set():
                 return
-            seen = _look(calls)
-            self._verify(calls, seen)
-            now = _now(calls, seen.master)
+            seen = self.verify(calls)
+            now = seen.now()
             was_stale = any(lock.is_stale(now) for lock in seen.locks if self._is_mine(lock))
             for what in self._whats:
                 old = self._numbers[what]
                 self._add(calls, seen.ref, what, old + 1, now)
-                if was_stale:
-                    self._verify_nobody_came(calls, what, now)
+                # Another client may have taken the stale lock, with a key of the other kind. Of two keys of one kind,
+                # the number decides.
+                for lock in _Locks(calls).holders(what, now) if was_stale else ():
+                    if lock.begin != self._begins[0]:
+                        raise _broken(what, lock)
                 calls.call("pool.remove_from_other_config", seen.ref, f"{self._begins[0]}{what}:{old}")
-
-    def _verify_nobody_came(self, calls: Calls, what: str, now: str) -> None:
-        """Raises Refused where another client has taken a stale lock of this run, with a key of the other kind."""
-        for lock in _look(calls).holders(what, now):
-            if lock.begin != self._begins[0]:  # of two keys of one kind, the number decides
-                raise _broken(what, lock)
 
     def release(self) -> None:
         """Remove the keys of this run, and stale keys. The locks of other clients stay.
@@ -287,12 +289,12 @@ class Held:
         for _ in range(_RELEASE_TRIES):
             try:
                 with self._busy:
-                    seen = _look(self._calls)
-                    now = _now(self._calls, seen.master)
+                    seen = _Locks(self._calls)
+                    now = seen.now()
                     for lock in seen.locks:
                         if self._is_mine(lock) or lock.is_stale(now):
                             with passing(_DENIED):
-                                _remove(self._calls, seen.ref, lock)
+                                self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
                 break
             except PoolFailure:
                 pass  # the caller reports the error that ended the work
@@ -308,7 +310,7 @@ def to_break(calls: Calls, what: str) -> List[Lock]:
     At most one lock of each kind for each name. A run writes keys of one kind, so a token counts only among keys of its
     kind: a vm-operator can copy the token of a guarded key, but only into an open key. Raises PoolFailure.
     """
-    seen = _look(calls)
+    seen = _Locks(calls)
     runs = {(each.begin, each.token) for each in seen.on(what) if each.token != _UNREADABLE}
     there = [each for each in seen.locks if each.what == what or (each.begin, each.token) in runs]
     last = {(each.what, each.begin): each for each in in_order(there)}
@@ -321,22 +323,19 @@ def unlock(calls: Calls, what: str, told: Sequence[Lock]) -> List[Lock]:
     All keys of `what` go, also a key that no client reads. Of other names, a lock goes only if `told` has its run.
     """
     runs = {(each.what, each.begin, each.token) for each in told}
+    of_name = tuple(f"{begin}{what}:" for begin in _BEGINS)
     broken: Dict[Tuple[str, str], Lock] = {}
     for _ in range(_MOST_ROUNDS):
-        seen = _look(calls)
+        seen = _Locks(calls)
         there = [each for each in seen.locks if each.what == what or (each.what, each.begin, each.token) in runs]
         of_runs = {each.key for each in there}
-        keys = [key for key in seen.keys if key in of_runs or key.startswith(_of_name(what))]
+        keys = [key for key in seen.keys if key in of_runs or key.startswith(of_name)]
         if not keys:
             break
         for key in keys:
             calls.call("pool.remove_from_other_config", seen.ref, key)
         broken.update({(each.what, each.begin): each for each in in_order(there)})
     return [broken[each] for each in sorted(broken)]
-
-
-def _of_name(what: str) -> Tuple[str, ...]:
-    return tuple(f"{begin}{what}:" for begin in _BEGINS)
 
 
 def _broken(what: str, by: Optional[Lock]) -> Refused:
@@ -357,14 +356,6 @@ def _refused(lock: Lock) -> Refused:
     )
 
 
-def _look(calls: Calls) -> _Seen:
-    """Read the locks of the pool. Raises PoolFailure."""
-    ((ref, record),) = list(calls.records("pool").items())[:1]
-    config = record["other_config"]
-    keys = [key for key in config if key.startswith(_BEGINS)]
-    return _Seen(ref, str(record["master"]), locks_in(config), keys)
-
-
 def locks_in(config: Mapping[str, str]) -> List[Lock]:
     """Return the locks in other_config of the pool, of which a vm-operator may have written the open keys."""
     locks = []
@@ -381,29 +372,9 @@ def locks_in(config: Mapping[str, str]) -> List[Lock]:
     return locks
 
 
-def _now(calls: Calls, master: str) -> str:
-    """Return the time of the master. Raises PoolFailure."""
-    said = str(calls.call("host.get_servertime", master))
-    seconds = _seconds(said)
-    if seconds is None:
-        raise PoolFailure(f"The master does not say what time it is: {said!r}.")
-    return time.strftime(_FORM, time.gmtime(seconds))
-
-
-def _remove(calls: Calls, ref: str, lock: Lock) -> None:
-    calls.call("pool.remove_from_other_config", ref, lock.key)
-
-
 def _seconds(moment: str) -> Optional[int]:
     """Return the seconds since 1970; None for a text that is no time. xapi writes dates with or without dashes."""
     try:
         return calendar.timegm(time.strptime(moment.replace("-", ""), _FORM.replace("-", "")))
     except ValueError:
         return None
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # no user has this uid
-        return str(os.getuid())

@@ -2,8 +2,9 @@
 """Snapshot of the pool's hosts and SRs, each class read once; and relvmoiscsi's marks on SRs."""
 
 import os
+import string
 import time
-from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -46,6 +47,30 @@ def is_marked(record: Record, mark: str) -> bool:
 def today() -> str:
     """Return the date for names."""
     return time.strftime("%Y-%m-%d")
+
+
+def parts_of_template(template: str, *fields: str) -> List[Tuple[str, str]]:
+    """Return the parts of a template for names: a text, and the field after the text ("" for none).
+
+    Raises UsageError for a template with other fields.
+    """
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
+    if any(field not in (*fields, None) or spec or conversion for _, field, spec, conversion in parts):
+        allowed = f"{', '.join(fields[:-1])} and {fields[-1]}"
+        raise UsageError(f"--name {template!r} may contain only the fields {allowed} in braces.")
+    return [(text, field or "") for text, field, _, _ in parts]
+
+
+def unused_name(wish: str, taken: Set[str]) -> str:
+    """Return the name, with a number where `taken` has the name; `taken` gets the result."""
+    name, number = wish, 2
+    while name in taken:
+        name, number = f"{wish} ({number})", number + 1
+    taken.add(name)
+    return name
 
 
 #: keys of device-config, in the order of the fields of Portal

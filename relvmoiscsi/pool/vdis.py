@@ -80,36 +80,29 @@ def is_derived(new: str) -> bool:
     return uuid.UUID(new).version == 5
 
 
-def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -> bool:
+def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -> None:
     """Copy the values of each original VDI to its new VDI. A VDI with the mark is left unchanged.
 
-    The mark is written last, so the next run finishes an interrupted run. Return whether a VDI was changed. Raises
-    PoolFailure.
+    The mark is written last, so the next run finishes an interrupted run. Raises PoolFailure.
     """
     became = _became(new_sr, originals)
-    found = unlabelled(new_sr, copies, originals)
-    for ref in found:
-        old_uuid, original = became[copies[ref]["uuid"]]
-        _carry(calls, ref, copies[ref], old_uuid, original)
-    return bool(found)
+    names = {"name_label": "VDI.set_name_label", "name_description": "VDI.set_name_description"}
+    for ref in unlabelled(new_sr, copies, originals):
+        copy = copies[ref]
+        old_uuid, original = became[copy["uuid"]]
+        for field, method in names.items():
+            if original[field] and not copy[field]:  # the name on the LUN dates from the array snapshot, and stays
+                calls.call(method, ref, original[field])
+        if original["tags"] and sorted(original["tags"]) != sorted(copy["tags"]):
+            calls.call("VDI.set_tags", ref, original["tags"])
+        carried = {key: value for key, value in original["other_config"].items() if not key.startswith(_NOT_COPIED)}
+        calls.call("VDI.set_other_config", ref, {**copy["other_config"], **carried, OLD_VDI: old_uuid})
 
 
 def unlabelled(new_sr: str, copies: Records, originals: Records) -> List[str]:
     """Return the VDIs of a copy (references) without the mark of `carry_over`. Pure."""
     became = _became(new_sr, originals)
     return [ref for ref, copy in copies.items() if copy["uuid"] in became and OLD_VDI not in copy["other_config"]]
-
-
-def _carry(calls: Calls, ref: str, copy: Record, old_uuid: str, original: Record) -> None:
-    names = {"name_label": "VDI.set_name_label", "name_description": "VDI.set_name_description"}
-    for field, method in names.items():
-        if original[field] and not copy[field]:  # the name on the LUN dates from the array snapshot, and stays
-            calls.call(method, ref, original[field])
-    if original["tags"] and sorted(original["tags"]) != sorted(copy["tags"]):
-        calls.call("VDI.set_tags", ref, original["tags"])
-    carried = {key: value for key, value in original["other_config"].items() if not key.startswith(_NOT_COPIED)}
-    other_config = {**copy["other_config"], **carried, OLD_VDI: old_uuid}
-    calls.call("VDI.set_other_config", ref, other_config)
 
 
 def vms_of(originals: Records, vbds: Records, vms: Records) -> Dict[str, List[str]]:

@@ -8,7 +8,7 @@ from typing import Sequence, TextIO, Tuple
 from relvmoiscsi import __version__
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.sm_log import SmLogHandler, xml_safe
+from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.sr_driver import protocol
 from relvmoiscsi.sr_driver.codes import (
     GENERIC_EXCEPTION,
@@ -19,6 +19,7 @@ from relvmoiscsi.sr_driver.codes import (
 )
 from relvmoiscsi.sr_driver.iscsi import ISCSI
 from relvmoiscsi.sr_driver.transport import CallRequest, Transport
+from relvmoiscsi.untrusted import xml_safe
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.sm_log import xml_safe
+from relvmoiscsi.untrusted import xml_safe
 
 
 class Call(NamedTuple):

@@ -8,6 +8,7 @@ import ast
 import importlib.util
 import inspect
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -121,7 +122,7 @@ MAY_READ = {
 #: What opens, locks or writes a LUN: a caller reaches it through `lun` alone, which cannot forget a guard.
 CORRIDOR = (
     "iscsi.open_lun", "iscsi.lun_opening.open_lun", "host.disk.block_device.open_device",
-    "host.disk.kernel_disks.exclusive_open", "host.locks.lun_lock.lun_lock", "host.locks.user_lock.user_lock",
+    "host.disk.kernel_disks.exclusive_open", "host.locks.lun_lock.lun_lock", "host.locks.lun_lock.user_lock",
     "host.locks.lvm_locks.lvm_locks", "host.locks.sm_locks.lvm_lock", "resignature.writing",
 )  # fmt: skip
 #: Who else: what for.
@@ -137,18 +138,22 @@ MAY_OPEN = {
 
 MAY_PRINT = ("__main__", "cli", "report")
 
-#: What a message may have between backticks without `wording.command`, which quotes the words of a command to copy: ids
-#: that never need quotes, by the last part of their name, and what else is known to need none, by its module.
-IDS = ("uuid", "scsi_id", "sr_uuid")
+#: The one way of a word into a command that a message prints, to be copied to a shell.
+QUOTES = "shell_words"
+#: A command without backticks: a program of the host or of ours, with all that stands behind it in the sentence.
+COMMAND = re.compile(
+    r"(?:^|[\s(])(?:xe [a-z]+-[a-z-]+"
+    "|relvmoiscsi (?:check|direct|doctor|map|pool|recover|resignature|settings|show|undo)"
+    "|(?:multipath|iscsiadm|dmsetup|udevadm|chmod|chown|kill|rm|systemctl|lv[a-z]+|vg[a-z]+|pv[a-z]+) -)"
+    r"(?:[^`.;\n]|\.(?! ))*\Z"
+)
+#: What stands in place of a value: of `str.format`, and of the operator %.
+PLACES = re.compile(r"\{[\w.\[\]!:,]*\}|%[-+ #0-9.]*[srdax]")
+#: Where a value between backticks is known to need no quotes.
 NEEDS_NO_QUOTES = {
     "cli.parser": "the version of this package, in the name of a file",
-    "doctor.needs": "the kernel's name of a disk, behind a redirection",
-    "doctor.pool": "a constant, within a pipe",
-    "errors": "the arguments of a program, which are quoted: `wording` imports this module",
-    "host.disk.paths": "the kernel's name of a disk, behind a redirection",
-    "host.iscsi_sessions": "a path in /sys of numbers, behind a redirection",
     "host.settings": "a constant, of a configuration file",
-    "pool.lock": "what another client says that it does: nothing to copy",
+    "wording": "the names of options",
 }
 
 #: modules and rooms at the top of the package
@@ -409,26 +414,51 @@ def circle_in(edges):
 
 
 def prints_a_command_unquoted(module):
-    """A command in a message with a word that a shell may split: a path, a name, a word of a person."""
+    """A command in a message with a word that a shell may split: a path, a name, a word of a person, an id of a LUN."""
     if module.name not in NEEDS_NO_QUOTES:
-        yield from (f"{module.name}:{line} prints a command without wording.command" for line in module.quoted_by_hand)
+        yield from (f"{module.name}:{line} prints a command without wording" for line in module.quoted_by_hand)
 
 
 def quoted_by_hand(nodes):
-    """The lines of texts with a value between backticks, which is no id."""
+    """The lines of texts with a command and a value in it that does not come from `shell_words`."""
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    parts |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
-            ticks = 0
+            said = ""
             for part in node.values:
                 if isinstance(part, ast.FormattedValue):
-                    if ticks % 2 and not is_id(part.value):
+                    if in_command(said) and not is_quoted(part.value):
                         yield node.lineno
+                    said += "x"
                 else:
-                    ticks += constant(part).count("`")
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-            for text in ast.walk(node.func.value):
-                if any("{" in words for words in constant(text).split("`")[1::2]):
-                    yield node.lineno
+                    said += constant(part)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            if in_command(last_text(node.left)) and not is_quoted(node.right) and not constant(node.right):
+                yield node.lineno
+        elif id(node) not in parts:
+            said = constant(node)
+            if any(in_command(said[: place.start()]) for place in PLACES.finditer(said)):
+                yield node.lineno
+
+
+def in_command(said):
+    """Is the end of this text within a command?"""
+    return said.count("`") % 2 == 1 or COMMAND.search(said) is not None
+
+
+def last_text(node):
+    """The literal text at the end of an expression, with an x for each value."""
+    if isinstance(node, ast.BinOp):
+        return last_text(node.left) + last_text(node.right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(constant(part) or "x" for part in node.values)
+    return constant(node)
+
+
+def is_quoted(value):
+    called = value.func if isinstance(value, ast.Call) else None
+    return QUOTES in (getattr(called, "id", None), getattr(called, "attr", None))
 
 
 def constant(node):
@@ -436,12 +466,6 @@ def constant(node):
     name = {"Constant": "value", "Str": "s"}.get(type(node).__name__)
     found = getattr(node, name) if name else ""
     return found if isinstance(found, str) else ""
-
-
-def is_id(node):
-    if isinstance(node, ast.Subscript):
-        return any(constant(part) in IDS for part in ast.walk(node.slice))
-    return (getattr(node, "attr", None) or getattr(node, "id", None)) in IDS
 
 
 def error_classes():
@@ -546,7 +570,14 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (foreign, UDEV, "import pyudev"),
         (prints_a_command_unquoted, UDEV, "said = f'Run `chmod 600 {path}`.'"),
         (prints_a_command_unquoted, UDEV, "said = f'{what}. Run `xe x uuid={uuid} ' f'name={entry.name}`.'"),
+        (prints_a_command_unquoted, UDEV, "said = f'Run `xe sr-forget uuid={sr.uuid}`.'"),
+        (prints_a_command_unquoted, UDEV, "said = f'Run `multipath -v3 -d {scsi_id}`.'"),
+        (prints_a_command_unquoted, UDEV, "said = f'  next: xe vm-start uuid={uuid}'"),
+        (prints_a_command_unquoted, UDEV, "said = f'  next: relvmoiscsi pool clone {shlex.quote(name)} --all'"),
         (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f {}`.'.format(name)"),
+        (prints_a_command_unquoted, UDEV, "SAID = 'Run `multipath -f {0.name}`.'\ndef f(x): return SAID.format(x)"),
+        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f %s`.' % name"),
+        (prints_a_command_unquoted, UDEV, "said = 'Run `multipath -f ' + name + '`.'"),
     ],
 )
 def test_a_breach_is_noticed(rule, name, source):

@@ -147,3 +147,11 @@ def test_the_readers_of_python_do_not_do_this():
     assert "²".isdigit()
     assert json.loads(HOSTILE["one name twice"]) == {"a": 2}
     assert ET.fromstring(ENTITIES.format("utf-16").encode("utf-16")).text == "bbbb"
+
+
+def test_what_xml_does_not_have_is_a_question_mark_and_the_rest_is_read_back():
+    for code in [*range(0x250), *range(0xD700, 0xE100), *range(0xFFF0, 0x10010), 0x10FFFF]:
+        safe = untrusted.xml_safe(f"a{chr(code)}b")
+        assert safe in (f"a{chr(code)}b", "a?b")
+        read = untrusted_xml.xml_of("<a>{}</a>".format(safe.replace("&", "&amp;").replace("<", "&lt;"))).text
+        assert read == safe.replace("\r", "\n")

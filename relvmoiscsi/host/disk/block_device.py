@@ -112,12 +112,12 @@ class HostDevice(Device):
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         for wanted in ranges:
             verify_readable(self, wanted)
-        return self._read(ranges, self._workers.run)
+        return self._read(ranges, self._workers)
 
-    def _read(self, ranges: Sequence[Range], run: Callable[[Sequence[Operation]], None]) -> List[bytes]:
+    def _read(self, ranges: Sequence[Range], workers: "Workers") -> List[bytes]:
         spans = spans_of(ranges, self.block_size, self.size_bytes)
         buffers = _buffers(spans, self.block_size)
-        run(_operations(self._fill, spans, buffers))
+        workers.run(_operations(partial(self._transfer, "read", self._read_some), spans, buffers))
         starts = [span.offset for span in spans]
         return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
@@ -132,7 +132,7 @@ class HostDevice(Device):
                 start = chunk.offset - run[0].offset
                 buffer[start : start + len(chunk.data)] = chunk.data
         self.fence.look(self._read_here)
-        self._workers.run(_operations(self._drain, extents, buffers))
+        self._workers.run(_operations(partial(self._transfer, "write", self._write_fenced), extents, buffers))
 
     def flush(self) -> None:
         try:
@@ -169,19 +169,13 @@ class HostDevice(Device):
     def _write_some(self, view: memoryview, offset: int) -> int:
         """Write from `view` and return how many bytes of `view` were written. Raises OSError."""
 
-    def _fill(self, view: memoryview, offset: int) -> None:
-        self._transfer("read", self._read_some, view, offset)
-
-    def _drain(self, view: memoryview, offset: int) -> None:
-        self._transfer("write", self._write_fenced, view, offset)
-
     def _write_fenced(self, view: memoryview, offset: int) -> int:
         self.fence.look_if_due(self._read_here)
         return self._write_some(view, offset)
 
     def _read_here(self, ranges: Sequence[Range]) -> List[bytes]:
         """Read small ranges in this thread: the other threads may be at work on a batch."""
-        return self._read(ranges, _one_by_one)
+        return self._read(ranges, Workers(most=1))
 
     def _transfer(self, action: str, some: Callable[[memoryview, int], int], view: memoryview, offset: int) -> None:
         """Transfer all of `view`; repeat after short transfers and signals. Raises DeviceError."""
@@ -201,11 +195,6 @@ class HostDevice(Device):
     def _failure(self, action: str, offset: int, length: int, error: OSError) -> DeviceError:
         reason = error.strerror or str(error)
         return DeviceError(self.name, action, offset, length, reason, error.errno)
-
-
-def _one_by_one(operations: Sequence[Operation]) -> None:
-    for operation in operations:
-        operation()
 
 
 def _fence(path: str, status: os.stat_result) -> Fence:
@@ -232,11 +221,20 @@ class BlockDevice(HostDevice):
             self.size_bytes = self._query(BLKGETSIZE64, "=Q")
             self.block_size = self._query(BLKSSZGET, "=i")
             self.physical_block_size = self._query(BLKPBSZGET, "=I")
-            self._check_geometry()
+            if not self.size_bytes:
+                raise NotFound(f"{path} has a size of 0 bytes: no disk is behind it.", sm_key="ISCSIDevice")
+            if self.block_size not in BLOCK_SIZES:
+                problem = f"{path} has logical blocks of {self.block_size} bytes; 512 or 4096 are supported."
+                raise Refused(problem).in_state(NOT_WRITTEN)
             if writable:
-                self._check_not_read_only()
+                if self._query(BLKROGET, "=i"):
+                    raise read_only(path)
                 take_alone(path, self._descriptor, lock_timeout)
-                self._drop_page_cache()
+                try:  # drop the kernel's cached pages: later reads through the page cache give the new identity
+                    fcntl.ioctl(self._descriptor, BLKFLSBUF, 0)
+                except OSError as error:
+                    # The ioctl needs CAP_SYS_ADMIN. A write with O_DIRECT itself drops the pages that the write covers.
+                    log.debug("the page cache of %s was not dropped: %s", path, error.strerror)
         except BaseException:
             self.close()
             raise
@@ -249,34 +247,15 @@ class BlockDevice(HostDevice):
         (value,) = struct.unpack(layout, answer)
         return int(value)
 
-    def _check_geometry(self) -> None:
-        if not self.size_bytes:
-            raise NotFound(f"{self.name} has a size of 0 bytes: no disk is behind it.", sm_key="ISCSIDevice")
-        if self.block_size not in BLOCK_SIZES:
-            raise Refused(
-                f"{self.name} has logical blocks of {self.block_size} bytes; 512 or 4096 are supported."
-            ).in_state(NOT_WRITTEN)
-
-    def _check_not_read_only(self) -> None:
-        if self._query(BLKROGET, "=i"):
-            raise read_only(self.name)
-
-    def _drop_page_cache(self) -> None:
-        """Drop the kernel's cached pages, so that later reads through the page cache give the new identity."""
-        try:
-            fcntl.ioctl(self._descriptor, BLKFLSBUF, 0)
-        except OSError as error:
-            # The ioctl needs CAP_SYS_ADMIN. A write with O_DIRECT itself drops the pages that the write covers.
-            log.debug("the page cache of %s was not dropped: %s", self.name, error.strerror)
-
     def _read_some(self, view: memoryview, offset: int) -> int:
-        return self._whole_blocks(_pread64(self._descriptor, _address(view), len(view), offset))
+        return self._positioned(_pread64, view, offset)
 
     def _write_some(self, view: memoryview, offset: int) -> int:
-        return self._whole_blocks(_pwrite64(self._descriptor, _address(view), len(view), offset))
+        return self._positioned(_pwrite64, view, offset)
 
-    def _whole_blocks(self, count: int) -> int:
-        """Return `count` rounded down to whole blocks: O_DIRECT can continue only at the start of a block."""
+    def _positioned(self, call: Callable[[int, int, int, int], int], view: memoryview, offset: int) -> int:
+        """Return the transferred bytes in whole blocks: O_DIRECT can continue only at the start of a block."""
+        count = call(self._descriptor, ctypes.addressof(ctypes.c_char.from_buffer(view)), len(view), offset)
         if count < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -391,11 +370,7 @@ def _buffers(extents: Sequence[Range], block_size: int) -> List[memoryview]:
     return [whole[start : start + extent.length] for start, extent in zip(starts, extents)]
 
 
-def _address(view: memoryview) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(view))
-
-
-def _positioned(name: str) -> Callable[[int, int, int, int], int]:
+def _of_libc(name: str) -> Callable[[int, int, int, int], int]:
     """Return pread64 or pwrite64 of the C library: Python 3.6 has no os.preadv, and os.pread has no aligned buffer.
 
     ctypes lets other threads run during the call.
@@ -407,8 +382,8 @@ def _positioned(name: str) -> Callable[[int, int, int, int], int]:
     return call
 
 
-_pread64 = _positioned("pread64")
-_pwrite64 = _positioned("pwrite64")
+_pread64 = _of_libc("pread64")
+_pwrite64 = _of_libc("pwrite64")
 
 
 class Workers:
@@ -418,7 +393,9 @@ class Workers:
     operations, a future costs more than its operation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: Optional[int] = None) -> None:
+        """`most` operations run at a time, by default WORKERS; 1: all operations run in the caller's thread."""
+        self._most = most or WORKERS
         self._threads: List[threading.Thread] = []
 
     def run(self, operations: Sequence[Operation]) -> None:
@@ -426,19 +403,32 @@ class Workers:
 
         Ctrl-C cancels the operations that have not started.
         """
-        batch = _Batch(operations)
+        waiting: Deque[Tuple[int, Operation]] = deque(enumerate(operations))
+        errors: Dict[int, Exception] = {}
+
+        def work() -> None:
+            while True:
+                try:
+                    number, operation = waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    operation()
+                except Exception as error:  # noqa: BLE001 - raised below, in the thread of the caller
+                    errors[number] = error
+
         try:
-            for _ in operations[1:WORKERS]:
-                if not batch.waiting:  # the running threads of a fast device have already taken all operations
+            for _ in operations[1 : self._most]:
+                if not waiting:  # the running threads of a fast device have already taken all operations
                     break
-                self._threads.append(threading.Thread(target=batch.work, name="relvmoiscsi"))
+                self._threads.append(threading.Thread(target=work, name="relvmoiscsi"))
                 self._threads[-1].start()
-            batch.work()
+            work()
             self.close()
         except BaseException:
-            batch.waiting.clear()
+            waiting.clear()
             raise
-        for _number, error in sorted(batch.errors.items()):
+        for _number, error in sorted(errors.items()):
             raise error
 
     def close(self) -> None:
@@ -447,23 +437,3 @@ class Workers:
             if thread.is_alive():  # false for a thread whose start was interrupted
                 thread.join()
         self._threads = []
-
-
-class _Batch:
-    """The operations that have not started, and the errors of failed operations."""
-
-    def __init__(self, operations: Sequence[Operation]) -> None:
-        self.waiting: Deque[Tuple[int, Operation]] = deque(enumerate(operations))
-        self.errors: Dict[int, Exception] = {}
-
-    def work(self) -> None:
-        """Run one waiting operation after the other until none is left."""
-        while True:
-            try:
-                number, operation = self.waiting.popleft()
-            except IndexError:
-                return
-            try:
-                operation()
-            except Exception as error:  # noqa: BLE001 - `run` raises it, in the thread of the caller
-                self.errors[number] = error

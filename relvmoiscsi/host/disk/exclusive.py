@@ -16,7 +16,7 @@ from typing import Callable, Optional, Sequence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
-from relvmoiscsi.host.files import permission_remedy
+from relvmoiscsi.host.files import permission_remedy, text_of
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -80,21 +80,17 @@ def read_only(path: str) -> Refused:
 def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
     """Lock a block device that was opened with O_EXCL against udev, and verify that no other process has it open.
 
-    Present users get `seconds` in all to close the device. Raises Refused. Closing the descriptor releases the lock.
-    """
-    end = time.monotonic() + seconds
-    lock_against_udev(path, descriptor, seconds)
-    check_alone(path, descriptor, end - time.monotonic(), host)
+    The flock makes udev skip the disk. O_EXCL refuses other exclusive opens only; qemu, dd and loop devices do not open
+    exclusively. A reader such as a backup would get a mix of the old and the new identity. A udev worker, or a program
+    that looks at a disk for a moment, such as an LVM command, gets `seconds` in all to end.
 
-
-def check_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
-    """Raise Refused if another process has the block device of `descriptor` open, even if only to read.
-
-    O_EXCL refuses other exclusive opens only; qemu, dd and loop devices do not open exclusively. A reader such as a
-    backup would get a mix of the old and the new identity. A program that looks at a disk for a moment, such as an LVM
-    command, gets `seconds` to end.
+    Raises Refused. Closing the descriptor releases the lock.
     """
     deadline = time.monotonic() + seconds
+    if not flock.take_before(descriptor, deadline):
+        owners = _listing(flock.owners_of(os.fstat(descriptor)))
+        problem = f"{path} is locked by {owners}, and was not free within {seconds:g} seconds."
+        raise Refused(problem + " Try again when that has ended.").in_state(NOT_WRITTEN)
     while True:
         users = opened_by(os.fstat(descriptor), descriptor, host)
         if not users:
@@ -102,17 +98,6 @@ def check_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HO
         if time.monotonic() >= deadline:
             raise Refused(f"{path} is in use by {_listing(users)}.").in_state(NOT_WRITTEN)
         time.sleep(LOOK_SECONDS)
-
-
-def lock_against_udev(path: str, descriptor: int, seconds: float) -> None:
-    """Take the flock that makes udev skip a disk. A present holder, such as a udev worker, gets `seconds` to end.
-
-    Raises Refused if the flock stays taken. Closing the descriptor releases the lock.
-    """
-    if not flock.take_before(descriptor, time.monotonic() + seconds):
-        owners = _listing(flock.owners_of(os.fstat(descriptor)))
-        problem = f"{path} is locked by {owners}, and was not free within {seconds:g} seconds."
-        raise Refused(problem + " Try again when that has ended.").in_state(NOT_WRITTEN)
 
 
 def lock_image(path: str, descriptor: int) -> None:
@@ -131,71 +116,53 @@ def check_file_mode(path: str, status: os.stat_result) -> None:
 
 def check_not_open_elsewhere(path: str, descriptor: int) -> None:
     """Raise Refused if a loop device or another process has the file open, even if only to read."""
-    granted = _is_lease_granted(descriptor)
-    if granted:
-        return
-    users = users_of_file(os.fstat(descriptor), descriptor)
-    if users or granted is False:
-        raise Refused(f"{path} is in use by {_listing(users)}.").in_state(NOT_WRITTEN)
-    log.debug("leases are not supported for %s; no other process was found that has it open", path)
-
-
-def _is_lease_granted(descriptor: int) -> Optional[bool]:
-    """Return whether the kernel grants a lease: then no other process has the file open. None if unknown."""
     deadline = time.monotonic() + LEASE_SECONDS
     while True:
         try:
-            _take_and_return_lease(descriptor)
-            return True
+            # The kernel grants a lease only if no other process has the file open. Another process may open the file
+            # between the two calls. Then the kernel sends a signal: by default SIGIO, which would end this process;
+            # here SIGURG, which is ignored by default.
+            fcntl.fcntl(descriptor, F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_WRLCK)
+            fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_UNLCK)
+            return
         except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-        except OSError as error:
+            is_open = True
+        except OSError as error:  # this file system has no leases
             log.debug("no lease on descriptor %d: %s", descriptor, error.strerror)
-            return None
+            is_open = False
+        if not is_open or time.monotonic() >= deadline:
+            break
         time.sleep(POLL_SECONDS)
-
-
-def _take_and_return_lease(descriptor: int) -> None:
-    # Another process may open the file between the two calls. Then the kernel sends a signal: by default SIGIO, which
-    # would end this process; here SIGURG, which is ignored by default.
-    fcntl.fcntl(descriptor, F_SETSIG, signal.SIGURG)
-    fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_WRLCK)
-    fcntl.fcntl(descriptor, F_SETLEASE, fcntl.F_UNLCK)
+    users = users_of_file(os.fstat(descriptor), descriptor)
+    if users or is_open:
+        raise Refused(f"{path} is in use by {_listing(users)}.").in_state(NOT_WRITTEN)
+    log.debug("leases are not supported for %s; no other process was found that has it open", path)
 
 
 def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     """Return the error for a person in the place of an OSError of open or stat."""
     if error.errno in _GONE:
         return NotFound(f"{path} is not there: {error.strerror}.", sm_key="ISCSIDevice")
-    if error.errno == errno.EROFS or (writable and _is_read_only_block(path)):
+    try:
+        device: Optional[os.stat_result] = os.stat(path)
+    except OSError:
+        device = None  # the device has vanished since: the first error is the better message
+    if device is not None and writable:
+        # The kernel answers EACCES to a writable open of a block device that it has read-only.
+        number = f"{os.major(device.st_rdev)}:{os.minor(device.st_rdev)}"
+        if text_of(f"/sys/dev/block/{number}/ro").strip() == "1":
+            return read_only(path)
+    if error.errno == errno.EROFS:
         return read_only(path)
     if error.errno == errno.EBUSY:
-        problem = f"{path} is in use by {_users_of(path)}."
+        problem = f"{path} is in use by {_listing(users_of_block(device) if device else ())}."
     elif error.errno in (errno.EACCES, errno.EPERM):
         problem = f"{path} cannot be opened: {error.strerror}. {permission_remedy(error.errno)}"
     else:
         problem = f"{path} cannot be opened: {error.strerror}."
     refused = Refused(problem)
     return refused.in_state(NOT_WRITTEN) if writable else refused
-
-
-def _is_read_only_block(path: str) -> bool:
-    """Return whether the kernel has the block device read-only. The kernel then answers EACCES to a writable open."""
-    try:
-        status = os.stat(path)
-        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        with open(os.path.join("/sys/dev/block", number, "ro"), encoding="ascii") as flag:
-            return flag.read().strip() == "1"
-    except OSError:
-        return False  # no block device, or a vanished device: the first error is the better message
-
-
-def _users_of(path: str) -> str:
-    try:
-        return _listing(users_of_block(os.stat(path)))
-    except OSError:
-        return _listing([])  # the device has vanished since
 
 
 def _listing(users: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ import logging
 import os
 import re
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from glob import escape, glob
 from typing import ContextManager, Iterable, Iterator, List, Sequence
 
@@ -69,7 +69,9 @@ def is_stale_hidden(name: str, host: Host = THIS_HOST) -> bool:
 def stale_hidden(host: Host = THIS_HOST) -> List[str]:
     """Return the hidden disks ("sdb") that no running call hides. Raises OSError, NotFound."""
     disks = sorted((disk for disk in udev.block_devices("sd*", host) if is_stale_hidden(disk, host)), key=udev.by_age)
-    return [disk for disk in disks if disk not in _behind_switches(host)] if disks else []
+    counting = [path for path in _scan_switches(host) if flock.is_held(path) or _is_young(path)] if disks else []
+    behind = _disks_behind([os.path.basename(path)[len(_SCAN) :] for path in counting], host)
+    return [disk for disk in disks if disk not in behind]
 
 
 def ids_here(host: Host = THIS_HOST) -> List[str]:
@@ -100,15 +102,6 @@ def wait_until_shown(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> bo
 def _is_worked_on(name: str, host: Host) -> bool:
     scsi_id = scsi_id_of_disk(name, host)
     return scsi_id is not None and is_switch_on(scsi_id, host)
-
-
-def _behind_switches(host: Host) -> List[str]:
-    """Return the disks behind adapters whose switch counts."""
-    found: List[str] = []
-    for path in _scan_switches(host):
-        if flock.is_held(path) or _is_young(path):
-            found += _disks_behind([os.path.basename(path)[len(_SCAN) :]], host)
-    return found
 
 
 # --- hiding
@@ -163,7 +156,9 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
         with terminated.put_off():  # the call goes on after a scan
             _switch_off(names, descriptor, host)
             for disk in _disks_behind(adapters, host):
-                _show_if_left(disk, host)
+                with _warned(disk):
+                    if _may_be_hidden(disk, host, "all") and not _is_worked_on(disk, host):
+                        _show_disk(disk, host)
 
 
 def switch_name(scsi_id: str) -> str:
@@ -203,47 +198,40 @@ def _scan_switches(host: Host) -> List[str]:
 
 
 def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str] = (), guards_lun: bool = True) -> int:
-    """Make the switch for the LUN `what`, which may be "behind host3". Return the descriptor with the flock."""
+    """Make the switch for the LUN `what`, which may be "behind host3", under all its names.
+
+    Return the descriptor with the flock. The file is flocked before it gets the first name. Raises Refused.
+    """
     run_dir, directory = host.at(RUN_DIRECTORY), _directory(host)
-    ids = [in_udev(scsi_id) for scsi_id in known if scsi_id]
+    ids = dict.fromkeys(in_udev(scsi_id) for scsi_id in known if scsi_id)
+    path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
     try:
-        with in_state(NOTHING_WRITTEN), _only_one(host):
+        with in_state(NOTHING_WRITTEN), _only_one(host), ExitStack() as undo:
             run_directory(host, "hide")
+            undo.callback(_remove_if_empty, directory)
+            _clear_stale(directory)
+            for name in names:
+                if flock.is_held(os.path.join(directory, name)):
+                    owner = flock.owner_of(os.path.join(directory, name))
+                    raise Refused(f"LUN {what} is being worked on by {owner}. Try again when that has ended.")
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            undo.callback(os.close, descriptor)
             try:
-                _clear_stale(directory)
+                with open(descriptor, "w", encoding="ascii", closefd=False) as file:
+                    file.write(f"{os.getpid()}\n" + "".join(f"id={one}\n" for one in ids))
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 for name in names:
-                    _verify_free(what, os.path.join(directory, name))
-                return _make(names, run_dir, ids, guards_lun)
-            except BaseException:
-                _remove_if_empty(directory)
-                raise
+                    os.link(path, path + "-")
+                    os.rename(path + "-", os.path.join(directory, name))  # replaces an ownerless switch that counts
+                    undo.callback(os.unlink, os.path.join(directory, name))
+            finally:
+                os.unlink(path)
+            undo.pop_all()
+            inherited_lock_fds.note(descriptor, guards_lun)
+            return descriptor
     except OSError as error:
         problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}. {remedy(error)}"
         raise Refused(problem).in_state(NOTHING_WRITTEN) from error
-
-
-def _make(names: Sequence[str], run_dir: str, ids: Sequence[str], guards_lun: bool) -> int:
-    """Make the switch under all its names. The file is flocked before it gets the first name."""
-    path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    made: List[str] = []
-    try:
-        with open(descriptor, "w", encoding="ascii", closefd=False) as file:
-            file.write(f"{os.getpid()}\n" + "".join(f"id={one}\n" for one in dict.fromkeys(ids)))
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for name in names:
-            os.link(path, path + "-")
-            os.rename(path + "-", os.path.join(run_dir, "hide", name))  # replaces an ownerless switch that counts
-            made.append(name)
-    except BaseException:
-        for name in made:
-            os.unlink(os.path.join(run_dir, "hide", name))
-        os.close(descriptor)
-        raise
-    finally:
-        os.unlink(path)
-    inherited_lock_fds.note(descriptor, guards_lun)
-    return descriptor
 
 
 def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
@@ -269,13 +257,6 @@ def _only_one(host: Host) -> ContextManager[None]:
         return Refused(f"The switches in {_directory(host)} are being changed by {owner}. Try again.")
 
     return only_one("hide.lock", host, LOCK_SECONDS, taken)
-
-
-def _verify_free(what: str, path: str) -> None:
-    if flock.is_held(path):
-        owner = flock.owner_of(path)
-        problem = f"LUN {what} is being worked on by {owner}. Try again when that has ended."
-        raise Refused(problem).in_state(NOTHING_WRITTEN)
 
 
 def _is_young(path: str) -> bool:
@@ -343,32 +324,17 @@ def _leave_out(scsi_id: str, host: Host) -> None:
         return
     try:
         with _only_one(host):
-            for path in _scan_switches(host):
-                if not flock.is_held(path):
-                    _append(path, f"id={in_udev(scsi_id)}\n".encode("ascii"))
+            for path in [path for path in _scan_switches(host) if not flock.is_held(path)]:
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+                before = os.fstat(descriptor)
+                try:
+                    append(descriptor, f"id={in_udev(scsi_id)}\n".encode("ascii"))
+                finally:
+                    os.utime(descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))  # keeps the age of the switch
+                    os.close(descriptor)
     except OSError as error:
         problem = f"LUN {scsi_id} stays hidden by the scan of a killed call: {_directory(host)}: {error.strerror}."
         raise Refused(f"{problem} {remedy(error)}") from error
-
-
-def _append(path: str, line: bytes) -> None:
-    """Append the whole line or nothing: a part of the line could be another LUN's id. Keep the age of the switch."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        before = os.fstat(descriptor)
-        try:
-            append(descriptor, line)
-        finally:
-            os.utime(descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))
-    finally:
-        os.close(descriptor)
-
-
-def _show_if_left(disk: str, host: Host) -> None:
-    """Have udev apply its rules again to a disk behind a hidden adapter, unless a call works on the disk's LUN."""
-    with _warned(disk):
-        if _may_be_hidden(disk, host, "all") and not _is_worked_on(disk, host):
-            _show_disk(disk, host)
 
 
 def _may_be_hidden(name: str, host: Host, how: str = "") -> bool:

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Container, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -90,10 +90,33 @@ def _claiming(
     directories: Mapping[str, str], numbers: Dict[str, str], host: Host, advice: str = ""
 ) -> Iterator[Tuple[str, str]]:
     """Give device name and use for each claim that the kernel shows. A claim makes an exclusive open fail."""
-    for name, directory in directories.items():
-        yield from ((name, use) for use in _holders(directory, advice))
-    yield from _mounts_anywhere(numbers, host)
-    yield from _swaps(directories, host)
+    # devices that the kernel has stacked on this device: device-mapper, md, bcache
+    for device, directory in directories.items():
+        for path in sorted(glob(os.path.join(escape(directory), "holders", "*"))):
+            name = _text(os.path.join(path, "dm/name"))
+            if _text(os.path.join(path, "dm/uuid")).startswith("mpath-"):
+                yield device, f"multipath map /dev/mapper/{name}{advice}"
+            else:
+                yield device, f"device-mapper volume {name}" if name else f"block device {os.path.basename(path)}"
+    # mounted file systems, in every mount namespace of a process
+    nodes = {"/dev/" + name: name for name in numbers.values()}
+    seen = set()
+    for process in sorted(glob(os.path.join(escape(host.proc), "[0-9]*"))):
+        namespace = _link(os.path.join(process, "ns/mnt"))
+        if namespace and namespace in seen:
+            continue
+        seen.add(namespace)
+        for line in _text(os.path.join(process, "mountinfo")).splitlines():
+            words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
+            # btrfs mounts have device numbers of their own; the mount source names the device.
+            source = words[words.index("-") + 2] if "-" in words[:-2] else ""
+            mounted = (numbers.get(words[2]) if len(words) > 4 else None) or nodes.get(source)
+            if mounted is not None:
+                yield mounted, f"the file system mounted at {words[4]}"
+    for line in _text(os.path.join(host.proc, "swaps")).splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
+        path = line.split()[0] if line.strip() else ""
+        if os.path.basename(path) in directories:
+            yield os.path.basename(path), f"swap space {path}"
 
 
 def _opened(
@@ -103,14 +126,69 @@ def _opened(
     own_descriptor: int = -1,
     paths: Sequence[str] = (),
 ) -> Iterator[Tuple[str, str]]:
-    """Give device name and use for each open of a device; of `paths` (major:minor), only for writers."""
-    yield from _loops_over(directories, numbers, host)
-    yield from _processes_with(numbers, host, own_descriptor, paths)
+    """Give device name and use for each open of a device, without watchers; of `paths` (major:minor), only writers."""
+    for path, backing in _loop_devices(host):
+        device = os.path.basename(backing)
+        if os.path.dirname(backing) != "/dev" or device not in directories:
+            device = numbers.get(_number(backing), "") if "/dev/" in backing else ""
+        if device:
+            yield device, path
+    found = set()
+    us = str(os.getpid())
+    own = os.path.join(host.proc, us, "fd", str(own_descriptor))
+    for link in _open_devices(host):
+        number = _number(link)
+        if link == own or number not in numbers and number not in paths:
+            continue
+        process, flags = link.split(os.sep)[-3], os.O_RDONLY
+        for line in _text(link.replace("/fd/", "/fdinfo/")).splitlines():
+            if line.startswith("flags:"):  # flags:	02100002
+                flags = int(line.split()[1], 8)
+        is_writer = flags & os.O_ACCMODE != os.O_RDONLY
+        is_open = not flags & os.O_PATH  # a descriptor with O_PATH cannot read
+        if is_open and (is_writer or process != us and number in numbers):
+            found.add((int(process), numbers.get(number, "")))
+    for one, device in sorted(found):
+        if _text(os.path.join(host.proc, str(one), "comm")) not in WATCHERS:
+            yield device, host.named_process(str(one))
+
+
+def _open_devices(host: Host) -> Iterator[str]:
+    """Give the paths of all descriptors, /proc/*/fd/*, of files in a /dev directory.
+
+    No other file may be stat'ed: a file on a server that does not answer would hang.
+    """
+    for directory in glob(os.path.join(escape(host.proc), "[0-9]*/fd")):
+        # A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            continue  # the process has ended, or belongs to another user
+        try:
+            names = [name for name in os.listdir(descriptor) if "/dev/" in _link(name, descriptor)]
+        except OSError:
+            continue  # the process has ended since
+        finally:
+            os.close(descriptor)
+        yield from (os.path.join(directory, name) for name in names)
+
+
+def _loop_devices(host: Host) -> Iterator[Tuple[str, str]]:
+    """Give each loop device, as words of a sentence, and the path of its backing file."""
+    for path in sorted(glob(os.path.join(escape(host.sysfs), "block/loop*/loop/backing_file"))):
+        yield f"loop device /dev/{path.split(os.sep)[-3]}", _text(path)
 
 
 def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
     """Return kernel claims on these disks or their partitions. The disks are opened: on a dead disk this hangs."""
-    return _claims([name for disk in names for name in _with_parts(disk, host)], host)
+    found = []
+    for name in [name for disk in names for name in _with_parts(disk, host)]:
+        try:  # the exclusive open is read-only, so that udev takes no notice
+            os.close(os.open(host.node(name), os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                found.append(f"something in the kernel that has claimed {name}")
+    return found
 
 
 def _with_parts(disk: str, host: Host) -> List[str]:
@@ -151,107 +229,22 @@ def _below(directory: str) -> Set[str]:
 
 def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
     """Return the loop devices and processes that have the file of `status` open, without `own_descriptor`."""
-    return _loops(status, host) + _processes(status, own_descriptor, host)
+    own = os.path.join(host.proc, str(os.getpid()), "fd", str(own_descriptor))
+    loops = [name for name, backing in _loop_devices(host) if _leads_to(backing, status)]
+    numbers = {
+        link.split(os.sep)[-3]
+        for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*"))
+        if link != own and _leads_to(link, status)
+    }
+    return loops + [host.named_process(number) for number in sorted(numbers, key=int)]
 
 
-def _holders(device: str, advice: str) -> Iterator[str]:
-    """Give the devices that the kernel has stacked on this device: device-mapper, md, bcache."""
-    for path in sorted(glob(os.path.join(escape(device), "holders", "*"))):
-        name, uuid = _text(os.path.join(path, "dm/name")), _text(os.path.join(path, "dm/uuid"))
-        if uuid.startswith("mpath-"):
-            yield f"multipath map /dev/mapper/{name}{advice}"
-        elif name:
-            yield f"device-mapper volume {name}"
-        else:
-            yield f"block device {os.path.basename(path)}"
-
-
-def _mounts_anywhere(numbers: Dict[str, str], host: Host) -> Iterator[Tuple[str, str]]:
-    """Give the mounted file systems on these devices (major:minor to name) in every mount namespace of a process."""
-    names = {"/dev/" + name: name for name in numbers.values()}
-    seen = set()
-    for process in sorted(glob(os.path.join(escape(host.proc), "[0-9]*"))):
-        namespace = _link(os.path.join(process, "ns/mnt"))
-        if namespace and namespace in seen:
-            continue
-        seen.add(namespace)
-        for line in _text(os.path.join(process, "mountinfo")).splitlines():
-            words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
-            # btrfs mounts have device numbers of their own; the mount source names the device.
-            source = words[words.index("-") + 2] if "-" in words[:-2] else ""
-            name = (numbers.get(words[2]) if len(words) > 4 else None) or names.get(source)
-            if name is not None:
-                yield name, f"the file system mounted at {words[4]}"
-
-
-def _swaps(devices: Container[str], host: Host) -> Iterator[Tuple[str, str]]:
-    for line in _text(os.path.join(host.proc, "swaps")).splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
-        path = line.split()[0] if line.strip() else ""
-        if os.path.basename(path) in devices:
-            yield os.path.basename(path), f"swap space {path}"
-
-
-def _loops_over(devices: Container[str], numbers: Mapping[str, str], host: Host) -> Iterator[Tuple[str, str]]:
-    for path in sorted(glob(os.path.join(escape(host.sysfs), "block/loop*/loop/backing_file"))):
-        backing = _text(path)
-        name = os.path.basename(backing)
-        if os.path.dirname(backing) != "/dev" or name not in devices:
-            name = numbers.get(_number(backing), "") if "/dev/" in backing else ""
-        if name:
-            yield name, f"loop device /dev/{path.split(os.sep)[-3]}"
-
-
-def _processes_with(
-    numbers: Mapping[str, str], host: Host, own_descriptor: int, paths: Sequence[str]
-) -> Iterator[Tuple[str, str]]:
-    """Give the processes with an open descriptor of one of these devices (major:minor to name), without watchers."""
-    found: Dict[Tuple[int, str], None] = {}
-    us = str(os.getpid())
-    own = os.path.join(host.proc, us, "fd", str(own_descriptor))
-    for link in _open_devices(host):
-        number = _number(link)
-        if link == own or number not in numbers and number not in paths:
-            continue
-        process, flags = link.split(os.sep)[-3], _flags(link)
-        is_writer = flags & os.O_ACCMODE != os.O_RDONLY
-        is_open = not flags & os.O_PATH  # a descriptor with O_PATH cannot read
-        if is_open and (is_writer or process != us and number in numbers):
-            found[int(process), numbers.get(number, "")] = None
-    for one, name in sorted(found):
-        if _text(os.path.join(host.proc, str(one), "comm")) not in WATCHERS:
-            yield name, host.named_process(str(one))
-
-
-def _open_devices(host: Host) -> Iterator[str]:
-    """Give the paths of all descriptors, /proc/*/fd/*, of files in a /dev directory.
-
-    No other file may be stat'ed: a file on a server that does not answer would hang.
-    """
-    for process in glob(os.path.join(escape(host.proc), "[0-9]*")):
-        directory = os.path.join(process, "fd")
-        yield from (os.path.join(directory, name) for name in _devices_among(directory))
-
-
-def _devices_among(directory: str) -> List[str]:
-    # A host of many VMs has tens of thousands of descriptors. So this makes a single call for each descriptor.
+def _leads_to(path: str, status: os.stat_result) -> bool:
+    """Return whether the path leads to the file; False for a closed descriptor, or a file of another namespace."""
     try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.path.samestat(os.stat(path), status)
     except OSError:
-        return []  # the process has ended, or belongs to another user
-    try:
-        return [name for name in os.listdir(descriptor) if "/dev/" in _link(name, descriptor)]
-    except OSError:
-        return []  # the process has ended since
-    finally:
-        os.close(descriptor)
-
-
-def _flags(link: str) -> int:
-    """Return the octal flags in a descriptor's /proc/*/fdinfo/*, `flags:	02100002`; O_RDONLY if the file is gone."""
-    for line in _text(link.replace("/fd/", "/fdinfo/")).splitlines():
-        if line.startswith("flags:"):
-            return int(line.split()[1], 8)
-    return os.O_RDONLY
+        return False
 
 
 def _number(path: str) -> str:
@@ -263,50 +256,11 @@ def _number(path: str) -> str:
     return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else ""
 
 
-def _claims(devices: Sequence[str], host: Host) -> List[str]:
-    """Return the devices whose exclusive open fails. The open is read-only, so that udev takes no notice."""
-    found = []
-    for name in devices:
-        try:
-            os.close(os.open(host.node(name), os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                found.append(f"something in the kernel that has claimed {name}")
-    return found
-
-
 def _link(path: str, directory: Optional[int] = None) -> str:
     try:
         return os.readlink(path, dir_fd=directory)
     except OSError:
         return ""  # the link is gone, or belongs to another user
-
-
-def _loops(status: os.stat_result, host: Host) -> List[str]:
-    loops = []
-    for path in sorted(glob(os.path.join(escape(host.sysfs), "block/loop*/loop/backing_file"))):
-        backing = _text(path)
-        try:
-            same = os.path.samestat(os.stat(backing), status)
-        except OSError:
-            continue  # the backing file was deleted, or is in another mount namespace
-        if same:
-            loops.append(f"loop device /dev/{path.split(os.sep)[-3]}")
-    return loops
-
-
-def _processes(status: os.stat_result, own_descriptor: int, host: Host) -> List[str]:
-    """Return the processes with an open descriptor of the file of `status`."""
-    own = os.path.join(host.proc, str(os.getpid()), "fd", str(own_descriptor))
-    numbers = []
-    for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
-        number = link.split(os.sep)[-3]
-        try:
-            if link != own and number not in numbers and os.path.samestat(os.stat(link), status):
-                numbers.append(number)
-        except OSError:
-            continue  # the process has closed the descriptor since
-    return [host.named_process(number) for number in sorted(numbers, key=int)]
 
 
 def _text(path: str) -> str:

@@ -11,7 +11,7 @@ The next LVM command corrects all other memories: hints, and devices by wwid or 
 
 import logging
 import os
-from typing import Dict, List
+from typing import List
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import Runner
@@ -34,44 +34,36 @@ def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
     """
     warnings: List[str] = []
     if os.path.exists(os.path.join(root, LVMETAD_SOCKET)):
-        warnings += _tell_lvmetad(path, runner)
-    if _is_listed_by_name(path, os.path.join(root, DEVICES_FILE), warnings):
-        warnings += _renew_entry(path, runner)
-    return warnings
-
-
-def _tell_lvmetad(path: str, runner: Runner) -> List[str]:
-    try:
-        runner(["pvscan", "--cache", path])
-    except CommandFailed as error:
-        return [
-            f"lvmetad still knows {path} by its old identity: {error} Run {command('pvscan', '--cache', path)} before "
-            "any other LVM command, which could otherwise write the old metadata back."
-        ]
-    return []
-
-
-def _renew_entry(path: str, runner: Runner) -> List[str]:
-    """Remove the entry with the old PV UUID, and have LVM add an entry with the new PV UUID."""
-    try:
+        try:
+            runner(["pvscan", "--cache", path])
+        except CommandFailed as error:
+            warnings.append(
+                f"lvmetad still knows {path} by its old identity: {error} Run {command('pvscan', '--cache', path)} "
+                "before any other LVM command, which could otherwise write the old metadata back."
+            )
+    if not _is_listed_by_name(path, os.path.join(root, DEVICES_FILE), warnings):
+        return warnings
+    try:  # the entry has the old PV UUID; LVM makes an entry with the new PV UUID
         runner([*_LVMDEVICES, "--deldev", path])
         runner([*_LVMDEVICES, "--adddev", path])
     except CommandFailed as error:
         if "Devices file not enabled" in error.stderr:
             log.debug("%s is listed in the devices file, which LVM is configured not to use", path)
-            return []
-        return [
-            f"LVM cannot find {path} until its entry in the devices file is renewed: {error} "
-            f"Run {command('lvmdevices', '--deldev', path)} and {command('lvmdevices', '--adddev', path)}."
-        ]
-    return []
+        else:
+            warnings.append(
+                f"LVM cannot find {path} until its entry in the devices file is renewed: {error} "
+                f"Run {command('lvmdevices', '--deldev', path)} and {command('lvmdevices', '--adddev', path)}."
+            )
+    return warnings
 
 
 def _is_listed_by_name(path: str, devices_file: str, warnings: List[str]) -> bool:
     """Return whether the devices file lists this device by name only. If unreadable, add a sentence to `warnings`."""
     try:
         with open(devices_file, encoding="utf-8", errors="surrogateescape") as lines:
-            entries = [_entry(line) for line in lines]
+            # IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...; a comment or VERSION line has no IDTYPE
+            words = [line.split() for line in lines if not line.startswith("#")]
+            entries = [dict(word.split("=", 1) for word in line if "=" in word) for line in words]
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -84,10 +76,3 @@ def _is_listed_by_name(path: str, devices_file: str, warnings: List[str]) -> boo
     names = [entry.get("IDNAME", "") for entry in entries if entry.get("IDTYPE") == "devname"]
     # /dev/mapper/mpatha and /dev/dm-3 may be the same device
     return os.path.realpath(path) in [os.path.realpath(name) for name in names if name]
-
-
-def _entry(line: str) -> Dict[str, str]:
-    """Parse `IDTYPE=devname IDNAME=/dev/sdb DEVNAME=/dev/sdb PVID=...`. A comment or VERSION line has no IDTYPE."""
-    if line.startswith("#"):
-        return {}
-    return dict(word.split("=", 1) for word in line.split() if "=" in word)

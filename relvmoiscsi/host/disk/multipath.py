@@ -232,11 +232,12 @@ def _not_made(
             the_map.name, scsi_id, timeout_seconds, "; not among its paths: " + missing if missing else ""
         )
     if refusals:
-        advice = "; ".join(refusals) + f". `multipath -v3 -d {scsi_id}` shows which part of multipath.conf says so."
+        shows = f"{command('multipath', '-v3', '-d', scsi_id)} shows which part of multipath.conf says so."
+        advice = "; ".join(refusals) + ". " + shows
     else:
         advice = (
             "multipathd has named no reason. A slow host needs more time: repeat the command. If it fails again, look "
-            f"at `multipath -v3 -d {scsi_id}`."
+            f"at {command('multipath', '-v3', '-d', scsi_id)}."
         )
     return NotFound(problem + " " + advice, sm_key="MultipathGenericFailure")
 

@@ -22,6 +22,7 @@ from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.wording import shell_words
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,12 @@ class NamedPath(ForwardingDevice):
 
     def verify_name(self) -> None:
         """Raise Refused if the LUN says another name now."""
-        for path in self._paths() or [self.name]:
+        nodes = []
+        if os.path.basename(os.path.realpath(self.name)).startswith("dm-"):
+            the_map = multipath.find_map(self._name[0], self._host)  # multipathd may add paths at any time
+            usable = multipath.usable(the_map.paths, self._host) if the_map else []
+            nodes = [self._host.node(disk) for disk in usable]
+        for path in nodes or [self.name]:
             now = scsi.live_scsi_id(path), scsi.live_serial(path)
             if now != self._name:
                 raise Refused(
@@ -74,13 +80,6 @@ class NamedPath(ForwardingDevice):
                     "mapped another LUN in its place. Check the mapping at the array.",
                     "ISCSIDevice",
                 )
-
-    def _paths(self) -> List[str]:
-        """Return the nodes of the map's paths that are not dead; [] if the device is no map."""
-        if not os.path.basename(os.path.realpath(self.name)).startswith("dm-"):
-            return []
-        the_map = multipath.find_map(self._name[0], self._host)  # multipathd may add paths at any time
-        return [self._host.node(disk) for disk in multipath.usable(the_map.paths, self._host)] if the_map else []
 
 
 def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, Face]:
@@ -122,9 +121,14 @@ def verify_same(scsi_id: str, faces: Dict[str, Face]) -> List[str]:
     for disk, face in faces.items():
         first = first or disk
         if face != faces[first]:
+            one, differs = faces[first], "their first sectors differ"
+            if face.size_bytes != one.size_bytes:
+                differs = f"the size in bytes is {one.size_bytes} here and {face.size_bytes} there"
+            if face.serial != one.serial:
+                differs = f"the serial number is {one.serial} here and {face.serial} there"
             raise Refused(
                 f"The disks {first} and {disk} both have the SCSIid {scsi_id} and lead to different LUNs: "
-                f"{_difference(faces[first], face)}. The array gives two LUNs one SCSIid, or has mapped another LUN in "
+                f"{differs}. The array gives two LUNs one SCSIid, or has mapped another LUN in "
                 "the place of this LUN. Unmap the wrong LUN, and remove its disk.",
                 "ISCSIDevice",
             ).in_state("Nothing was written.")
@@ -133,9 +137,10 @@ def verify_same(scsi_id: str, faces: Dict[str, Face]) -> List[str]:
 
 def other_lun(disk: str, was: str, now: str) -> Refused:
     """Return the refusal of a disk that was one LUN when this host found the disk, and is another LUN now."""
+    switch = f"/sys/block/{disk}/device/delete"
     return Refused(
         f"The disk {disk} was the LUN {was} when this host found it, and is {now} now: the array has mapped another "
-        f"LUN in its place. Detach what uses that disk, remove it (`echo 1 > /sys/block/{disk}/device/delete`) and "
+        f"LUN in its place. Detach what uses that disk, remove it (`echo 1 > {shell_words(switch)}`) and "
         "have its adapter scanned anew.",
         "ISCSIDevice",
     ).in_state("Nothing was written.")
@@ -161,27 +166,16 @@ def _drop_cache(path: str) -> str:
     return ""
 
 
-def _difference(one: Face, other: Face) -> str:
-    for name, what in (("serial", "the serial number"), ("size_bytes", "the size in bytes")):
-        if getattr(one, name) != getattr(other, name):
-            return f"{what} is {getattr(one, name)} here and {getattr(other, name)} there"
-    return "their first sectors differ"
-
-
 def _shown(path: str) -> Face:
     """Return a Face. Raises DeviceError if the disk does not answer, or the LUN refuses the command."""
     scsi_id, size = scsi.live_scsi_id(path), scsi.live_size(path)
     if scsi_id is None or size is None:
         raise DeviceError(path, "read", 0, 0, "the LUN reports no SCSIid or no size", 5)
-    return Face(scsi_id, scsi.live_serial(path), size, _label_digest(path))
-
-
-def _label_digest(path: str) -> str:
-    """Digest the first sectors, read past the page cache: each path has a page cache of its own."""
-    try:
+    serial = scsi.live_serial(path)
+    try:  # read the first sectors past the page cache: each path has a page cache of its own
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as disk, mmap.mmap(-1, _LABEL_BYTES) as memory:  # aligned
             count = disk.readinto(memory)
-            return hashlib.sha256(memory[:count]).hexdigest()
+            return Face(scsi_id, serial, size, hashlib.sha256(memory[:count]).hexdigest())
     except OSError as error:
         raise DeviceError(path, "read", 0, _LABEL_BYTES, error.strerror or str(error), error.errno) from error

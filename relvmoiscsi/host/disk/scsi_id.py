@@ -231,7 +231,8 @@ def scsi_id_of_disk(name: str, host: Host = THIS_HOST) -> Optional[str]:
     """Return the SCSIid of a block device by the kernel's name: "sdc", "dm-3"."""
     disk = os.path.join(host.sysfs, "block", name)
     if os.path.isdir(os.path.join(disk, "dm")):
-        return _id_of_map(os.path.join(disk, "dm/uuid"))
+        uuid = _content(os.path.join(disk, "dm/uuid")).decode("ascii", "replace").strip()
+        return uuid[len("mpath-") :] or None if uuid.startswith("mpath-") else None
     return _id_of_device(os.path.join(disk, "device"))
 
 
@@ -248,11 +249,6 @@ def unit_serial(path: str) -> str:
             return serial_from_page_80(file.read())
     except OSError:
         return ""  # the LUN has no such page, or its disk is being removed
-
-
-def _id_of_map(path: str) -> Optional[str]:
-    uuid = _content(path).decode("ascii", "replace").strip()
-    return uuid[len("mpath-") :] or None if uuid.startswith("mpath-") else None
 
 
 def _attribute(directory: str, name: str) -> bytes:

@@ -4,25 +4,36 @@
 The lock is a flock on root's file /run/relvmoiscsi/locks/<SCSIid> (0600). The holder unlinks the file at release, so
 each taker compares the locked file with the file at the path (flock.py). The kernel releases the lock of a killed
 process; a child that still writes keeps its copy of the lock (inherited_lock_fds.py). The next taker locks the file
-that a killed process has left.
+that a killed process has left. Other users can neither open nor replace the file (run_directory.py).
 
-Other users can neither open nor replace the file (run_directory.py). An ordinary user's process has another lock, which
-excludes no process of root (user_lock.py). The LUN itself keeps off such a user, and another host: the newer session
-ends the older session, and the older run finds the newer run's mark and stops.
+An ordinary user's process, which reaches the LUN over iSCSI, has another lock (`user_lock`): an abstract Unix socket
+with the SCSIid in its name (unix(7)). One process of a network namespace can have the name. The kernel frees the name
+when the process ends, however the process ends. No file exists, so the lock needs no directory that two environments of
+one user could see differently.
+
+Every user of the machine can take the name. So that lock keeps ordinary users' processes off each other, and one user
+can hold up another. A process of root neither takes nor heeds the name: no user can hold up root. The LUN itself keeps
+off such a user, and another host: the newer session ends the older session, and the older run finds the newer run's
+mark and stops.
 """
 
+import errno
+import hashlib
 import logging
 import os
+import socket
 import time
 from contextlib import contextmanager
 from typing import Dict, Iterator
 
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host import flock, inherited_lock_fds
+from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, busy
 from relvmoiscsi.host.run_directory import RUN_DIRECTORY, open_lock_file
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.wording import command
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +62,33 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
         else:
             flock.release_file(path, descriptor)
         log.debug("closed the lock %s", path)
+
+
+@contextmanager
+def user_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
+    """Hold the lock of the LUN among ordinary users. `timeout` is in seconds. Raises Refused."""
+    # a name has at most 107 bytes, a SCSIid up to 255; a host with another root has locks of its own
+    digest = hashlib.sha256(f"{host.root} {scsi_id}".encode()).hexdigest()[:32]
+    name = "relvmoiscsi-lun-" + digest
+    deadline = time.monotonic() + timeout
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
+        while True:
+            try:
+                taken.bind("\0" + name)
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise Refused(f"The lock of the LUN cannot be taken: {error.strerror}.") from error
+            if time.monotonic() >= deadline:
+                listed = command("ss", "-xlp", "src", "@" + name)
+                raise Refused(
+                    f"Another relvmoiscsi is at work on the LUN {scsi_id}. Try again when that process has ended. "
+                    f"{listed} names the process to the user of the process, and to root."
+                )
+            time.sleep(POLL_SECONDS)
+        taken.listen(1)  # for `ss`, which lists listening sockets
+        log.debug("took the name of the LUN %s", scsi_id)
+        yield
 
 
 def is_lun_locked(scsi_id: str, host: Host = THIS_HOST) -> bool:

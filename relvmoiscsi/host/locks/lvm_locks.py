@@ -51,7 +51,12 @@ def lvm_locks(
     Raises Refused, before the block, if a lock stays taken, or a name is no name of a volume group. Raises Refused if
     another user could replace the directory. Raises NotFound if `directory` is given and does not exist.
     """
-    lock_names = [ORPHANS_LOCK] + ["V_" + _checked(name) for name in sorted(set(names))]
+    groups = sorted(set(names))
+    for name in groups:  # a name comes from a disk and must not lead out of the lock directory
+        if not _VG_NAME.match(name):
+            problem = f"{name!r} is not a name of a volume group, so it cannot be locked."
+            raise Refused(problem).in_state("Nothing was written.")
+    lock_names = [ORPHANS_LOCK] + ["V_" + name for name in groups]
     found = directory or next((path for path in LOCK_DIRECTORIES if os.path.lexists(path)), None)
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
@@ -81,15 +86,6 @@ def lock_file(path: str, deadline: float) -> Iterator[int]:
     finally:
         flock.release_file(path, descriptor)
         log.debug("released the LVM lock %s", path)
-
-
-def _checked(name: str) -> str:
-    """Return `name` if LVM accepts the name. The name comes from a disk and must not lead out of the lock directory."""
-    if not _VG_NAME.match(name):
-        raise Refused(f"{name!r} is not a name of a volume group, so it cannot be locked.").in_state(
-            "Nothing was written."
-        )
-    return name
 
 
 def _open(path: str) -> int:

@@ -25,7 +25,7 @@ import stat
 import struct
 import time
 from contextlib import contextmanager
-from typing import Iterator, Sequence
+from typing import Iterator
 
 from relvmoiscsi.errors import CommandFailed, Refused
 from relvmoiscsi.host import inherited_lock_fds, terminated
@@ -37,6 +37,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 log = logging.getLogger(__name__)
 
 F_OFD_GETLK, F_OFD_SETLK = 36, 37  #: in Python's fcntl since 3.9
+_WHOLE = os.SEEK_SET, 0, 0, 0
 RECORD_LOCK = "hhqqi4x"  #: struct flock: type, whence, start, length (0: to the end), pid (must be 0)
 
 WAIT_SECONDS = 45.0  #: an LVM command of SM on a slow LUN takes up to 45 seconds
@@ -74,37 +75,50 @@ def is_sm_here(host: Host = THIS_HOST) -> bool:
     SM runs as root. Where every user may write to /run/lock, a directory of another user is no sign of SM: that user
     could keep root waiting for a lock in the directory.
     """
-    return any(_is_roots_directory(host.at(name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
-
-
-def _is_roots_directory(path: str) -> bool:
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid())
+    for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)]:
+        try:
+            status = os.stat(host.at(name), follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid()):
+            return True
+    return False
 
 
 @contextmanager
 def _sm_lock(path: str, deadline: float) -> Iterator[None]:
     """Hold a record lock on the whole file. Make the file if it is absent."""
+    whole, unlocked = struct.pack(RECORD_LOCK, fcntl.F_WRLCK, *_WHOLE), struct.pack(RECORD_LOCK, fcntl.F_UNLCK, *_WHOLE)
     descriptor = _open(path)
     try:
         with inherited_lock_fds.noted(descriptor):
-            while not _try_lock(descriptor, path):
+            while True:
+                try:
+                    fcntl.fcntl(descriptor, F_OFD_SETLK, whole)
+                    break
+                except (BlockingIOError, PermissionError):  # the kernel answers EAGAIN or EACCES
+                    pass
+                except OSError as error:
+                    raise Refused(f"The file {path} cannot be locked: {error.strerror}.") from error
                 if time.monotonic() >= deadline:
-                    raise busy(path, _holder(descriptor))
+                    # The kernel names the holder of SM's kind of lock only.
+                    kind, _, _, _, pid = struct.unpack(RECORD_LOCK, fcntl.fcntl(descriptor, F_OFD_GETLK, whole))
+                    is_named = kind != fcntl.F_UNLCK and pid > 0
+                    raise busy(path, f"process {pid}" if is_named else "another run of relvmoiscsi")
                 terminated.pause(POLL_SECONDS)
             log.debug("took the lock %s", path)
             yield
     finally:
-        _undo(descriptor, path)
+        try:
+            fcntl.fcntl(descriptor, F_OFD_SETLK, unlocked)  # for all copies of the descriptor
+        except OSError as error:
+            log.warning("The lock %s could not be undone: %s.", path, error.strerror)
         os.close(descriptor)
         log.debug("closed the lock %s", path)
 
 
 def _open(path: str) -> int:
-    """Open the lock file; repeat if SM removes its directory between `_make_directory` and `os.open`.
+    """Open the lock file; repeat if SM removes the directory of the file between `os.makedirs` and `os.open`.
 
     A shared lock of another user on a file that he may read would hold up SM and this process. SM makes its files
     readable for all users, so that only a directory of root alone could keep them away. What is made here is not.
@@ -114,42 +128,14 @@ def _open(path: str) -> int:
             verify_own_lock(path)
             return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except (FileNotFoundError, NotADirectoryError):
-            _make_directory(os.path.dirname(path))
+            directory = os.path.dirname(path)
+            try:
+                os.makedirs(directory, 0o755, exist_ok=True)
+            except OSError as error:
+                raise Refused(f"{directory} cannot be made: {error.strerror}. {remedy(error)}") from error
         except OSError as error:
             raise Refused(f"The lock {path} cannot be opened: {error.strerror}. {remedy(error)}") from error
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")
-
-
-def _make_directory(path: str) -> None:
-    try:
-        os.makedirs(path, 0o755, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{path} cannot be made: {error.strerror}. {remedy(error)}") from error
-
-
-def _try_lock(descriptor: int, path: str) -> bool:
-    try:
-        fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack(RECORD_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-    except (BlockingIOError, PermissionError):  # the kernel answers EAGAIN or EACCES
-        return False
-    except OSError as error:
-        raise Refused(f"The file {path} cannot be locked: {error.strerror}.") from error
-    return True
-
-
-def _undo(descriptor: int, path: str) -> None:
-    """Release the lock of all copies of the descriptor."""
-    try:
-        fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack(RECORD_LOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
-    except OSError as error:
-        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
-
-
-def _holder(descriptor: int) -> str:
-    """Return the holder of the lock for a message. The kernel names the holder of SM's kind of lock only."""
-    query = struct.pack(RECORD_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, _, _, pid = struct.unpack(RECORD_LOCK, fcntl.fcntl(descriptor, F_OFD_GETLK, query))
-    return f"process {pid}" if kind != fcntl.F_UNLCK and pid > 0 else "another run of relvmoiscsi"
 
 
 @contextmanager
@@ -195,8 +181,11 @@ def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
         except (FileNotFoundError, ConnectionError) as error:
             answer = error.strerror or str(error)
             if not started:
-                _start_service(["systemctl", "start", FAIRLOCK_SERVICE], run)
                 started = True
+                try:
+                    run(["systemctl", "start", FAIRLOCK_SERVICE])
+                except CommandFailed as failure:
+                    log.warning("%s", failure)  # the next attempt shows whether the service answers
         except BaseException:
             connection.close()
             raise
@@ -204,10 +193,3 @@ def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
         if time.monotonic() >= deadline:
             raise Refused(f"The lock service at {path} does not answer: {answer}.")
         terminated.pause(POLL_SECONDS)
-
-
-def _start_service(argv: Sequence[str], run: Runner) -> None:
-    try:
-        run(argv)
-    except CommandFailed as error:
-        log.warning("%s", error)  # the next attempt shows whether the service answers

@@ -59,13 +59,8 @@ def read_whitelist(root: str = "/") -> Whitelist:
 
 
 def allows(plugins: Tuple[str, ...], name: str) -> bool:
-    """Return whether an sm-plugins list has the driver of SR type `name`."""
-    return ALL in plugins or folded(name) in map(folded, plugins)
-
-
-def folded(name: str) -> bytes:
-    """Return the bytes of a name, with ASCII letters in lower case. xapi compares names in this form."""
-    return os.fsencode(name).lower()
+    """Return whether an sm-plugins list has the driver of SR type `name`. xapi compares bytes, ASCII in any case."""
+    return ALL in plugins or os.fsencode(name).lower() in [os.fsencode(plugin).lower() for plugin in plugins]
 
 
 def conf_files(root: str) -> List[str]:
@@ -120,11 +115,6 @@ def value_of(line: bytes) -> Optional[Tuple[str, ...]]:
     value = found.group(2)
     if len(value) >= _SHORTEST_QUOTED and value[:1] == value[-1:] and value[:1] in (b"'", b'"'):
         value = value[1:-1]
-    return names_in(value)
-
-
-def names_in(value: bytes) -> Tuple[str, ...]:
-    """Return the names in the value of an sm-plugins line."""
     return tuple(os.fsdecode(name) for name in _SPACES.split(value) if name)
 
 

@@ -6,11 +6,10 @@ it last. So `sync` writes the drop-in anew whenever another file may have change
 
     base   the list that xapi would read without drop-ins
     name   /etc/xapi.conf.d/zz-relvmoiscsi.conf. If a file with a list sorts later, its name becomes a prefix
-    list   the line "# list:" has base and the product's SR types. If the sm-plugins line differs, an administrator
-           has edited the line, and `sync` keeps the edit
+    list   the base and the product's SR types. An administrator changes another file, and the drop-in follows
 
 Without a base `sync` writes nothing: a list of the product's types alone would turn all other drivers off. If the base
-accepts the product's types, there is no drop-in. An editor's copy that begins with _FIRST_LINE is a drop-in.
+accepts the product's types, there is no drop-in. An editor's copy that begins with _WRITTEN is a drop-in.
 
 xapi reads every file in xapi.conf.d. So `sync` writes new content to a file in /etc, flushes and renames that file.
 """
@@ -24,25 +23,22 @@ from relvmoiscsi.host import files
 from relvmoiscsi.host.run_directory import only_one
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
-from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS, allows, folded, under
+from relvmoiscsi.host.xapi.conf import CONF, CONF_D, SM_PLUGINS, allows, under
 
 OURS = ("relvmoiscsi", "relvmohba")  #: the product's SR types
 DROP_IN = "zz-relvmoiscsi.conf"
 NEW_FILE = "/etc/.relvmoiscsi.new"  #: beside xapi.conf.d, never inside
 WAIT_SECONDS = 10.0
 
-_FIRST_LINE = "# Written by /usr/share/relvmoiscsi/sm-whitelist; of your changes, only those of the last line stay."
+_WRITTEN = "# Written by /usr/share/relvmoiscsi/sm-whitelist"
 _NAME_MAX = 255  #: bytes
-_LIST = "# list:"
 _TEXT = """\
-{first}
+{written}, and written anew at each start of xapi: make your changes in {source}.
 # xapi takes the last {setting} line as the whole list of storage drivers, and reads this file last. The line repeats
 # the list of {source}, and adds relvmoiscsi and relvmohba.
-{mark} {listed}
 {setting} = {plugins}
 """
 
-Names = Tuple[str, ...]
 Files = Dict[str, bytes]  #: content by path without the root, in the order in which xapi reads the files
 
 
@@ -64,79 +60,40 @@ def sync(root: str = "/") -> WhitelistChange:
         if not settings:
             return WhitelistChange(False, f"Neither {CONF} nor {CONF_D} sets {SM_PLUGINS}: nothing was written.")
         base = settings[-1]
-        added, removed, is_off = _edits(next(iter(ours.values()), b""))
-        if is_off:
-            return WhitelistChange(False, f"{printable(next(iter(ours)))} has no {SM_PLUGINS} line any more: left so.")
-        listed = _with(base.plugins, OURS)
-        plugins = _without(_with(listed, added), removed)
-        if plugins == base.plugins and not _named(removed, listed):
-            return WhitelistChange(_unlink(root, ours), f"{printable(base.path)} accepts {' and '.join(OURS)} already.")
+        plugins = base.plugins + tuple(name for name in OURS if not allows(base.plugins, name))
+        source = printable(base.path)
+        if plugins == base.plugins:
+            return WhitelistChange(_unlink(root, ours), f"{source} accepts {' and '.join(OURS)} already.")
         path = os.path.join(CONF_D, _name(list(others), settings))
-        content = _text(base, listed, plugins)
+        words = {"written": _WRITTEN, "setting": SM_PLUGINS, "source": source}
+        content = os.fsencode(_TEXT.format(plugins=" ".join(plugins), **words))
+        if [setting.plugins for setting in conf.settings_of("", content)] != [plugins]:
+            problem = "The {} of {} cannot be repeated in another file: {}. Change it, then try again."
+            raise Refused(problem.format(SM_PLUGINS, source, printable(" ".join(base.plugins))))
         changed = ours != {path: content}
         if changed:
-            _write(root, path, content)
+            directory = under(root, CONF_D)
+            try:
+                os.makedirs(directory, 0o755, exist_ok=True)
+                files.replace(under(root, path), content, under(root, NEW_FILE))
+                files.sync_directory(directory)
+            except OSError as error:
+                raise _unchanged(path, error) from error
             _unlink(root, [name for name in ours if name != path])
-        off = [name for name in OURS if not allows(plugins, name)]
-        tail = f"not {' and '.join(off)}, taken out by hand" if off else " and ".join(OURS)
         was = "was written" if changed else "is up to date"
-        return WhitelistChange(changed, f"{printable(path)} {was}: the drivers of {printable(base.path)}, {tail}.")
+        return WhitelistChange(changed, f"{printable(path)} {was}: the drivers of {source}, {' and '.join(OURS)}.")
 
 
 def remove(root: str = "/") -> WhitelistChange:
-    """Remove the drop-ins under `root`. If the line was edited, leave a file with the edit and without our types.
-
-    Raises NotFound or Refused as `sync` does.
-    """
+    """Remove the drop-ins under `root`. Raises NotFound or Refused as `sync` does."""
     with _alone(root):
-        ours, others = _files(root)
-        settings = [setting for path, content in others.items() for setting in conf.settings_of(path, content)]
-        added, removed, _ = _edits(next(iter(ours.values()), b""))
-        added, removed = _without(added, OURS), _without(removed, OURS)
-        if settings and (added or _named(removed, settings[-1].plugins)):
-            path, *copies = ours
-            plugins = _without(_with(settings[-1].plugins, added), removed)
-            _write(root, path, os.fsencode(f"{SM_PLUGINS} = {' '.join(plugins)}\n"))
-            _unlink(root, copies)
-            return WhitelistChange(True, f"{printable(path)} was changed by hand: it stays, without our drivers.")
+        ours, _others = _files(root)
         return WhitelistChange(_unlink(root, ours), " ".join(f"{printable(path)} was removed." for path in ours))
 
 
 def printable(text: str) -> str:
     """Return `text` in ASCII: a file's or driver's name may have any character."""
     return text.encode("unicode_escape").decode("ascii")
-
-
-# --- the content of the drop-in
-
-
-def _edits(content: bytes) -> Tuple[Names, Names, bool]:
-    """Return the names that an administrator has added to the line, the names removed, and whether the line is gone."""
-    if not content:
-        return (), (), False
-    marks = [line[len(_LIST) :] for line in content.split(b"\n") if line.startswith(_LIST.encode())]
-    lines = conf.settings_of("", content)
-    if not lines:
-        return (), (), True
-    listed = conf.names_in(marks[-1]) if marks else lines[-1].plugins
-    return _without(lines[-1].plugins, listed), _without(listed, lines[-1].plugins), False
-
-
-def _text(base: conf.Setting, listed: Names, plugins: Names) -> bytes:
-    """Return the content of the drop-in. Raises Refused if xapi would read another list from it."""
-    text = _TEXT.format(
-        first=_FIRST_LINE,
-        setting=SM_PLUGINS,
-        source=printable(base.path),
-        mark=_LIST,
-        listed=" ".join(listed),
-        plugins=" ".join(plugins),
-    )
-    content = os.fsencode(text)
-    if [setting.plugins for setting in conf.settings_of("", content)] != [plugins]:
-        problem = "The {} of {} cannot be repeated in another file: {}. Change it, then try again."
-        raise Refused(problem.format(SM_PLUGINS, printable(base.path), printable(" ".join(base.plugins))))
-    return content
 
 
 def _name(others: List[str], settings: List[conf.Setting]) -> str:
@@ -151,37 +108,14 @@ def _name(others: List[str], settings: List[conf.Setting]) -> str:
     raise Refused(problem.format(printable(os.fsdecode(last)), SM_PLUGINS))
 
 
-def _with(names: Names, more: Names) -> Names:
-    return names + tuple(name for name in more if not allows(names, name))
-
-
-def _without(names: Names, less: Names) -> Names:
-    return tuple(name for name in names if not _named((name,), less))
-
-
-def _named(some: Names, names: Names) -> bool:
-    """Return whether the list has any of these names, in any case."""
-    return bool({folded(name) for name in some} & {folded(name) for name in names})
-
-
 # --- the files
 
 
 def _files(root: str) -> Tuple[Files, Files]:
     """Return the drop-ins, and all other files."""
     found = {path: conf.read_conf(root, path) for path in conf.conf_files(root)}
-    ours = {path: text for path, text in found.items() if text.startswith(_FIRST_LINE.encode())}
+    ours = {path: text for path, text in found.items() if text.startswith(_WRITTEN.encode())}
     return ours, {path: text for path, text in found.items() if path not in ours}
-
-
-def _write(root: str, path: str, content: bytes) -> None:
-    directory = under(root, CONF_D)
-    try:
-        os.makedirs(directory, 0o755, exist_ok=True)
-        files.replace(under(root, path), content, under(root, NEW_FILE))
-        files.sync_directory(directory)
-    except OSError as error:
-        raise Refused(f"{printable(path)} cannot be changed: {error.strerror}. {files.remedy(error)}") from error
 
 
 def _unlink(root: str, paths: Iterable[str]) -> bool:
@@ -192,8 +126,12 @@ def _unlink(root: str, paths: Iterable[str]) -> bool:
             os.unlink(under(root, path))
             files.sync_directory(os.path.dirname(under(root, path)))
         except OSError as error:
-            raise Refused(f"{printable(path)} cannot be changed: {error.strerror}. {files.remedy(error)}") from error
+            raise _unchanged(path, error) from error
     return bool(names)
+
+
+def _unchanged(path: str, error: OSError) -> Refused:
+    return Refused(f"{printable(path)} cannot be changed: {error.strerror}. {files.remedy(error)}")
 
 
 @contextmanager

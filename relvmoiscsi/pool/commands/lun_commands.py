@@ -2,7 +2,6 @@
 """The commands on LUNs that a pool sees: luns, attach, map."""
 
 import argparse
-import shlex
 import sys
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence
@@ -22,7 +21,7 @@ from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable, shown_time
+from relvmoiscsi.wording import counted, human_size, printable, shell_words, shown_time
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -311,7 +310,9 @@ def _attached_text(results: Sequence[Attached]) -> str:
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
         elif result.status == attach.DONE:
-            lines.append(printable(f"  next: relvmoiscsi pool clone {shlex.quote(result.name)} --all --isolated lab"))
+            sr = result.sr_uuid if result.name.startswith("-") else result.name  # a name, and no option
+            clone = shell_words("relvmoiscsi", "pool", "clone", sr, "--all", "--isolated", "lab")
+            lines.append(f"  next: {clone}")
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import counted, printable, time_left
+from relvmoiscsi.wording import counted, printable, shell_words, time_left
 
 _CLONE = """\
 The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
@@ -285,7 +285,7 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
         if each.error is not None:
             lines.append(f"  {each.error}")
         if each.status == clone.MADE:
-            lines.append(f"  next: xe vm-start uuid={each.uuid}")
+            lines.append(f"  next: {_start(each.uuid)}")
     return "\n".join(map(printable, lines))
 
 
@@ -446,7 +446,9 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [f"  no longer needed: {uuid} (xe vdi-destroy uuid={uuid})" for uuid in result.waiting]
+    lines += [
+        f"  no longer needed: {uuid} ({shell_words('xe', 'vdi-destroy', f'uuid={uuid}')})" for uuid in result.waiting
+    ]
     lines += [f"  {note}" for note in result.notes]
     lines += [f"  {result.error}"] if result.error is not None else []
     lines += [f"  {step}" for step in _next_of(result)]
@@ -460,14 +462,19 @@ def _next_of(result: Restored) -> List[str]:
         left = list(dict.fromkeys(disk.sr for disk in result.disks))
     steps = {
         restore.DONE: [
-            f"next: xe vm-start uuid={result.vm}",
-            f"then: relvmoiscsi pool restore --home {result.vm}",
-            f"or:   relvmoiscsi pool restore --undo {result.vm}",
+            f"next: {_start(result.vm)}",
+            f"then: {shell_words('relvmoiscsi', 'pool', 'restore', '--home', result.vm)}",
+            f"or:   {shell_words('relvmoiscsi', 'pool', 'restore', '--undo', result.vm)}",
         ],
-        restore.UNDONE: [f"next: xe vm-start uuid={result.vm}"],
-        restore.KEPT: [f"next: xe vm-start uuid={result.vm}"] if result.is_halted else [],
+        restore.UNDONE: [f"next: {_start(result.vm)}"],
+        restore.KEPT: [f"next: {_start(result.vm)}"] if result.is_halted else [],
     }.get(result.status, [])
-    return steps + [f"{'then' if steps else 'next'}: relvmoiscsi pool discard {sr}" for sr in left]
+    discards = [shell_words("relvmoiscsi", "pool", "discard", sr) for sr in left]
+    return steps + [f"{'then' if steps else 'next'}: {discard}" for discard in discards]
+
+
+def _start(vm: str) -> str:
+    return shell_words("xe", "vm-start", f"uuid={vm}")
 
 
 # --- rescue
@@ -520,9 +527,9 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
-            lines.append(f"  next: relvmoiscsi pool rescue {copy.uuid} {each.vdi} --done")
+            lines.append(f"  next: {shell_words('relvmoiscsi', 'pool', 'rescue', copy.uuid, each.vdi, '--done')}")
     if all(each.status == rescue.BACK for each in results):
-        lines.append(f"next: relvmoiscsi pool discard {copy.uuid}")
+        lines.append(f"next: {shell_words('relvmoiscsi', 'pool', 'discard', copy.uuid)}")
     errors = [each.error for each in results if each.error is not None]
     status = Partial.exit_status if errors else 0
     if len(results) == len(errors) == 1:

@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Choose the VMs to clone, and the names, networks, MACs and edited records of their copies."""
 
-import random
-import string
 import unicodedata
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
-from relvmoiscsi.pool.records import RUN, Pool
+from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
+from relvmoiscsi.wording import command
 
 NAME = "{vm} {date}"
 #: key of network.other_config
 _INTERNAL = "is_host_internal_management_network"
 #: Unicode categories that a name must not contain: control characters, surrogates, unassigned
 _NO_TEXT = ("Cc", "Cs", "Cn")
-TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
-
 #: how long `clone` waits for the import of a killed run
 PATIENCE_SECONDS = 30.0
 
@@ -76,8 +73,8 @@ def choose(
         refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
     if not refs:
         raise NotFound(
-            f"No VM of the pool has a disk whose copy is on {copy.name!r}. `relvmoiscsi pool map "
-            f"{copy.uuid}` lists the disks."
+            f"No VM of the pool has a disk whose copy is on {copy.name!r}. "
+            f"{command('relvmoiscsi', 'pool', 'map', copy.uuid)} lists the disks."
         )
     return [
         VmSource(
@@ -139,31 +136,22 @@ def names(found: Inventory, copy: Copy, sources: Sequence[VmSource], wanted: Clo
     chosen = {}
     for source in sources:
         known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
-        parts = verify_template(wanted.name)
-        wish = "".join(text + (known[field] if field is not None else "") for text, field in parts)
+        wish = "".join(text + known.get(field, "") for text, field in verify_template(wanted.name))
         if not wish.strip():
             raise UsageError(f"--name {wanted.name!r} leaves the copy without a name.")
-        name, number = there.get(source.uuid, wish), 2
-        while name in taken and source.uuid not in there:
-            name, number = f"{wish} ({number})", number + 1
-        taken.add(name)
-        chosen[source.uuid] = name
+        taken.update([there[source.uuid]] if source.uuid in there else [])
+        chosen[source.uuid] = there.get(source.uuid) or records.unused_name(wish, taken)
     return chosen
 
 
-def verify_template(template: str) -> List[Tuple[str, Optional[str]]]:
+def verify_template(template: str) -> List[Tuple[str, str]]:
     """Return the parts of a template: a text, and the field after the text. Raises UsageError."""
-    try:
-        parts = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
-    if any(field not in ("vm", "date", "sr", None) or spec or conversion for _, field, spec, conversion in parts):
-        raise UsageError(f"--name {template!r} may contain only the fields vm, date and sr in braces.")
+    parts = records.parts_of_template(template, "vm", "date", "sr")
     if any(unicodedata.category(character) in _NO_TEXT for character in template):
         raise UsageError(f"--name {template!r} contains bytes that are not text.")
     if not template.strip():
         raise UsageError(f"--name {template!r} leaves the copy without a name.")
-    return [(text, field) for text, field, _, _ in parts]
+    return parts
 
 
 def whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
@@ -189,33 +177,6 @@ def _is_on(found: Inventory, copy: Copy, vm: str) -> bool:
     return any(disk["SR"] == copy.ref for disk in found.disks_of(vm).values())
 
 
-def edit_of(
-    pool: Pool, found: Inventory, copy: Copy, source: VmSource, name: str, wanted: CloneRequest
-) -> ova.RecordEdit:
-    """Return the edit that makes the records of a VM records of its copy."""
-
-    def new_disk(old_uuid: str) -> Optional[ova.NewDisk]:
-        new = copy.new_of(old_uuid)
-        return ova.NewDisk(new["uuid"], new["location"]) if new is not None else None
-
-    return ova.RecordEdit(
-        copy.uuid,
-        new_disk,
-        {str(vdi["location"]) for vdi in copy.vdis.values() if vdi["managed"]},
-        {str(sr["uuid"]) for sr in pool.srs.values() if sr["content_type"] == "iso" and sr["type"] != "udev"},
-        lambda uuid: network_of(found, wanted, uuid),
-        name,
-        f"Copy of the VM {source.uuid} on the SR {copy.name}, by relvmoiscsi.",
-        {COPY_OF: source.uuid, ON_SR: copy.uuid, RUN: wanted.run},
-        source.is_known,
-        TAGS,
-        wanted.snapshots,
-        wanted.without,
-        wanted.omits_disks,
-        f"{random.getrandbits(63)}:{random.getrandbits(63)}",
-    )
-
-
 # --- networks
 
 
@@ -224,11 +185,15 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
 
     An old network may exist only in saved records. Raises NotFound, Refused, UsageError.
     """
-    used = dict(_networks_of(found, sources))
+    used = _networks_of(found, sources)
     chosen: Dict[str, str] = {}
     for old, new in pairs:
         ref = inventory.find(found.networks, new, "network")
-        uuid = _old_network(found, used, old)
+        try:
+            of_vms = {uuid: {"uuid": uuid, "name_label": name} for uuid, name in used.items()}
+            uuid = inventory.find(of_vms, old, "network")
+        except NotFound:
+            uuid = str(found.networks[inventory.find(found.networks, old, "network")]["uuid"])
         if uuid not in used:
             raise UsageError(f"--network {old}={new}: none of the VMs has a network card on the network {old!r}.")
         if chosen.get(uuid, ref) != ref:
@@ -237,24 +202,16 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
     return chosen
 
 
-def _networks_of(found: Inventory, sources: Sequence[VmSource]) -> Iterator[Tuple[str, str]]:
-    """Yield (UUID, name) of the networks of these VMs, from the pool or from saved records."""
+def _networks_of(found: Inventory, sources: Sequence[VmSource]) -> Dict[str, str]:
+    """Return the names of the networks of these VMs, by UUID, from the pool or from saved records."""
+    used: Dict[str, str] = {}
     for source in sources:
         if source.document:
-            yield from ova.networks(source.document)
+            used.update(ova.networks(source.document))
         elif source.ref:
-            for vif in found.vifs_of(source.ref).values():
-                network = found.networks[vif["network"]]
-                yield str(network["uuid"]), str(network["name_label"])
-
-
-def _old_network(found: Inventory, used: Mapping[str, str], text: str) -> str:
-    """Return the UUID of a network of these VMs, or of a network of the pool."""
-    there = {uuid: {"uuid": uuid, "name_label": name} for uuid, name in used.items()}
-    try:
-        return inventory.find(there, text, "network")
-    except NotFound:
-        return str(found.networks[inventory.find(found.networks, text, "network")]["uuid"])
+            there = [found.networks[vif["network"]] for vif in found.vifs_of(source.ref).values()]
+            used.update((str(network["uuid"]), str(network["name_label"])) for network in there)
+    return used
 
 
 def network_of(found: Inventory, wanted: CloneRequest, uuid: str) -> Optional[str]:
@@ -286,29 +243,23 @@ def isolated_network(
         ref = NULL if dry_run else str(calls.call("network.create", record))
         record.update(uuid="", PIFs=[], VIFs=[])
         return ref, found._replace(networks={**found.networks, ref: record})
-    _verify_isolated(found, ref, text)
-    owners = inventory.owners_of(found.networks[ref])
+    network = found.networks[ref]
+    others = {vif["VM"] for vif in found.vifs.values() if vif["network"] == ref and not found.is_copy(vif["VM"])}
+    why = ""
+    if network["PIFs"]:
+        why = "has physical interfaces: it is not isolated"
+    elif network["other_config"].get(_INTERNAL) == "true" or not network.get("managed", True):
+        why = "is a network of the hosts themselves: it is not isolated"
+    elif others:
+        names = sorted(str(found.vms[vm]["name_label"]) if vm in found.vms else vm for vm in others)
+        why = f"has VMs that are not copies: {', '.join(names)}. It is not isolated"
+    if why:
+        raise Refused(f"The network {text!r} {why}. Give --isolated another name: the command makes the network.")
+    owners = inventory.owners_of(network)
     if owners and sr_uuid not in owners and not dry_run:  # made by an earlier run
         with passing("MAP_DUPLICATE_KEY", "RBAC_PERMISSION_DENIED"):
             calls.call("network.add_to_other_config", ref, f"{ON_SR}:{sr_uuid}", "true")
     return ref, found
-
-
-_NEW_NAME = "Give --isolated another name: the command makes the network."
-
-
-def _verify_isolated(found: Inventory, ref: str, text: str) -> None:
-    network = found.networks[ref]
-    if network["PIFs"]:
-        raise Refused(f"The network {text!r} has physical interfaces: it is not isolated. {_NEW_NAME}")
-    if network["other_config"].get(_INTERNAL) == "true" or not network.get("managed", True):
-        raise Refused(f"The network {text!r} is a network of the hosts themselves: it is not isolated. {_NEW_NAME}")
-    others = {vif["VM"] for vif in found.vifs.values() if vif["network"] == ref and not found.is_copy(vif["VM"])}
-    if others:
-        names = sorted(str(found.vms[vm]["name_label"]) if vm in found.vms else vm for vm in others)
-        raise Refused(
-            f"The network {text!r} has VMs that are not copies: {', '.join(names)}. It is not isolated. {_NEW_NAME}"
-        )
 
 
 def verify_macs(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str = "") -> None:
@@ -360,7 +311,7 @@ def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRe
     here = {str(network["uuid"]): ref for ref, network in found.networks.items()}
     return {
         uuid: name
-        for uuid, name in _networks_of(found, sources)
+        for uuid, name in _networks_of(found, sources).items()
         if uuid in here and network_of(found, wanted, uuid) == here[uuid]
     }
 

@@ -15,6 +15,7 @@ verifies and finishes that VM, or leaves the VM unchanged and says what to do. A
 clone. A run destroys only VMs that the same run has made. No step starts a VM or changes an original.
 """
 
+import random
 import uuid
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -37,6 +38,8 @@ TO_KNOW = (
     "The first backup of a copy is a full backup.",
 )
 SAME_NETWORK = "warning: copies are on the networks of their originals, {}: expect conflicts of addresses."
+
+TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 
 #: fields of a VIF that VIF.create takes
 _VIF = (
@@ -157,7 +160,8 @@ class _Clone:
 
     def planned(self) -> Cloned:
         """Return the result that `run` would give now. Raises PoolFailure, Refused, UsageError."""
-        self._verify_source()
+        if self.source.problem is not None:
+            raise self.source.problem
         there, begun = self._there(), self._begun()
         if there is not None:
             return there
@@ -172,49 +176,65 @@ class _Clone:
 
     def run(self, held: lock.Held) -> Cloned:
         """Make or finish the clone. Raises PoolFailure, Refused, UsageError."""
-        self._verify_source()
-        notes = self._wait_for_imports()
+        if self.source.problem is not None:
+            raise self.source.problem
+        calls, notes = self.calls, self._wait_for_imports()
         there, begun = self._there(), self._begun()
         if there is not None:
             return there
         edited = self._edited(begun)
-        held.verify(self.calls)
-        if begun:
-            vm, record = begun[0], self._verified_unfinished(begun[0], edited)
+        held.verify(calls)
+        if begun:  # never destroyed, because a person may have used the clone
+            vm = begun[0]
+            record: Record = calls.call("VM.get_record", vm)
+            if self.wanted.keep_mac and record["power_state"] == "Halted":  # a run cut after VIF.destroy leaves no VIF
+                devices = {calls.call("VIF.get_device", ref) for ref in record["VIFs"]}
+                for device, nic in edited.nics.items():
+                    if device not in devices:
+                        fields = {"VM": vm, "device": device, "network": nic.network, "MAC": nic.old_mac}
+                        calls.call("VIF.create", {**nic.settings, **fields})
+                record = calls.call("VM.get_record", vm)
+            self._verify_unfinished(vm, record, edited)
         else:
-            transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
+            transfer.import_vm(calls, edited.document, self.label, dry_run=True)
             vm, record = self._imported(edited)
-        self._finish(vm, record, edited)
-        return self._result(
-            MADE, record["name_label"], record["uuid"], edited, [*self._notes_on_empty_clones(), *notes]
-        )
+        if self.wanted.keep_mac:
+            for ref in record["VIFs"]:  # xapi cannot change the MAC of a VIF: make a new VIF
+                vif = calls.call("VIF.get_record", ref)
+                mac = edited.nics[vif["device"]].old_mac
+                if vif["MAC"].lower() != mac.lower():
+                    calls.call("VIF.destroy", ref)
+                    calls.call("VIF.create", {**{name: vif[name] for name in _VIF if name in vif}, "MAC": mac})
+        # The snapshots get the last mark before the VM: VM.revert to a snapshot without the mark would remove the mark
+        # from the VM.
+        for ref in [*record["snapshots"], vm]:
+            if ref == vm:
+                calls.call("VM.set_is_a_template", vm, False)
+                # set_is_a_template leaves the allowed_operations of a template, and XenCenter would offer no start.
+                # This call makes xapi compute allowed_operations again.
+                calls.call("VM.remove_from_blocked_operations", vm, "make_into_template")
+            with passing("MAP_DUPLICATE_KEY"):
+                calls.call("VM.add_to_other_config", ref, DONE, record["uuid"])
+        notes = [*self._notes_on_empty_clones(), *notes]
+        return self._result(MADE, record["name_label"], record["uuid"], edited, notes)
 
     def _result(self, status: str, name: str, uuid: str, edited: ova.Edited, notes: Sequence[str]) -> Cloned:
-        names = {ref: str(network["name_label"]) for ref, network in self.found.networks.items()}
+        found, on_owners = self.found, []
+        names = {ref: str(network["name_label"]) for ref, network in found.networks.items()}
         networks = {device: (nic.old_network, names[nic.network]) for device, nic in edited.nics.items()}
+        if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
+            by_uuid = {str(vdi["uuid"]): ref for ref, vdi in found.vdis.items()}
+            for disk in edited.disks:
+                users = found.users_of(by_uuid[disk.old]) if disk.old in by_uuid else []
+                owners = " and ".join(f'"{found.vms[ref]["name_label"]}"' for ref in users)
+                whose = f"is a disk of the VM {owners}" if owners else "is a disk of no VM"
+                on_owners.append(
+                    f"{disk.old} (disk {disk.userdevice} of {self.source.name} by the records) {whose} in this pool"
+                )
         return Cloned(
             self.source.uuid, self.source.name, status, name, uuid, edited.disks, networks, edited.snapshots,
-            [*edited.notes, *self._notes_on_owners(edited), *notes],
+            [*edited.notes, *on_owners, *notes],
         )  # fmt: skip
-
-    def _notes_on_owners(self, edited: ova.Edited) -> List[str]:
-        """Return a note for each disk that saved records claim: the VM that has the disk in this pool now."""
-        if not self.source.document:
-            return []
-        by_uuid = {str(vdi["uuid"]): ref for ref, vdi in self.found.vdis.items()}
-        notes = []
-        for disk in edited.disks:
-            users = self.found.users_of(by_uuid[disk.old]) if disk.old in by_uuid else []
-            names = " and ".join(f'"{self.found.vms[ref]["name_label"]}"' for ref in users)
-            whose = f"is a disk of the VM {names}" if names else "is a disk of no VM"
-            notes.append(
-                f"{disk.old} (disk {disk.userdevice} of {self.source.name} by the records) {whose} in this pool"
-            )
-        return notes
-
-    def _verify_source(self) -> None:
-        if self.source.problem is not None:
-            raise self.source.problem
 
     # --- what earlier runs have left
 
@@ -267,22 +287,6 @@ class _Clone:
             if vm["other_config"][COPY_OF] == self.source.uuid
         ]
 
-    def _verified_unfinished(self, vm: str, edited: ova.Edited) -> Record:
-        """Verify an unfinished clone of another run, and return its record. Raises Refused, PoolFailure.
-
-        The clone is never destroyed, because a person may have used the clone.
-        """
-        record: Record = self.calls.call("VM.get_record", vm)
-        if self.wanted.keep_mac and record["power_state"] == "Halted":  # a run cut after VIF.destroy leaves no VIF
-            there = {self.calls.call("VIF.get_device", ref) for ref in record["VIFs"]}
-            for device, nic in edited.nics.items():
-                if device not in there:
-                    fields = {"VM": vm, "device": device, "network": nic.network, "MAC": nic.old_mac}
-                    self.calls.call("VIF.create", {**nic.settings, **fields})
-            record = self.calls.call("VM.get_record", vm)
-        self._verify_unfinished(vm, record, edited)
-        return record
-
     def _verify_unfinished(self, vm: str, record: Record, edited: ova.Edited) -> None:
         """Raises Refused where an unfinished clone of another run differs from the edited records."""
         problem = self._problem(vm, record, edited)
@@ -297,16 +301,30 @@ class _Clone:
 
     def _edited(self, begun: Sequence[str]) -> ova.Edited:
         """Return the edited records of the clone. Raises PoolFailure, Refused, UsageError."""
-        document = self.source.document
-        if not document:
-            document = transfer.export_vm(self.calls, self.source.ref, self.wanted.snapshots)
-        edited = ova.edited(
-            document, choice.edit_of(self.pool, self.found, self.copy, self.source, self.name, self.wanted)
+        source, copy, wanted = self.source, self.copy, self.wanted
+        document = source.document or transfer.export_vm(self.calls, source.ref, wanted.snapshots)
+        srs = self.pool.srs.values()
+        edit = ova.RecordEdit(
+            copy.uuid,
+            copy.new_of,
+            {str(vdi["location"]) for vdi in copy.vdis.values() if vdi["managed"]},
+            {str(sr["uuid"]) for sr in srs if sr["content_type"] == "iso" and sr["type"] != "udev"},
+            lambda uuid: choice.network_of(self.found, wanted, uuid),
+            self.name,
+            f"Copy of the VM {source.uuid} on the SR {copy.name}, by relvmoiscsi.",
+            {COPY_OF: source.uuid, ON_SR: copy.uuid, RUN: wanted.run},
+            source.is_known,
+            TAGS,
+            wanted.snapshots,
+            wanted.without,
+            wanted.omits_disks,
+            f"{random.getrandbits(63)}:{random.getrandbits(63)}",
         )
-        choice.verify_free(self.found, self.copy, edited.disks)
-        if self.wanted.keep_mac:
+        edited = ova.edited(document, edit)
+        choice.verify_free(self.found, copy, edited.disks)
+        if wanted.keep_mac:
             now = self.found._replace(vifs=self.calls.records("VIF"))
-            choice.verify_macs(now, self.source.name, edited.nics.values(), begun[0] if begun else "")
+            choice.verify_macs(now, source.name, edited.nics.values(), begun[0] if begun else "")
         return edited
 
     def _imported(self, edited: ova.Edited) -> Tuple[str, Record]:
@@ -333,73 +351,39 @@ class _Clone:
             ) from error
         raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}. No disk was changed.")
 
-    def _finish(self, vm: str, record: Record, edited: ova.Edited) -> None:
-        """Set the MACs and the last mark.
-
-        The snapshots get the mark before the VM: VM.revert to a snapshot without the mark would remove the mark from
-        the VM.
-        """
-        if self.wanted.keep_mac:
-            for ref in record["VIFs"]:  # xapi cannot change the MAC of a VIF: make a new VIF
-                vif = self.calls.call("VIF.get_record", ref)
-                mac = edited.nics[vif["device"]].old_mac
-                if vif["MAC"].lower() != mac.lower():
-                    self.calls.call("VIF.destroy", ref)
-                    self.calls.call("VIF.create", {**{name: vif[name] for name in _VIF if name in vif}, "MAC": mac})
-        for snapshot in record["snapshots"]:
-            self._mark_done(snapshot, record["uuid"])
-        self.calls.call("VM.set_is_a_template", vm, False)
-        # set_is_a_template leaves the allowed_operations of a template, and XenCenter would offer no start. This call
-        # makes xapi compute allowed_operations again.
-        self.calls.call("VM.remove_from_blocked_operations", vm, "make_into_template")
-        self._mark_done(vm, record["uuid"])
-
-    def _mark_done(self, vm: str, uuid_of_copy: str) -> None:
-        with passing("MAP_DUPLICATE_KEY"):
-            self.calls.call("VM.add_to_other_config", vm, DONE, uuid_of_copy)
-
     # --- is the copy what it should be?
 
     def _problem(self, vm: str, record: Record, edited: ova.Edited) -> str:
         """Return how a clone differs from the edited records; "" without a difference."""
-        vms = {vm: record, **{ref: self.calls.call("VM.get_record", ref) for ref in record["snapshots"]}}
+        calls, copy, srs = self.calls, self.copy, self.pool.srs
+        vms = {vm: record, **{ref: calls.call("VM.get_record", ref) for ref in record["snapshots"]}}
         vbds: Records = {}
         for each, its in vms.items():
-            vbds.update(self.calls.records("VBD", VM=each))
+            vbds.update(calls.records("VBD", VM=each))
             if its["power_state"] != "Halted" or its["ha_always_run"]:
                 return "the copy is not halted, or HA is on"
-        away = [vbd for vbd in vbds.values() if not self._is_allowed(vbd)]
-        if away:
-            return f"its disk {away[0]['userdevice']} is not on the copy"
+        for vbd in vbds.values():  # each is a disk of the copy, an empty drive, or a drive with an ISO
+            home = self.found.vdis.get(vbd["VDI"], {}).get("SR")
+            is_iso = home in srs and srs[home]["content_type"] == "iso"
+            if not (vbd["VDI"] in copy.vdis if vbd["type"] == "Disk" else vbd["VDI"] == NULL or is_iso):
+                return f"its disk {vbd['userdevice']} is not on the copy"
         disks = [vbd for vbd in vbds.values() if vbd["VM"] == vm and vbd["type"] == "Disk"]
-        has = sorted((vbd["userdevice"], self.copy.vdis[vbd["VDI"]]["uuid"]) for vbd in disks)
+        has = sorted((vbd["userdevice"], copy.vdis[vbd["VDI"]]["uuid"]) for vbd in disks)
         if has != [(disk.userdevice, disk.new) for disk in edited.disks]:
             return "the copy has other disks than its original"
-        vifs = self.calls.records("VIF", VM=vm)
+        vifs = calls.records("VIF", VM=vm)
         networks = {vif["device"]: vif["network"] for vif in vifs.values()}
         if networks != {device: nic.network for device, nic in edited.nics.items()}:
             return "the copy is on the wrong networks"
         left = ova.dangling([*vms.values(), *vbds.values(), *vifs.values()])
-        return "the copy has invalid references: {}".format(", ".join(left)) if left else self._taken(vm, edited)
-
-    def _is_allowed(self, vbd: Record) -> bool:
-        """Is this VBD a disk of the copy, an empty drive, or a drive with an ISO?"""
-        if vbd["type"] == "Disk":
-            return vbd["VDI"] in self.copy.vdis
-        home = self.found.vdis.get(vbd["VDI"], {}).get("SR")
-        return vbd["VDI"] == NULL or home in self.pool.srs and self.pool.srs[home]["content_type"] == "iso"
-
-    def _taken(self, vm: str, edited: ova.Edited) -> str:
-        """Return a sentence on a VM that is no clone and has a disk of the clone now; "" without such a VM.
-
-        Clones share the disks that their originals share.
-        """
-        for disk in edited.disks:
-            for vbd in self.calls.call("VDI.get_VBDs", self.copy.by_uuid[disk.new]):
+        if left:
+            return "the copy has invalid references: {}".format(", ".join(left))
+        for disk in edited.disks:  # clones share the disks that their originals share
+            for ref in calls.call("VDI.get_VBDs", copy.by_uuid[disk.new]):
                 with passing("HANDLE_INVALID"):  # the VBD was destroyed since VDI.get_VBDs
-                    ref = str(self.calls.call("VBD.get_VM", vbd))
-                    other: Record = self.calls.call("VM.get_record", ref)
-                    is_copy = other["other_config"].get(ON_SR) == self.copy.uuid and inventory.is_own_or_half(other)
-                    if ref != vm and not other["is_a_snapshot"] and not is_copy:
+                    user = str(calls.call("VBD.get_VM", ref))
+                    other: Record = calls.call("VM.get_record", user)
+                    is_copy = other["other_config"].get(ON_SR) == copy.uuid and inventory.is_own_or_half(other)
+                    if user != vm and not other["is_a_snapshot"] and not is_copy:
                         return f"its disk {disk.userdevice} is a disk of the VM {other['name_label']!r} meanwhile"
         return ""

@@ -105,7 +105,7 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDev
         raise Refused(
             f"The journal of the VM {name!r} names the SR {swap.home} for the disk {swap.userdevice}, and that disk is "
             "on no copy of that SR. Nothing was moved. To leave the VM as it is, run "
-            f"`relvmoiscsi pool restore --keep {record['uuid']}`."
+            f"{run_states.keep_command(record['uuid'])}."
         )
     return int(vdi["virtual_size"])
 
@@ -153,5 +153,5 @@ def _sr(calls: Calls, swap: Swap) -> str:
             raise
         raise NotFound(
             f"The SR {swap.home}, which held the old disks, is no longer in the pool. Introduce the SR again. Or "
-            f"run {command('relvmoiscsi', 'pool', 'restore', '--keep', swap.vm)}: the VM then stays on the copy."
+            f"run {run_states.keep_command(swap.vm)}: the VM then stays on the copy."
         ) from failure

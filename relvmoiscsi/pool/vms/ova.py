@@ -10,9 +10,10 @@ Source: xen-api ocaml/xapi/{export,import}.ml.
 """
 
 import re
-from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.pool.calls import Record
 from relvmoiscsi.pool.vms import ova_fields
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Ova, Thing
@@ -42,6 +43,9 @@ _PLATFORM = (
 )  # fmt: skip
 _PLATFORM_VALUE = re.compile("[A-Za-z0-9:,._-]{0,1024}")
 
+#: fields of a VIF of the clone that `clone` makes again
+_VIF_TEXTS, _VIF_LISTS = ("MTU", "qos_algorithm_type", "locking_mode"), ("ipv4_allowed", "ipv6_allowed")
+
 #: keys of VDI.other_config that an import takes from the VDI, unless the file has the keys (xapi_globs.ml)
 _SYNCED = ("config-drive",)
 
@@ -61,18 +65,11 @@ _ISO, _NO_ISO = "iso", "user"  #: content_type of an SR
 _PHYSICAL = "udev"  #: type of the SR for the drives of a host
 
 
-class NewDisk(NamedTuple):
-    """The VDI on the copy for a VDI of the original."""
-
-    uuid: str
-    location: str
-
-
 class RecordEdit(NamedTuple):
     """The changes that make the records of a VM records of its clone."""
 
     sr_uuid: str  #: of the copy
-    new_disk: Callable[[str], Optional[NewDisk]]  #: from the UUID of a VDI to its disk on the copy; None without a disk
+    new_disk: Callable[[str], Optional[Record]]  #: from the UUID of a VDI to its VDI on the copy; None without one
     locations: AbstractSet[str]  #: locations of all disks on the copy
     iso_srs: AbstractSet[str]  #: SRs with ISOs, by the pool: the records may claim anything
     network: Callable[[str], Optional[str]]  #: from the UUID of a network in the file to a reference in the pool
@@ -126,12 +123,21 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     ova = Ova(document)
     notes: List[str] = []
     main = ova.main()
-    _drop_classes(ova, edit, notes)
-    _rebuild(ova, edit, notes)
+    # an import fails for an unknown GPU group, even without a reference to the group
+    gone = [*edit.without, *(("VGPU_type", "GPU_group") if "VGPU" in edit.without else ())]
+    dropped = [each for each in ova.things if each.cls in gone or not ova_fields.has_rule(each.cls, edit.is_known)]
+    told = [thing.cls for thing in dropped if thing.cls in edit.without or ova_fields.is_told(thing.cls)]
+    notes += [f"it has no {cls}" for cls in told]
+    ova.drop(dropped)
+    lost: Set[str] = set()
+    for thing in ova.things:
+        lost.update(f"{thing.cls}.{name}" for name in ova_fields.rebuild(thing, edit.is_known))
+    if lost:
+        notes.append(f"without the values of these fields in the records: {', '.join(sorted(lost))}")
     _keep_snapshots(ova, main, edit, notes)
     disks = _move_disks(ova, main, edit, notes)
     nics = _move_vifs(ova, main, edit)
-    notes += _make_all_inactive(ova, main, edit)
+    notes += _make_inactive(ova, main, edit)
     main.set("is_a_template", True)  # xapi starts no template: the clone stays a template until every disk was verified
     if main.text("generation_id"):
         main.set("generation_id", edit.generation_id)
@@ -145,54 +151,27 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     return result
 
 
-def _drop_classes(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
-    gone = list(edit.without)
-    if "VGPU" in edit.without:
-        # an import fails for an unknown GPU group, even without a reference to the group
-        gone += ["VGPU_type", "GPU_group"]
-    dropped = [each for each in ova.things if each.cls in gone or not ova_fields.has_rule(each.cls, edit.is_known)]
-    notes += [
-        f"it has no {thing.cls}" for thing in dropped if thing.cls in edit.without or ova_fields.is_told(thing.cls)
-    ]
-    ova.drop(dropped)
-
-
-def _rebuild(ova: Ova, edit: RecordEdit, notes: List[str]) -> None:
-    lost: Dict[str, None] = {}
-    for thing in ova.things:
-        lost.update(dict.fromkeys(f"{thing.cls}.{name}" for name in ova_fields.rebuild(thing, edit.is_known)))
-    if lost:
-        notes.append(f"without the values of these fields in the records: {', '.join(sorted(lost))}")
-
-
 def _keep_snapshots(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> None:
-    """Keep the wanted snapshots whose disks are all on the copy. The copy has no disk of a later snapshot."""
-    snapshots = {vm.id: vm for vm in ova.of("VM") if vm is not main}
-    vdis = ova.by_id("VDI")
-    gone = dict(snapshots)
+    """Keep the wanted snapshots whose disks are all on the copy. The copy has no disk of a later snapshot.
+
+    The other snapshots go with their objects; the children of a snapshot get its parent.
+    """
+    gone = {vm.id: vm for vm in ova.of("VM") if vm is not main}
     if edit.snapshots:
-        lacking = {vbd.text("VM") for vbd in ova.of("VBD") if not _has_its_disk(vdis, vbd, edit)}
-        gone = {each: vm for each, vm in snapshots.items() if each in lacking}
+        vdis = ova.by_id("VDI")
+        there = {ref for ref, vdi in vdis.items() if edit.new_disk(vdi.text("uuid")) is not None}
+        lacking = {vbd.text("VM") for vbd in ova.of("VBD") if _is_disk(vbd) and vbd.text("VDI") not in there}
+        gone = {each: vm for each, vm in gone.items() if each in lacking}
         notes += [f'its snapshot "{vm.text("name_label")}" is not on the copy' for vm in gone.values()]
-    _drop_vms(ova, gone)
-
-
-def _has_its_disk(vdis: Mapping[str, Thing], vbd: Thing, edit: RecordEdit) -> bool:
-    vdi = vdis.get(vbd.text("VDI"))
-    return not _is_disk(vbd) or (vdi is not None and edit.new_disk(vdi.text("uuid")) is not None)
-
-
-def _is_disk(vbd: Thing) -> bool:
-    return vbd.text("type") == "Disk" and not vbd.truth("empty")
-
-
-def _drop_vms(ova: Ova, gone: Mapping[str, Thing]) -> None:
-    """Drop VMs, by id, with their objects; the children of a VM get its parent."""
     parents = {each: vm.text("parent") for each, vm in gone.items()}
     for vm in ova.of("VM"):
         if vm.text("parent") in gone:
             vm.set("parent", _first_kept(vm.text("parent"), parents))
     ova.drop([thing for thing in ova.things if thing.id in gone or thing.text("VM") in gone])
+
+
+def _is_disk(vbd: Thing) -> bool:
+    return vbd.text("type") == "Disk" and not vbd.truth("empty")
 
 
 def _first_kept(parent: str, parents: Dict[str, str]) -> str:
@@ -207,72 +186,63 @@ def _first_kept(parent: str, parents: Dict[str, str]) -> str:
 
 
 def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> List[CloneDisk]:
-    """Move every disk to the copy, keep CDs of ISO SRs, and drop VDIs without a VBD."""
+    """Move every disk to the copy, keep CDs of ISO SRs, and drop VDIs without a VBD, and SRs without a VDI."""
     vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
-    used = set()
-    moved: Dict[str, str] = {}
+    used: Set[str] = set()
+    moved: Dict[str, Record] = {}  #: VDIs on the copy, by id of the VDI in the file
+    homes: Set[str] = set()  #: SRs (ids) of the moved VDIs
     disks, omitted = [], []
     for vbd in ova.of("VBD"):
         vbd.set("currently_attached", False)
-        vdi = vdis.get(vbd.text("VDI"))
+        vdi, device = vdis.get(vbd.text("VDI")), vbd.text("userdevice")
+        home = srs.get(vdi.text("SR")) if vdi is not None else None
         if not _is_disk(vbd):
-            if vdi is not None and _is_iso(srs.get(vdi.text("SR")), edit):
+            if vdi is not None and _is_iso(home, edit):
                 used.add(vdi.id)
-            else:
-                home = srs.get(vdi.text("SR")) if vdi is not None else None
-                if home is not None and home.text("type") != _PHYSICAL:
-                    notes.append(f"its drive {vbd.text('userdevice')} is empty: the pool has no such SR with ISOs")
-                vbd.set("VDI", NULL)
-                vbd.set("empty", True)
+                continue
+            if home is not None and home.text("type") != _PHYSICAL:
+                notes.append(f"its drive {device} is empty: the pool has no such SR with ISOs")
+            vbd.set("VDI", NULL)
+            vbd.set("empty", True)
             continue
         if vdi is None:
-            raise Refused(f"The disk {vbd.text('userdevice')} of the VM has no VDI in its records.")
-        old = moved.get(vdi.id) or vdi.text("uuid")
+            raise Refused(f"The disk {device} of the VM has no VDI in its records.")
+        name, old = vdi.text("name_label"), vdi.text("uuid")
         new = edit.new_disk(old)
         if new is None:
-            name, uuid = vdi.text("name_label"), vdi.text("uuid")
             if edit.omits_disks:
                 omitted.append(vbd)
-                notes.append(f'without its disk {vbd.text("userdevice")}, "{name}" ({uuid}), which is not on the copy')
+                notes.append(f'without its disk {device}, "{name}" ({old}), which is not on the copy')
                 continue
-            raise Refused(f"The disk {vbd.text('userdevice')} of the VM, {name!r} ({uuid}), is not on this copy.")
-        moved[vdi.id] = old
+            raise Refused(f"The disk {device} of the VM, {name!r} ({old}), is not on this copy.")
+        moved[vdi.id] = new
         used.add(vdi.id)
+        homes.add(vdi.text("SR"))
         if vbd.text("VM") == main.id:
-            disks.append(CloneDisk(vbd.text("userdevice"), old, new.uuid))
+            disks.append(CloneDisk(device, old, new["uuid"]))
     if omitted and not disks:
         raise Refused("No disk of the VM is on this copy. Select other VMs.")
     ova.drop(omitted)
-    ova.drop([vdi for vdi in ova.of("VDI") if vdi.id not in used])
-    _rename(ova, moved, edit)
+    ova.drop([vdi for vdi in vdis.values() if vdi.id not in used])
+    for each, new in moved.items():
+        names = {"snapshot_of": NULL, "parent": NULL, "uuid": new["uuid"], "location": new["location"]}
+        for field, text in names.items():
+            vdis[each].set(field, text)
+    for vdi in ova.of("VDI"):
+        vdi.set("sm_config", {})  # xapi would look for a SCSIid in sm_config first
+        vdi.set("other_config", {key: text for key, text in vdi.map("other_config").items() if key in _SYNCED})
+    for sr in srs.values():
+        if sr.id in homes:
+            sr.set("uuid", edit.sr_uuid)
+        # by the record's word, xapi looks for a VDI in all SRs with ISOs, or in this SR alone
+        sr.set("content_type", _ISO if _is_iso(sr, edit) else _NO_ISO)
+    used_srs = {vdi.text("SR") for vdi in ova.of("VDI")}
+    ova.drop([sr for sr in srs.values() if sr.id not in used_srs])
     return sorted(disks)
 
 
 def _is_iso(sr: Optional[Thing], edit: RecordEdit) -> bool:
     return sr is not None and sr.text("uuid") in edit.iso_srs
-
-
-def _rename(ova: Ova, moved: Mapping[str, str], edit: RecordEdit) -> None:
-    """Give the VDIs in `moved` (old UUID by id) and their SR the UUIDs of the copy."""
-    vdis = ova.by_id("VDI")
-    homes = {vdis[each].text("SR") for each in moved}
-    for each, old in moved.items():
-        new = edit.new_disk(old)
-        assert new is not None
-        for name in ("snapshot_of", "parent"):
-            vdis[each].set(name, NULL)
-        vdis[each].set("uuid", new.uuid)
-        vdis[each].set("location", new.location)
-    for vdi in vdis.values():
-        vdi.set("sm_config", {})  # xapi would look for a SCSIid in sm_config first
-        vdi.set("other_config", {key: text for key, text in vdi.map("other_config").items() if key in _SYNCED})
-    used = {vdi.text("SR") for vdi in vdis.values()}
-    for sr in ova.of("SR"):
-        if sr.id in homes:
-            sr.set("uuid", edit.sr_uuid)
-        # by the record's word, xapi looks for a VDI in all SRs with ISOs, or in this SR alone
-        sr.set("content_type", _ISO if _is_iso(sr, edit) else _NO_ISO)
-    ova.drop([sr for sr in ova.of("SR") if sr.id not in used])
 
 
 def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Dict[str, Nic]:
@@ -287,22 +257,17 @@ def _move_vifs(ova: Ova, main: Thing, edit: RecordEdit) -> Dict[str, Nic]:
             raise UsageError(
                 f"The network {name!r} ({uuid}) is not in the pool; use --network {name}=NEW, or --isolated."
             )
-        vif.set("other_config", {**_kept("VIF", vif.map("other_config")), "maps_to": ref})
+        other_config = _kept("VIF", vif.map("other_config"))
+        vif.set("other_config", {**other_config, "maps_to": ref})
         vif.set("currently_attached", False)
         if vif.text("VM") == main.id:
-            found[vif.text("device")] = Nic(ref, name, vif.text("MAC"), _settings(vif))
+            settings: Dict[str, Any] = {"other_config": other_config}
+            settings["qos_algorithm_params"] = vif.map("qos_algorithm_params")
+            settings.update((key, vif.text(key)) for key in _VIF_TEXTS if key in vif.fields)
+            settings.update((key, vif.texts(key)) for key in _VIF_LISTS if key in vif.fields)
+            found[vif.text("device")] = Nic(ref, name, vif.text("MAC"), settings)
     ova.drop(ova.of("network"))
     return found
-
-
-def _settings(vif: Thing) -> Dict[str, Any]:
-    texts = ("MTU", "qos_algorithm_type", "locking_mode")
-    lists = ("ipv4_allowed", "ipv6_allowed")
-    found: Dict[str, Any] = {name: vif.text(name) for name in texts if name in vif.fields}
-    for name in [name for name in lists if name in vif.fields]:
-        found[name] = vif.texts(name)
-    other_config = _kept("VIF", vif.map("other_config"))
-    return {**found, "qos_algorithm_params": vif.map("qos_algorithm_params"), "other_config": other_config}
 
 
 def _kept(cls: str, other_config: Mapping[str, str]) -> Dict[str, str]:
@@ -316,47 +281,41 @@ def _kept_platform(platform: Mapping[str, str]) -> Dict[str, str]:
     return {key: value for key, value in platform.items() if key in _PLATFORM and _PLATFORM_VALUE.fullmatch(value)}
 
 
-def _left_out(vm: Thing) -> List[str]:
-    """Return a note for each map of a VM that loses keys."""
-    maps = {
-        "platform": set(vm.map("platform")) - set(_kept_platform(vm.map("platform"))),
-        "other_config": set(vm.map("other_config")) - set(_kept("VM", vm.map("other_config"))),
-    }
-    lost = {name: sorted(key for key in keys if _OURS not in key) for name, keys in maps.items()}
-    return [f"without these keys of {name}: {', '.join(keys)}" for name, keys in lost.items() if keys]
+def _make_inactive(ova: Ova, main: Thing, edit: RecordEdit) -> List[str]:
+    """Make the VM halted, without HA, PCI devices, tags, and keys that let another client start or back up the VM.
 
-
-def _make_all_inactive(ova: Ova, main: Thing, edit: RecordEdit) -> List[str]:
-    """Make the VM halted, without HA, PCI devices, tags, and keys that let another client start or back up the VM."""
+    Return notes on what the clone lacks.
+    """
+    platform, other_config = main.map("platform"), main.map("other_config")
     told = {
         "without the suspended memory: the VM boots as after a power cut": main.text("power_state") == "Suspended",
         "HA is off": main.truth("ha_always_run") or bool(main.text("ha_restart_priority")),
-        "without the PCI devices of the host": "pci" in main.map("other_config") or bool(main.text("PCI_bus")),
-        "the VM does not start with its host": main.map("other_config").get("auto_poweron") == "true",
+        "without the PCI devices of the host": "pci" in other_config or bool(main.text("PCI_bus")),
+        "the VM does not start with its host": other_config.get("auto_poweron") == "true",
     }
-    left_out = _left_out(main)
+    lost = {
+        "platform": set(platform) - set(_kept_platform(platform)),
+        "other_config": set(other_config) - set(_kept("VM", other_config)),
+    }
+    for name, keys in lost.items():
+        gone = sorted(key for key in keys if _OURS not in key)
+        told[f"without these keys of {name}: {', '.join(gone)}"] = bool(gone)
     for vm in ova.of("VM"):
-        _make_inactive(vm, edit)
+        vm.set("power_state", "Halted")
+        for name in ("suspend_VDI", "resident_on", "appliance", "protection_policy", "scheduled_to_be_resident_on"):
+            vm.set(name, NULL)
+        for name in ("is_default_template", "ha_always_run", "is_control_domain"):
+            vm.set(name, False)
+        # last_booted_record, snapshot_metadata: whole records of VMs, which xapi may take for its own
+        for name in ("ha_restart_priority", "PCI_bus", "last_booted_record", "snapshot_metadata"):
+            vm.set(name, "")
+        vm.set("last_boot_CPU_flags", {})
+        vm.set("platform", _kept_platform(vm.map("platform")))
+        vm.set("other_config", {**_kept("VM", vm.map("other_config")), **edit.marks})
+        vm.set("tags", edit.tags)
     for vbd in ova.of("VBD"):
         vbd.set("other_config", _kept("VBD", vbd.map("other_config")))
-    return [*(note for note, is_so in told.items() if is_so), *left_out]
-
-
-def _make_inactive(vm: Thing, edit: RecordEdit) -> None:
-    vm.set("power_state", "Halted")
-    for name in ("suspend_VDI", "resident_on", "appliance", "protection_policy", "scheduled_to_be_resident_on"):
-        vm.set(name, NULL)
-    vm.set("is_default_template", False)
-    vm.set("ha_always_run", False)
-    vm.set("ha_restart_priority", "")
-    vm.set("PCI_bus", "")
-    vm.set("last_boot_CPU_flags", {})
-    vm.set("is_control_domain", False)
-    for name in ("last_booted_record", "snapshot_metadata"):  # whole records of VMs, which xapi may take for its own
-        vm.set(name, "")
-    vm.set("platform", _kept_platform(vm.map("platform")))
-    vm.set("other_config", {**_kept("VM", vm.map("other_config")), **edit.marks})
-    vm.set("tags", edit.tags)
+    return [note for note, is_so in told.items() if is_so]
 
 
 def _references(ova: Ova) -> List[Tuple[Thing, str]]:

@@ -212,8 +212,8 @@ def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: vbds.VmD
         where = f"as the VDI {arrived}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
         raise Refused(
             f"The disk {swap.userdevice} of the VM {name!r} was being moved, {where}, and is not "
-            "attached now. Find the VDI with the latest data and attach it to the VM. Then `relvmoiscsi pool restore "
-            f"--keep {record['uuid']}` ends this."
+            "attached now. Find the VDI with the latest data and attach it to the VM. Then "
+            f"{run_states.keep_command(record['uuid'])} ends this."
         )
     if restore_journal.is_home(calls, record, swap, device):
         raise Refused(

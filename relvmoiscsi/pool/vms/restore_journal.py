@@ -18,7 +18,7 @@ from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused, in_state
 from relvmoiscsi.pool import lock, marks
 from relvmoiscsi.pool.calls import Calls, Record, passing
-from relvmoiscsi.pool.vms import vbds
+from relvmoiscsi.pool.vms import run_states, vbds
 from relvmoiscsi.pool.vms.inventory import NULL
 
 #: keys of VM.other_config; each key ends in the device of the disk. RESTORED: the journal
@@ -41,7 +41,6 @@ VBD: Mapping[str, type] = {
 }  # fmt: skip
 
 #: values of VBD.userdevice. Source: xen-api ocaml/xapi-idl/xen/device_number.ml
-_NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _DEVICE = re.compile("[0-9]{1,9}|(?:xvd|hd|sd|fd)[a-z]{1,3}[0-9]{0,5}")
 
 _OPERATIONS = ("start", "start_on", "resume")
@@ -148,7 +147,7 @@ def _swap(values: Mapping[str, Any]) -> Swap:
 def _sendable(value: Any) -> str:
     """Return a text. Raises ValueError for another value, and for characters that no call to a pool can carry."""
     text = untrusted.text_of(value)
-    if _NOT_XML.search(text):
+    if untrusted.xml_safe(text) != text:
         raise ValueError("a text has characters that XML does not have")
     return text
 
@@ -158,8 +157,8 @@ def journal_of(vm: Record) -> List[Swap]:
     swaps, spoiled = read(vm)
     for key, why in spoiled:
         raise Refused(
-            f"{key} of the VM {vm['name_label']!r} cannot be read: {why}. `relvmoiscsi pool restore --keep "
-            f"{vm['uuid']}` leaves the VM as it is and removes the journal."
+            f"{key} of the VM {vm['name_label']!r} cannot be read: {why}. "
+            f"{run_states.keep_command(vm['uuid'])} leaves the VM as it is and removes the journal."
         )
     return swaps
 
@@ -267,7 +266,7 @@ def _values(record: Record, key: str) -> Dict[str, Any]:
     except ValueError:
         values = {}
     is_of_vm = values.get("vm") == record["uuid"] and isinstance(values.get("arrived"), str)
-    return values if is_of_vm and not _NOT_XML.search(values["arrived"]) else {}
+    return values if is_of_vm and untrusted.xml_safe(values["arrived"]) == values["arrived"] else {}
 
 
 def is_home(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> bool:
@@ -304,7 +303,7 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: vbds.Vm
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
         f"The VM has the VDI {device.vdi} there now. The source of the move is still on the copy, without a VM. "
         f"Check that {device.vdi} has the latest data of the VM. If so, destroy {swap.new} (`xe vdi-destroy`) and "
-        f"repeat the command. `relvmoiscsi pool restore --keep {record['uuid']}` leaves all as it is."
+        f"repeat the command. {run_states.keep_command(record['uuid'])} leaves all as it is."
     )
 
 
@@ -320,7 +319,7 @@ def block_start(vm: LockedVm, record: Record) -> None:
         vm.call("VM.set_ha_restart_priority", "")
     for operation in _OPERATIONS:
         if operation not in record["blocked_operations"]:
-            text = f"{_REASON} `relvmoiscsi pool restore --undo {uuid}`, or the same restore again, ends it."
+            text = f"{_REASON} {run_states.undo_command(uuid)}, or the same restore again, ends it."
             with passing("MAP_DUPLICATE_KEY"):
                 vm.call("VM.add_to_blocked_operations", operation, text)
 

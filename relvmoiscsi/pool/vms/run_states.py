@@ -5,6 +5,7 @@
 """
 
 from relvmoiscsi.pool.calls import Record
+from relvmoiscsi.wording import command
 
 #: an unfinished clone is a template: the two other commands would destroy its disks on the copy too
 BY_HAND = "destroy the VM without its disks (xe vm-destroy, never vm-uninstall or template-uninstall)"
@@ -23,18 +24,28 @@ SAVING = (
 )
 
 
+def keep_command(vm: str) -> str:
+    """Return the command that ends a restore and leaves the VM with this UUID as it is."""
+    return command("relvmoiscsi", "pool", "restore", "--keep", vm)
+
+
+def undo_command(vm: str) -> str:
+    """Return the command that gives the VM with this UUID its old disks back."""
+    return command("relvmoiscsi", "pool", "restore", "--undo", vm)
+
+
 def swapping(vm: Record) -> str:
     """Return the sentence for restore and undo."""
     return (
         f"Some disks of the VM {vm['name_label']!r} may be swapped and others not, and its start is blocked. "
-        f"Repeat the command, or run `relvmoiscsi pool restore --undo {vm['uuid']}`."
+        f"Repeat the command, or run {undo_command(vm['uuid'])}."
     )
 
 
 def moving_home(vm: Record) -> str:
     return (
         f"The VM {vm['name_label']!r} has some disks on its own SR and the others on the copy, and can be "
-        f"used. Repeat the command, or run `relvmoiscsi pool restore --undo {vm['uuid']}`."
+        f"used. Repeat the command, or run {undo_command(vm['uuid'])}."
     )
 
 
@@ -42,8 +53,8 @@ def not_movable(vm: Record) -> str:
     """Return the sentence for a pool whose licence does not allow the migration of disks."""
     return (
         f"The VM {vm['name_label']!r} stays on the copy and can be used. Shut the VM down, copy the disk "
-        "(`xe vdi-copy`) and attach the new VDI in its place. Then run `relvmoiscsi pool restore --keep "
-        f"{vm['uuid']}`. Or use `--undo`."
+        "(`xe vdi-copy`) and attach the new VDI in its place. Then run "
+        f"{keep_command(vm['uuid'])}. Or use `--undo`."
     )
 
 

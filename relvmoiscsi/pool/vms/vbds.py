@@ -5,6 +5,7 @@ from typing import Collection, Dict, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.vms import run_states
 from relvmoiscsi.pool.vms.inventory import NULL
 
 
@@ -41,7 +42,7 @@ def must_have(record: Record, device: VmDevice, expected: Collection[str], begun
     wanted = " or ".join(sorted(uuid for uuid in expected if uuid)) or "none"
     found = "none" if not device.vbd else "no VDI" if device.vdi == NULL else f"the VDI {device.vdi}"
     keep = (
-        f"To keep that disk, run `relvmoiscsi pool restore --keep {record['uuid']}`. Otherwise remove the disk "
+        f"To keep that disk, run {run_states.keep_command(record['uuid'])}. Otherwise remove the disk "
         "from the VM and repeat the command."
     )
     raise Refused(

@@ -3,7 +3,9 @@
 
 import fcntl
 import os
+import re
 import shutil
+import subprocess
 import threading
 from pathlib import Path
 
@@ -11,8 +13,7 @@ import pytest
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.locks.lun_lock import lun_lock
-from relvmoiscsi.host.locks.user_lock import user_lock
+from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.run_directory import only_one
 from relvmoiscsi.host.this_host import Host
 
@@ -106,15 +107,19 @@ def holds(lun, ready, done):
         os.read(done, 1)
 
 
-def test_the_name_that_a_user_takes_stops_users_and_no_root_and_its_holder_is_named(host):
+def test_the_name_that_a_user_takes_stops_users_and_no_root_with_the_command_that_names_its_holder(host):
     lun = f"3600judged{os.getpid()}"
     (ready, told), (done, end) = os.pipe(), os.pipe()
     user = threading.Thread(target=as_user, args=(holds, lun, told, done))
     user.start()
     try:
         assert os.read(ready, 4) == b"held"
-        with pytest.raises(Refused, match=f"of the user {NOBODY}"), user_lock(lun, timeout=0):
+        with pytest.raises(Refused, match="names the process") as refused, user_lock(lun, timeout=0):
             pytest.fail("taken twice")
+        listed = subprocess.run(
+            re.search("`(.*?)`", str(refused.value)).group(1).split(), stdout=subprocess.PIPE, check=True
+        )
+        assert b"pid=" in listed.stdout
         with lun_lock(lun, host, timeout=0):
             pass
     finally:

@@ -23,8 +23,7 @@ from relvmoiscsi.cli import url_login as login
 from relvmoiscsi.cli.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, UsageError
-from relvmoiscsi.host.locks.lun_lock import lun_lock
-from relvmoiscsi.host.locks.user_lock import user_lock
+from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun import guard, run, url_source
 from relvmoiscsi.lun.gate import GatedDevice

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """docs/troubleshooting.rst has the messages that need more words than their own, and none that the code does not have.
 
-A message without an action is on the page, or in COMPLETE. A message about the words of a request (UsageError) names
-the word and what is expected, so it needs no row. A row that repeats
-its message keeps a reader from the others.
+A message without an action is on the page, or in COMPLETE. A message that says what to do needs no row: it has one only
+for what the message cannot know. A message about the words of a request (UsageError) names the word and what is
+expected. A row that repeats its message keeps a reader from the other rows.
 """
 
 import ast
@@ -36,7 +36,7 @@ Add Allow Ask Attach Change Check Choose Clear Clone Close Compare Confirm Copy 
 Destroy Detach Discard Edit End Enlarge Find Finish Forget Free Give Have Install Introduce Keep Leave Lend Let
 Load Log Look Make Map Move Name Omit Open Plug Put Remove Rename Repeat Replace Report Resignature Restart
 Restore Revert Run Save Select Set Shut Start Stop Take Try Turn Undo Unmap Unplug Update Use Wait Write run
-give use take check please
+add give use take check please
 """
 ACTION = re.compile(r"(?:^|[.:;,`)] |\bor |\band |, then |, first )(?:" + "|".join(VERBS.split()) + r")\b|[.…] …$|`")
 #: begins messages without an action that are all there is to say
@@ -83,7 +83,6 @@ COMPLETE = (
     "… did not appear: …",
     "… does not exist.",
     "… does not tell its geometry: ….",
-    "… has a partition table beside its LVM label. … removes it from the",
     "… has a size of 0 bytes: no disk is behind it.",
     "… has blocks of … bytes: VHD chains on it are not made one VDI.",
     "… has logical blocks of … bytes; 512 or 4096 are supported.",
@@ -98,6 +97,7 @@ COMPLETE = (
     "… is still unfinished.",
     "… leads to no LUN with a SCSIid (device-config:device).",
     "… was reduced to one VDI, which cannot be undone after the commit:",
+    "…: there is no room for the journal: it needs … bytes and a second",
     "…: a part of that VDI is still to be zeroed. …: the clone's own SR",
 )
 #: errors whose first argument is what the structure is called, and whose second says where it is
@@ -105,8 +105,8 @@ STRUCTURES = {"BadMagic", "BadChecksum", "Truncated", "Malformed", "Unsupported"
 
 
 def listed():
-    """What the page has as a term, or as an item of a list, in `` ``; a line may have several."""
-    for line in re.findall(r"^(?:- )?``(.*)``$", PAGE, re.MULTILINE):
+    """What the page has as a term, or first in a row or an item, in `` ``; a line may have several."""
+    for line in re.findall(r"^(?:- |   \* - )?``(.*)``$", PAGE, re.MULTILINE):
         yield from line.split("``, ``")
 
 
@@ -118,6 +118,8 @@ def texts(node, names):
         return combined([texts(node.left, names), texts(node.right, names)])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
         return {re.sub(r"\{[^}]*\}", ANY, text) for text in texts(node.func.value, names)}
+    if is_call(getattr(node, "value", node)) and getattr(node, "value", node).func.id == "command":
+        return {f"`{ANY}`"}
     if isinstance(node, ast.Name):
         return names.get(node.id, {ANY})
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else {ANY}

@@ -195,7 +195,7 @@ def test_srs_that_calls_have_left_are_named_with_the_command_that_removes_each(w
 
 def test_the_record_is_what_cloudstack_finds(world, pool):
     """A driver that does not answer is compared with nothing."""
-    words = said(world)["sm-record"].sentence.split('grep "')[1].split('"')[0]
+    words = said(world)["sm-record"].sentence.split("grep '")[1].split("'")[0]
     assert words in pool.sm_list()
     pool.db.set("SM", record(pool), "version", "0.9")
     assert examine_record(world.host(), read_pool(world.host()), None).status == "ok"

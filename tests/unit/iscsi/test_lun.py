@@ -3,6 +3,7 @@
 
 import errno
 import random
+import sys
 
 import pytest
 from memory import ANSWER_LOST, LOST, MemorySessions, MemoryTarget
@@ -65,6 +66,22 @@ def test_what_is_longer_than_a_request_goes_out_in_pieces_that_lie_where_they_be
     assert target.lun.disk.peek(4096, len(data)) == data
     assert device.read([Range(4101, len(data) - 5)]) == [data[5:]]
     assert target.events == [WRITE, WRITE, WRITE, READ, READ, READ]
+
+
+def test_twice_as_many_writes_cost_twice_as_many_calls():
+    def calls_of(count):
+        calls = []
+        _, _, device = opened(MemoryTarget(TargetLun(0, 4 * MIB)))
+        chunks = [Chunk(4096 * number, block(1)) for number in range(count)]
+        sys.setprofile(lambda frame, event, _: calls.append(event) if frame.f_code.co_filename == here else None)
+        try:
+            device.write(chunks)
+        finally:
+            sys.setprofile(None)
+        return len(calls)
+
+    here = lun_module.__file__
+    assert calls_of(400) <= 2.5 * calls_of(200)
 
 
 def test_what_is_not_on_the_lun_is_a_bug_or_truncated_and_asked_of_nobody():

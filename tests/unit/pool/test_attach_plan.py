@@ -77,7 +77,7 @@ def planned(lab, *scsi_ids, is_run, everything=False):
         watch = Watch(lab)
         rows = attach_plan.plan(calls, pool, chosen, wanted)
         assert watch.found == [] and not watch.listed, "nothing is done for a plan"
-        promised = sorted((row.lun.scsi_id, step.what, step.on) for row in rows for step in row.steps)
+        promised = sorted((row.lun.scsi_id, *step) for row in rows for step in row.steps)
         results = attach.carry_out(calls, pool, rows, wanted) if is_run else []
         lab.pool.api.before = None
     assert watch.listed <= {on for _, what, on in promised if what == attach_plan.PLUG}, "before a plug alone"

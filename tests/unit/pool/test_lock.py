@@ -2,6 +2,7 @@
 """One client at a time: the lock in the pool, taken, refreshed, stale, broken; whatever comes between two calls."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -96,6 +97,14 @@ def test_who_has_it_is_told_to_the_other_with_the_command_that_breaks_it(lab, ca
     assert keys(lab) == []
     taken(other).release()
     assert keys(lab) == []
+
+
+def test_what_another_client_says_that_it_does_is_no_command_of_a_shell(lab, calls):
+    """A vm-operator may write a lock."""
+    write_open(
+        lab, f"{WHAT}:1", doing="restore --undo;reboot $(id)", refreshed=lock._now(calls, lab.pool.master), token="t"
+    )
+    is_refused(calls, re.escape("`relvmoiscsi pool restore '--undo;reboot' '$(id)'` of eve"))
 
 
 def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
@@ -315,7 +324,7 @@ def test_a_vm_operator_takes_no_lock_from_a_pool_operator(lab, calls, other):
     (text,) = [
         text for key, text in lab.pool.db.get("pool", lab.pool.pool, "other_config").items() if key.startswith(lock.KEY)
     ]
-    write_open(lab, f"{WHAT}:2", refreshed=lock._now(calls, lab.pool.master), token="t")
+    write_open(lab, f"{WHAT}:2", refreshed=lock._Locks(calls).now(), token="t")
     write_open(lab, f"{WHAT}:99999999999999999", refreshed="2999-01-01T00:00:00Z", token=json.loads(text)["token"])
     mine.verify(calls)
     mine.refresh(calls)
@@ -393,7 +402,7 @@ def test_the_token_of_a_run_in_a_forged_key_breaks_no_other_lock(lab, calls, oth
 def test_a_bait_with_the_token_of_a_guarded_lock_breaks_the_bait_alone(lab, calls, other):
     """A vm-operator reads the token, and asks a pool-operator to break a lock that is in the way."""
     mine = taken(other)
-    write_open(lab, "bait:1", refreshed=lock._now(calls, lab.pool.master), token=mine._values["token"])
+    write_open(lab, "bait:1", refreshed=lock._Locks(calls).now(), token=mine._values["token"])
     assert [each.what for each in lock.to_break(calls, "bait")] == ["bait"]
     unlocked(calls, "bait")
     mine.verify(other)
@@ -402,7 +411,7 @@ def test_a_bait_with_the_token_of_a_guarded_lock_breaks_the_bait_alone(lab, call
 
 def test_only_a_lock_that_was_told_goes_with_another(lab, calls, vm_admin):
     """A vm-operator gives the lock of a vm-admin the token of the bait, after the question."""
-    write_open(lab, "bait:1", refreshed=lock._now(calls, lab.pool.master), token="t")
+    write_open(lab, "bait:1", refreshed=lock._Locks(calls).now(), token="t")
     told = lock.to_break(calls, "bait")
     mine = taken(vm_admin)
     write_open(lab, f"{WHAT}:0", refreshed="2999-01-01T00:00:00Z", token="t")

@@ -15,6 +15,7 @@ from kit.pool import wire
 from kit.pool.runner import PATH
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor.finding import from_json
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.command import run
 
 pytestmark = pytest.mark.processes
@@ -109,3 +110,23 @@ def test_it_looks_for_the_package_where_the_driver_does():
 @by_each_python
 def test_a_text_beyond_ascii_is_read_and_answered_whatever_the_locale(python):
     assert answer(python, PLUGIN, call_of("é")) == ["UNKNOWN_XENAPI_PLUGIN_FUNCTION", "é"]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_text_of_a_lun_that_xml_does_not_have_is_answered_without_those_characters(monkeypatch, is_refused):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+    plugin = runpy.run_path(str(PLUGIN))
+
+    def say(_arguments):
+        said = "\0\x1b[31m \ud800\uffff\n\t\u00e9"
+        if is_refused:
+            raise Refused(said)
+        return said
+
+    monkeypatch.setitem(plugin["FUNCTIONS"], "lun", say)
+    document = xmlrpc.client.dumps((plugin["_answer"]([str(PLUGIN), call_of("lun")]),), methodresponse=True)
+
+    (found,), _ = xmlrpc.client.loads(document.encode("utf-8"))
+    text = found["ErrorDescription"][2] if is_refused else found["Value"]
+    assert text == "??[31m ??\n\t\u00e9"

@@ -335,7 +335,7 @@ def test_a_file_without_write_permissions_is_refused_even_to_root(image):
 @pytest.mark.parametrize("leases", [True, False])
 def test_a_file_is_open_for_writing_once_and_when_refused_it_is_left_unlocked_and_closed(image, monkeypatch, leases):
     if not leases:  # then the open files of all processes are looked at
-        monkeypatch.setattr(exclusive, "_take_and_return_lease", no_leases)
+        monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
     refused = pytest.raises(Refused, match="in use by this very process.* Nothing was written.$")
     with monkeypatch.context() as patch, open(image, "rb"), refused:
         patch.setattr(exclusive, "LEASE_SECONDS", 0)
@@ -345,7 +345,7 @@ def test_a_file_is_open_for_writing_once_and_when_refused_it_is_left_unlocked_an
 
 
 def test_where_leases_are_not_supported_a_lock_keeps_a_second_run_off(image, monkeypatch):
-    monkeypatch.setattr(exclusive, "_take_and_return_lease", no_leases)
+    monkeypatch.setattr(exclusive, "F_SETLEASE", NO_LEASES)
     monkeypatch.setattr(exclusive, "users_of_file", lambda *_: [])
 
     locked = pytest.raises(Refused, match="locked by this very process: another relvmoiscsi is at work")
@@ -353,8 +353,7 @@ def test_where_leases_are_not_supported_a_lock_keeps_a_second_run_off(image, mon
         open_device(image, writable=True)
 
 
-def no_leases(_descriptor):
-    raise OSError(errno.EINVAL, "Invalid argument")
+NO_LEASES = -1  #: a command of fcntl for which the kernel answers EINVAL, as a file system without leases does
 
 
 @pytest.mark.processes

@@ -14,7 +14,7 @@ import pytest
 import relvmoiscsi
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host import run_directory
-from relvmoiscsi.host.locks.lun_lock import is_lun_locked, locked_luns, lun_lock
+from relvmoiscsi.host.locks.lun_lock import is_lun_locked, locked_luns, lun_lock, user_lock
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.this_host import Host
 
@@ -232,3 +232,24 @@ def test_where_all_may_make_files_and_only_owners_rename_them_the_lock_is_safe(h
     os.makedirs(host.at("run"))
     os.chmod(host.at("run"), 0o1777)
     assert is_free(host)
+
+
+# --- among ordinary users
+
+NAMED = f"3600test{os.getpid():08d}"
+
+
+@pytest.mark.processes
+def test_the_lock_of_ordinary_users_is_had_once_and_ends_with_the_process():
+    for _ in range(2):
+        with user_lock(NAMED + "1", timeout=0), user_lock("3" + "x" * 254, timeout=0), user_lock(NAMED, timeout=0):
+            taken = pytest.raises(Refused, user_lock(NAMED, timeout=0).__enter__)
+        assert "`ss -xlp src @relvmoiscsi-lun-" in str(taken.value)
+    child = os.fork()
+    if not child:
+        user_lock(NAMED, timeout=0).__enter__()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    with user_lock(NAMED, timeout=0):
+        pass

@@ -63,6 +63,12 @@ def copy(clone, pool_command):
     return "a copy"
 
 
+def test_a_name_that_looks_like_an_option_is_not_in_the_next_command(clone, pool_command):
+    ran = pool_command("attach", clone, "--yes", "--name=--yes")
+    (sr,) = (row["sr"]["new"] for row in pool_command("attach", clone, "--yes", "--json").json["luns"])
+    assert ran.status == 0 and f"  next: relvmoiscsi pool clone {sr} --all --isolated lab" in ran.out.splitlines()
+
+
 # --- what is there, attach and discard
 
 

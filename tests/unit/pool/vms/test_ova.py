@@ -28,7 +28,7 @@ def edit(day):
     uuids = [vdi["uuid"] for vdi in day.db.records("VDI").values()]
     return ova.RecordEdit(
         NEW_SR,
-        lambda old: ova.NewDisk(old[::-1], old[::-1]) if old in uuids else None,
+        lambda old: {"uuid": old[::-1], "location": old[::-1]} if old in uuids else None,
         {uuid[::-1] for uuid in uuids},
         {sr["uuid"] for sr in day.db.records("SR", content_type="iso").values() if sr["type"] != "udev"},
         lambda uuid: "OpaqueRef:lab",

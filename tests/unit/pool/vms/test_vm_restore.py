@@ -254,7 +254,7 @@ def test_without_the_sr_of_the_original_all_is_done_but_the_names(halted, back, 
     why = "No suitable host has the SR attached (VDI.set_name_label)."
     expected = [f"The VDI {halted.uuid(vdi)} keeps its name: {why}" for vdi in (halted.root, halted.data)]
     assert [note.split(" Rename")[0] for note in done.notes] == expected
-    command = f"xe vdi-param-set uuid={halted.uuid(halted.root)} 'name-label=root disk before restore 2026-11-22'"
+    command = f"xe vdi-param-set uuid={halted.uuid(halted.root)} name-label='root disk before restore 2026-11-22'"
     assert f"`{command}`" in done.notes[0]
 
     for vdi in (halted.root, halted.data):  # an earlier restore has named them when the SR was there

@@ -294,7 +294,7 @@ SETTLED = [
 REFUSED = [
     Row(BEHIND, (), [on_a_copy], f"copy of a LUN whose resignature was cut (SCSIid {SCSI_ID}). Run `relvmoiscsi undo"),
     Row([SWITCHED], (partial(second_area, 100),), EITHER, "holds no metadata that reads"),
-    # no device tears a sector: docs/protocol.rst, "What a cut leaves"
+    # no device tears a sector: docs/protocol.rst, "What an interruption leaves"
     Row([CONTENTS, HEADERS], (partial(at_label, 0, garbage(512, 512)),), EITHER, "no LVM physical volume",
         state=engine.FOREIGN),
     # pvremove writes zeros over the sector, wipefs over the eight bytes of its type

@@ -26,8 +26,7 @@ from kit.sr_states import OTHER, SAME, STATES, UNPLUGGED, State, name_of
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.errors import DeviceError, Refused
-from relvmoiscsi.host.locks.lun_lock import lun_lock
-from relvmoiscsi.host.locks.user_lock import user_lock
+from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, lun_opening, open_lun
 from relvmoiscsi.iscsi.target_sessions import TargetSessions

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A command in a message is what it says, also where a LUN, a target or another user has chosen its words."""
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relvmoiscsi.errors import CommandFailed
+from relvmoiscsi.wording import command, printable, shell_words
+
+HOSTILE = (
+    "1x$(touch${IFS}pwned)",
+    "a;b",
+    "`id`",
+    "a b",
+    "'",
+    '"',
+    "\\",
+    "*",
+    "~",
+    "!!",
+    "#",
+    "a=$(id)",
+    "$(id)=a",
+    "<&>",
+    "",
+)
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_a_shell_reads_the_words_as_they_were_given(word):
+    words = ["xe", f"device-config:SCSIid={word}", word, f"--name={word}"]
+    assert shlex.split(shell_words(*words)) == words
+    assert command(*words) == f"`{shell_words(*words)}`"
+    assert str(CommandFailed(words, 1, "no")) == f"`{shell_words(*words)}` failed with exit status 1: no"
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_any_words_are_one_line_of_printable_characters_and_the_same_words(words):
+    said = shell_words(*words)
+    assert shlex.split(said) == [printable(word) for word in words]
+    assert said.isprintable()
+
+
+def test_what_needs_no_quotes_has_none_and_of_a_pair_the_value_has_them():
+    words = "xe", "sr-introduce", "uuid=8d7e9748-54ea-475b-8999-0d688a40c914", "name-label=a copy", "SCSIid=3600$"
+    assert shell_words(*words) == (
+        "xe sr-introduce uuid=8d7e9748-54ea-475b-8999-0d688a40c914 name-label='a copy' SCSIid='3600$'"
+    )
