@@ -5,29 +5,29 @@
 _relvmoiscsi_words() {
     case $1 in
         '') echo '-h --help --version show check resignature recover undo map doctor settings direct pool' ;;
-        'show') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file --block-device' ;;
-        'check') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file --block-device --original --identities-only' ;;
-        'resignature') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device --dry-run --sr-uuid --map --vdis --vdi --without --clear-metadata-vdi --again --later-copy' ;;
-        'recover') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device' ;;
-        'undo') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device' ;;
-        'map') echo '-h --help --json -v --verbose --device --initiator-name --chap-file --block-device --sr' ;;
-        'doctor') echo '-h --help --json -v --verbose' ;;
-        'settings') echo '-h --help --json -v --verbose --vdis' ;;
-        'direct') echo '-h --help --json -v --verbose add remove list' ;;
-        'direct add') echo '-h --help --json -v --verbose --iscsi' ;;
-        'direct remove') echo '-h --help --json -v --verbose' ;;
-        'direct list') echo '-h --help --json -v --verbose' ;;
-        'pool') echo '-h --help --json -v --verbose luns attach map discard unlock clone restore rescue save-vms secrets' ;;
-        'pool luns') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs' ;;
-        'pool attach') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --clones-of --all --foreign --unplugged --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs --dry-run --yes' ;;
-        'pool map') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure' ;;
-        'pool discard') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms --dry-run --yes' ;;
-        'pool unlock') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --dry-run --yes' ;;
-        'pool clone') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --all --name --isolated --network --same-networks --omit-disks --keep-mac --snapshots --from-snapshot --trust-records --no-vtpm --no-vgpu --jobs --dry-run --yes' ;;
-        'pool restore') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --disk --shutdown --undo --home --keep --dry-run --yes' ;;
-        'pool rescue') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --vm --rw --done --dry-run --yes' ;;
-        'pool save-vms') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --dry-run --yes' ;;
-        'pool secrets') echo '-h --help --json -v --verbose --log --pool --user --password-file --ca --insecure --remove --yes --chap-password-file' ;;
+        'show') echo '-h --help --json -q --quiet -v --verbose FILE --initiator-name --chap-file --block-device' ;;
+        'check') echo '-h --help --json -q --quiet -v --verbose FILE --initiator-name --chap-file --block-device --original --identities-only' ;;
+        'resignature') echo '-h --help --json -q --quiet -v --verbose -y --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device -n --dry-run --sr-uuid --map --vdis --vdi --without --clear-metadata-vdi --again --later-copy' ;;
+        'recover') echo '-h --help --json -q --quiet -v --verbose -y --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device' ;;
+        'undo') echo '-h --help --json -q --quiet -v --verbose -y --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --block-device' ;;
+        'map') echo '-h --help --json -q --quiet -v --verbose --device --initiator-name --chap-file --block-device --sr' ;;
+        'doctor') echo '-h --help --json -q --quiet -v --verbose' ;;
+        'settings') echo '-h --help --json -q --quiet -v --verbose --vdis' ;;
+        'direct') echo '-h --help --json -q --quiet -v --verbose add remove list' ;;
+        'direct add') echo '-h --help --json -q --quiet -v --verbose --iscsi' ;;
+        'direct remove') echo '-h --help --json -q --quiet -v --verbose' ;;
+        'direct list') echo '-h --help --json -q --quiet -v --verbose' ;;
+        'pool') echo '-h --help --json -q --quiet -v --verbose luns attach map discard unlock clone restore rescue save-vms secrets' ;;
+        'pool luns') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs' ;;
+        'pool attach') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure --clones-of --all --foreign --unplugged --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs -n --dry-run -y --yes' ;;
+        'pool map') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure' ;;
+        'pool discard') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms -n --dry-run -y --yes' ;;
+        'pool unlock') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure -n --dry-run -y --yes' ;;
+        'pool clone') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure --all --name --isolated --network --same-networks --omit-disks --keep-mac --snapshots --from-snapshot --trust-records --no-vtpm --no-vgpu --jobs -n --dry-run -y --yes' ;;
+        'pool restore') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure --disk --shutdown --undo --home --keep -n --dry-run -y --yes' ;;
+        'pool rescue') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure --vm --rw --done -n --dry-run -y --yes' ;;
+        'pool save-vms') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure -n --dry-run -y --yes' ;;
+        'pool secrets') echo '-h --help --json -q --quiet -v --verbose --log --pool --user --password-file --ca --insecure --remove -y --yes --chap-password-file' ;;
     esac
 }
 

@@ -12,7 +12,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a type checker takes TYPE_CHECKING for true
     from argparse import Namespace
-    from typing import Any, Dict, Iterator, List, Optional, Sequence
+    from typing import Any, Dict, List, Optional, Sequence
 
     from relvmoiscsi.cli.output import Answer
     from relvmoiscsi.errors import RelvmoiscsiError
@@ -28,24 +28,42 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
     """Run the command; return its exit status."""
     state = " Nothing was written." + _AGAIN
     try:
-        words = list(sys.argv[1:] if argv is None else argv)
-        if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
-            return _overview(words)
-        from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
+        with _OneCtrlC():
+            try:
+                words = _without_help(list(sys.argv[1:] if argv is None else argv))
+                if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
+                    return _overview(words)
+                from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 
-        parser = make_parser([word for word in words if not word.startswith("-")][:1])
-        arguments = parser.parse_args(separated(words))
-        if arguments.run is None:
-            parser.print_help()
-            return EXIT_USAGE
-        arguments.words = ("relvmoiscsi", *words)
-        state = _how_to_tell(arguments) or _AGAIN
-        return _run(arguments)
-    except KeyboardInterrupt:  # outside the handler of `_run`
-        from relvmoiscsi.cli.output import say  # noqa: PLC0415
+                parser = make_parser([word for word in words if not word.startswith("-")][:1])
+                arguments = parser.parse_args(separated(words))
+                if arguments.run is None:
+                    parser.print_help()
+                    return EXIT_USAGE
+                arguments.words = ("relvmoiscsi", *words)
+                state = _how_to_tell(arguments) or _AGAIN
+                return _run(arguments)
+            except KeyboardInterrupt:  # outside the handler of `_run`
+                return _say_early(state)
+    except KeyboardInterrupt:  # before the first line, or behind the last line, of the block
+        return _say_early(state)
 
-        say("Interrupted." + state)
-        return EXIT_INTERRUPTED
+
+def _say_early(state: str) -> int:
+    from relvmoiscsi.cli.output import say  # noqa: PLC0415
+
+    say("Interrupted." + state)
+    return EXIT_INTERRUPTED
+
+
+def _without_help(words: "List[str]") -> "List[str]":
+    """Return the words with `help` and `version`, in the place of a command, as the options that they mean."""
+    if words[:1] == ["version"]:
+        return ["--version", *words[1:]]
+    at = 1 if words[:1] in (["pool"], ["direct"]) else 0
+    if words[at : at + 1] == ["help"]:
+        return [*words[:at], *words[at + 1 :], "--help"]
+    return words
 
 
 def _overview(words: "List[str]") -> int:
@@ -58,7 +76,6 @@ def _overview(words: "List[str]") -> int:
 
 def _run(arguments: "Namespace") -> int:
     import logging  # noqa: PLC0415 - --help needs none of these imports
-    from contextlib import contextmanager  # noqa: PLC0415
 
     from relvmoiscsi.cli.output import RED, LogFormatter, print_result, print_text, say  # noqa: PLC0415
     from relvmoiscsi.errors import RelvmoiscsiError  # noqa: PLC0415
@@ -67,50 +84,61 @@ def _run(arguments: "Namespace") -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter())
     logging.basicConfig(level=level, handlers=[handler])
-    with contextmanager(_one_ctrl_c)():
-        try:
-            answer: Answer = arguments.run(arguments)
-            is_printed = print_result(_json(answer.facts)) if arguments.json else print_text(answer.text)
-            return answer.status if is_printed else EXIT_NOT_PRINTED
-        except RelvmoiscsiError as error:
-            return _say_failure(arguments, error)
-        except KeyboardInterrupt as stop:
-            return _say_interrupted(arguments, str(stop), getattr(stop, "facts", {}))
-        except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
-            import traceback  # noqa: PLC0415
+    try:
+        answer: Answer = arguments.run(arguments)
+        if arguments.json:
+            is_printed = print_result(_json(answer.facts))
+        else:
+            is_printed = arguments.quiet or print_text(answer.text)
+        return answer.status if is_printed else EXIT_NOT_PRINTED
+    except RelvmoiscsiError as error:
+        return _say_failure(arguments, error)
+    except KeyboardInterrupt as stop:
+        return _say_interrupted(arguments, str(stop), getattr(stop, "facts", {}))
+    except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
+        import traceback  # noqa: PLC0415
 
-            say(traceback.format_exc().rstrip())
-            say("This is a bug." + _how_to_tell(arguments), RED)
-            return EXIT_BUG
+        say(traceback.format_exc().rstrip())
+        say("This is a bug." + _how_to_tell(arguments), RED)
+        return EXIT_BUG
 
 
-def _one_ctrl_c() -> "Iterator[None]":
+class _OneCtrlC:
     """Treat SIGTERM and SIGHUP as Ctrl-C: from kill, timeout, systemd, a closed terminal, a lost SSH connection.
 
     After the first signal, the block ignores the others. Otherwise a second Ctrl-C would end the clean-up and the
     message on the state of the LUN. Only the main thread may set signal handlers. A signal that is ignored or has a
-    handler stays unchanged.
+    handler stays unchanged. `_signal` is in the interpreter: nothing is loaded before the first handler is set.
     """
-    import signal  # noqa: PLC0415
-    import threading  # noqa: PLC0415
 
-    usual: List[Any] = [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)]
-    usual.append((signal.SIGINT, signal.default_int_handler))
-    is_main = threading.current_thread() is threading.main_thread()
-    ours = [(number, before) for number, before in usual if is_main and signal.getsignal(number) == before]
+    def __enter__(self) -> None:
+        signals: Any = __import__("_signal")
 
-    def stop(*_signal: object) -> None:
-        for number, _before in ours:
-            signal.signal(number, lambda *_signal: None)  # a child process would inherit SIG_IGN
+        usual: List[Any] = [(signals.SIGTERM, signals.SIG_DFL), (signals.SIGHUP, signals.SIG_DFL)]
+        usual.append((signals.SIGINT, signals.default_int_handler))
+        self._before = [(number, before) for number, before in usual if signals.getsignal(number) == before]
+        try:
+            for number, _before in self._before:
+                signals.signal(number, self._stop)
+        except ValueError:  # not the main thread
+            self._before = []
+
+    def _stop(self, *_signal: object) -> None:
+        signals: Any = __import__("_signal")
+
+        for number, _before in self._before:
+            signals.signal(number, _ignored)
         raise KeyboardInterrupt
 
-    for number, _before in ours:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, before in ours:
-            signal.signal(number, before)
+    def __exit__(self, *_error: object) -> None:
+        signals: Any = __import__("_signal")
+
+        for number, before in self._before:
+            signals.signal(number, before)
+
+
+def _ignored(*_signal: object) -> None:
+    """Do nothing: a child process would inherit SIG_IGN."""
 
 
 def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:

@@ -16,13 +16,11 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
-from relvmoiscsi.cli.output import Answer, Command, say
+from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import sync_directory
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 from relvmoiscsi.wording import command
-
-EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
 
 
 def written(run: Command) -> Command:

@@ -27,7 +27,7 @@ FINISHED = "{}: the {} was finished."
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add DEVICE and the options of a command that writes; return the parser."""
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--not-in-use", action="store_true", help="proceed even if xapi reports the LUN in use or does not answer"
     )
@@ -145,6 +145,13 @@ def _next_steps(lun: OpenLun, result: Result) -> List[str]:
         f"  {shell_words('xe', 'pbd-create', *create)}",
         "  xe pbd-plug uuid=PBD",
     ]
+
+
+def next_line(state: str, device: str) -> str:
+    """Return the next step with a LUN in this state."""
+    if state == engine.RESIGNATURED:
+        return "next: " + shell_words("relvmoiscsi", "check", device, "--original", "ORIGINAL")
+    return "next: " + shell_words("relvmoiscsi", "resignature", device)
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:

@@ -2,6 +2,7 @@
 """The argument DEVICE of a command, and the login options for a URL, as a source (lun/source.py)."""
 
 import argparse
+from typing import Any
 
 from relvmoiscsi.cli.output import Answer
 from relvmoiscsi.errors import UsageError
@@ -27,10 +28,10 @@ def device_word(word: str) -> str:
     return word
 
 
-def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add DEVICE and its options to the parser; return the parser."""
+def takes_device(parser: argparse.ArgumentParser, **more: Any) -> argparse.ArgumentParser:
+    """Add DEVICE and its options to the parser; return the parser. `more` is for the argument DEVICE."""
     what = "block device, image file, or iscsi://[user@]host[:port]/iqn/lun"
-    parser.add_argument("device", metavar="DEVICE", type=device_word, help=what)
+    parser.add_argument("device", metavar="DEVICE", type=device_word, help=what, **more)
     return takes_device_options(parser)
 
 
@@ -55,6 +56,7 @@ def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
 
 def _check_options(arguments: argparse.Namespace) -> None:
     words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
+    words += getattr(arguments, "devices", [])
     if any(word is not None and is_url(word) for word in words):
         if arguments.block_device:
             raise UsageError("--block-device needs the path of a block device: a URL is none.")

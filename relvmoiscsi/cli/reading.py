@@ -2,20 +2,22 @@
 """The commands that only read a LUN: `show` prints its content; `check` verifies it, alone or against its original."""
 
 import argparse
+import re
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
+from relvmoiscsi.cli.on_lun import failure_facts, next_line
 from relvmoiscsi.cli.opening import device_word, source_of, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, error_facts
+from relvmoiscsi.errors import NOTHING_WRITTEN, Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.lun.answer import identify
 from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.source import LunSource
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import counted, human_size, printable, shell_words
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
@@ -36,7 +38,7 @@ example:
 
 
 def add_show(make: Maker) -> None:
-    takes_device(make(_show, _SHOW))
+    takes_device(make(_show, _SHOW), nargs="+", action=_Devices)
 
 
 def add_check(make: Maker) -> None:
@@ -49,7 +51,31 @@ def add_check(make: Maker) -> None:
 # --- show
 
 
+class _Devices(argparse.Action):
+    """Stores all devices, and the first device as `device`."""
+
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: Any = None) -> None:
+        namespace.devices, namespace.device = values, values[0]
+
+
 def _show(arguments: argparse.Namespace) -> Answer:
+    """Show each device. A device that cannot be read hides no other; the error of an only device propagates."""
+    if len(arguments.devices) == 1:
+        return _show_one(arguments)
+    answers = []
+    for device in arguments.devices:
+        one = argparse.Namespace(**{**vars(arguments), "device": device})
+        try:
+            answers.append(_show_one(one))
+        except RelvmoiscsiError as error:
+            facts = {**failure_facts(one, error), **error_facts(error)}
+            answers.append(Answer(facts, printable(str(error)), error.exit_status))
+    failed = [answer.status for answer in answers if answer.status]
+    status = Partial.exit_status if failed and len(failed) < len(answers) else max(failed, default=0)
+    return Answer({"devices": [each.facts for each in answers]}, "\n\n".join(each.text for each in answers), status)
+
+
+def _show_one(arguments: argparse.Namespace) -> Answer:
     if is_url(arguments.device):
         from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
 
@@ -94,7 +120,12 @@ def _check(arguments: argparse.Namespace) -> Answer:
         found = engine.inspect(lun.device, _resignature_words(arguments))
         facts = report.inspection_facts(arguments.device, found)
         if found.defects:
-            return _told(arguments, found.defects[0], facts, report.defects_text(arguments.device, found))
+            return _told(
+                arguments,
+                found.defects[0],
+                facts,
+                report.defects_text(arguments.device, found) + "\n" + _way_out(arguments, found.defects),
+            )
         if found.problem is not None:
             raise found.problem
         if arguments.original:
@@ -102,7 +133,17 @@ def _check(arguments: argparse.Namespace) -> Answer:
     if found.contradictions:
         return _told(arguments, found.contradictions[0], facts, report.contradictions_text(arguments.device, found))
     text = f"{arguments.device}: every structure checks; state {found.state}."
-    return Answer(facts, "\n".join([text] + ["note: " + sentence for sentence in facts["notes"]]))
+    notes = ["note: " + sentence for sentence in facts["notes"]]
+    return Answer(facts, "\n".join([text, *notes, next_line(found.state, arguments.device)]))
+
+
+def _way_out(arguments: argparse.Namespace, defects: Sequence[RelvmoiscsiError]) -> str:
+    """Return the next step for a damaged LUN: the command that a defect names, or a look at the original."""
+    commands = [found for defect in defects for found in re.findall(r"`([^`]+ [^`]+)`", defect.message)]
+    for found in sorted(commands, key=lambda words: not words.startswith("relvmoiscsi ")):
+        return f"next: {found}"
+    words = shell_words("relvmoiscsi", "check", "ORIGINAL")
+    return f"next: {words}\nIf the original is whole, the copy is incomplete: take the copy again from the array."
 
 
 def _told(arguments: argparse.Namespace, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
@@ -126,13 +167,22 @@ def _compare(arguments: argparse.Namespace, source: LunSource, clone: OpenLun, f
     if found.problems:
         refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
         facts.update(error_facts(refused))
-        return Answer(facts, "\n".join(printable(problem) for problem in found.problems), refused.exit_status)
+        count = counted(len(found.problems), "finding")
+        verdict = f"{arguments.device}, state {facts['state']}, is no finished copy of {arguments.original}: {count}."
+        lines = [verdict, *map(printable, found.problems)]
+        after = _TAKE_AGAIN if facts["state"] == engine.RESIGNATURED else next_line(facts["state"], arguments.device)
+        if found.problems[0].startswith("The original is another SR"):
+            after = next_line(engine.RESIGNATURED, arguments.device)
+        return Answer(facts, "\n".join([*lines, after]), refused.exit_status)
     compared = human_size(found.bytes_compared)
     text = "{} shares no identity with {}, and nothing else differs ({} of data compared).".format(
         arguments.device, arguments.original, compared if data is not None else "none"
     )
     lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
     return Answer(facts, "\n".join([text, *lost]))
+
+
+_TAKE_AGAIN = "next: attach neither beside the other; take the copy again from the array, and resignature that copy."
 
 
 def _joined(ranges: Sequence[Range]) -> List[Range]:

@@ -54,7 +54,7 @@ example:
 
 def add_resignature(make: Maker) -> None:
     parser = writes(make(_resignature, _RESIGNATURE))
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="print the plan and write nothing")
     parser.add_argument(
         "--sr-uuid", metavar="UUID", help="UUID of the new SR; never use one UUID for two clones; default: random"
     )
@@ -221,8 +221,7 @@ def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> str:
         say(report.cost_text(prepared.cost))
     if loss is None:
         return ""
-    if asks:
-        tell("\n".join(loss.lines))
+    (tell if asks else say)("\n".join(loss.lines))
     return loss.question
 
 

@@ -5,7 +5,7 @@ import argparse
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, writes
+from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, next_line, opened_to_write, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import KINDS, Mark
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
@@ -76,7 +76,8 @@ def _nothing_was_interrupted(lun: OpenLun) -> Answer:
             raise found.problem
     facts = report.inspection_facts(lun.name, found)
     facts["lun"] = identify(lun, NOBODY_NEEDED, found.lun).facts()
-    return Answer(facts, f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written.")
+    text = f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written."
+    return Answer(facts, text + "\n" + next_line(found.state, lun.name))
 
 
 def _undo(arguments: argparse.Namespace) -> Answer:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 
 from relvmoiscsi import untrusted_xml
-from relvmoiscsi.errors import NotFound
+from relvmoiscsi.errors import NoConnection, NotFound
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 
@@ -40,10 +40,20 @@ class PoolFailure(XapiFailure):
         super().__init__(message, description)
         if self.code in _NOT_THERE:
             self.exit_status = NotFound.exit_status
+        elif self.code in _NO_LOGIN:
+            self.exit_status = NoConnection.exit_status
 
 
 #: driver errors for a LUN, an IQN, a name or a portal that does not exist; sr_driver/codes.py has the numbers
 _NOT_THERE = [f"SR_BACKEND_FAILURE_{number}" for number in (67, 96, 107, 140, 141)]
+
+
+#: xapi refuses the login
+_NO_LOGIN = ("SESSION_AUTHENTICATION_FAILED", "SESSION_AUTHORIZATION_FAILED")
+
+
+class NotConnected(NoConnection, PoolFailure):
+    """No pool answers, or its certificate is not trusted."""
 
 
 class PoolGone(PoolFailure):

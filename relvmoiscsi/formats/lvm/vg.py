@@ -253,7 +253,7 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
         stripes = child.assignments.get("stripes")
         values = stripes.values if stripes else ()
         if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
-            raise Malformed(what, child.where, f"{child.name} has the stripes {list(values)!r}")
+            raise Malformed(what, child.where, f"{child.name} has the stripes {', '.join(map(str, values)) or 'none'}")
         segments.append(Segment(child.integer("start_extent"), child.integer("extent_count", 1), values[1]))
     segments.sort()
     if section.integer("segment_count") != len(segments) or not segments:

@@ -6,8 +6,8 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
-from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
-from relvmoiscsi.cli.output import Answer, Unheard, ask, must_be_able_to_ask, say, waiting
+from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, must_be_able_to_ask, say, waiting
 from relvmoiscsi.errors import Partial, UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
@@ -239,7 +239,7 @@ def _attached(
     if count and not arguments.yes:
         say(_would_attach(planned, passed_over).text)
         ask(arguments, f"Attach {counted(count, 'LUN')}?")
-    stream = None if arguments.json else Unheard(sys.stderr)
+    stream = None if arguments.json or arguments.quiet else Unheard(sys.stderr)
     steps = {row.lun.scsi_id: row.resignatures + row.attaches for row in planned if row.steps}
     with progress.shown(stream, steps, wanted.jobs) as shown, arguments.so_far.work(todo):
         results = attach.carry_out(calls, pool, planned, wanted, _both(arguments.so_far, shown))

@@ -44,6 +44,9 @@ def add_pool(make: Maker) -> None:
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
+        sub.add_argument(
+            "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="print only errors and questions"
+        )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
         sub.add_argument("--log", metavar="FILE", help="append what is done, and how it ends, to FILE")
         takes_connection(sub)

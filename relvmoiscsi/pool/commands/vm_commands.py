@@ -257,7 +257,7 @@ def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[VmSou
     def tell(source: VmSource, status: str) -> None:
         state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
         arguments.so_far.tell(vm, state, status if state == DONE else "clone")
-        if not arguments.json:
+        if not (arguments.json or arguments.quiet):
             with lock:
                 if status and vm in todo:
                     (failed if state == FAILED else made).append(vm)

@@ -141,7 +141,8 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4 and lines[6].endswith(" flushes")
     now = "clean" if lun == "unfinished" else "resignatured"
     told = f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
-    assert unwritten(0, "recover", path).out == told
+    after = f"resignature {path}" if lun == "unfinished" else f"check {path} --original ORIGINAL"
+    assert unwritten(0, "recover", path).out == f"{told}next: relvmoiscsi {after}\n"
 
 
 def test_recover_says_that_it_finished_even_where_something_else_is_damaged(committed, command):

@@ -242,3 +242,14 @@ def test_labels_with_terminal_sequences_are_shown_and_not_sent(tmp_path, command
     assert shown[2].json["sr"]["name_label"] == "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e red"
     lun(path, raw("data", label="one\nVDI two"))
     assert "raw   one\\nVDI two\n" in command("show", path).out
+
+
+def test_several_devices_are_shown_one_after_another_and_one_that_is_not_there_hides_no_other(image, command, tmp_path):
+    one, none = command("show", image), tmp_path / "none"
+    ran = command("show", image, none, image)
+    assert ran.status == 9 and ran.out.split("\n\n" + f"{none} is not there")[0] == one.out.rstrip("\n")
+    assert ran.out.count(one.out.rstrip("\n")) == 2
+    rows = command("show", image, none, "--json").json["devices"]
+    assert [row["device"] for row in rows] == [str(image), str(none)]
+    assert rows[0] == command("show", image, "--json").json and rows[1]["error"]["exit_status"] == 3
+    assert command("show", image, image).status == 0 and command("show", none, none).status == 3

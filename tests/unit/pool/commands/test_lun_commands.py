@@ -464,7 +464,7 @@ def test_a_password_is_needed_from_afar(lab, pool_command, monkeypatch, tmp_path
     assert pool_command("luns", "--password-file", tmp_path / "password").status == 0
     (tmp_path / "password").write_text("wrong\n")
     ran = pool_command("luns", "--password-file", tmp_path / "password")
-    assert ran.status == 6 and "does not accept this user and password" in ran.err and "wrong" not in ran.err
+    assert ran.status == 11 and "does not accept this user and password" in ran.err and "wrong" not in ran.err
 
 
 def test_chap_of_the_command_line(lab, world, pool_command, tmp_path):
