@@ -89,7 +89,16 @@ def shell_words(*words: str) -> str:
     A LUN, a target or another user of the pool may have chosen a word. A test finds texts with a command that have a
     value by another way.
     """
-    return " ".join(map(_shell_word, words))
+    return " ".join(map(_shell_word, _separated(words)))
+
+
+def _separated(words: Sequence[str]) -> Sequence[str]:
+    """Return the words with `--` before a name that begins as an option does, unless an option follows."""
+    options = [re.fullmatch("-[A-Za-z]|--[a-z-]+(=.*)?", word, re.DOTALL) is not None for word in words]
+    for number, word in enumerate(words):
+        if len(word) > 1 and word.startswith("-") and not options[number]:
+            return words if any(options[number:]) or "--" in words else [*words[:number], "--", *words[number:]]
+    return words
 
 
 def _shell_word(word: str) -> str:

@@ -150,7 +150,7 @@ def _next_steps(lun: OpenLun, result: Result) -> List[str]:
 def next_line(state: str, device: str) -> str:
     """Return the next step with a LUN in this state."""
     if state == engine.RESIGNATURED:
-        return "next: " + shell_words("relvmoiscsi", "check", device, "--original", "ORIGINAL")
+        return "next: " + shell_words("relvmoiscsi", "check", "--original", "ORIGINAL", device)
     return "next: " + shell_words("relvmoiscsi", "resignature", device)
 
 

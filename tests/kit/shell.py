@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from kit.advised import commands_in, problem_of
 from kit.builder import (
     AREA_DEFAULT,
     SMALL_BAT,
@@ -74,6 +75,8 @@ def verify(argv, ran):
     """What holds for every run of the command."""
     assert CONTRACT not in (ran.out + ran.err).lower()
     assert not CONTROL.search(ran.out + ran.err), repr(ran)
+    if "--json" not in argv and not ran.err.startswith("usage: "):
+        assert [(advice, problem_of(advice)) for advice in commands_in(ran.out + ran.err) if problem_of(advice)] == []
     assert ran.status in (*range(12), cli.EXIT_BUG, cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED)
     if ran.status and argv and argv[0] in WRITERS and not ran.err.startswith("usage: "):
         assert DISK_STATE.search(ran.err.rstrip("\n")), ran.err
