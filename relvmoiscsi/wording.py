@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Text forms of sizes, numbers, tables, commands and unprintable text. Pure, and quick to import."""
+"""Text forms of sizes, numbers, tables, commands, unprintable text; the values of an option. Pure, quick to import."""
 
 import datetime
 import re
@@ -8,6 +8,9 @@ from typing import Container, List, Optional, Sequence
 
 ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
 _EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
+#: the values of --vdis, of device-config:vdis, and of `vdis` in the configuration file
+ONE, ALL = "one", "all"
+VDIS = (ONE, ALL)
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -94,7 +97,7 @@ def shell_words(*words: str) -> str:
 
 def _separated(words: Sequence[str]) -> Sequence[str]:
     """Return the words with `--` before a name that begins as an option does, unless an option follows."""
-    options = [re.fullmatch("-[A-Za-z]|--[a-z-]+(=.*)?", word, re.DOTALL) is not None for word in words]
+    options = [re.fullmatch("-[A-Za-z]+|--[a-z-]+(=.*)?", word, re.DOTALL) is not None for word in words]
     for number, word in enumerate(words):
         if len(word) > 1 and word.startswith("-") and not options[number]:
             return words if any(options[number:]) or "--" in words else [*words[:number], "--", *words[number:]]

@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, TextIO, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, TextIO, Type, Union
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.wording import ESTIMATE_SECONDS, human_size, human_time, printable, printable_lines, time_left
@@ -184,7 +184,14 @@ def write_text(stream: Any, text: str) -> None:
 # --- the question before the first change
 
 
-def must_be_able_to_ask(arguments: "Namespace", beside_yes: str = "") -> None:
+class Asked:
+    """The options of a command that asks a person before the first change."""
+
+    yes = False
+    json = False
+
+
+def must_be_able_to_ask(arguments: "Union[Namespace, Asked]", beside_yes: str = "") -> None:
     """Raises UsageError where the command needs to ask and has no terminal.
 
     `beside_yes` are the options without which --yes is refused.
@@ -196,16 +203,12 @@ def must_be_able_to_ask(arguments: "Namespace", beside_yes: str = "") -> None:
         raise UsageError(f"No terminal to confirm on: use --yes{beside_yes and ' with ' + beside_yes}{see_plan}.")
 
 
-def ask(arguments: "Namespace", question: str) -> None:
-    """Return only after a yes. Raises Refused."""
+def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> None:
+    """Return only after a yes, or after the person types `word`, if given. Raises Refused."""
     if not arguments.yes:
-        _go_on_with(("y", "yes"), _typed(question + " [y/N]").lower())
-
-
-def ask_for(arguments: "Namespace", question: str, word: str) -> None:
-    """Return only after the person types `word`. Raises Refused."""
-    if not arguments.yes:
-        _go_on_with((word,), _typed(question))
+        typed = _typed(question if word else question + " [y/N]")
+        if typed != word if word else typed.lower() not in ("y", "yes"):
+            raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
 
 
 def tell(text: str, end: str = "\n") -> None:
@@ -223,11 +226,6 @@ def _typed(question: str) -> str:
     except KeyboardInterrupt:
         Unheard(sys.stderr).write("\n")  # the message begins its own line, behind ^C
         raise
-
-
-def _go_on_with(wanted: Sequence[str], typed: str) -> None:
-    if typed not in wanted:
-        raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
 
 
 # --- long work

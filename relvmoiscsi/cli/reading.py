@@ -7,16 +7,14 @@ import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import failure_facts, next_line
-from relvmoiscsi.cli.opening import device_word, source_of, takes_device
+from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, failure_facts, next_line, on_lun, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Partial, Refused, RelvmoiscsiError, UsageError, error_facts
-from relvmoiscsi.lun.answer import identify
+from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.lun_url import is_url
-from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.source import LunSource
+from relvmoiscsi.lun.opened import LunSource, OpenLun
 from relvmoiscsi.wording import counted, human_size, printable, shell_words
 
 _SHOW = """\
@@ -42,7 +40,7 @@ def add_show(make: Maker) -> None:
 
 
 def add_check(make: Maker) -> None:
-    check = takes_device(make(_check, _CHECK))
+    check = takes_device(make(on_lun(CheckCommand), _CHECK))
     what = "also check that both devices share no identity and hold the same data"
     check.add_argument("--original", metavar="DEVICE", type=device_word, help=what)
     check.add_argument("--identities-only", action="store_true", help="with --original: do not compare guest data")
@@ -61,12 +59,12 @@ class _Devices(argparse.Action):
 def _show(arguments: argparse.Namespace) -> Answer:
     """Show each device. A device that cannot be read hides no other; the error of an only device propagates."""
     if len(arguments.devices) == 1:
-        return _show_one(arguments)
+        return on_lun(ShowCommand)(arguments)
     answers = []
     for device in arguments.devices:
         one = argparse.Namespace(**{**vars(arguments), "device": device})
         try:
-            answers.append(_show_one(one))
+            answers.append(on_lun(ShowCommand)(one))
         except RelvmoiscsiError as error:
             facts = {**failure_facts(one, error), **error_facts(error)}
             answers.append(Answer(facts, printable(str(error)), error.exit_status))
@@ -75,69 +73,44 @@ def _show(arguments: argparse.Namespace) -> Answer:
     return Answer({"devices": [each.facts for each in answers]}, "\n\n".join(each.text for each in answers), status)
 
 
-def _show_one(arguments: argparse.Namespace) -> Answer:
-    if is_url(arguments.device):
-        from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
-
-        found_there = listed(arguments)
-        if found_there is not None:
-            return found_there
-    with source_of(arguments, arguments.device).opened_to_read() as lun:
-        found = engine.inspect(lun.device, _resignature_words(arguments))
-        one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
-        saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
-        pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
-        told = identify(lun, pool, found.lun, found.run and found.run.ids.sr)
-    facts = report.inspection_facts(arguments.device, found)
-    facts["lun"] = told.facts()
-    if one is not None:
-        facts["one_vdi"] = report.one_vdi_facts(one)
-        facts["saved_vms"] = report.saved_vms_facts(saved)
-    who = [told.device_line(), told.pool_line()]
-    return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one, saved, who))
-
-
-def _resignature_words(arguments: argparse.Namespace) -> Sequence[str]:
+def _resignature_words(command: DeviceCommand) -> Sequence[str]:
     """Return the command that resignatures the device, with the same login."""
-    login = {"--initiator-name": arguments.initiator_name, "--chap-file": arguments.chap_file}
-    options = [word for option, value in login.items() if value is not None for word in (option, value)]
-    return ("relvmoiscsi", "resignature", arguments.device, *options)
+    login = {"--initiator-name": command.initiator_name, "--chap-file": command.chap_file}
+    words = [word for option, value in login.items() if value is not None for word in (option, value)]
+    return ("relvmoiscsi", "resignature", command.device, *words)
 
 
-def _branches() -> report.Branches:
-    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
-    return report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
+class ShowCommand(DeviceCommand):
+    """Print the content of a LUN."""
+
+    def run(self) -> Answer:
+        if is_url(self.device):
+            from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
+
+            found_there = listed(self)
+            if found_there is not None:
+                return found_there
+        with self.source(self.device).opened_to_read() as lun:
+            found = engine.inspect(lun.device, _resignature_words(self))
+            one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
+            saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
+            pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
+            told = Identification(lun, pool, found.lun, found.run and found.run.ids.sr)
+        facts = report.inspection_facts(self.device, found)
+        facts["lun"] = told.facts()
+        if one is not None:
+            facts["one_vdi"] = report.one_vdi_facts(one)
+            facts["saved_vms"] = report.saved_vms_facts(saved)
+        who = [told.device_line(), told.pool_line()]
+        encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+        branches = report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
+        return Answer(facts, report.inspection_text(self.device, found, branches, one, saved, who))
 
 
 # --- check
 
 
-def _check(arguments: argparse.Namespace) -> Answer:
-    if arguments.identities_only and not arguments.original:
-        raise UsageError("--identities-only needs --original.")
-    source = source_of(arguments, arguments.device)
-    with source.opened_to_read() as lun:
-        found = engine.inspect(lun.device, _resignature_words(arguments))
-        facts = report.inspection_facts(arguments.device, found)
-        if found.defects:
-            return _told(
-                arguments,
-                found.defects[0],
-                facts,
-                report.defects_text(arguments.device, found) + "\n" + _way_out(arguments, found.defects),
-            )
-        if found.problem is not None:
-            raise found.problem
-        if arguments.original:
-            return _compare(arguments, source, lun, facts)
-    if found.contradictions:
-        return _told(arguments, found.contradictions[0], facts, report.contradictions_text(arguments.device, found))
-    text = f"{arguments.device}: every structure checks; state {found.state}."
-    notes = ["note: " + sentence for sentence in facts["notes"]]
-    return Answer(facts, "\n".join([text, *notes, next_line(found.state, arguments.device)]))
-
-
-def _way_out(arguments: argparse.Namespace, defects: Sequence[RelvmoiscsiError]) -> str:
+def _way_out(defects: Sequence[RelvmoiscsiError]) -> str:
     """Return the next step for a damaged LUN: the command that a defect names, or a look at the original."""
     commands = [found for defect in defects for found in re.findall(r"`([^`]+ [^`]+)`", defect.message)]
     for found in sorted(commands, key=lambda words: not words.startswith("relvmoiscsi ")):
@@ -146,51 +119,75 @@ def _way_out(arguments: argparse.Namespace, defects: Sequence[RelvmoiscsiError])
     return f"next: {words}\nIf the original is whole, the copy is incomplete: take the copy again from the array."
 
 
-def _told(arguments: argparse.Namespace, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
-    """Return all defects as the result. With --json, stderr also gets the first defect, as for other commands."""
-    if arguments.json:
-        say(printable(str(first)))
-    return Answer({**facts, **error_facts(first)}, text, first.exit_status)
-
-
-def _compare(arguments: argparse.Namespace, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
-    original_source = source_of(arguments, arguments.original)
-    if original_source.is_same(source):
-        raise UsageError(f"{arguments.original} and {arguments.device} are the same device.")
-    with original_source.opened_to_read() as original:
-        data: Optional[List[Range]] = None
-        if not arguments.identities_only:
-            data = _joined(original.data_ranges() + clone.data_ranges())
-        with Bar() as bar:
-            found = engine.compare(original.device, clone.device, data, bar)
-    facts.update(report.comparison_facts(arguments.device, arguments.original, found))
-    if found.problems:
-        refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
-        facts.update(error_facts(refused))
-        count = counted(len(found.problems), "finding")
-        verdict = f"{arguments.device}, state {facts['state']}, is no finished copy of {arguments.original}: {count}."
-        lines = [verdict, *map(printable, found.problems)]
-        after = _TAKE_AGAIN if facts["state"] == engine.RESIGNATURED else next_line(facts["state"], arguments.device)
-        if found.problems[0].startswith("The original is another SR"):
-            after = next_line(engine.RESIGNATURED, arguments.device)
-        return Answer(facts, "\n".join([*lines, after]), refused.exit_status)
-    compared = human_size(found.bytes_compared)
-    text = "{} shares no identity with {}, and nothing else differs ({} of data compared).".format(
-        arguments.device, arguments.original, compared if data is not None else "none"
-    )
-    lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
-    return Answer(facts, "\n".join([text, *lost]))
-
-
 _TAKE_AGAIN = "next: attach neither beside the other; take the copy again from the array, and resignature that copy."
 
 
-def _joined(ranges: Sequence[Range]) -> List[Range]:
-    """Return the ranges in order, with overlapping and touching ranges joined."""
-    found: List[Range] = []
-    for part in sorted(ranges):
-        if found and part.offset <= found[-1].end:
-            found[-1] = Range(found[-1].offset, max(found[-1].end, part.end) - found[-1].offset)
-        else:
-            found.append(part)
-    return found
+class CheckCommand(DeviceCommand):
+    """Verify a LUN, alone or against its original."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self.original: Optional[str] = arguments.original
+        self.identities_only: bool = arguments.identities_only
+
+    def verify(self) -> None:
+        super().verify()
+        if self.identities_only and not self.original:
+            raise UsageError("--identities-only needs --original.")
+
+    def run(self) -> Answer:
+        name, source = self.device, self.source(self.device)
+        with source.opened_to_read() as lun:
+            found = engine.inspect(lun.device, _resignature_words(self))
+            facts = report.inspection_facts(name, found)
+            if found.defects:
+                return self._told(
+                    found.defects[0], facts, report.defects_text(name, found) + "\n" + _way_out(found.defects)
+                )
+            if found.problem is not None:
+                raise found.problem
+            if self.original:
+                original = self.source(self.original)
+                if original.is_same(source):
+                    raise UsageError(f"{self.original} and {name} are the same device.")
+                return self._compare(self.original, original, lun, facts)
+        if found.contradictions:
+            return self._told(found.contradictions[0], facts, report.contradictions_text(name, found))
+        text = f"{name}: every structure checks; state {found.state}."
+        notes = ["note: " + sentence for sentence in facts["notes"]]
+        return Answer(facts, "\n".join([text, *notes, next_line(found.state, name)]))
+
+    def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
+        """Return all defects as the result. With --json, stderr also gets the first defect, as for other commands."""
+        if self.json:
+            say(printable(str(first)))
+        return Answer({**facts, **error_facts(first)}, text, first.exit_status)
+
+    def _compare(self, name: str, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
+        """Compare a clone with its original, which has this name."""
+        with source.opened_to_read() as original:
+            data: List[Range] = []  # in order, with overlapping and touching ranges joined
+            for part in () if self.identities_only else sorted(original.data_ranges() + clone.data_ranges()):
+                if data and part.offset <= data[-1].end:
+                    data[-1] = Range(data[-1].offset, max(data[-1].end, part.end) - data[-1].offset)
+                else:
+                    data.append(part)
+            with Bar() as bar:
+                found = engine.compare(original.device, clone.device, None if self.identities_only else data, bar)
+        facts.update(report.comparison_facts(facts["device"], name, found))
+        if found.problems:
+            refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
+            facts.update(error_facts(refused))
+            count, state = counted(len(found.problems), "finding"), facts["state"]
+            verdict = f"{self.device}, state {state}, is no finished copy of {name}: {count}."
+            after = _TAKE_AGAIN if state == engine.RESIGNATURED else next_line(state, self.device)
+            if found.problems[0].startswith("The original is another SR"):
+                after = next_line(engine.RESIGNATURED, self.device)
+            lines = [verdict, *map(printable, found.problems), after]
+            return Answer(facts, "\n".join(lines), refused.exit_status)
+        compared = "none" if self.identities_only else human_size(found.bytes_compared)
+        text = (
+            f"{facts['device']} shares no identity with {name}, and nothing else differs ({compared} of data compared)."
+        )
+        lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
+        return Answer(facts, "\n".join([text, *lost]))

@@ -4,13 +4,13 @@
 import argparse
 from typing import Any, Sequence
 
-from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask
+from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask, say
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
-from relvmoiscsi.pool.commands.night_log import NightLog
 from relvmoiscsi.pool.commands.options import changes, opened, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
+from relvmoiscsi.pool.night_log import NightLog
 from relvmoiscsi.wording import printable
 
 _POOL = """\
@@ -63,7 +63,7 @@ def add_pool(make: Maker) -> None:
 
 def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:
     """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
-    log = NightLog(arguments.log, arguments.words)
+    log = NightLog(arguments.log, arguments.words, say)
     arguments.so_far = SoFar(log.tell)
     try:
         answer: Answer = run(arguments)

@@ -8,9 +8,8 @@ line is one write at the end of the file. A log that cannot be written stops no 
 import os
 import shlex
 import time
-from typing import Optional, Sequence
+from typing import Callable, Optional, Sequence
 
-from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 from relvmoiscsi.wording import printable
@@ -21,9 +20,12 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 class NightLog:
     """The log file; without a path, nothing is written."""
 
-    def __init__(self, path: Optional[str], words: Sequence[str]) -> None:
-        """Begin with the command. Raises UsageError where the file cannot be opened."""
-        self._path, self._file = path, -1
+    def __init__(self, path: Optional[str], words: Sequence[str], say: Callable[[str], None]) -> None:
+        """Begin with the command; `say` gets a sentence if the log cannot be written.
+
+        Raises UsageError where the file cannot be opened.
+        """
+        self._path, self._file, self._say = path, -1, say
         if path is None:
             return
         try:
@@ -45,7 +47,7 @@ class NightLog:
         try:
             os.write(self._file, lines.encode("utf-8", "backslashreplace"))
         except OSError as error:
-            say(f"The log {self._path} cannot be written: {error.strerror}. The command goes on.")
+            self._say(f"The log {self._path} cannot be written: {error.strerror}. The command goes on.")
             self.close()
 
     def close(self) -> None:
