@@ -20,8 +20,6 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import open_private, sync_directory
 from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, verify_new
 
-EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
-
 
 @contextmanager
 def new_file(path: Optional[str], look: str) -> Iterator[Callable[[Dict[str, Any]], bool]]:

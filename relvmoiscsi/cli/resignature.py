@@ -34,7 +34,7 @@ example:
 
 def add_resignature(make: Maker) -> None:
     parser = writes(make(on_lun(ResignatureCommand), _RESIGNATURE))
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="print the plan and write nothing")
     parser.add_argument(
         "--sr-uuid", metavar="UUID", help="UUID of the new SR; never use one UUID for two clones; default: random"
     )
@@ -180,8 +180,8 @@ class ResignatureCommand(WriteCommand):
                 say("note: " + printable(sentence))
             if prepared.cost is not None:
                 say(report.cost_text(prepared.cost))
-            if loss is not None and not self.yes:
-                tell("\n".join(loss.lines))
+            if loss is not None:
+                (say if self.yes else tell)("\n".join(loss.lines))
             question = f"Give {lun.name} these new identities{as_copy}?"
             self.ask(lun, proposal, question, loss.question if loss is not None else "")
 

@@ -10,6 +10,8 @@ import os
 import stat
 from typing import Callable, Optional
 
+from relvmoiscsi.wording import command
+
 _NEW_MODE = 0o644
 _TRIES = 100  # for each failed try, another process removed the directory in the same microseconds
 
@@ -34,9 +36,15 @@ def remedy(error: OSError) -> str:
     return _REMEDIES.get(number, "Look at what is in its place.")
 
 
-def permission_remedy(number: int) -> str:
-    """Return what a person can do about EACCES or EPERM; the answer to root differs."""
-    return _FORBIDDEN_TO_ROOT[number] if os.geteuid() == 0 else "Run this as root."
+def permission_remedy(number: int, path: str = "") -> str:
+    """Return what a person can do about EACCES or EPERM. The answers to root, and to the owner of `path`, differ."""
+    if os.geteuid() == 0:
+        return _FORBIDDEN_TO_ROOT[number]
+    try:
+        is_own = path != "" and os.stat(path).st_uid == os.geteuid()
+    except OSError:
+        is_own = False
+    return f"The file is yours: {command('chmod', 'u+rw', path)} lets you." if is_own else "Run this as root."
 
 
 def text_of(path: str) -> str:

@@ -22,7 +22,7 @@ from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import sdk
 from relvmoiscsi.host.xapi.sdk import GONE, reason
-from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, PoolFailure, failure
+from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, NotConnected, PoolFailure, failure
 
 __all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "certificates_in", "connect", "url_of"]
 
@@ -78,7 +78,7 @@ def _logged_in(module: Any, where: Where) -> Any:
             url = _at(url, (*error.details, "")[1])
         except GONE as error:
             proxy("close")()
-            raise PoolFailure(_no_login(where, url, error)) from error
+            raise NotConnected(_no_login(where, url, error)) from error
     raise PoolFailure(
         f"The hosts of the pool disagree about the master; the last answer was {url}. Repeat the command in a minute."
     )
@@ -119,6 +119,8 @@ def _no_login(where: Where, url: str, error: BaseException) -> str:
             "certificate without the key."
         )
     if isinstance(error, OSError):
+        if where.pool == LOCAL and isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+            return "No xapi answers on this machine, which may be no dom0: give --pool, the URL of a host of the pool."
         return f"No pool answers at {url}: {reason(error)}. Check --pool and the network."
     return f"What answers at {url} is no XenAPI: {reason(error)}. Check --pool."
 

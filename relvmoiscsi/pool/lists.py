@@ -40,6 +40,7 @@ class OnLun(NamedTuple):
     old_vdis: Tuple[str, ...] = ()  #: the UUIDs of the original VDIs, while the journal is on the LUN
     vms: Tuple[str, ...] = ()  #: names of VMs whose records are on the LUN
     vms_saved: str = ""  #: when the records were saved
+    changed: str = ""  #: when LVM last changed the SR, in ISO 8601
 
 
 def iqns(failure: PoolFailure) -> List[str]:
@@ -99,6 +100,7 @@ def on_lun(document: str) -> OnLun:
         old_vdis=tuple(filter(is_uuid, row.get("old_vdis", "").split())),
         vms=_names(row.get("vms", "[]")),
         vms_saved=row.get("vms_saved", ""),
+        changed=row.get("changed", ""),
     )
 
 

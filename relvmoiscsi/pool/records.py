@@ -243,13 +243,20 @@ def read(calls: Calls) -> Pool:
 
 
 def find_sr(pool: Pool, text: str) -> str:
-    """Return the SR with this UUID, or the only SR with this name. Raises NotFound, UsageError."""
+    """Return the SR with this UUID, the only SR with this name, or the copy on the LUN with this SCSIid.
+
+    Raises NotFound, UsageError.
+    """
     by_uuid = pool.sr_by_uuid(text.lower())
     if by_uuid is not None:
         return by_uuid
     found = [ref for ref, sr in pool.srs.items() if sr["name_label"] == text]
+    found = found or [ref for ref, sr in pool.copies() if sr["other_config"].get(SCSI_ID) == text]
     if not found:
-        raise NotFound(f"The pool has no SR with the UUID or the name {text!r}. `xe sr-list` lists the SRs.")
+        raise NotFound(
+            f"The pool has no SR with the UUID or the name {text!r}, and no copy on a LUN with this SCSIid. "
+            "`xe sr-list` lists the SRs."
+        )
     if len(found) > 1:
         uuids = ", ".join(sorted(str(pool.srs[ref]["uuid"]) for ref in found))
         raise UsageError(f"{len(found)} SRs of the pool have the name {text!r}; give a UUID: {uuids}.")
@@ -257,8 +264,10 @@ def find_sr(pool: Pool, text: str) -> str:
 
 
 def has_sr(pool: Pool, text: str) -> bool:
-    """Does the pool have an SR with this UUID or name?"""
-    return any(text.lower() == sr["uuid"] or text == sr["name_label"] for sr in pool.srs.values())
+    """Does `find_sr` find an SR?"""
+    return any(text in (sr["name_label"], sr["other_config"].get(SCSI_ID)) for sr in pool.srs.values()) or (
+        pool.sr_by_uuid(text.lower()) is not None
+    )
 
 
 def original_uuid(pool: Pool, text: str) -> str:

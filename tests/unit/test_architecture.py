@@ -173,6 +173,7 @@ EXIT_STATUS = {
     "Unfinished": 8,
     "Partial": 9,
     "Overtaken": 10,
+    "NoConnection": 11,
 }
 EXIT_STATUS_OF_A_BUG = 70
 
@@ -545,7 +546,7 @@ def test_every_sm_key_in_the_code_is_one_that_sm_ships():
 def test_an_error_has_the_exit_status_of_its_family():
     for error in error_classes():
         families = [base.__name__ for base in error.__mro__ if base.__name__ in EXIT_STATUS]
-        wanted = EXIT_STATUS[families[-1]] if families else EXIT_STATUS_OF_A_BUG
+        wanted = EXIT_STATUS[families[0]] if families else EXIT_STATUS_OF_A_BUG
         assert error.exit_status == wanted and (families or error is errors.RelvmoiscsiError), error.__name__
 
 

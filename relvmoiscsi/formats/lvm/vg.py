@@ -6,7 +6,7 @@ SM makes volume groups of one PV and linear LVs. This module refuses every other
 
 import re
 from bisect import bisect_left
-from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
@@ -81,6 +81,8 @@ class VolumeGroup(NamedTuple):
     pe_count: int
     extent_size: int  #: bytes
     lvs: Tuple[LogicalVolume, ...]
+    changed: int = 0  #: when LVM wrote the text, in seconds since 1970; 0 where the text has no readable time
+    changed_on: str = ""  #: the name of the host on which LVM wrote the text
 
     @property
     def data_end(self) -> int:
@@ -137,6 +139,7 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
     for section in _lv_sections(vg):
         with reading(on_defect):
             lvs.append(_lv(section, pv.name, vg.name))
+    changed, changed_on = (_value(root, key) for key in ("creation_time", "creation_host"))
     found = VolumeGroup(
         text=text,
         name=vg.name,
@@ -149,9 +152,17 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
         pe_count=pv.integer("pe_count"),
         extent_size=extent_size,
         lvs=tuple(lvs),
+        changed=changed if isinstance(changed, int) else 0,
+        changed_on=changed_on if isinstance(changed_on, str) else "",
     )
     _verify_volumes(found, where, on_defect)
     return found
+
+
+def _value(section: TextSection, key: str) -> Union[int, float, str, None]:
+    """The first value of a key that LVM does not need; None without a value."""
+    values = section.assignments[key].values if key in section.assignments else ()
+    return values[0] if values else None
 
 
 def _refuse_unreadable(text: str, vg: TextSection, where: Place) -> None:
@@ -249,7 +260,7 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
         stripes = child.assignments.get("stripes")
         values = stripes.values if stripes else ()
         if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
-            raise Malformed(what, child.where, f"{child.name} has the stripes {list(values)!r}")
+            raise Malformed(what, child.where, f"{child.name} has the stripes {', '.join(map(str, values)) or 'none'}")
         segments.append(Segment(child.integer("start_extent"), child.integer("extent_count", 1), values[1]))
     segments.sort()
     if section.integer("segment_count") != len(segments) or not segments:

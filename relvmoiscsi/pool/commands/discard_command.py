@@ -28,7 +28,7 @@ example:
 
 def add_command(command: CommandMaker) -> None:
     discarding = command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
-    discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
+    discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID, name or SCSIid")
     takes_copies(discarding)
     discarding.add_argument(
         "--with-vms", action="store_true", help="also destroy the VMs that `clone` has made on the copy"
@@ -49,7 +49,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
         made_vms.verify_free(calls, plan)
         if arguments.dry_run:
             would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
-            is_refused = bool(plan.all_losers()) and not arguments.leave_vms  # with --yes
+            is_refused = bool(plan.all_losers()) and arguments.yes and not arguments.leave_vms  # else the run asks
             return would._replace(status=Refused.exit_status) if is_refused else would
         if arguments.yes and not arguments.leave_vms:
             made_vms.verify_nobody_left(plan)

@@ -6,8 +6,8 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
-from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
-from relvmoiscsi.cli.output import Answer, Unheard, ask, must_be_able_to_ask, say, waiting
+from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, must_be_able_to_ask, say, waiting
 from relvmoiscsi.errors import Partial, UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
@@ -20,7 +20,7 @@ from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable, shell_words
+from relvmoiscsi.wording import counted, human_size, printable, shell_words, shown_time
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -73,14 +73,14 @@ def add_commands(command: CommandMaker) -> None:
     attaching.add_argument(
         "--name",
         metavar="TEXT",
-        help="name of the new SRs; {sr}, {date} and {scsi_id} are replaced; default: {sr} {date}",
+        help="name of the new SRs; {sr}, {date}, {changed} and {scsi_id} are replaced; default: {sr} {date}",
     )
     attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
     _takes_portal(attaching)
     _takes_jobs(attaching)
     changes(attaching)
     mapping = command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
-    mapping.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+    mapping.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
 
 
 def _takes_portal(parser: argparse.ArgumentParser) -> None:
@@ -142,14 +142,22 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     if not seen:
         return "The pool sees no LUN behind these targets."
     rows = [("SCSIid", "size", "what it is")]
-    rows += [(lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun)) for lun in seen if lun.scsi_id]
+    rows += [
+        (lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + _changed(lun)) for lun in seen if lun.scsi_id
+    ]
     widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
     away = [lun for lun in seen if not lun.scsi_id]
     lines += [
         printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}") for lun in away
     ]
+    if any(lun.changed for lun in seen):
+        lines.append("`changed` is the last change of the SR by LVM, not the time of the snapshot.")
     return "\n".join(lines)
+
+
+def _changed(lun: PoolLun) -> str:
+    return printable(f"; changed {shown_time(lun.changed)}") if lun.changed else ""
 
 
 def _words(pool: Pool, lun: PoolLun) -> str:
@@ -164,8 +172,6 @@ def _words(pool: Pool, lun: PoolLun) -> str:
         luns.UNFINISHED: "resignature interrupted; `attach` finishes the resignature",
     }
     text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
-    if lun.one_vdi == "cannot be" and lun.kind in luns.UNTOUCHED:
-        text += "; cannot be made one VDI"
     if lun.vms:
         text += "; VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)
     if pool.ref in lun.metadata_of:
@@ -232,7 +238,7 @@ def _attached(
     if count and not arguments.yes:
         say(_would_attach(planned, passed_over).text)
         ask(arguments, f"Attach {counted(count, 'LUN')}?")
-    stream = None if arguments.json else Unheard(sys.stderr)
+    stream = None if arguments.json or arguments.quiet else Unheard(sys.stderr)
     steps = {row.lun.scsi_id: row.resignatures + row.attaches for row in planned if row.steps}
     with progress.shown(stream, steps, wanted.jobs) as shown, arguments.so_far.work(todo):
 

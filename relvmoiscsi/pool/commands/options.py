@@ -48,8 +48,10 @@ def takes_copies(parser: argparse.ArgumentParser) -> None:
 
 def changes(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that changes something."""
-    parser.add_argument("--dry-run", action="store_true", help="print what the command would do and change nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument(
+        "-n", "--dry-run", action="store_true", help="print what the command would do and change nothing"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def where(arguments: argparse.Namespace) -> Where:

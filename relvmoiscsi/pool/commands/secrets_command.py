@@ -30,7 +30,7 @@ example:
 def add_command(command: CommandMaker) -> None:
     parser = command("secrets", _secrets, "list or remove unused Secrets with CHAP passwords", _SECRETS)
     parser.add_argument("--remove", action="store_true", help="destroy the listed Secrets")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--chap-password-file", metavar="FILE", help="also find this CHAP password, which no SR uses now"
     )

@@ -15,9 +15,9 @@ after a move by another tool or a revert to a snapshot. move_home ends a journal
 With `dry_run`, each function makes the same checks, raises the same errors, and changes nothing.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.vms import restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
@@ -27,6 +27,7 @@ from relvmoiscsi.wording import command
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
 WOULD_UNDO, WOULD_HOME = "would be undone", "would be taken home"
+FAILED = "failed"
 KEPT, WOULD_KEEP = "kept as it is", "would be kept as it is"
 
 TO_KNOW = (
@@ -50,6 +51,7 @@ class Restored(NamedTuple):
     notes: Sequence[str] = ()
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
     is_halted: bool = False  #: whether the VM is halted after `keep`
+    error: Optional[RelvmoiscsiError] = None  #: with FAILED
     left_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
 
     def facts(self) -> Dict[str, Any]:

@@ -136,8 +136,7 @@ def _with_work(lun: Lun, chain: Chain, leaf: Volume, merged: FrozenSet[str]) -> 
         hidden = "its hidden parent become" if parents == 1 else f"its {parents} hidden parents become"
         sentences.append(f"VDI {leaf.name.uuid} and {hidden} one image.")
     if chain.dropped:
-        names = ", ".join(volume.name.text for volume in chain.dropped)
-        sentences.append(f"Only VDI {leaf.name.uuid} stays; these volumes go: {names}.")
+        sentences.append(f"Only VDI {leaf.name.uuid} stays.")
     return lun._replace(
         work=Work(
             rest._replace(volumes=volumes, mgt=mgt, work=None),

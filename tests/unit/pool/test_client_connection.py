@@ -273,6 +273,11 @@ BUSY = ["OTHER_OPERATION_IN_PROGRESS", "SR", "OpaqueRef:1", "vdi_create", "Opaqu
         # until its heartbeat is late, xapi takes a host for live and cannot reach it
         ("PBD.plug", ["HOST_OFFLINE", "OpaqueRef:1"], "The host is down."),
         ("PBD.plug", ["CANNOT_CONTACT_HOST", "OpaqueRef:1"], "The host is down."),
+        # of a start, xapi does not say what is missing
+        ("VM.start", ["NO_HOSTS_AVAILABLE"], "enough free memory, and HVM for a guest that needs it."),
+        ("Async.VM.resume", ["NO_HOSTS_AVAILABLE"], "enough free memory, and HVM for a guest that needs it."),
+        ("PUT /import_raw_vdi", ["NO_HOSTS_AVAILABLE"], "has all SRs attached that PUT /import_raw_vdi needs."),
+        ("Async.VDI.create", ["SR_BACKEND_FAILURE_1", "errno=2"], "VDI.create: errno=2."),
     ],
 )
 def test_what_xapi_answers_is_said_in_a_sentence(method, details, said):

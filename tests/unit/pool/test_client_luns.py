@@ -139,11 +139,14 @@ def test_each_iqn_has_the_chap_of_its_own_sr():
     world = World()
     with world.pool(hosts=("xs1",)) as pool:
         lab = Lab(world, pool)
-        for name, chap in (("one", ("alice", "a")), ("two", ("bob", "b"))):
+        for name, chap in (("one", ("alice", "a")), ("two", ("bob", "b")), ("three", ())):
             lab.original(name, target="10.0.0.8", iqn="iqn.2026-01.test:" + name, chap=chap)
             lab.clone(name)
-        kinds = [lun.kind for lun in lab.look(ProbePortal("10.0.0.8"))]
-    assert sorted(kinds) == ["clone", "clone", "original", "original"]
+        with connect(lab.where()) as calls:
+            portal = ProbePortal("10.0.0.8").as_known(records.read(calls).portals())  # as of --target
+        assert portal.chap_user == "alice"
+        kinds = [lun.kind for lun in lab.look(portal)]
+    assert sorted(kinds) == ["clone"] * 3 + ["original"] * 3
 
 
 def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
