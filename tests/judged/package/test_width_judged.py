@@ -4,16 +4,18 @@
 One Chromium shows all pages, one after the other, in a frame of each width; a server on loopback gives it the pages.
 """
 
-import functools
 import html
 import json
+import mimetypes
 import os
 import re
 import shutil
 import subprocess
 import threading
 from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import ThreadingMixIn
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -60,11 +62,23 @@ def chromium():
 def serving(directory):
     """The address of a server of the files of a directory."""
 
-    class Silent(SimpleHTTPRequestHandler):
+    class Files(BaseHTTPRequestHandler):
+        def do_GET(self):
+            path = directory / unquote(urlsplit(self.path).path).lstrip("/")
+            if not path.is_file():
+                return self.send_error(404)
+            self.send_response(200)
+            self.send_header("Content-Type", mimetypes.guess_type(path.name)[0] or "application/octet-stream")
+            self.end_headers()
+            return self.wfile.write(path.read_bytes())
+
         def log_message(self, *_):
             """Nothing: what is asked for is known."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Silent, directory=str(directory))) as server:
+    class Server(ThreadingMixIn, HTTPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Files) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"
