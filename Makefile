@@ -52,8 +52,8 @@ exhaustive:  ## for a night: every cut, kill and state, thousands of random chai
 	@.venv/current/bin/python tools/long_run.py qcow2 $(or $(FIRST),0) $(or $(COUNT),3000)
 	@.venv/current/bin/python tools/long_run.py vhd $(or $(FIRST),0) $(or $(COUNT),3000)
 
-bench:  ## what a resignature costs, beside vgimportclone and others; as root: on loop devices
-	@bash tools/bench.sh
+bench:  ## what a run costs: eight numbers beside their goals; as root: on loop devices and in a VM. PAGE=1: docs/costs.rst
+	@bash tools/bench.sh $(if $(PAGE),--page)
 
 acceptance:  ## a day on a real pool: POOL=<url> SR=<an SR that may be lost>; docs/acceptance.rst
 	@$(or $(PYTHON),python3) -m acceptance $(ARGS)

@@ -1,82 +1,59 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""`make bench`: measures everything and prints it side by side, and beside the release before.
+"""`make bench`: eight numbers that somebody feels, each beside its goal, all of one run.
 
-It writes build/bench/results.json, build/bench/numbers.json and bench/cost.svg, and its tables into docs/costs.rst.
+`make bench PAGE=1` is for a release. It measures more, and writes docs/costs.rst and bench/cost.svg.
 """
 
-import json
 import os
 import platform
 import sys
 import time
-from typing import Any, Callable, Dict, List
+from typing import List
 
-from bench import counts, cpu, latency, one_vdi, over_iscsi, page, pool, release, startup, timing, vm
-from bench.table import print_table
+from bench import counts, one_vdi, over_iscsi, page, pool, startup, timing, vm
+from bench.table import Number, print_numbers, print_table
 
-RESULTS = "build/bench/results.json"
 PLOT = "bench/cost.svg"
 
-Part = Callable[[Dict[str, Any], List[str]], None]
-#: exact, whatever else the machine does: the VM measures beside them
-COUNTED: Dict[str, Part] = {"operations": counts.run, "one VDI": one_vdi.run}
-#: by the clock: each has the machine for itself
-TIMED: Dict[str, Part] = {
-    "latency": latency.run,
-    "over iSCSI": over_iscsi.run,
-    "processor": cpu.run,
-    "beside LVM": timing.run,
-    "start-up": startup.run,
-    "pool": pool.run,
-}
 
-
-def main() -> int:
+def main(writes_page: bool) -> int:
     began = time.monotonic()
-    results: Dict[str, Any] = {"machine": _machine(), "took": {}}
-    unmet: List[str] = []
-    print_table("The machine", tuple(results["machine"]), [tuple(results["machine"].values())])
-    with vm.measuring():
-        _run(COUNTED, results, unmet)
-        waited = time.monotonic()
-    results["took"]["the VM, when the counts are done"] = time.monotonic() - waited
-    _run(TIMED, results, unmet)
-    vm.run(results, unmet)
-    numbers = release.numbers_of(results)
-    release.write(numbers, results["machine"])
-    release.print_beside(release.read(), numbers)
-    results["unmet"] = unmet
-    os.makedirs(os.path.dirname(RESULTS), exist_ok=True)
-    with open(RESULTS, "w", encoding="utf-8") as file:
-        json.dump(results, file, indent=1)
-    print(f"\n{RESULTS} written")
-    if "time" in results:
-        from bench import plot  # noqa: PLC0415 - matplotlib, which nothing of the above should have beside it
-
-        plot.draw(results, PLOT)
-        print(f"{PLOT} written")
-    print("seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in results["took"].items()))
-    print_table("Goals that this run missed", ("goal: found",), [[what] for what in unmet])
-    print(f"{len(unmet)} expectations missed; {time.monotonic() - began:.0f} s")
-    print(page.update())
+    machine = _machine()
+    print_table("The machine", ("machine", "cores", "kernel", "python", "load"), [machine])
+    numbers: List[Number] = []
+    with vm.measuring():  # beside counts, which are exact whatever else the machine does
+        numbers += over_iscsi.round_trips()
+        numbers += counts.numbers()
+    numbers += vm.numbers()
+    numbers += timing.numbers()
+    numbers += over_iscsi.copies()
+    numbers += pool.numbers()
+    numbers += startup.numbers()
+    print_numbers(numbers)
+    if writes_page:
+        _write_page()
+    missed = [one.what for one in numbers if one.is_met is False]
+    print(f"\n{len(missed)} of {len(numbers)} goals missed; {time.monotonic() - began:.0f} s")
     return 0
 
 
-def _run(parts: Dict[str, Part], results: Dict[str, Any], unmet: List[str]) -> None:
-    for name, part in parts.items():
-        began = time.monotonic()
-        part(results, unmet)
-        results["took"][name] = time.monotonic() - began
+def _write_page() -> None:
+    one_vdi.print_bytes()
+    times = timing.print_all()
+    try:
+        page.update()
+    except KeyError as title:
+        sys.exit(f"{page.PAGE} stays as it is: this run has not printed the table {title}")
+    from bench import plot  # noqa: PLC0415 - matplotlib, which no measurement should have beside it
+
+    plot.draw(times, PLOT)
+    print(f"\n{page.PAGE} and {PLOT} are of this run")
 
 
-def _machine() -> Dict[str, Any]:
-    return {
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
+def _machine() -> List[object]:
+    load = f"{os.getloadavg()[0]:.1f}"
+    return [platform.machine(), os.cpu_count(), platform.release(), platform.python_version(), load]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(writes_page="--page" in sys.argv[1:]))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A device that counts what would go to the kernel, and takes its time over it."""
+"""A device that counts what would go to the kernel."""
 
-import time
 from typing import List, NamedTuple, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, pieces_of, runs_of, spans_of
@@ -26,13 +25,13 @@ class Cost(NamedTuple):
 
 
 class QueueDevice(Device):
-    """A disk whose every operation takes `latency` seconds, `depth` of them at a time (0: all at once)."""
+    """A disk that takes `depth` operations at a time (0: all at once)."""
 
-    def __init__(self, disk: Device, latency: float = 0, depth: int = 0) -> None:
+    def __init__(self, disk: Device, depth: int = 0) -> None:
         self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
         self.physical_block_size = disk.physical_block_size
         self.cost = Cost()
-        self._disk, self._latency, self._depth = disk, latency, depth
+        self._disk, self._depth = disk, depth
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         spans = spans_of(ranges, self.block_size, self.size_bytes)
@@ -66,5 +65,3 @@ class QueueDevice(Device):
     def _wait(self, operations: int) -> None:
         rounds = -(-operations // self._depth) if self._depth else min(operations, 1)
         self.cost = self.cost._replace(waits=self.cost.waits + rounds)
-        if rounds and self._latency:
-            time.sleep(rounds * self._latency)

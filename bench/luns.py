@@ -69,8 +69,3 @@ def of_size(size_bytes: int) -> BuiltSr:
     volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT)]
     volumes += [vhd(key, "base", bat_entries=SMALL_BAT) for key in ("disk", "snapshot")]
     return builder.build_sr(volumes, size_bytes=size_bytes, extent_size=max(4 * MIB, size_bytes >> 24))
-
-
-def two_metadata_areas(count: int) -> BuiltSr:
-    """Chains on a PV with a second metadata area at its end, which SM does not make."""
-    return builder.many_vdis(count, chained=True, second_area="same")

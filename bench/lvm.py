@@ -3,17 +3,16 @@
 
 LVM gets a configuration, lock and backup directories of its own and a filter that lets it see one device. The
 configuration is not that of the tests' judges, which gives up for speed what people have (use_aio, detection of md and
-multipath). The kernel of a build machine may have no device-mapper: nothing is activated but by `procedure`.
+multipath). The kernel of a build machine may have no device-mapper: nothing is activated.
 """
 
 import os
-import re
 import subprocess
-from typing import Dict, List, Sequence
+from typing import List, Sequence
 
 from bench.counts import dice
 from kit.sparse import SparseDisk
-from relvmoiscsi.formats.identity import dashed, lvm_id_from_bytes, new_uuid
+from relvmoiscsi.formats.identity import new_uuid
 
 _CONFIG = """
 devices {
@@ -26,7 +25,7 @@ devices {
     global_filter = [ "a|^%(device)s$|", "r|.*|" ]
 }
 global {
-    activation = %(activation)d
+    activation = 0
     locking_type = 1
     locking_dir = "%(directory)s/lock"
     use_lvmpolld = 0
@@ -45,9 +44,6 @@ backup {
     archive_dir = "%(directory)s/archive"
 }
 """
-
-_ID = re.compile(r'\bid = "([0-9A-Za-z-]{38})"')
-_VG = re.compile(r"VG_XenStorage-[0-9a-f-]{36}")
 
 
 class Loop:
@@ -76,14 +72,14 @@ class Loop:
 
 
 class Lvm:
-    """LVM that sees one device; `activation`: where there is device-mapper."""
+    """LVM that sees one device."""
 
-    def __init__(self, directory: str, device: str, activation: bool = False) -> None:
+    def __init__(self, directory: str, device: str) -> None:
         self._directory, self.device = directory, device
         for name in ("lock", "backup", "archive"):
             os.makedirs(os.path.join(directory, name), exist_ok=True)
         with open(os.path.join(directory, "lvm.conf"), "w") as config:
-            config.write(_CONFIG % {"directory": directory, "device": device, "activation": activation})
+            config.write(_CONFIG % {"directory": directory, "device": device})
 
     def __call__(self, *argv: str) -> str:
         environment = dict(os.environ, LVM_SYSTEM_DIR=self._directory, LVM_SUPPRESS_FD_WARNINGS="1", LC_ALL="C")
@@ -107,45 +103,6 @@ class Lvm:
         for name in lv_names:
             prefix, _dash, _uuid = name.partition("-")
             self("lvrename", vg_name, name, f"{prefix}-{new_uuid(draw)}")
-
-    def restore_edited(self, vg_name: str) -> str:
-        """The procedure of the 2015 pack, as far as LVM's metadata goes; gives the new VG's name.
-
-        It saves the metadata to a text file. In the file the VG gets a new name, PV and LVs get new ids and names. Then
-        it makes a label with the new PV id, and restores the text. (The pack kept the VG's id. Here the id changes,
-        which costs nothing.) The pack's next steps are in `procedure`.
-        """
-        file = os.path.join(self._directory, "backup", "vg.txt")
-        self("vgcfgbackup", "-f", file, vg_name)
-        with open(file, encoding="latin-1") as backup:
-            text = backup.read()
-        draw = dice("procedure")
-        ids: Dict[str, str] = {old: dashed(lvm_id_from_bytes(draw(32))) for old in _ID.findall(text)}
-        names: Dict[str, str] = {old: new_uuid(draw) for old in set(re.findall("(?:VHD|LV)-([0-9a-f-]{36})", text))}
-        new_name = "VG_XenStorage-" + new_uuid(draw)
-        text = _VG.sub(new_name, _ID.sub(lambda match: f'id = "{ids[match.group(1)]}"', text))
-        text = re.sub("((?:VHD|LV)-)([0-9a-f-]{36})", lambda match: match.group(1) + names[match.group(2)], text)
-        with open(file, "w", encoding="latin-1") as backup:
-            backup.write(text)
-        pv_id = _ID.findall(text[text.index("physical_volumes") :])[0]
-        self("pvcreate", "-ff", "-y", "--uuid", pv_id, "--restorefile", file, self.device)
-        self("vgcfgrestore", "-f", file, new_name)
-        return new_name
-
-    def procedure(self, vg_name: str) -> None:
-        """The whole procedure: `restore_edited`, then activate every LV, read and write MGT and a sector of each image,
-        and deactivate every LV. A new parent and a new UUID take at least these writes. Needs `activation`.
-        """
-        new_name = self.restore_edited(vg_name)
-        self("vgchange", "-ay", new_name)
-        for name in self.lv_names(new_name):
-            path = "/dev/mapper/{}-{}".format(new_name.replace("-", "--"), name.replace("-", "--"))
-            with open(path, "r+b", buffering=0) as volume:
-                sector = volume.read(512)
-                volume.seek(0)
-                volume.write(sector)
-                os.fsync(volume.fileno())
-        self("vgchange", "-an", new_name)
 
     def lv_names(self, vg_name: str) -> List[str]:
         return self("lvs", "--noheadings", "-o", "lv_name", vg_name).split()

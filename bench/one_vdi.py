@@ -10,19 +10,14 @@ run copies the live clusters of half-dead extents together, up to a limit. So QC
 guest that has written elsewhere.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Callable, NamedTuple, Tuple
 
-from bench.chains import GIB, Chain, Written, qcow2s, vhds, written
-from bench.table import print_table, size, verdict
+from bench.chains import Chain, Written, qcow2s, vhds, written
+from bench.table import print_table, size
 from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.device import CountingDevice
 from relvmoiscsi.engine import OneVdiRequest
-
-#: what a larger disk may write more, but for the tables that a QCOW2 has of it
-MORE = 4 << 20
-#: of a QCOW2, for 64 KiB of disk: an entry of a table, and a count
-TABLE_BYTES = 8 + 2
 
 
 class Kind(NamedTuple):
@@ -31,15 +26,13 @@ class Kind(NamedTuple):
     name: str
     make: Callable[[Written], Chain]
     beside: bool  #: where the base has nothing, but for partial blocks
-    table_bytes: int  #: for each 64 KiB of disk
     partial: Tuple[int, ...]  #: how many partial blocks its rows have
-    is_the_same: bool = True  #: a larger disk writes no more, but for tables
 
 
 KINDS = (
-    Kind("VHD", vhds, False, 0, (0, 40)),
-    Kind("QCOW2, written beside", qcow2s, True, TABLE_BYTES, (0, 40)),
-    Kind("QCOW2", qcow2s, False, TABLE_BYTES, (0,), is_the_same=False),
+    Kind("VHD", vhds, False, (0, 40)),
+    Kind("QCOW2, written beside", qcow2s, True, (0, 40)),
+    Kind("QCOW2", qcow2s, False, (0,)),
 )
 SMALL, LARGE = 8, 80
 
@@ -51,13 +44,12 @@ def measured(kind: Kind, gib: int, partial: int) -> Tuple[Chain, CountingDevice]
     return made, counting
 
 
-def run(results: Dict[str, Any], unmet: List[str]) -> None:
-    rows, found = [], {}
+def print_bytes() -> None:
+    rows = []
     for kind in KINDS:
         for partial in kind.partial:
             for gib in (SMALL, LARGE):
                 made, ours = measured(kind, gib, partial)
-                found[kind, gib, partial] = ours.bytes_written
                 moved = (made.leaf_bytes, made.disk_bytes)
                 rows.append([_name(kind, gib, partial), *map(size, (ours.bytes_read, ours.bytes_written, *moved))])
     print_table(
@@ -66,22 +58,7 @@ def run(results: Dict[str, Any], unmet: List[str]) -> None:
         rows,
         "Counted are ours, identities included; the others are computed.",
     )
-    print()
-    for kind in KINDS:
-        if kind.is_the_same:
-            _judge(kind, found, unmet)
-    results["one_vdi"] = {_name(*key): count for key, count in found.items()}
 
 
 def _name(kind: Kind, gib: int, partial: int) -> str:
     return f"{kind.name}, {gib} GiB" + (f", {partial} partial blocks" if partial else "")
-
-
-def _judge(kind: Kind, found: Dict[Tuple[Kind, int, int], int], unmet: List[str]) -> None:
-    """A larger disk with as many partial blocks writes no more, but for tables."""
-    tables = (LARGE - SMALL) * GIB // 65536 * kind.table_bytes
-    for partial in kind.partial:
-        more = found[kind, LARGE, partial] - found[kind, SMALL, partial]
-        beside = f", but for {size(tables)} of tables" if tables else ""
-        what = f"{kind.name}, {partial} partial blocks: ten times the disk, at most {size(MORE)} more{beside}"
-        verdict(what, more - tables <= MORE, size(max(0, more)), unmet)

@@ -11,26 +11,27 @@ import shutil
 import subprocess
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 from unittest import mock
 
 from bench import luns
 from bench.counts import dice, resignature
-from bench.table import Spread, print_table, verdict
+from bench.table import Number, Spread, print_table, ratios
 from kit.builder import BuiltSr
 from kit.iscsi.programs import Export, Tgt
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.iscsi import Initiator, Portal, open_lun
 from relvmoiscsi.iscsi.link import Link
+from relvmoiscsi.resignature.writing.step import BATCH_BYTES
 
 COUNTS = (1, 6, 50, 500)
-ROUNDS = 5
-MOST_ROUND_TRIPS = 40  #: of a whole call, login and logout included, at any number of VDIs
+ROUNDS = 3
+MOST_ROUND_TRIPS = 42  #: of a whole call, login and logout included, at any number of VDIs
+PART_OF_QEMU = 0.5
 MIB = 1 << 20
 COPIED_MIB = 256
-COMMAND_MIB, DEPTH = 1, 32
+BATCH_MIB = BATCH_BYTES // MIB  #: as in a run
 ME = Initiator("iqn.2026-01.test:bench", "0a0b0c0d-0000-4000-8000-000000000001")
 
 
@@ -41,27 +42,60 @@ def can_run() -> Optional[str]:
     return f"{missing[0]} is not installed" if missing else None
 
 
-def run(results: Dict[str, Any], unmet: List[str]) -> None:
-    """Raises nothing; what is not here is said."""
-    reason = can_run()
+def round_trips() -> List[Number]:
+    what = f"round trips of a run over iSCSI, fence included: {COUNTS[0]} to {COUNTS[-1]} VDIs"
+    goal, reason = f"at most {MOST_ROUND_TRIPS}", can_run()
     if reason is not None:
-        print(f"\nNOT RUN: a resignature over iSCSI: {reason}")
-        return
+        return [Number(what, goal, reason, None)]
+    with _directory() as directory:
+        found = [_trips(luns.chains(count), directory) for count in COUNTS]
+    return [Number(what, goal, f"{min(found)} to {max(found)}", max(found) <= MOST_ROUND_TRIPS)]
+
+
+def copies() -> List[Number]:
+    """Reading and writing, beside `qemu-img` over libiscsi. Each round does everything once."""
+    what, goal = "copy of guest data over iSCSI, as a part of the speed of qemu-img", f"at least {PART_OF_QEMU} each"
+    reason = can_run()
+    with _directory() as directory:
+        found = {} if reason else _copies(directory)
+    if "qemu-img, read" not in found:
+        return [Number(what, goal, reason or "qemu-img has no iscsi driver here (qemu-block-extra)", None)]
+    rows = [
+        [
+            name,
+            "{:.0f} ({:.0f}-{:.0f})".format(*_middle_first(copy.mib_a_second for copy in rounds)),
+            "{:.2f} ({:.2f}-{:.2f})".format(*_middle_first(copy.cpu_ms_a_mib for copy in rounds)),
+        ]
+        for name, rounds in found.items()
+    ]
+    print_table(
+        f"{COPIED_MIB} MiB over iSCSI, tgt on loopback, in batches of {BATCH_MIB} MiB: median (least-most)",
+        ("", "MiB/s", "processor, ms a MiB"),
+        rows,
+    )
+    parts = {}
+    for verb in ("read", "write"):
+        ours, theirs = ([copy.mib_a_second for copy in found[f"{who}, {verb}"]] for who in ("ours", "qemu-img"))
+        parts[verb] = ratios(theirs, ours)
+    is_met = all(part.middle >= PART_OF_QEMU for part in parts.values())
+    return [Number(what, goal, "; ".join(f"{verb} {part.shares()}" for verb, part in parts.items()), is_met)]
+
+
+def _middle_first(values: Iterable[float]) -> Tuple[float, float, float]:
+    low, middle, high = Spread.of(list(values))
+    return middle, low, high
+
+
+def _directory() -> "tempfile.TemporaryDirectory[str]":
     os.makedirs("build/bench", exist_ok=True)
-    with tempfile.TemporaryDirectory(dir="build/bench") as directory:
-        results["over_iscsi"] = _calls(directory, unmet)
-        results["iscsi_copy"] = _copies(directory)
+    return tempfile.TemporaryDirectory(dir="build/bench")
 
 
 # --- a call
 
 
-class _Call(NamedTuple):
-    seconds: float
-    round_trips: int
-
-
-def _over_iscsi(target: Tgt) -> _Call:
+def _trips(built: BuiltSr, directory: str) -> int:
+    """How often a whole call waits for the target, from connection to logout."""
     waits = [0]
     wait = Link.wait
 
@@ -69,53 +103,13 @@ def _over_iscsi(target: Tgt) -> _Call:
         waits[0] += not is_done()
         wait(link, is_done, what)
 
-    began = time.perf_counter()
-    where = [Portal("127.0.0.1", target.port)]
-    with mock.patch.object(Link, "wait", counted), open_lun(where, target.iqn, ME, 1, True, Deadline(60)) as device:
-        resignature(device, dice("iscsi"), "scsi id")
-    return _Call(time.perf_counter() - began, waits[0])
-
-
-def _on_file(path: str) -> float:
-    began = time.perf_counter()
-    with open_device(path, writable=True) as device:
-        resignature(device, dice("iscsi"), "scsi id")
-    return time.perf_counter() - began
-
-
-def _calls(directory: str, unmet: List[str]) -> List[Dict[str, Any]]:
-    rows, found = [], []
-    for count in COUNTS:
-        built = luns.chains(count)
-        calls = [_call(built, directory) for _ in range(ROUNDS)]
-        files = [_file(built, directory) for _ in range(ROUNDS)]
-        (trips,) = {call.round_trips for call in calls}
-        seconds = [call.seconds for call in calls]
-        rows.append([f"{count} VDIs", trips, Spread.of(seconds).ms(), Spread.of(files).ms()])
-        found.append({"vdis": count, "round_trips": trips, "seconds": seconds, "file_seconds": files})
-    print_table(
-        "Over a session of our own to tgt on loopback, connection to logout (VHD chains)",
-        ("", "round trips", "ms: median (fastest-slowest)", "on the image file, ms"),
-        rows,
-    )
-    print()
-    most = max(one["round_trips"] for one in found)
-    what = f"a call waits at most {MOST_ROUND_TRIPS} times for the target, at any number of VDIs"
-    verdict(what, most <= MOST_ROUND_TRIPS, str(most), unmet)
-    return found
-
-
-def _call(built: BuiltSr, directory: str) -> _Call:
     path = os.path.join(directory, "lun.img")
     built.disk.to_file(path)
-    with Tgt(directory, [Export(1, os.path.abspath(path))]) as target:
-        return _over_iscsi(target)
-
-
-def _file(built: BuiltSr, directory: str) -> float:
-    path = os.path.join(directory, "lun.img")
-    built.disk.to_file(path)
-    return _on_file(path)
+    with Tgt(directory, [Export(1, os.path.abspath(path))]) as target, mock.patch.object(Link, "wait", counted):
+        where = [Portal("127.0.0.1", target.port)]
+        with open_lun(where, target.iqn, ME, 1, True, Deadline(60)) as device:
+            resignature(device, dice("iscsi"), "scsi id")
+    return waits[0]
 
 
 # --- a copy
@@ -126,29 +120,24 @@ class _Copy(NamedTuple):
     cpu_ms_a_mib: float
 
 
-def _copies(directory: str) -> Dict[str, Any]:
-    """Reading and writing, beside `qemu-img` over libiscsi where that is installed."""
+def _copies(directory: str) -> Dict[str, List[_Copy]]:
     path, image = os.path.join(directory, "copy.img"), os.path.join(directory, "other.img")
     with open(path, "wb") as file:
         for _ in range(COPIED_MIB):
             file.write(os.urandom(MIB))
+    found: Dict[str, List[_Copy]] = {}
     with Tgt(directory, [Export(1, os.path.abspath(path))]) as target:
         url = f"iscsi://127.0.0.1:{target.port}/{target.iqn}/1"
-        found = {
-            "ours, read": _measured(lambda: _ours(target, _read)),
-            "ours, write": _measured(lambda: _ours(target, _write)),
-        }
+        works: Dict[str, Callable[[], None]] = {"ours, read": lambda: _ours(target, _read)}
         if _knows_iscsi(url):
-            found["qemu-img, read"] = _measured(lambda: _qemu(url, image))
-            found["qemu-img, write"] = _measured(lambda: _qemu(image, url))
-    rows = [[name, f"{copy.mib_a_second:.0f}", f"{copy.cpu_ms_a_mib:.2f}"] for name, copy in found.items()]
-    print_table(
-        f"{COPIED_MIB} MiB over iSCSI, tgt on loopback, commands of {COMMAND_MIB} MiB, {DEPTH} at a time",
-        ("", "MiB/s", "CPU, ms a MiB"),
-        rows,
-        *([] if "qemu-img, read" in found else ["NOT RUN: qemu-img has no iscsi driver here (qemu-block-extra)"]),
-    )
-    return {name: copy._asdict() for name, copy in found.items()}
+            works["qemu-img, read"] = lambda: _qemu(url, image)
+        works["ours, write"] = lambda: _ours(target, _write)
+        if _knows_iscsi(url):
+            works["qemu-img, write"] = lambda: _qemu(image, url)
+        for _ in range(ROUNDS):
+            for name, work in works.items():
+                found.setdefault(name, []).append(_measured(work))
+    return found
 
 
 def _measured(work: Callable[[], None]) -> _Copy:
@@ -175,14 +164,14 @@ def _read(device: Device) -> None:
 
 
 def _write(device: Device) -> None:
-    data = os.urandom(MIB)
+    data = [os.urandom(MIB) for _ in range(BATCH_MIB)]
     for batch in _batches():
-        device.write([Chunk(MIB * number, data) for number in batch])
+        device.write([Chunk(MIB * number, part) for number, part in zip(batch, data)])
     device.flush()
 
 
 def _batches() -> List[range]:
-    return [range(first, first + DEPTH) for first in range(0, COPIED_MIB, DEPTH)]
+    return [range(first, first + BATCH_MIB) for first in range(0, COPIED_MIB, BATCH_MIB)]
 
 
 def _knows_iscsi(url: str) -> bool:
@@ -195,7 +184,20 @@ def _knows_iscsi(url: str) -> bool:
 
 def _qemu(source: str, goal: str) -> None:
     """Through the page cache of neither side: only the target has one."""
-    words = ["qemu-img", "convert", "-f", "raw", "-O", "raw", "-n", "-S", "0", "-m", str(DEPTH // 2), "-W"]
+    words = [
+        "qemu-img",
+        "convert",
+        "-f",
+        "raw",
+        "-O",
+        "raw",
+        "-n",
+        "-S",
+        "0",
+        "-m",
+        "16",
+        "-W",
+    ]  # 16 requests at a time, the most
     if not goal.startswith("iscsi:"):
         with open(goal, "wb") as file:
             file.truncate(COPIED_MIB * MIB)

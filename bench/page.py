@@ -18,14 +18,9 @@ def with_tables(page: str, printed: Mapping[str, List[str]]) -> str:
     return _TABLE.sub(lambda table: "\n".join([f"{table.group(1)}::\n", *printed[table.group(1)], ""]), page)
 
 
-def update() -> str:
-    """Write the page anew, unless this run lacks a table of the page. The answer says what was done."""
+def update() -> None:
+    """Write the page anew. Raises KeyError, and leaves the page as it is, where this run lacks a table of the page."""
     with open(PAGE, encoding="utf-8") as file:
-        page = file.read()
-    try:
-        page = with_tables(page, PRINTED)
-    except KeyError as error:
-        return f"{PAGE} stays as it is: this run has not printed the table {error}"
+        page = with_tables(file.read(), PRINTED)
     with open(PAGE, "w", encoding="utf-8") as file:
         file.write(page)
-    return f"{PAGE} has the tables of this run"

@@ -1,94 +1,112 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What it costs to start: xapi runs the driver once for every call."""
+"""What must be loaded until the driver, and the command, read a LUN for the first time.
 
-import subprocess
-import sys
-import time
-import xmlrpc.client
-from typing import Any, Dict, List
-
-from bench import installed
-from bench.table import Spread, print_table, ratios, verdict
-
-ROUNDS = 15
-BARE, HELP, REFUSED = "python -c pass", "relvmoiscsi --help", "sr_create, refused"
-GOALS = {HELP: 3.0}  #: in multiples of a bare interpreter
-
-_LIST = """
-import os, sys
-before = set(sys.modules)
-os._exit = sys.exit  # the driver ends at once, and there is more to be said here
-import runpy
-sys.argv = sys.argv[1:]
-try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
-except SystemExit:
-    pass
-sys.stderr.write("\\nmodules: " + " ".join(set(sys.modules) - before))
+xapi starts the driver once for every call, and a person waits for the command.
 """
 
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Tuple
 
-def call(command: str) -> str:
-    """The argument xapi would give; without a target, so that sr_create refuses before it needs anything."""
-    parameters = {
-        "command": command,
-        "host_ref": "OpaqueRef:host",
-        "session_ref": "OpaqueRef:session",
-        "sr_ref": "OpaqueRef:sr",
-        "sr_uuid": "0a0b0c0d-0000-4000-8000-000000000001",
-        "subtask_of": "OpaqueRef:task",
-        "args": ["0"],
-        "device_config": {"SRmaster": "true"},
-    }
-    return xmlrpc.client.dumps((parameters,), command)
+from bench import installed
+from bench.over_iscsi import ME, can_run
+from bench.table import Number, Spread, print_table
+from kit import driver_process, golden
+from kit.driver_calls import call_of
+from kit.iscsi.programs import Export, Tgt
+from kit.pool.client import connected_locally
+from kit.pool.simulator import Pool
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.iscsi import Portal, list_luns
+
+ROUNDS = 7
+MODULES, SECONDS = 100, 0.1
+
+#: ends the process at the first read of the LUN, and tells what that took
+_UNTIL_THE_FIRST_READ = """
+import gc, os, sys, time
+gc.disable()
+sys.path.insert(0, {top!r})
+from relvmoiscsi.iscsi.lun_device import LunDevice
+def tell(*_):
+    own = sum(name.partition(".")[0] == "relvmoiscsi" for name in sys.modules)
+    os.write(2, "until the first read: {{}} {{}}".format(own, time.process_time()).encode())
+    os._exit(0)
+LunDevice.read = tell
+"""
+_COMMAND = "from relvmoiscsi.cli import main; main(sys.argv[1:])"
 
 
-def _time(argv: List[str]) -> float:
-    began = time.perf_counter()
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - began
+class Start(NamedTuple):
+    """What it took until the first read."""
+
+    modules: int  #: our own
+    seconds: float  #: of a processor
 
 
-def _modules(python: str, command: str) -> List[str]:
-    argv = [python, "-c", _LIST, installed.DRIVER, call(command)]
-    done = subprocess.run(argv, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return sorted(done.stderr.decode().rpartition("modules: ")[2].split())
-
-
-def run(results: Dict[str, Any], unmet: List[str]) -> None:
-    rows, found, verdicts = [], [], []
+def numbers() -> List[Number]:
+    what, goal = "own modules, and processor time, until the first read", f"at most {MODULES}, {SECONDS} s"
+    reason = can_run()
+    if reason is not None:
+        return [Number(what, goal, reason, None)]
+    found: Dict[Tuple[str, str], List[Start]] = {}
     for python in filter(None, (sys.executable, installed.python36())):
-        version, driver = installed.version_of(python), installed.driver(python)
-        contestants = {
-            BARE: [python, "-c", "pass"],
-            "python -c 'import xmlrpc.client'": [python, "-c", "import xmlrpc.client"],
-            "sr_get_driver_info": [*driver, call("sr_get_driver_info")],
-            REFUSED: [*driver, call("sr_create")],
-            HELP: [*installed.command(python), "--help"],
-        }
-        times: Dict[str, List[float]] = {name: [] for name in contestants}
-        for number in range(ROUNDS + 1):
-            for name, argv in contestants.items():
-                seconds = _time(argv)
-                if number:
-                    times[name].append(seconds)
-        for name, values in times.items():
-            command = name.partition(",")[0]
-            modules = _modules(python, command) if command.startswith("sr_") else []
-            ours = sum(module.partition(".")[0] == "relvmoiscsi" for module in modules)
-            counted: List[object] = [len(modules), ours] if modules else ["", ""]
-            bare = ratios(times[BARE], values)
-            rows.append([f"{version}  {name}", Spread.of(values).ms(), bare.times(), *counted])
-            found.append({"python": version, "what": name, "seconds": values, "modules": modules})
-            if name in GOALS:
-                verdicts.append((f"Python {version}: {name} in {GOALS[name]:g} bare interpreters", name, bare))
+        subprocess.run([python, "-IBm", "compileall", "-q", "relvmoiscsi"], check=True)
+        for name, starts in _starts(python).items():
+            found[installed.version_of(python), name] = starts
+    rows = [
+        [f"{name}, Python {version}", starts[0].modules, Spread.of([start.seconds for start in starts]).ms()]
+        for (version, name), starts in found.items()
+    ]
     print_table(
-        "Start-up, ms: median (fastest-slowest), and in multiples of a bare interpreter",
-        ("Python", "time", "x bare", "modules", "of them ours"),
+        "Until the first read of a LUN over iSCSI",
+        ("", "own modules", "processor, ms: median (fastest-slowest)"),
         rows,
-        "started as the package does, the code compiled; sr_create is refused for want of a target",
     )
-    print()
-    for what, name, bare in verdicts:
-        verdict(what, bare.middle <= GOALS[name], bare.times(), unmet)
-    results["startup"] = found
+    worst: Dict[str, Start] = {}  # of all Pythons
+    for (_, name), starts in found.items():
+        modules, seconds = starts[0].modules, Spread.of([start.seconds for start in starts]).middle
+        before = worst.get(name, Start(0, 0.0))
+        worst[name] = Start(max(before.modules, modules), max(before.seconds, seconds))
+    is_met = all(start.modules <= MODULES and start.seconds <= SECONDS for start in worst.values())
+    seen = "; ".join(f"{name} {start.modules}, {start.seconds:.2f} s" for name, start in worst.items())
+    return [Number(what, goal, seen, is_met)]
+
+
+def _starts(python: str) -> Dict[str, List[Start]]:
+    top = os.path.abspath(".")
+    hook = _UNTIL_THE_FIRST_READ.format(top=top)
+    with tempfile.TemporaryDirectory(prefix="bench", dir="/tmp") as directory:  # the path of a socket is short
+        image = os.path.join(directory, "lun.img")
+        golden.load("chain").disk.to_file(image)
+        os.mkdir(os.path.join(directory, "sm"))
+        socket = os.path.join(directory, "xapi")
+        with ExitStack() as stack:
+            pool = stack.enter_context(Pool(Path(directory, "sm"), socket))
+            session = stack.enter_context(connected_locally(pool))
+            target = stack.enter_context(Tgt(directory, [Export(1, image)]))
+            (lun,) = list_luns([Portal("127.0.0.1", target.port)], target.iqn, ME, Deadline(60))
+            config = {"SRmaster": "true", "target": "127.0.0.1", "port": str(target.port)}
+            config.update({"targetIQN": target.iqn, "SCSIid": lun.scsi_id})
+            call = call_of("sr_create", config, host_ref=pool.master, session_ref=session.handle)
+            url = f"iscsi://127.0.0.1:{target.port}/{target.iqn}/1"
+            words = [python, "-ISB", "-c", hook + _COMMAND, "resignature", url, "--yes", "--not-in-use"]
+            pipe = subprocess.PIPE
+            found: Dict[str, List[Start]] = {"driver": [], "command": []}
+            for _ in range(ROUNDS):
+                driver = driver_process.start(socket, os.path.join(directory, "host"), call, python, before=hook)
+                found["driver"].append(_told(driver))
+                found["command"].append(_told(subprocess.Popen(words, stdout=pipe, stderr=pipe)))
+    return found
+
+
+def _told(process: "subprocess.Popen[bytes]") -> Start:
+    printed, said = process.communicate()
+    _, is_there, numbers = said.decode().partition("until the first read: ")
+    assert is_there, printed + said
+    modules, seconds = numbers.split()
+    return Start(int(modules), float(seconds))

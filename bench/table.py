@@ -2,7 +2,7 @@
 """Numbers for people: tables, units, medians with their spread."""
 
 from statistics import median
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 #: the lines of each table that this run has printed, by title
 PRINTED: Dict[str, List[str]] = {}
@@ -47,14 +47,25 @@ class Spread(NamedTuple):
     def times(self) -> str:
         return f"{self.middle:.1f} ({self.low:.1f}-{self.high:.1f})"
 
+    def shares(self) -> str:
+        return f"{self.middle:.2f} ({self.low:.2f}-{self.high:.2f})"
+
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
     """How many times ours goes into theirs, pair by pair."""
     return Spread.of([other / own for own, other in zip(ours, theirs)])
 
 
-def verdict(what: str, is_met: bool, found: str, unmet: List[str]) -> None:
-    """Print one line about an expectation; add a missed expectation, with what was found, to `unmet`."""
-    print("  {}  {}: {}".format("met   " if is_met else "MISSED", what, found))
-    if not is_met:
-        unmet.append(f"{what}: {found}")
+class Number(NamedTuple):
+    """What somebody feels, its goal, and what a run has seen."""
+
+    what: str
+    goal: str
+    seen: str
+    is_met: Optional[bool]  #: None: not run, and `seen` says why
+
+
+def print_numbers(numbers: Sequence[Number]) -> None:
+    said = {True: "met", False: "MISSED", None: "NOT RUN"}
+    rows = [(one.what, one.goal, one.seen, said[one.is_met]) for one in numbers]
+    print_table("What a run costs", ("", "goal", "seen", ""), rows)

@@ -17,8 +17,8 @@ from relvmoiscsi.errors import DeviceError, Overtaken, Place, Truncated
 
 __all__ = [
     "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "Fence", "ForwardingDevice",
-    "Range", "align_down", "align_up", "cut_out", "in_pieces", "pieces_of", "read_pieces", "runs_of", "spans_of",
-    "torn_bytes", "verify_readable", "verify_writable", "whole_blocks",
+    "Range", "align_down", "align_up", "cut_out", "in_pieces", "overlaid", "pieces_of", "read_pieces", "runs_of",
+    "spans_of", "torn_bytes", "verify_readable", "verify_writable", "whole_blocks",
 ]  # fmt: skip
 
 SECTOR = 512
@@ -89,8 +89,8 @@ class Fence:
         """
         self.name, self.clock, self.lease_seconds = name, clock, lease_seconds
         self.writer, self.claim = writer, claim
+        self.expires = float("-inf")  #: the time on the clock at which the lease of the last look ends
         self._versions: Dict[Range, List[bytes]] = {}  # by place: the bytes of the last flush, then each write since
-        self._looked: Optional[float] = None
 
     @classmethod
     def of_writer(
@@ -109,10 +109,12 @@ class Fence:
         claim = 1 + int.from_bytes(entropy, "big") % (2**32 - 1)
         return cls(name, clock, lease_seconds, writer, claim)
 
+    # --- the condition: what the LUN must hold
+
     def hold(self, chunks: Iterable[Chunk]) -> None:
         """From now on, write only while the LUN holds these bytes, or the writes of this run over them."""
-        self._versions = {Range(chunk.offset, len(chunk.data)): [chunk.data] for chunk in chunks}
-        self._looked = None
+        self._versions, self.expires = {}, float("-inf")
+        self.hold_also(chunks)
 
     def hold_also(self, chunks: Iterable[Chunk]) -> None:
         """Add places to those of `hold`."""
@@ -127,21 +129,21 @@ class Fence:
         """These chunks go out now. Until a flush, the LUN may hold what they cover as it was before, or as written."""
         for chunk in chunks:
             for place, versions in self._versions.items():
-                start, end = max(chunk.offset, place.offset), min(chunk.end, place.end)
-                if start < end:
-                    part = Chunk(start, chunk.data[start - chunk.offset : end - chunk.offset])
-                    versions.append(_overlaid(versions[-1], place.offset, [part]))
+                if max(chunk.offset, place.offset) < min(chunk.end, place.end):
+                    versions.append(overlaid(versions[-1], place.offset, [chunk]))
 
     def flushed(self) -> None:
         """All chunks of `writing` are durable."""
         self._versions = {place: versions[-1:] for place, versions in self._versions.items()}
+
+    # --- the lease: a look finds the condition true, and lets writes out for some seconds
 
     def verify(self, found: Sequence[bytes], begun: float) -> None:
         """`found` is what the LUN holds in `places`, read after the time `begun`. Raises Overtaken."""
         for (place, versions), data in zip(self._versions.items(), found):
             if data not in versions:
                 raise Overtaken(self.name, place.offset)
-        self._looked = begun
+        self.expires = begun + self.lease_seconds
 
     def look(self, read: Callable[[Sequence[Range]], List[bytes]]) -> None:
         """Read the places, and compare. Raises Overtaken, and the errors of `read`."""
@@ -165,11 +167,6 @@ class Fence:
     def is_fresh(self) -> bool:
         """Whether the last look is young enough for a write."""
         return self.clock() <= self.expires
-
-    @property
-    def expires(self) -> float:
-        """The time on the clock at which the lease of the last look ends; minus infinity without a look."""
-        return float("-inf") if self._looked is None else self._looked + self.lease_seconds
 
 
 class Device(ABC):
@@ -247,16 +244,18 @@ def whole_blocks(device: Device, chunks: Sequence[Chunk], around: Sequence[Chunk
     unknown = [span for span, whole in zip(spans, is_whole) if not whole and span not in known]
     known.update(zip(unknown, device.read(unknown) if unknown else []))
     return [
-        several[0] if whole else Chunk(span.offset, _overlaid(known[span], span.offset, several))
+        several[0] if whole else Chunk(span.offset, overlaid(known[span], span.offset, several))
         for span, several, whole in zip(spans, inside, is_whole)
     ]
 
 
-def _overlaid(data: bytes, offset: int, chunks: Sequence[Chunk]) -> bytes:
-    """Return `data`, which starts at `offset` on the device, with the chunks written into it."""
+def overlaid(data: bytes, offset: int, chunks: Iterable[Chunk]) -> bytes:
+    """Return `data`, which starts at `offset` on the device, with the parts of the chunks that lie there."""
     found = bytearray(data)
     for chunk in chunks:
-        found[chunk.offset - offset : chunk.end - offset] = chunk.data
+        first, last = max(chunk.offset, offset), min(chunk.end, offset + len(data))
+        if first < last:
+            found[first - offset : last - offset] = chunk.data[first - chunk.offset : last - chunk.offset]
     return bytes(found)
 
 

@@ -93,7 +93,7 @@ __all__ += [  # for the other packages, which import nothing from `resignature`;
     "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "LaterCopy", "Plan", "Planned", "Progress", "steps",
     "Lun", "Unreadable", "Volume", "databases", "notes", "saved",
-    "OneVdiOutlook", "fits", "one_vdi", "refuse_other_vdis",
+    "OneVdiOutlook", "fits", "one_vdi", "refuse_other_content",
     "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
     "read_undoable", "refuse_databases", "refuse_left_behind", "vg_names",
 ]  # fmt: skip
@@ -165,7 +165,7 @@ def prepare(
                 raise sentences.unfinished(device.name, record)
             done = None if request.again else _done_before(cache, label, record, request.scsi_id)
             if done is not None:
-                _refuse_other_content(cache, survey.read_lun(cache, label), done.run, request)
+                refuse_other_content(cache, survey.read_lun(cache, label), done.run, request)
                 return done
             found = survey.read_contents(cache, label)
             if request.names_vdis:
@@ -196,19 +196,16 @@ def _with_present_uuids(request: ResignatureRequest, lun: Lun, run: Optional[Run
     return request._replace(one=one, without=tuple(named_now(uuid, lun, run) for uuid in request.without))
 
 
-def _refuse_other_content(device: Device, lun: Lun, run: Optional[Run], request: ResignatureRequest) -> None:
+def refuse_other_content(device: Device, lun: Optional[Lun], run: Optional[Run], request: ResignatureRequest) -> None:
     """Raises Refused where a resignatured LUN is not what the request asks for; `run` is the journal, if readable."""
-    with naming_who_asks(request.one):
-        refuse_other_vdis(device, lun, run, request.one)
+    one = request.one
+    if lun is not None:
+        with naming_who_asks(one):
+            was_one = one is None and run is not None and run.one is not None
+            if not (was_one and run is not None and earlier_run.has_all_volumes(device, lun, run)):
+                vdi_choice.refuse_other_vdis(device.name, lun, run, one)
     refuse_databases(device.name, lun, request.clear_databases)
     refuse_left_behind(device.name, lun, run, request.without)
-
-
-def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[OneVdiRequest]) -> None:
-    """Raises Refused where a resignatured LUN does not hold the requested VDIs; `run` is the journal, if readable."""
-    if one is None and run is not None and run.one is not None and earlier_run.has_all_volumes(device, lun, run):
-        return
-    vdi_choice.refuse_other_vdis(device.name, lun, run, one)
 
 
 def refuse_databases(name: str, lun: Optional[Lun], clear_databases: bool) -> None:
@@ -337,7 +334,7 @@ def find_unfinished(device: Device) -> Optional[Mark]:
 
 
 def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] = None) -> Result:
-    """Settle an interrupted run: take back before its commit; finish after its commit, with the ids of the run.
+    """Settle an interrupted run: roll back before its commit; finish after its commit, with the ids of the run.
 
     Without an interrupted run, nothing is written (`already_done`). A caller that must lock the VG first passes the
     `mark` of `find_unfinished`.
@@ -355,8 +352,8 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
         return Result(found.state, found.lun, ids, of, already_done=True)
     counting, run = CountingDevice(device), mark.journal.run
     if goes_back(mark):
-        cut_run.take_back(counting, mark)
-        found = _inspect_after(device, f"The {KINDS[run.kind]} was taken back.", run.kind != UNDO and run.unverified)
+        cut_run.roll_back(counting, mark)
+        found = _inspect_after(device, f"The {KINDS[run.kind]} was rolled back.", run.kind != UNDO and run.unverified)
         return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(mark.commit_record.scsi_id_digest) and digest != mark.commit_record.scsi_id_digest:
@@ -371,7 +368,7 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
 
 
 def goes_back(mark: Mark) -> bool:
-    """Does `recover` take the run back? The run was interrupted before its commit."""
+    """Does `recover` roll the run back? The run was interrupted before its commit."""
     return mark.commit_record.phase == IN_PROGRESS
 
 
@@ -390,7 +387,7 @@ def _inspect_after(device: Device, done: str, unverified: Union[bool, Sequence[s
 
 
 def undo(device: Device, entropy: Entropy) -> Result:
-    """Restore the old identities: take back an interrupted run, or reverse a finished run.
+    """Restore the old identities: roll back an interrupted run, or reverse a finished run.
 
     Raises Refused when the LUN has no run to undo, or when LVM or SM has changed the written data since.
     """
@@ -406,9 +403,9 @@ def undo(device: Device, entropy: Entropy) -> Result:
     if mark.commit_record.phase == DONE:
         return _reverse(device, mark, entropy)
     result, is_undo = recover(device, mark), mark.commit_record.kind == UNDO
-    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was taken back
+    if is_undo != goes_back(mark):  # a finished undo, or a resignature that was rolled back
         return result
-    settled = "The undo was taken back" if is_undo else "The resignature was finished"
+    settled = "The undo was rolled back" if is_undo else "The resignature was finished"
     return _reverse(device, read_undoable(device, sentences.nothing_written(settled)), entropy, settled)
 
 

@@ -27,17 +27,14 @@ Source: xen-api ocaml/xapi/xapi_plugins.ml, message_forwarding.ml.
 import json
 import logging
 import os
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import itemgetter
 from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
-    ContextManager,
     Dict,
     Iterable,
-    Iterator,
     List,
     Mapping,
     NamedTuple,
@@ -57,10 +54,9 @@ from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child
-from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
-from relvmoiscsi.wording import with_options
+from relvmoiscsi.wording import ALL, VDIS, with_options
 
 if TYPE_CHECKING:
     from relvmoiscsi.lun.opened import OpenLun
@@ -117,9 +113,21 @@ def luns(host: Host = THIS_HOST) -> Dict[str, str]:
 
 def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, find: Optional[Find] = None) -> str:
     """Return every LUN of this host, sorted by SCSIid. `find` returns the device of each LUN that the host sees."""
-    shown = (find or _asked_for)(arguments, host)
+    is_hba = arguments.get("hba", "false") == "true"
+    shown = luns(host) if find is None else find(arguments, host)
+    if find is None and is_hba:
+        of_adapters = {disk.scsi_id for disk in adapters.disks(adapters.adapters(host=host), host)}
+        shown = {scsi_id: path for scsi_id, path in shown.items() if scsi_id in of_adapters}
     start, deadline = arguments.get("from", ""), Deadline(PAGE_SECONDS)
-    behind, problems = _behind_targets(arguments, host, deadline)
+    behind: Dict[str, TargetLun] = {}  # the LUNs behind the iSCSI targets of this host's SRs
+    problems: List[str] = []  # a sentence for each target that did not answer
+    if "session_ref" in arguments and not is_hba:
+        from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415 - only this function needs these imports
+        from relvmoiscsi.plugin_targets import luns_of_srs  # noqa: PLC0415
+
+        xapi = Xapi(arguments["session_ref"], host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
+        behind, problems = luns_of_srs(xapi, host.installation_uuid, deadline)
+        behind = {scsi_id: lun for scsi_id, lun in behind.items() if is_scsi_id(scsi_id)}
     ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]
     ahead = _read_ahead({scsi_id: behind[scsi_id] for scsi_id in ids if scsi_id in behind}, shown, deadline)
 
@@ -128,22 +136,14 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
         if row is None and scsi_id in behind:
             row = _row_behind(scsi_id, behind[scsi_id], shown.get(scsi_id), Deadline(LUN_SECONDS))
         if row is None or row["state"] is None and scsi_id in shown:
-            row = _row(scsi_id, shown[scsi_id], see)
+            row = {"scsi_id": scsi_id, "device": shown[scsi_id]}
+            try:
+                row.update(see(shown[scsi_id], lambda found: _facts(found, scsi_id)))
+            except RelvmoiscsiError as error:
+                row.update(state=None, problem=str(error)[:500])
         return row
 
     return _page("luns", [(scsi_id, partial(made, scsi_id)) for scsi_id in ids], {"problems": problems}, deadline)
-
-
-def _behind_targets(arguments: Arguments, host: Host, deadline: Deadline) -> "Tuple[Dict[str, TargetLun], List[str]]":
-    """Return the LUNs behind the iSCSI targets of this host's SRs, by SCSIid, and a sentence for each silent target."""
-    if "session_ref" not in arguments or arguments.get("hba", "false") == "true":
-        return {}, []
-    from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415 - only this function needs these imports
-    from relvmoiscsi.plugin_targets import luns_of_srs  # noqa: PLC0415
-
-    xapi = Xapi(arguments["session_ref"], host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
-    found, problems = luns_of_srs(xapi, host.installation_uuid, deadline)
-    return {scsi_id: lun for scsi_id, lun in found.items() if is_scsi_id(scsi_id)}, problems
 
 
 def _read_ahead(
@@ -175,22 +175,6 @@ def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: D
         return {**row, "state": None, "problem": str(error)[:500]}
 
 
-def _asked_for(arguments: Arguments, host: Host) -> Dict[str, str]:
-    found = luns(host)
-    if arguments.get("hba", "false") == "true":
-        behind = {disk.scsi_id for disk in adapters.disks(adapters.adapters(host=host), host)}
-        return {scsi_id: path for scsi_id, path in found.items() if scsi_id in behind}
-    return found
-
-
-def _row(scsi_id: str, path: str, see: Look) -> Dict[str, Any]:
-    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path}
-    try:
-        return {**row, **see(path, lambda found: _facts(found, scsi_id))}
-    except RelvmoiscsiError as error:
-        return {**row, "state": None, "problem": str(error)[:500]}
-
-
 def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
     return {
         "state": found.state,
@@ -209,9 +193,17 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
     sr_uuid = arguments.get("sr", "").lower()
     if not is_uuid(sr_uuid):
         raise UsageError("The argument sr is no UUID. Give the UUID of an SR on a LUN of this host.")
+
+    def told(seen: engine.Inspection) -> Dict[str, Any]:
+        if seen.lun is None or seen.run is None or seen.lun.sr_uuid != sr_uuid:
+            return {}
+        facts = report.map_facts(seen.lun, seen.run.ids)
+        vdis = [{"old": vdi["old"], "new": vdi["new"], "name_label": vdi["name_label"]} for vdi in facts["vdis"]]
+        return {"sr": facts["sr"], "vdis": vdis}
+
     for path in luns(host).values():
         try:
-            found = see(path, lambda seen: _map_facts(seen, sr_uuid))
+            found = see(path, told)
         except RelvmoiscsiError:
             continue  # this host has not resignatured a LUN that does not answer
         if found:
@@ -220,14 +212,6 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             rows: List[_Row] = [(vdi["new"], vdi.copy) for vdi in vdis]
             return _page("vdis", rows, {"sr": found["sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
-
-
-def _map_facts(found: engine.Inspection, sr_uuid: str) -> Dict[str, Any]:
-    if found.lun is None or found.run is None or found.lun.sr_uuid != sr_uuid:
-        return {}
-    facts = report.map_facts(found.lun, found.run.ids)
-    vdis = [{"old": vdi["old"], "new": vdi["new"], "name_label": vdi["name_label"]} for vdi in facts["vdis"]]
-    return {"sr": facts["sr"], "vdis": vdis}
 
 
 def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
@@ -247,15 +231,38 @@ def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> s
 
 
 def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
-    """Resignature a LUN of this host as `relvmoiscsi resignature --yes` does. Raises RelvmoiscsiError."""
+    """Resignature a LUN of this host as `relvmoiscsi resignature --yes` does, or plan that. Raises RelvmoiscsiError."""
+    from relvmoiscsi.lun import answer, run  # noqa: PLC0415 - only this function writes
+    from relvmoiscsi.lun.opened import Permission  # noqa: PLC0415
+    from relvmoiscsi.lun.source import source_at  # noqa: PLC0415
+
     if not arguments.get("scsi_id"):
         raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
     scsi_id = typed_scsi_id(arguments["scsi_id"])
     path = luns(host).get(scsi_id)
     if path is None:
         raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")
+
+    def consent(lun: "OpenLun", proposal: run.Proposal) -> None:
+        """Consent to what the caller can mean: the caller has asked for new identities, and no person is here."""
+        if isinstance(proposal, run.NewRun) and proposal.prepared.later_copy and not asked.is_later_copy:
+            raise answer.unsaid_copy(lun.name, proposal.prepared.later_copy)
+
     try:
-        return fitted(_resignatured(path, wanted(path, arguments), host))
+        asked, permission = wanted(path, arguments), Permission(is_asked=False)
+        with in_state(NOTHING_WRITTEN):
+            source = source_at(path, host)
+        if asked.is_dry_run:
+            lun, planned = run.plan_of(source, permission, asked.request, os.urandom)
+            if isinstance(planned, run.DryRun):
+                return fitted(answer.dry_run_facts(lun, planned))
+            return fitted(answer.finished_facts(lun, planned))
+        lun, done = run.resignature_of(source, permission, asked.request, os.urandom, consent)
+        if isinstance(done, run.Finished):
+            return fitted(answer.finished_facts(lun, done))
+        for sentence in lun.refresh():
+            log.warning("%s", sentence)
+        return fitted(answer.completed_facts(lun, done))
     except RelvmoiscsiError as error:
         error.message = with_options(error.message)
         raise
@@ -294,55 +301,6 @@ def wanted(path: str, arguments: Arguments) -> Wanted:
         words=tuple(words),
     )
     return Wanted(request, said["dry_run"], said["later_copy"])
-
-
-def _resignatured(path: str, asked: Wanted, host: Host) -> Dict[str, Any]:
-    """Carry out a request on a LUN of this host, or plan it. Return the facts for JSON."""
-    from relvmoiscsi.lun import answer, run  # noqa: PLC0415 - only this function writes
-    from relvmoiscsi.lun.guard import Permission  # noqa: PLC0415
-    from relvmoiscsi.lun.source import source_at  # noqa: PLC0415
-
-    permission = Permission(is_asked=False)
-    with in_state(NOTHING_WRITTEN):
-        source = source_at(path, host)
-    with _opened(source.opened_to_read(permission)) as lun:
-        request = asked.request._replace(scsi_id=lun.ids.own)
-        if asked.is_dry_run:
-            planned = run.plan(lun, request, os.urandom)
-            if isinstance(planned, run.DryRun):
-                return answer.dry_run_facts(lun, planned)
-            return answer.already_done_facts(lun, request, planned, engine.inspect(lun.device).lun)
-        finished = answer.find_finished(lun, request)
-        if finished is not None:
-            return finished
-
-    def consent(proposal: run.Proposal) -> None:
-        """Consent to what the caller can mean: the caller has asked for new identities, and no person is here."""
-        if isinstance(proposal, run.Settlement):
-            if proposal.mark.commit_record.kind != engine.RESIGNATURE and proposal.problem is not None:
-                raise proposal.problem
-            if not proposal.why:
-                answer.refuse_other_run(lun.name, request, proposal.mark.journal.run.ids)
-        elif isinstance(proposal, run.NewRun) and proposal.prepared.later_copy and not asked.is_later_copy:
-            raise answer.unsaid_copy(lun.name, proposal.prepared.later_copy)
-
-    with run.recording(host), _opened(source.opened_to_write(permission)) as lun:
-        request = request._replace(scsi_id=lun.ids.own)
-        done = run.resignature(lun, request, os.urandom, consent)
-        if isinstance(done, engine.AlreadyDone):
-            return answer.already_done_facts(lun, request, done, engine.inspect(lun.device).lun)
-    for sentence in lun.refresh():
-        log.warning("%s", sentence)
-    return answer.completed_facts(lun, done)
-
-
-@contextmanager
-def _opened(opening: "ContextManager[OpenLun]") -> "Iterator[OpenLun]":
-    """Open a LUN for the block. If that fails, the error says that nothing was written."""
-    with ExitStack() as held:
-        with in_state(NOTHING_WRITTEN):
-            lun = held.enter_context(opening)
-        yield lun
 
 
 def fitted(facts: Dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.iscsi import LunDevice, LunInfo, list_luns
 from relvmoiscsi.lun.url_source import each_at_once
-from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.iscsi.target_access import Access, access_of
 
 TARGET_SECONDS = 20.0  #: time limit for the list of one target
@@ -53,7 +53,7 @@ def luns_of_srs(xapi: Xapi, host_uuid: str, deadline: Deadline) -> Tuple[Dict[st
     asked: List[Access] = []
     for config in alike.values():
         try:
-            asked.append(access_of(parse_config(config), host, xapi, lambda _secret: None))
+            asked.append(access_of(IscsiConfig(config), host, xapi, lambda _secret: None))
         except RelvmoiscsiError as problem:
             problems.append(_unknown(config.get("targetIQN", ""), config.get("target", ""), problem))
     found: Dict[str, TargetLun] = {}
@@ -69,27 +69,20 @@ def _unknown(iqn: str, address: object, problem: RelvmoiscsiError) -> str:
 
 
 def _luns(asked: Access, deadline: Deadline) -> Tuple[List[TargetLun], str]:
-    """Return the LUNs behind a target, and why the list is incomplete; "" for a complete list."""
+    """Return the LUNs behind a target, and why the list is incomplete; "" for a complete list.
+
+    Where the device-config names no IQN, or `*`, the targets are all that the portals offer.
+    """
     found: List[TargetLun] = []
     try:
-        for access in _with_iqn(asked, deadline.part(TARGET_SECONDS)):
-            found += _listed(access, deadline.part(TARGET_SECONDS))
+        targets = [asked]
+        if not asked.config.target_iqn:
+            offered = asked.discovered(deadline.part(TARGET_SECONDS))
+            targets = [asked.to(one.iqn, one.portals or asked.portals) for one in offered]
+        for access in targets:
+            where, of_one = (access.portals, access.config.target_iqn), deadline.part(TARGET_SECONDS)
+            luns = access.in_turn(lambda by: list_luns(*where, by, of_one, access.credentials))  # noqa: B023
+            found += [TargetLun(access, info) for info in luns if info.scsi_id is not None]
     except RelvmoiscsiError as problem:
         return found, _unknown(asked.config.target_iqn, asked.portals[0], problem)
     return found, ""
-
-
-def _listed(access: Access, deadline: Deadline) -> List[TargetLun]:
-    iqn, secrets = access.config.target_iqn, access.credentials
-    luns = access.in_turn(lambda initiator: list_luns(access.portals, iqn, initiator, deadline, secrets))
-    return [TargetLun(access, info) for info in luns if info.scsi_id is not None]
-
-
-def _with_iqn(asked: Access, deadline: Deadline) -> List[Access]:
-    """Return the target, or every target of its portals where the device-config names no IQN, or `*`."""
-    if asked.config.target_iqn:
-        return [asked]
-    return [
-        asked._replace(portals=one.portals or asked.portals, config=asked.config._replace(target_iqn=one.iqn))
-        for one in asked.discovered(deadline)
-    ]

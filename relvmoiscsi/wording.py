@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Text forms of sizes, numbers, tables, commands and unprintable text. Pure, and quick to import."""
+"""Text forms of sizes, numbers, tables, commands, unprintable text; the values of an option. Pure, quick to import."""
 
 import re
 import shlex
 from typing import Container, List, Sequence
 
 ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
+#: the values of --vdis, of device-config:vdis, and of `vdis` in the configuration file
+ONE, ALL = "one", "all"
+VDIS = (ONE, ALL)
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # a type checker takes TYPE_CHECKING for true
     from typing import Any, Dict, Iterator, List, Optional, Sequence
 
     from relvmoiscsi.cli.output import Answer
-    from relvmoiscsi.errors import RelvmoiscsiError
 
 EXIT_USAGE = 2  #: of UsageError, and of the argument parser
 EXIT_BUG = 70
@@ -30,7 +29,11 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
     try:
         words = list(sys.argv[1:] if argv is None else argv)
         if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
-            return _overview(words)
+            from relvmoiscsi.cli import overview  # noqa: PLC0415
+            from relvmoiscsi.cli.output import print_text  # noqa: PLC0415
+
+            is_printed = print_text(overview.page())
+            return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
         from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 
         parser = make_parser([word for word in words if not word.startswith("-")][:1])
@@ -48,34 +51,50 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
         return EXIT_INTERRUPTED
 
 
-def _overview(words: "List[str]") -> int:
-    from relvmoiscsi.cli import overview  # noqa: PLC0415
-    from relvmoiscsi.cli.output import print_text  # noqa: PLC0415
-
-    is_printed = print_text(overview.page())
-    return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
-
-
 def _run(arguments: "Namespace") -> int:
-    import logging  # noqa: PLC0415 - --help needs none of these imports
+    import json  # noqa: PLC0415 - --help needs none of these imports
+    import logging  # noqa: PLC0415
     from contextlib import contextmanager  # noqa: PLC0415
 
     from relvmoiscsi.cli.output import RED, LogFormatter, print_result, print_text, say  # noqa: PLC0415
-    from relvmoiscsi.errors import RelvmoiscsiError  # noqa: PLC0415
+    from relvmoiscsi.errors import RelvmoiscsiError, error_facts  # noqa: PLC0415
+    from relvmoiscsi.wording import printable, with_options  # noqa: PLC0415
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter())
     logging.basicConfig(level=level, handlers=[handler])
+    is_on_lun = hasattr(arguments, "device")
+    facts: Dict[str, Any] = {}
     with contextmanager(_one_ctrl_c)():
         try:
             answer: Answer = arguments.run(arguments)
-            is_printed = print_result(_json(answer.facts)) if arguments.json else print_text(answer.text)
+            text = json.dumps(answer.facts, indent=2) if arguments.json else answer.text
+            is_printed = print_result(text) if arguments.json else print_text(text)
             return answer.status if is_printed else EXIT_NOT_PRINTED
         except RelvmoiscsiError as error:
-            return _say_failure(arguments, error)
+            if hasattr(arguments, "vdis"):
+                error.message = with_options(error.message)
+            if arguments.json and is_on_lun:
+                from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
+
+                facts = failure_facts(arguments, error)
+            if arguments.json:
+                print_result(json.dumps({**facts, **error_facts(error)}, indent=2))
+            say(printable(str(error)), RED)
+            return error.exit_status
         except KeyboardInterrupt as stop:
-            return _say_interrupted(arguments, str(stop), getattr(stop, "facts", {}))
+            message, state = "Interrupted.", str(stop)
+            if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
+                facts = {
+                    "kind": "Interrupted",
+                    "exit_status": EXIT_INTERRUPTED,
+                    "message": message,
+                    "disk_state": state,
+                }
+                print_result(json.dumps({"error": facts, **getattr(stop, "facts", {})}, indent=2))
+            say(message + (" " + printable(state) if state else _how_to_tell(arguments) or _AGAIN))
+            return EXIT_INTERRUPTED
         except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
             import traceback  # noqa: PLC0415
 
@@ -111,41 +130,6 @@ def _one_ctrl_c() -> "Iterator[None]":
     finally:
         for number, before in ours:
             signal.signal(number, before)
-
-
-def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
-    from relvmoiscsi.cli.output import RED, print_result, say  # noqa: PLC0415
-    from relvmoiscsi.errors import error_facts  # noqa: PLC0415
-    from relvmoiscsi.wording import printable, with_options  # noqa: PLC0415
-
-    if hasattr(arguments, "vdis"):
-        error.message = with_options(error.message)
-    if arguments.json:
-        facts: Dict[str, Any] = {}
-        if hasattr(arguments, "device"):
-            from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
-
-            facts = failure_facts(arguments, error)
-        print_result(_json(dict(facts, **error_facts(error))))
-    say(printable(str(error)), RED)
-    return error.exit_status
-
-
-def _say_interrupted(arguments: "Namespace", state: str, facts: "Dict[str, Any]") -> int:
-    from relvmoiscsi.cli.output import print_result, say  # noqa: PLC0415
-    from relvmoiscsi.wording import printable  # noqa: PLC0415
-
-    if arguments.json and not hasattr(arguments, "device"):  # the LUN may be the device that does not answer
-        error = {"kind": "Interrupted", "exit_status": EXIT_INTERRUPTED, "message": "Interrupted.", "disk_state": state}
-        print_result(_json({"error": error, **facts}))
-    say("Interrupted." + (" " + printable(state) if state else _how_to_tell(arguments) or _AGAIN))
-    return EXIT_INTERRUPTED
-
-
-def _json(facts: "Dict[str, Any]") -> str:
-    import json  # noqa: PLC0415
-
-    return json.dumps(facts, indent=2)
 
 
 def _how_to_tell(arguments: "Namespace") -> str:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """List the targets behind a portal; list the LUNs behind a target, with the SR on each LUN."""
 
-import argparse
 from contextlib import suppress
 from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
-from relvmoiscsi.cli import opening
+from relvmoiscsi.cli import on_lun
+from relvmoiscsi.cli.on_lun import DeviceCommand
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.cli.url_login import url_of
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.iscsi import DiscoveredTarget, LunInfo
+from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.wording import human_size, printable, table
@@ -46,23 +46,47 @@ class Listed(NamedTuple):
         }
 
 
-def listed(arguments: argparse.Namespace) -> Optional[Answer]:
+def listed(command: DeviceCommand) -> Optional[Answer]:
     """Return the list for the URL of a portal or a target; None for the URL of one LUN.
 
     Raises UsageError, NotFound, Refused.
     """
-    text, source = arguments.device, url_of(arguments, arguments.device, opening.HOST)
+    text, login = command.device, (command.initiator_name, command.chap_file)
+    source = url_of(*login, text, on_lun.HOST)
     url = source.url
     if url.lun is not None:
         with suppress(Lost):  # the command that opens the LUN logs in again
             _say_equal_scsi_ids(source.luns(), url.lun)
         return None
     if not url.iqn:
-        targets = source.targets()
-        return Answer(_target_facts(text, targets), "\n".join(_target_lines(text, targets)))
+        targets = {target.iqn: [str(portal) for portal in target.portals] for target in source.targets()}
+        rows = [{"iqn": iqn, "portals": portals} for iqn, portals in targets.items()]
+        lines = [f"{text}: targets of the portal"]
+        lines += _indented([["target", "portals"], *([iqn, ", ".join(on)] for iqn, on in targets.items())])
+        if not targets:
+            nothing = "the portal shows no target to this machine. Map a LUN to its initiator name at the array."
+            lines = [f"{text}: {nothing}"]
+        return Answer({"device": text, "targets": rows}, "\n".join(lines))
     infos = source.luns()
     _say_equal_scsi_ids(infos)
-    luns = each_at_once([partial(_read, arguments, info) for info in infos])
+
+    def read(info: LunInfo) -> Listed:
+        """Read the content of a LUN. An unreadable LUN is listed with the reason."""
+        if info.problem:
+            return Listed(info, problem=info.problem)
+        where = text.rstrip("/") + f"/{info.number}"
+        try:
+            with url_of(*login, where, on_lun.HOST, LIST_SECONDS, info.scsi_id).opened_to_read() as opened:
+                found = engine.inspect(opened.device)
+        except RelvmoiscsiError as problem:
+            return Listed(info, problem=problem.message)
+        lun, reason = found.lun, found.problem.message if found.problem is not None else None
+        if lun is None:
+            return Listed(info, found.state, found.run.ids.sr if found.run else None, problem=reason)
+        label = lun.mgt.name_label if lun.mgt else ""
+        return Listed(info, found.state, lun.sr_uuid, label, len(lun.disks()), reason)
+
+    luns = each_at_once([partial(read, info) for info in infos])
     facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
     return Answer(facts, "\n".join(_lun_lines(text, luns)))
 
@@ -79,39 +103,6 @@ def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) 
                 f"note: the LUNs {', '.join(map(str, numbers))} have one SCSIid, {printable(scsi_id)}: it does "
                 "not identify the clone. The command writes to none of them by a URL."
             )
-
-
-def _read(arguments: argparse.Namespace, info: LunInfo) -> Listed:
-    """Read the content of a LUN. An unreadable LUN is listed with the reason."""
-    if info.problem:
-        return Listed(info, problem=info.problem)
-    text = arguments.device.rstrip("/") + f"/{info.number}"
-    try:
-        with url_of(arguments, text, opening.HOST, LIST_SECONDS, info.scsi_id).opened_to_read() as opened:
-            found = engine.inspect(opened.device)
-    except RelvmoiscsiError as problem:
-        return Listed(info, problem=problem.message)
-    lun, reason = found.lun, found.problem.message if found.problem is not None else None
-    if lun is None:
-        return Listed(info, found.state, found.run.ids.sr if found.run else None, problem=reason)
-    label = lun.mgt.name_label if lun.mgt else ""
-    return Listed(info, found.state, lun.sr_uuid, label, len(lun.disks()), reason)
-
-
-# --- text
-
-
-def _target_facts(text: str, targets: Sequence[DiscoveredTarget]) -> Dict[str, Any]:
-    rows = [{"iqn": target.iqn, "portals": [str(portal) for portal in target.portals]} for target in targets]
-    return {"device": text, "targets": rows}
-
-
-def _target_lines(text: str, targets: Sequence[DiscoveredTarget]) -> List[str]:
-    if not targets:
-        return [f"{text}: the portal shows no target to this machine. Map a LUN to its initiator name at the array."]
-    rows = [["target", "portals"]]
-    rows += [[target.iqn, ", ".join(str(portal) for portal in target.portals)] for target in targets]
-    return [f"{text}: targets of the portal", *_indented(rows)]
 
 
 def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:

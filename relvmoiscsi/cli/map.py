@@ -5,9 +5,10 @@ The computation needs no device: each new id is derived from the UUID of the new
 """
 
 import argparse
+from typing import List, Optional
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.opening import device_word, source_of, takes_device_options
+from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, on_lun, takes_device_options
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -26,7 +27,7 @@ example:
 
 
 def add_map(make: Maker) -> None:
-    parser = make(_map, _MAP)
+    parser = make(on_lun(MapCommand), _MAP)
     what = "print the whole map of this resignatured LUN"
     parser.add_argument("--device", dest="lun", metavar="DEVICE", type=device_word, help=what)
     takes_device_options(parser)
@@ -34,35 +35,46 @@ def add_map(make: Maker) -> None:
     parser.add_argument("old", metavar="OLD", nargs="*", help="UUID of a VDI or LVM id on the original")
 
 
-def _map(arguments: argparse.Namespace) -> Answer:
-    if arguments.lun is not None:
-        if arguments.sr is not None or arguments.old:
+class MapCommand(DeviceCommand):
+    """Print a map of old ids to new ids."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self.lun: Optional[str] = arguments.lun
+        self.sr: str = arguments.sr or ""
+        self.old: List[str] = arguments.old
+        self._is_computed = arguments.sr is not None
+
+    def verify(self) -> None:
+        super().verify()
+        if self.lun is not None and (self._is_computed or self.old):
             raise UsageError("--device prints the whole map: remove --sr and the ids.")
-        return _map_of(arguments)
-    if arguments.sr is None or not arguments.old:
-        raise UsageError("Give --sr and at least one old id, or --device.")
-    found = derived_ids(arguments.sr, arguments.old)
-    facts = {
-        "new_sr": arguments.sr,
-        "uuids": {old: new for old, new in found.items() if is_uuid(old)},
-        "lvm_ids": {old: new for old, new in found.items() if not is_uuid(old)},
-    }
-    return Answer(facts, "\n".join(f"{old}  becomes  {new}" for old, new in found.items()))
+        if self.lun is None and not (self._is_computed and self.old):
+            raise UsageError("Give --sr and at least one old id, or --device.")
 
-
-def _map_of(arguments: argparse.Namespace) -> Answer:
-    """Return the map of a LUN. Raises NotFound where the LUN has no map, and the errors of reading a LUN."""
-    path = arguments.lun
-    with source_of(arguments, path).opened_to_read() as lun:
-        found = engine.inspect(lun.device)
-    if found.problem is not None:
-        raise found.problem
-    if found.state != engine.RESIGNATURED:
-        raise NotFound(f"{path} is not resignatured and holds no map. Give the resignatured clone.")
-    if found.run is None:
-        raise NotFound(
-            f"LVM has overwritten the journal with the map on {path}. Look for the map in SMlog, in syslog or in "
-            "the file of --map-out. `relvmoiscsi map --sr NEW OLD` computes the new id of an old id."
+    def run(self) -> Answer:
+        """Return a map. Raises NotFound where a LUN has no map, and the errors of reading a LUN."""
+        path = self.lun
+        if path is None:
+            derived = derived_ids(self.sr, self.old)
+            ids = {
+                "new_sr": self.sr,
+                "uuids": {old: new for old, new in derived.items() if is_uuid(old)},
+                "lvm_ids": {old: new for old, new in derived.items() if not is_uuid(old)},
+            }
+            return Answer(ids, "\n".join(f"{old}  becomes  {new}" for old, new in derived.items()))
+        with self.source(path).opened_to_read() as lun:
+            found = engine.inspect(lun.device)
+        if found.problem is not None:
+            raise found.problem
+        if found.state != engine.RESIGNATURED:
+            raise NotFound(f"{path} is not resignatured and holds no map. Give the resignatured clone.")
+        if found.run is None:
+            raise NotFound(
+                f"LVM has overwritten the journal with the map on {path}. Look for the map in SMlog, in syslog or in "
+                "the file of --map-out. `relvmoiscsi map --sr NEW OLD` computes the new id of an old id."
+            )
+        facts = {"device": path, **report.map_facts(found.lun, found.run.ids)}
+        return Answer(
+            facts, "\n".join([f"{path} was resignatured:", *report.whole_map_lines(found.lun, found.run.ids)])
         )
-    facts = {"device": path, **report.map_facts(found.lun, found.run.ids)}
-    return Answer(facts, "\n".join([f"{path} was resignatured:", *report.whole_map_lines(found.lun, found.run.ids)]))

@@ -8,7 +8,6 @@ earlier run. The file has mode 0600, because names of VMs and disks are in it. N
 directory on the way to the file: that user could direct a command of root to any file of the host.
 """
 
-import argparse
 import errno
 import json
 import os
@@ -16,25 +15,12 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
-from relvmoiscsi.cli.output import Answer, Command, say
+from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import sync_directory
 from relvmoiscsi.host.own_path import NotOwn, verify_own_way
-from relvmoiscsi.wording import command
 
 EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
-
-
-def written(run: Command) -> Command:
-    """Return the command, extended to write its answer to the file of --map-out."""
-
-    def with_file(arguments: argparse.Namespace) -> Answer:
-        look = f"{command('relvmoiscsi', 'show', arguments.device)} shows the state of {arguments.device}."
-        with new_file(arguments.map_out, look) as finish:
-            answer = run(arguments)
-            return answer if finish(answer.facts) else answer._replace(status=EXIT_NOT_PRINTED)
-
-    return with_file
 
 
 @contextmanager
@@ -61,11 +47,20 @@ class _MapFile:
         """Raises UsageError when the file cannot be made, or exists with content."""
         self._path, self._look = os.path.abspath(path), look
         try:
-            _verify_ours(self._path)
+            verify_own_way(self._path)
+            if os.path.lexists(self._path):
+                there = os.lstat(self._path)
+                if stat.S_ISLNK(there.st_mode) or there.st_uid != os.geteuid():
+                    raise UsageError(
+                        f"{self._path} is a link, or belongs to another user: --map-out replaces no such file."
+                    )
             if not _is_free(self._path):
                 raise UsageError(f"{path} already exists and --map-out replaces no file. Give the name of a new file.")
             with self._new():
                 pass
+        except NotOwn as problem:  # another user could replace the file
+            where = f"{self._path} is no safe place for a map: {problem}."
+            raise UsageError(f"{where} Give a directory of your own.") from None
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}.") from error
 
@@ -97,18 +92,6 @@ class _MapFile:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-
-
-def _verify_ours(path: str) -> None:
-    """Raise UsageError for a link, and where another user could replace the file. Raises OSError."""
-    try:
-        verify_own_way(path)
-    except NotOwn as problem:
-        raise UsageError(f"{path} is no safe place for a map: {problem}. Give a directory of your own.") from None
-    if os.path.lexists(path):
-        there = os.lstat(path)
-        if stat.S_ISLNK(there.st_mode) or there.st_uid != os.geteuid():
-            raise UsageError(f"{path} is a link, or belongs to another user: --map-out replaces no such file.")
 
 
 def _is_free(path: str) -> bool:

@@ -1,28 +1,138 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Common code of the commands that write to a LUN: options, the open LUN, questions, the answer."""
+"""A command on a LUN, of parsed words: its options, its source, its questions, the answer of its run.
+
+The parser's namespace ends in the constructor of a command.
+"""
 
 import argparse
-from contextlib import ExitStack, contextmanager
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional, Type
 
 from relvmoiscsi import engine, report, wording
-from relvmoiscsi.cli import map_out, opening
-from relvmoiscsi.cli.opening import source_of, takes_device
-from relvmoiscsi.cli.output import Answer, ask, ask_for, must_be_able_to_ask, say, tell
-from relvmoiscsi.engine import Result
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, in_state
+from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
+from relvmoiscsi.cli.output import Answer, Asked, Command, ask, must_be_able_to_ask, say, tell
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import completed_facts, identification
-from relvmoiscsi.lun.guard import Permission
 from relvmoiscsi.lun.lun_url import is_url, parse_url
-from relvmoiscsi.lun.opened import OpenLun
+from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
 from relvmoiscsi.lun.run import Proposal
-from relvmoiscsi.lun.source import LunSource
+from relvmoiscsi.lun.source import source_at
 from relvmoiscsi.portal import DEFAULT_PORT
-from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import human_size, printable, shell_words
+from relvmoiscsi.wording import human_size, printable
+
+HOST = THIS_HOST
 
 FINISHED = "{}: the {} was finished."
+
+
+# --- the request
+
+
+class DeviceCommand:
+    """A command on a LUN, with its options: DEVICE, and the options of all."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.device: str = getattr(arguments, "device", "")
+        self.json = bool(arguments.json)
+        self.initiator_name: Optional[str] = arguments.initiator_name
+        self.chap_file: Optional[str] = arguments.chap_file
+        self._only_block: bool = arguments.block_device
+        self._words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
+
+    def verify(self) -> None:
+        """Raise UsageError for login options without a URL, and for a URL where only a block device is taken."""
+        if any(word is not None and is_url(word) for word in self._words):
+            if self._only_block:
+                raise UsageError("--block-device needs the path of a block device: a URL is none.")
+            return
+        for name, value in (("--initiator-name", self.initiator_name), ("--chap-file", self.chap_file)):
+            if value is not None:
+                raise UsageError(f"{name} needs the URL of a LUN: a path needs no login.")
+
+    def run(self) -> Answer:
+        raise NotImplementedError
+
+    def source(self, word: str) -> LunSource:
+        """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
+        if not is_url(word):
+            return source_at(word, HOST, self._only_block)
+        from relvmoiscsi.cli.url_login import url_of  # noqa: PLC0415 - a path needs no initiator
+
+        return url_of(self.initiator_name, self.chap_file, word, HOST)
+
+
+class WriteCommand(DeviceCommand, Asked):
+    """A command that writes. Its consent is that of a person at a terminal, or of a script by its options."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Raises UsageError for a malformed SCSIid."""
+        super().__init__(arguments)
+        self.yes = arguments.yes
+        with in_state(NOTHING_WRITTEN):
+            scsi_id = arguments.scsi_id
+            if scsi_id is not None:
+                from relvmoiscsi.scsi_id_text import typed_scsi_id  # noqa: PLC0415 - an image file has no SCSIid
+
+                scsi_id = typed_scsi_id(scsi_id)
+        self.permission = Permission(scsi_id, arguments.not_in_use, not arguments.yes)
+
+    def source(self, word: str) -> LunSource:
+        with in_state(NOTHING_WRITTEN):
+            return super().source(word)
+
+    def identify(self, lun: OpenLun, proposal: Proposal) -> None:
+        """Print what the LUN is, before a question. Raises UsageError where a question needs a missing terminal."""
+        beside_yes = ""  # the options without which --yes is refused
+        if self._is_unknown(lun, proposal):
+            beside_yes = "--not-in-use" if lun.ids.own is None else "--scsi-id ID or --not-in-use"
+        must_be_able_to_ask(self, beside_yes)
+        if proposal.pool.is_overridden and proposal.pool.objection is not None:
+            warn_of_override(lun.name, proposal.pool.objection)
+        if not self.yes:
+            say(f"{lun.name} will be changed:")
+            tell("\n".join(identification(lun, proposal).lines()))
+
+    def ask(self, lun: OpenLun, proposal: Proposal, question: str, loss: str = "") -> None:
+        """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.
+
+        `loss` is a second question, about data that the run destroys. Raises Refused.
+        """
+        if loss:
+            ask(self, loss)
+        if self._is_unknown(lun, proposal):
+            ask(self, question + " Type the SCSIid of the clone:", str(lun.ids.own))
+        elif not loss:
+            ask(self, question)
+
+    def _is_unknown(self, lun: OpenLun, proposal: Proposal) -> bool:
+        """Has nobody said that the LUN is the clone, and unused: neither a pool, nor --not-in-use, nor --scsi-id?"""
+        is_said = self.permission.not_in_use or lun.ids.is_named
+        return lun.is_lun and proposal.pool.is_missing and not is_said
+
+
+def warn_of_override(name: str, objection: RelvmoiscsiError) -> None:
+    """Say on stderr, and in the log of the runs, what --not-in-use overrides."""
+    text = printable(f"--not-in-use: {name} will be changed despite this refusal: {objection.message}")
+    say("warning: " + text)
+    run.record.warning("%s", text)
+
+
+# --- the parser
+
+
+def on_lun(command: Type[DeviceCommand]) -> Command:
+    """Return the function that runs the command of the parsed words, and writes its answer to the file of --map-out."""
+
+    def run_it(arguments: argparse.Namespace) -> Answer:
+        made = command(arguments)
+        made.verify()
+        look = f"{wording.command('relvmoiscsi', 'show', made.device)} shows the state of {made.device}."
+        with new_file(getattr(arguments, "map_out", None), look) as finish:
+            found = made.run()
+            return found if finish(found.facts) else found._replace(status=EXIT_NOT_PRINTED)
+
+    return run_it
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -35,70 +145,43 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "--map-out", metavar="FILE", help="write the JSON output, with the old-to-new map, to a new FILE"
     )
-    parser.set_defaults(run=map_out.written(parser.get_default("run")))
     return takes_device(parser)
 
 
-@contextmanager
-def opened_to_write(arguments: argparse.Namespace, source: Optional[LunSource] = None) -> Iterator[OpenLun]:
-    """Open the device for a write. The map of a run goes to SMlog, or to syslog on a machine without SM."""
-    with ExitStack() as held, run.recording(opening.HOST):
-        with in_state(NOTHING_WRITTEN):
-            source = source or source_of(arguments, arguments.device)
-            lun = held.enter_context(source.opened_to_write(permission_of(arguments)))
-        yield lun
+def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add DEVICE and its options to the parser; return the parser."""
+    what = "block device, image file, or iscsi://[user@]host[:port]/iqn/lun"
+    parser.add_argument("device", metavar="DEVICE", type=device_word, help=what)
+    return takes_device_options(parser)
 
 
-def permission_of(arguments: argparse.Namespace) -> Permission:
-    """Return what the options say about the LUN. Raises UsageError for a malformed SCSIid."""
-    scsi_id = None if arguments.scsi_id is None else typed_scsi_id(arguments.scsi_id)
-    return Permission(scsi_id, arguments.not_in_use, not arguments.yes)
+def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the options of a device to the parser. The command refuses the login options without a URL."""
+    what = "with a URL: initiator name to log in with; default: the name of this machine"
+    parser.add_argument("--initiator-name", metavar="IQN", help=what)
+    what = "with a URL: file with CHAP users and passwords, one NAME=VALUE per line"
+    parser.add_argument("--chap-file", metavar="FILE", help=what)
+    what = "refuse an image file and a URL, for callers whose rights must not exceed block devices"
+    parser.add_argument("--block-device", action="store_true", help=what)
+    return parser
 
 
-class Terminal:
-    """The consent of a person at a terminal, or of a script by its options."""
+def device_word(word: str) -> str:
+    """Return the argument. Raises ArgumentTypeError for an empty word, as of a script whose variable is not set.
 
-    def __init__(self, arguments: argparse.Namespace, lun: OpenLun) -> None:
-        self._arguments, self._lun = arguments, lun
-
-    def identify(self, proposal: Proposal) -> None:
-        """Print what the LUN is, before a question. Raises UsageError where a question needs a missing terminal."""
-        must_be_able_to_ask(self._arguments, self._beside_yes(proposal))
-        if proposal.pool.is_overridden and proposal.pool.objection is not None:
-            problem = proposal.pool.objection.message
-            warn(f"--not-in-use: {self._lun.name} will be changed despite this refusal: {problem}")
-        if not self._arguments.yes:
-            say(f"{self._lun.name} will be changed:")
-            tell("\n".join(identification(self._lun, proposal).lines()))
-
-    def ask(self, proposal: Proposal, question: str, loss: str = "") -> None:
-        """Return after a confirmation. Ask for the SCSIid where no pool has answered, otherwise for a yes.
-
-        `loss` is a second question, about data that the run destroys. Raises Refused.
-        """
-        if loss:
-            ask(self._arguments, loss)
-        if self._is_unknown(proposal) and not self._lun.ids.is_named:
-            ask_for(self._arguments, question + " Type the SCSIid of the clone:", str(self._lun.ids.own))
-        elif not loss:
-            ask(self._arguments, question)
-
-    def _is_unknown(self, proposal: Proposal) -> bool:
-        """Has neither a pool nor --not-in-use said that the LUN is unused?"""
-        return self._lun.is_lun and proposal.pool.is_missing and not self._arguments.not_in_use
-
-    def _beside_yes(self, proposal: Proposal) -> str:
-        """Return the options without which --yes is refused; "" where --yes is enough."""
-        if not self._is_unknown(proposal) or self._lun.ids.is_named:
-            return ""
-        return "--not-in-use" if self._lun.ids.own is None else "--scsi-id ID or --not-in-use"
+    Raises ArgumentTypeError for a malformed URL; the message does not repeat the URL.
+    """
+    if not word.strip():
+        raise argparse.ArgumentTypeError("the name of the device is empty")
+    if is_url(word):
+        try:
+            parse_url(word)
+        except UsageError as problem:
+            raise argparse.ArgumentTypeError(problem.message) from None
+    return word
 
 
-def warn(sentence: str) -> None:
-    """Print a warning on stderr and write the warning to the log of the runs."""
-    text = printable(sentence)
-    say("warning: " + text)
-    run.record.warning("%s", text)
+# --- the answer
 
 
 def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
@@ -110,51 +193,43 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
     if result.ids is not None:
         lines.append(report.map_text(result.lun, result.ids))
     lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-    return Answer(completed_facts(lun, outcome), "\n".join([*lines, *_next_steps(lun, result)]))
-
-
-def _next_steps(lun: OpenLun, result: Result) -> List[str]:
-    """Return the next steps: the commands that attach the new SR, with its values.
-
-    For a clone with its old identities, return how to resignature the clone. Return nothing for an image file with new
-    identities, because no host attaches an image file.
-    """
     if result.state != engine.RESIGNATURED:
         resignature = wording.command("relvmoiscsi", "resignature", lun.name)
-        return [
+        lines.append(
             f"next: give the clone new identities with {resignature}, or detach it. "
             "No host may attach it beside its original."
+        )
+    elif lun.ids.own is not None and result.ids is not None and result.lun is not None:
+        # The commands that attach the new SR, with its values. No host attaches an image file.
+        sr_type = "lvmohba"
+        config: List[str] = []
+        lines.append("next, on the pool master (pbd-create and pbd-plug for each host):")
+        if is_url(lun.name):
+            url = parse_url(lun.name)
+            sr_type, config = "lvmoiscsi", [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
+            config += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
+        else:
+            lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
+        config.append(f"SCSIid={lun.ids.own}")
+        sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
+        introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
+        create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]
+        lines += [
+            f"  {wording.shell_words('xe', 'sr-introduce', *introduce)}",
+            f"  {wording.shell_words('xe', 'pbd-create', *create)}",
+            "  xe pbd-plug uuid=PBD",
         ]
-    scsi_id = lun.ids.own
-    if scsi_id is None or result.ids is None or result.lun is None:
-        return []
-    sr, config, sr_type = result.ids.new_sr, [], "lvmohba"  # type: str, List[str], str
-    if is_url(lun.name):
-        url = parse_url(lun.name)
-        sr_type, config = "lvmoiscsi", [f"target={url.portal.host}", f"targetIQN={url.iqn}"]
-        config += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
-    name = (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
-    introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
-    create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in [*config, f"SCSIid={scsi_id}"])]
-    lines = ["next, on the pool master (pbd-create and pbd-plug for each host):"]
-    if not config:
-        lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
-    return [
-        *lines,
-        f"  {shell_words('xe', 'sr-introduce', *introduce)}",
-        f"  {shell_words('xe', 'pbd-create', *create)}",
-        "  xe pbd-plug uuid=PBD",
-    ]
+    return Answer(completed_facts(lun, outcome), "\n".join(lines))
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:
     """Return the device and its state, for --json beside the error; None as state if the device does not open."""
-    path = arguments.device
+    command, state = DeviceCommand(arguments), None
     try:
-        source = source_of(arguments, path)
+        source = command.source(command.device)
         if source.may_open_after(problem):
             with source.opened_to_read() as lun:
-                return {"state": engine.inspect(lun.device).state, "device": path}
+                state = engine.inspect(lun.device).state
     except RelvmoiscsiError:
         pass
-    return {"state": None, "device": path}
+    return {"state": state, "device": command.device}

@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, TextIO, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, TextIO, Type, Union
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.wording import ESTIMATE_SECONDS, human_size, human_time, printable, printable_lines, time_left
@@ -68,18 +68,18 @@ def wrapped(text: str, columns: int) -> str:
     A broken line continues under the start of its last column. A command stays whole: in backticks, alone on an
     indented line, or after `next: `. So does a row of a table whose last column starts in the right half.
     """
-    return "\n".join(line if len(line) <= columns else _wrapped_line(line, columns) for line in text.split("\n"))
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        indent = max(2, line.rfind("  ") + 2)
+        is_command = re.match(r" *((next|then|or): +)?(xe|relvmoiscsi) ", line)
+        if len(line) <= columns or indent > columns // 2 or is_command:
+            continue
+        from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
 
-
-def _wrapped_line(line: str, columns: int) -> str:
-    indent = max(2, line.rfind("  ") + 2)
-    if indent > columns // 2 or re.match(r" *((next|then|or): +)?(xe|relvmoiscsi) ", line):
-        return line
-    from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
-
-    whole = re.sub("`[^`]*`", lambda command: command.group().replace(" ", "\0"), line)
-    filled = fill(whole, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-    return filled.replace("\0", " ")
+        whole = re.sub("`[^`]*`", lambda command: command.group().replace(" ", "\0"), line)
+        filled = fill(whole, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+        lines[number] = filled.replace("\0", " ")
+    return "\n".join(lines)
 
 
 # --- results and talk
@@ -137,21 +137,15 @@ def print_result(text: str) -> bool:
     """Print a result. Return False when stdout fails: after the end of `| head`, on a full disk, or when closed."""
     try:
         write_text(sys.stdout, text + "\n")
-    except BrokenPipeError:
-        _give_up_stdout()
-        return False
     except OSError as error:
-        say(f"The result cannot be printed: {error.strerror}.", RED)
-        _give_up_stdout()
+        if not isinstance(error, BrokenPipeError):
+            say(f"The result cannot be printed: {error.strerror}.", RED)
+        # Replace stdout by /dev/null, so that Python's exit does not flush the rest again and fail.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         return False
     return sys.stdout is not None
-
-
-def _give_up_stdout() -> None:
-    """Replace stdout by /dev/null, so that Python's exit does not flush the rest again and fail."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def write_text(stream: Any, text: str) -> None:
@@ -166,7 +160,14 @@ def write_text(stream: Any, text: str) -> None:
 # --- the question before the first change
 
 
-def must_be_able_to_ask(arguments: "Namespace", beside_yes: str = "") -> None:
+class Asked:
+    """The options of a command that asks a person before the first change."""
+
+    yes = False
+    json = False
+
+
+def must_be_able_to_ask(arguments: "Union[Namespace, Asked]", beside_yes: str = "") -> None:
     """Raises UsageError where the command needs to ask and has no terminal.
 
     `beside_yes` are the options without which --yes is refused.
@@ -178,16 +179,12 @@ def must_be_able_to_ask(arguments: "Namespace", beside_yes: str = "") -> None:
         raise UsageError(f"No terminal to confirm on: use --yes{beside_yes and ' with ' + beside_yes}{see_plan}.")
 
 
-def ask(arguments: "Namespace", question: str) -> None:
-    """Return only after a yes. Raises Refused."""
+def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> None:
+    """Return only after a yes, or after the person types `word`, if given. Raises Refused."""
     if not arguments.yes:
-        _go_on_with(("y", "yes"), _typed(question + " [y/N]").lower())
-
-
-def ask_for(arguments: "Namespace", question: str, word: str) -> None:
-    """Return only after the person types `word`. Raises Refused."""
-    if not arguments.yes:
-        _go_on_with((word,), _typed(question))
+        typed = _typed(question if word else question + " [y/N]")
+        if typed != word if word else typed.lower() not in ("y", "yes"):
+            raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
 
 
 def tell(text: str, end: str = "\n") -> None:
@@ -201,11 +198,6 @@ def tell(text: str, end: str = "\n") -> None:
 def _typed(question: str) -> str:
     tell(question, end=" ")
     return sys.stdin.readline().strip()
-
-
-def _go_on_with(wanted: Sequence[str], typed: str) -> None:
-    if typed not in wanted:
-        raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
 
 
 # --- long work

@@ -5,11 +5,11 @@ import argparse
 import importlib
 import re
 import sys
-from typing import Any, Callable, Iterable, List, NoReturn, Optional
+from typing import Any, Iterable, List, NoReturn, Optional
 
 from relvmoiscsi import __version__
 from relvmoiscsi.cli import overview
-from relvmoiscsi.cli.output import RED, Command, Maker, painted, width, wrapped, write_text
+from relvmoiscsi.cli.output import RED, Command, painted, width, wrapped, write_text
 from relvmoiscsi.errors import NotFound
 
 #: the module of each command: imported only for a run of that command
@@ -48,22 +48,18 @@ class Parser(argparse.ArgumentParser):
             write_text(stream, (painted(stream, text, RED) if ": error: " in text else text) + "\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if args is not None and self._subparsers is None:
-            args = self._options_first(list(args))
-        return super().parse_known_args(args, namespace)
-
-    def _options_first(self, words: List[str]) -> List[str]:
-        """Return the words with the options and their values first.
-
-        If an option lacks its value, return the words unchanged: argparse reports the missing value.
-        """
+        """Give argparse the options and their values first. If an option lacks its value, argparse reports that."""
+        if args is None or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        words = list(args)
         options: List[str] = []
         others: List[str] = []
         left = list(words)
         while left:
             word = left.pop(0)
             if word == "--":
-                return [*options, *others, word, *left]
+                others += [word, *left]
+                break
             action = self._option_string_actions.get(word)
             if action is None:
                 (options if word.startswith("-") and word != "-" else others).append(word)
@@ -71,9 +67,9 @@ class Parser(argparse.ArgumentParser):
             options.append(word)
             if action.nargs != 0:
                 if action.nargs is not None or not left or left[0].startswith("-"):
-                    return words
+                    return super().parse_known_args(words, namespace)
                 options.append(left.pop(0))
-        return [*options, *others]
+        return super().parse_known_args([*options, *others], namespace)
 
 
 class _TopParser(Parser):
@@ -117,24 +113,15 @@ def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.Arg
         what = overview.COMMANDS[name]
         sub = commands.add_parser(name, help=what, formatter_class=_Help)
         if wanted:
-            _add_command(name)(_maker(sub, what))
+            _add_command(name, sub, what[:1].upper() + what[1:] + ".\n\n")
     return parser
 
 
-def _add_command(name: str) -> Callable[[Maker], None]:
-    """Return the function that adds the arguments of a command to its parser."""
-    module = "relvmoiscsi." + _MODULES[name]
-    try:
-        return getattr(importlib.import_module(module), "add_" + name)  # type: ignore[no-any-return]
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):  # the command imports a module that is not there
-            raise
-        return _add_not_installed
+def _add_command(name: str, sub: argparse.ArgumentParser, what: str) -> None:
+    """Add the arguments of a command to its parser. In dom0, `relvmoiscsi pool` has a package of its own."""
 
-
-def _maker(sub: argparse.ArgumentParser, what: str) -> Maker:
     def command(run: Command, more: str) -> argparse.ArgumentParser:
-        sub.description = what[:1].upper() + what[1:] + ".\n\n" + more
+        sub.description = what + more
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
         sub.add_argument(
@@ -146,19 +133,18 @@ def _maker(sub: argparse.ArgumentParser, what: str) -> Maker:
         )
         return sub
 
-    return command
+    def not_installed(_arguments: argparse.Namespace) -> NoReturn:
+        raise NotFound(
+            "The command `relvmoiscsi pool` is not installed here. Install its package, which is built beside that of "
+            f"relvmoiscsi: `yum install ./relvmoiscsi-pool-{__version__}-1.noarch.rpm`. It may run on any other "
+            "machine as well: `pip install .[pool]` in a clone of its repository."
+        )
 
-
-def _add_not_installed(make: Maker) -> None:
-    """Accept any words after `relvmoiscsi pool`, and say what to install: in dom0, the command has its own package."""
-    sub = make(_not_installed, "It is not installed.")
-    sub.prefix_chars = "\0"  # the parser takes options as words
-    sub.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-
-
-def _not_installed(_arguments: argparse.Namespace) -> NoReturn:
-    raise NotFound(
-        "The command `relvmoiscsi pool` is not installed here. Install its package, which is built beside that of "
-        f"relvmoiscsi: `yum install ./relvmoiscsi-pool-{__version__}-1.noarch.rpm`. It may run on any other machine as "
-        "well: `pip install .[pool]` in a clone of its repository."
-    )
+    module = "relvmoiscsi." + _MODULES[name]
+    try:
+        getattr(importlib.import_module(module), "add_" + name)(command)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):  # the command imports a module that is not there
+            raise
+        command(not_installed, "It is not installed.").prefix_chars = "\0"  # the parser takes options as words
+        sub.add_argument("words", nargs="*", help=argparse.SUPPRESS)

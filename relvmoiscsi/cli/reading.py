@@ -6,15 +6,14 @@ import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.opening import device_word, source_of, takes_device
+from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, on_lun, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, error_facts
-from relvmoiscsi.lun.answer import identify
+from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.lun_url import is_url
-from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.source import LunSource
+from relvmoiscsi.lun.opened import LunSource, OpenLun
 from relvmoiscsi.wording import human_size, printable
 
 _SHOW = """\
@@ -36,11 +35,11 @@ example:
 
 
 def add_show(make: Maker) -> None:
-    takes_device(make(_show, _SHOW))
+    takes_device(make(on_lun(ShowCommand), _SHOW))
 
 
 def add_check(make: Maker) -> None:
-    check = takes_device(make(_check, _CHECK))
+    check = takes_device(make(on_lun(CheckCommand), _CHECK))
     what = "also check that both devices share no identity and hold the same data"
     check.add_argument("--original", metavar="DEVICE", type=device_word, help=what)
     check.add_argument("--identities-only", action="store_true", help="with --original: do not compare guest data")
@@ -49,98 +48,100 @@ def add_check(make: Maker) -> None:
 # --- show
 
 
-def _show(arguments: argparse.Namespace) -> Answer:
-    if is_url(arguments.device):
-        from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
-
-        found_there = listed(arguments)
-        if found_there is not None:
-            return found_there
-    with source_of(arguments, arguments.device).opened_to_read() as lun:
-        found = engine.inspect(lun.device, _resignature_words(arguments))
-        one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
-        saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
-        pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
-        told = identify(lun, pool, found.lun, found.run and found.run.ids.sr)
-    facts = report.inspection_facts(arguments.device, found)
-    facts["lun"] = told.facts()
-    if one is not None:
-        facts["one_vdi"] = report.one_vdi_facts(one)
-        facts["saved_vms"] = report.saved_vms_facts(saved)
-    who = [told.device_line(), told.pool_line()]
-    return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one, saved, who))
-
-
-def _resignature_words(arguments: argparse.Namespace) -> Sequence[str]:
+def _resignature_words(command: DeviceCommand) -> Sequence[str]:
     """Return the command that resignatures the device, with the same login."""
-    login = {"--initiator-name": arguments.initiator_name, "--chap-file": arguments.chap_file}
-    options = [word for option, value in login.items() if value is not None for word in (option, value)]
-    return ("relvmoiscsi", "resignature", arguments.device, *options)
+    login = {"--initiator-name": command.initiator_name, "--chap-file": command.chap_file}
+    words = [word for option, value in login.items() if value is not None for word in (option, value)]
+    return ("relvmoiscsi", "resignature", command.device, *words)
 
 
-def _branches() -> report.Branches:
-    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
-    return report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
+class ShowCommand(DeviceCommand):
+    """Print the content of a LUN."""
+
+    def run(self) -> Answer:
+        if is_url(self.device):
+            from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
+
+            found_there = listed(self)
+            if found_there is not None:
+                return found_there
+        with self.source(self.device).opened_to_read() as lun:
+            found = engine.inspect(lun.device, _resignature_words(self))
+            one = engine.one_vdi(lun.device, found.lun) if found.lun is not None else None
+            saved = saved_vms(lun.device, found.lun) if found.lun is not None else None
+            pool = lun.guard.ask([found.lun.sr_uuid] if found.lun is not None else [], "")
+            told = Identification(lun, pool, found.lun, found.run and found.run.ids.sr)
+        facts = report.inspection_facts(self.device, found)
+        facts["lun"] = told.facts()
+        if one is not None:
+            facts["one_vdi"] = report.one_vdi_facts(one)
+            facts["saved_vms"] = report.saved_vms_facts(saved)
+        who = [told.device_line(), told.pool_line()]
+        encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+        branches = report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
+        return Answer(facts, report.inspection_text(self.device, found, branches, one, saved, who))
 
 
 # --- check
 
 
-def _check(arguments: argparse.Namespace) -> Answer:
-    if arguments.identities_only and not arguments.original:
-        raise UsageError("--identities-only needs --original.")
-    source = source_of(arguments, arguments.device)
-    with source.opened_to_read() as lun:
-        found = engine.inspect(lun.device, _resignature_words(arguments))
-        facts = report.inspection_facts(arguments.device, found)
-        if found.defects:
-            return _told(arguments, found.defects[0], facts, report.defects_text(arguments.device, found))
-        if found.problem is not None:
-            raise found.problem
-        if arguments.original:
-            return _compare(arguments, source, lun, facts)
-    if found.contradictions:
-        return _told(arguments, found.contradictions[0], facts, report.contradictions_text(arguments.device, found))
-    text = f"{arguments.device}: every structure checks; state {found.state}."
-    return Answer(facts, "\n".join([text] + ["note: " + sentence for sentence in facts["notes"]]))
+class CheckCommand(DeviceCommand):
+    """Verify a LUN, alone or against its original."""
 
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self.original: Optional[str] = arguments.original
+        self.identities_only: bool = arguments.identities_only
 
-def _told(arguments: argparse.Namespace, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
-    """Return all defects as the result. With --json, stderr also gets the first defect, as for other commands."""
-    if arguments.json:
-        say(printable(str(first)))
-    return Answer({**facts, **error_facts(first)}, text, first.exit_status)
+    def verify(self) -> None:
+        super().verify()
+        if self.identities_only and not self.original:
+            raise UsageError("--identities-only needs --original.")
 
+    def run(self) -> Answer:
+        name, source = self.device, self.source(self.device)
+        with source.opened_to_read() as lun:
+            found = engine.inspect(lun.device, _resignature_words(self))
+            facts = report.inspection_facts(name, found)
+            if found.defects:
+                return self._told(found.defects[0], facts, report.defects_text(name, found))
+            if found.problem is not None:
+                raise found.problem
+            if self.original:
+                original = self.source(self.original)
+                if original.is_same(source):
+                    raise UsageError(f"{self.original} and {name} are the same device.")
+                return self._compare(self.original, original, lun, facts)
+        if found.contradictions:
+            return self._told(found.contradictions[0], facts, report.contradictions_text(name, found))
+        text = f"{name}: every structure checks; state {found.state}."
+        return Answer(facts, "\n".join([text] + ["note: " + sentence for sentence in facts["notes"]]))
 
-def _compare(arguments: argparse.Namespace, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
-    original_source = source_of(arguments, arguments.original)
-    if original_source.is_same(source):
-        raise UsageError(f"{arguments.original} and {arguments.device} are the same device.")
-    with original_source.opened_to_read() as original:
-        data: Optional[List[Range]] = None
-        if not arguments.identities_only:
-            data = _joined(original.data_ranges() + clone.data_ranges())
-        with Bar() as bar:
-            found = engine.compare(original.device, clone.device, data, bar)
-    facts.update(report.comparison_facts(arguments.device, arguments.original, found))
-    if found.problems:
-        refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
-        facts.update(error_facts(refused))
-        return Answer(facts, "\n".join(printable(problem) for problem in found.problems), refused.exit_status)
-    compared = human_size(found.bytes_compared)
-    text = "{} shares no identity with {}, and nothing else differs ({} of data compared).".format(
-        arguments.device, arguments.original, compared if data is not None else "none"
-    )
-    lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
-    return Answer(facts, "\n".join([text, *lost]))
+    def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
+        """Return all defects as the result. With --json, stderr also gets the first defect, as for other commands."""
+        if self.json:
+            say(printable(str(first)))
+        return Answer({**facts, **error_facts(first)}, text, first.exit_status)
 
-
-def _joined(ranges: Sequence[Range]) -> List[Range]:
-    """Return the ranges in order, with overlapping and touching ranges joined."""
-    found: List[Range] = []
-    for part in sorted(ranges):
-        if found and part.offset <= found[-1].end:
-            found[-1] = Range(found[-1].offset, max(found[-1].end, part.end) - found[-1].offset)
-        else:
-            found.append(part)
-    return found
+    def _compare(self, name: str, source: LunSource, clone: OpenLun, facts: Dict[str, Any]) -> Answer:
+        """Compare a clone with its original, which has this name."""
+        with source.opened_to_read() as original:
+            data: List[Range] = []  # in order, with overlapping and touching ranges joined
+            for part in () if self.identities_only else sorted(original.data_ranges() + clone.data_ranges()):
+                if data and part.offset <= data[-1].end:
+                    data[-1] = Range(data[-1].offset, max(data[-1].end, part.end) - data[-1].offset)
+                else:
+                    data.append(part)
+            with Bar() as bar:
+                found = engine.compare(original.device, clone.device, None if self.identities_only else data, bar)
+        facts.update(report.comparison_facts(facts["device"], name, found))
+        if found.problems:
+            refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
+            facts.update(error_facts(refused))
+            return Answer(facts, "\n".join(printable(problem) for problem in found.problems), refused.exit_status)
+        compared = "none" if self.identities_only else human_size(found.bytes_compared)
+        text = (
+            f"{facts['device']} shares no identity with {name}, and nothing else differs ({compared} of data compared)."
+        )
+        lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
+        return Answer(facts, "\n".join([text, *lost]))

@@ -2,14 +2,13 @@
 """The command that shows and changes the settings of the SR driver on this host."""
 
 import argparse
-from typing import Any, Dict, Tuple
 
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import in_state
 from relvmoiscsi.host import settings
 from relvmoiscsi.host.config_file import NOT_CHANGED, changing, read_config, replace_config
-from relvmoiscsi.host.settings import ONE, VDIS, Settings
 from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.wording import ONE, VDIS
 
 HOST = THIS_HOST
 
@@ -34,34 +33,24 @@ def add_settings(make: Maker) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> Answer:
-    found, changed = _changed(arguments.vdis) if arguments.vdis else (_read(read_config(HOST.config)), False)
-    facts: Dict[str, Any] = dict(found._asdict(), file=HOST.config, changed=changed)
-    return Answer(facts, _text(found, changed))
-
-
-def _changed(wanted: str) -> Tuple[Settings, bool]:
-    """Return the settings with this value of `vdis`, and whether the file was changed."""
-    with changing(HOST):
+    is_changed = False
+    if not arguments.vdis:
         text = read_config(HOST.config)
-        if settings.vdis_of(text) == wanted:
-            return _read(text), False
-        with in_state(NOT_CHANGED):
-            new = settings.with_vdis(text, wanted)
-        found = _read(new)
-        replace_config(HOST.config, new)
-    return found, True
-
-
-def _read(text: str) -> Settings:
-    return settings.settings_in(text, HOST.config)
-
-
-def _text(found: Settings, changed: bool) -> str:
+    else:
+        with changing(HOST):
+            text = read_config(HOST.config)
+            if settings.vdis_of(text) != arguments.vdis:
+                with in_state(NOT_CHANGED):
+                    text = settings.with_vdis(text, arguments.vdis)
+                settings.settings_in(text, HOST.config)  # an invalid file is not changed
+                replace_config(HOST.config, text)
+                is_changed = True
+    found = settings.settings_in(text, HOST.config)
     means = "each LUN becomes one with a single VDI" if found.vdis == ONE else "every VDI is kept"
-    lines = [f"{HOST.config} was changed."] if changed else []
+    lines = [f"{HOST.config} was changed."] if is_changed else []
     lines += [
         f"deadline  {found.deadline:g} seconds until a call begins to write",
         f"vdis      {found.vdis}: {means}",
         f"copy      {found.copy_mib} MiB that a call may copy to make one VDI",
     ]
-    return "\n".join(lines)
+    return Answer(dict(found._asdict(), file=HOST.config, changed=is_changed), "\n".join(lines))

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The commands that settle an earlier run: `recover` an interrupted run; `undo` any run, and restore its old ids."""
 
-import argparse
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, Terminal, answer, opened_to_write, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import KINDS, Mark
+from relvmoiscsi.engine import KINDS
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.answer import identify
-from relvmoiscsi.lun.opened import OpenLun
+from relvmoiscsi.lun.answer import Identification
+from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun
 from relvmoiscsi.lun.run import Proposal, Settlement, Undoing
-from relvmoiscsi.lun.users import NOBODY_NEEDED
 from relvmoiscsi.wording import printable
 
 _RECOVER = """\
@@ -34,59 +32,52 @@ example:
 
 
 def add_recover(make: Maker) -> None:
-    writes(make(_recover, _RECOVER))
+    writes(make(on_lun(RecoverCommand), _RECOVER))
 
 
 def add_undo(make: Maker) -> None:
-    writes(make(_undo, _UNDO))
+    writes(make(on_lun(UndoCommand), _UNDO))
 
 
-_TAKEN_BACK = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
+class RecoverCommand(WriteCommand):
+    """Roll back or finish an interrupted run."""
+
+    def run(self) -> Answer:
+        with run.to_write(self.source(self.device), self.permission) as lun:
+            outcome = run.recover(lun, self.consent)
+            if outcome is None:
+                with in_state(NOTHING_WRITTEN):
+                    found = engine.inspect(lun.device)
+                    if found.problem is not None:
+                        raise found.problem
+                facts = report.inspection_facts(lun.name, found)
+                facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
+                return Answer(facts, f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written.")
+        assert isinstance(outcome.proposal, Settlement)
+        mark, text = outcome.proposal.mark, FINISHED
+        if engine.goes_back(mark):
+            text = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
+        return answer(lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
+
+    def consent(self, lun: OpenLun, proposal: Proposal) -> None:
+        """Ask whether to settle the run, with the SR that the LUN will then hold."""
+        assert isinstance(proposal, Settlement)
+        kind, ids = KINDS[proposal.mark.commit_record.kind], proposal.mark.journal.run.ids
+        what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(proposal.mark) else ("Finish", ids.new_sr)
+        self.identify(lun, proposal)
+        question = f"{what} the {kind} of {lun.name} that was interrupted, to SR {sr_uuid}?"
+        self.ask(lun, proposal, printable(question))
 
 
-def _recover(arguments: argparse.Namespace) -> Answer:
-    with opened_to_write(arguments) as lun:
-        terminal = Terminal(arguments, lun)
+class UndoCommand(WriteCommand):
+    """Give a LUN its old identities back."""
 
-        def consent(proposal: Proposal) -> None:
-            assert isinstance(proposal, Settlement)
-            terminal.identify(proposal)
-            terminal.ask(proposal, _question(lun.name, proposal.mark))
+    def run(self) -> Answer:
+        with run.to_write(self.source(self.device), self.permission) as lun:
+            outcome = run.undo(lun, os.urandom, self.consent)
+        return answer(lun, outcome, f"{lun.name} has its old identities back.")
 
-        outcome = run.recover(lun, consent)
-        if outcome is None:
-            return _nothing_was_interrupted(lun)
-    assert isinstance(outcome.proposal, Settlement)
-    mark = outcome.proposal.mark
-    text = _TAKEN_BACK if engine.goes_back(mark) else FINISHED
-    return answer(lun, outcome, text.format(lun.name, KINDS[mark.commit_record.kind]))
-
-
-def _question(name: str, mark: Mark) -> str:
-    """Return the question: what `recover` will do, and which SR the LUN will then hold."""
-    kind, ids = KINDS[mark.commit_record.kind], mark.journal.run.ids
-    what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(mark) else ("Finish", ids.new_sr)
-    return printable(f"{what} the {kind} of {name} that was interrupted, to SR {sr_uuid}?")
-
-
-def _nothing_was_interrupted(lun: OpenLun) -> Answer:
-    with in_state(NOTHING_WRITTEN):
-        found = engine.inspect(lun.device)
-        if found.problem is not None:
-            raise found.problem
-    facts = report.inspection_facts(lun.name, found)
-    facts["lun"] = identify(lun, NOBODY_NEEDED, found.lun).facts()
-    return Answer(facts, f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written.")
-
-
-def _undo(arguments: argparse.Namespace) -> Answer:
-    with opened_to_write(arguments) as lun:
-        terminal = Terminal(arguments, lun)
-
-        def consent(proposal: Proposal) -> None:
-            assert isinstance(proposal, Undoing)
-            terminal.identify(proposal)
-            terminal.ask(proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))
-
-        outcome = run.undo(lun, os.urandom, consent)
-    return answer(lun, outcome, f"{lun.name} has its old identities back.")
+    def consent(self, lun: OpenLun, proposal: Proposal) -> None:
+        assert isinstance(proposal, Undoing)
+        self.identify(lun, proposal)
+        self.ask(lun, proposal, printable(f"Give {lun.name} back the identities of SR {proposal.old_sr}?"))

@@ -7,11 +7,10 @@ CHAP secrets      from the environment variables of libiscsi, or from --chap-fil
                   from an argument
 """
 
-import argparse
 import hashlib
 import os
 import re
-from typing import Dict, Optional
+from typing import Optional
 
 from relvmoiscsi.cli.output import waiting
 from relvmoiscsi.errors import UsageError
@@ -20,7 +19,7 @@ from relvmoiscsi.host.secret_file import lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.iscsi import Credentials, Initiator
 from relvmoiscsi.lun.lun_url import parse_url
-from relvmoiscsi.lun.url_source import PATIENCE_SECONDS, Login, UrlSource
+from relvmoiscsi.lun.url_source import PATIENCE_SECONDS, UrlSource
 
 USER, SECRET = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
 TARGET_USER, TARGET_SECRET = "LIBISCSI_CHAP_TARGET_USERNAME", "LIBISCSI_CHAP_TARGET_PASSWORD"
@@ -35,13 +34,21 @@ _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]
 
 
 def url_of(
-    arguments: argparse.Namespace, word: str, host: Host, seconds: Optional[float] = None, scsi_id: Optional[str] = None
+    name: Optional[str],
+    chap_file: Optional[str],
+    word: str,
+    host: Host,
+    seconds: Optional[float] = None,
+    scsi_id: Optional[str] = None,
 ) -> UrlSource:
-    """Return what a URL names, with who logs in. `scsi_id` is the SCSIid that the LUN must have. Raises UsageError."""
+    """Return what a URL names, with who logs in: the options --initiator-name and --chap-file. Raises UsageError.
+
+    `scsi_id` is the SCSIid that the LUN must have.
+    """
     url = parse_url(word)
-    initiator = Initiator(initiator_name(arguments.initiator_name, host), host_uuid(host))
-    login = Login(initiator, credentials(arguments.chap_file, url.user))
-    return UrlSource(word, url, login, host, waiting, seconds or PATIENCE_SECONDS, scsi_id)
+    initiator = Initiator(initiator_name(name, host), host_uuid(host))
+    secrets = credentials(chap_file, url.user)
+    return UrlSource(word, url, initiator, secrets, host, waiting, seconds or PATIENCE_SECONDS, scsi_id)
 
 
 def host_uuid(host: Host = THIS_HOST) -> str:
@@ -74,27 +81,21 @@ def credentials(chap_file: Optional[str], user: str) -> Credentials:
 
     `user` is the user in the URL, which takes precedence; "" without one.
     """
+    values = {name: os.environ.get(name, "") for name in _NAMES}
     if chap_file is not None:
-        values = _in_file(chap_file)
+        values = dict.fromkeys(_NAMES, "")
+        for number, line in enumerate(lines_of(chap_file), 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            name, is_set, value = line.partition("=")
+            if name.strip() not in values or not is_set:  # the message contains no line of the file
+                names = ", ".join(_NAMES)
+                raise UsageError(f"Line {number} of {chap_file} is not NAME=VALUE with one of the names {names}.")
+            values[name.strip()] = value.strip()
         if not any(values.values()):
             raise UsageError(f"The file {chap_file} of --chap-file holds no CHAP user and no password.")
-    else:
-        values = {name: os.environ.get(name, "") for name in _NAMES}
     try:
         return Credentials(user or values[USER], values[SECRET], values[TARGET_USER], values[TARGET_SECRET])
     except UsageError as problem:
         problem.message += f" The environment or --chap-file gives them as {', '.join(_NAMES)}."
         raise
-
-
-def _in_file(path: str) -> Dict[str, str]:
-    """Return the values in a file of --chap-file. Raises UsageError; the message contains no line of the file."""
-    found = dict.fromkeys(_NAMES, "")
-    for number, line in enumerate(lines_of(path), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        name, is_set, value = line.partition("=")
-        if name.strip() not in found or not is_set:
-            raise UsageError(f"Line {number} of {path} is not NAME=VALUE with one of the names {', '.join(_NAMES)}.")
-        found[name.strip()] = value.strip()
-    return found

@@ -4,7 +4,7 @@
 import argparse
 import os
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List
 
 from relvmoiscsi.cli.output import Answer, Maker, waiting
 from relvmoiscsi.direct import links as direct
@@ -190,22 +190,17 @@ class _Pool:
     """Records of the pool, and this host's reference."""
 
     def __init__(self, xapi: "Xapi", host: Host) -> None:
-        self._xapi, self._host = xapi, host
         self.call, self.records = xapi.call, xapi.records
-
-    def host(self) -> str:
-        """Return the reference of this host; "" if xapi does not know the host."""
-        return own_ref(self.records("host"), self._host)
+        self.host = own_ref(self.records("host"), host)  #: "" if xapi does not know the host
 
     def has_multipathing(self) -> bool:
-        host = self.records("host").get(self.host(), {})
+        host = self.records("host").get(self.host, {})
         return bool(host.get("multipathing")) or multipath.is_on({}, host.get("other_config", {}))
 
     def udev_srs(self) -> Dict[str, Dict[str, Any]]:
         """Return this host's SRs that make VDIs of the links in /dev/xapi/block."""
-        host = self.host()
         srs = self.records("SR")
-        here = [pbd.get("SR") for pbd in self.records("PBD").values() if host and pbd.get("host") == host]
+        here = [pbd.get("SR") for pbd in self.records("PBD").values() if self.host and pbd.get("host") == self.host]
         return {
             ref: sr
             for ref, sr in srs.items()
@@ -224,31 +219,24 @@ def _vdi(entry: DirectLun, notes: List[str]) -> str:
     link = direct.link_of(entry.name, HOST)
     try:
         with _pool() as pool:
-            found = pool.vdis(link) or _introduced(entry, link, pool, notes)
+            found = pool.vdis(link)
+            srs = {} if found else pool.udev_srs()
+            if srs:
+                try:
+                    HOST.runner(["env", "ACTION=add", HOST.at(_INTRODUCER), entry.name])
+                except CommandFailed as error:
+                    notes.append(str(error))
+                found = pool.vdis(link)
+            if not found and srs:
+                sr = next(iter(srs.values()))["uuid"]
+                words = shell_words(f"sr-uuid={sr}", "type=user", f"location={link}")
+                notes.append(f"The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) {words}`.")
+            elif not found:
+                notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
             return str(next(iter(found.values()))["uuid"]) if found else ""
     except RelvmoiscsiError as error:
         notes.append(f"The VDI of the LUN could not be found: {error.message}")
         return ""
-
-
-def _introduced(entry: DirectLun, link: str, pool: "_Pool", notes: List[str]) -> Dict[str, Dict[str, Any]]:
-    srs = pool.udev_srs()
-    if not srs:
-        notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
-        return {}
-    program = HOST.at(_INTRODUCER)
-    try:
-        HOST.runner(["env", "ACTION=add", program, entry.name])
-    except CommandFailed as error:
-        notes.append(str(error))
-    found = pool.vdis(link)
-    if not found:
-        sr = next(iter(srs.values()))["uuid"]
-        notes.append(
-            "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
-            f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
-        )
-    return found
 
 
 # --- remove
@@ -265,7 +253,14 @@ def _remove(arguments: argparse.Namespace) -> Answer:
                     f"There is no direct LUN with the name {arguments.name!r}. `relvmoiscsi direct list` lists the "
                     "names."
                 )
-            for device in _devices(entry):
+            # A VM may have the device of the link open, and the map of the LUN, or its disks. The paths of a map do not
+            # count, because the map always holds its paths open.
+            the_map = multipath.find_map(entry.scsi_id, HOST)
+            devices = [the_map.kernel_name] if the_map else udev.disks_of(entry.scsi_id, HOST)
+            leads = direct.leads_to(entry.name, HOST)
+            if leads and leads not in (the_map.paths if the_map else ()):
+                devices.append(leads)
+            for device in dict.fromkeys(devices):
                 direct.check_unused(device, HOST)
             _check_no_vm(entry, notes)
             new_text = without_entry(text, entry.name)
@@ -276,7 +271,12 @@ def _remove(arguments: argparse.Namespace) -> Answer:
         raise Refused(f"{direct.link_of(entry.name, HOST)} still exists: udev did not remove the link.").in_state(
             f"{HOST.config} has {entry.name} no longer. Have udev apply its rules: `udevadm trigger --action=change`."
         )
-    _forget(entry, notes)
+    try:
+        with _pool() as pool:
+            for ref in pool.vdis(direct.link_of(entry.name, HOST)):
+                pool.call("VDI.forget", ref)
+    except RelvmoiscsiError as error:
+        notes.append(f"The VDI of the LUN could not be forgotten: {error.message} Run `xe vdi-forget`.")
     facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": direct.link_of(entry.name, HOST), "notes": notes}
     text = (
         f"{entry.name} (LUN {entry.scsi_id}) is no longer a direct LUN.\n"
@@ -284,18 +284,6 @@ def _remove(arguments: argparse.Namespace) -> Answer:
         f"`{shell_words('relvmoiscsi', 'direct', 'add', 'NAME', entry.scsi_id)}`."
     )
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
-
-
-def _devices(entry: DirectLun) -> List[str]:
-    """Return the devices that a VM may have open: the device of the link; and the map of the LUN, or its disks.
-
-    The paths of a map are left out, because the map always holds its paths open.
-    """
-    the_map = multipath.find_map(entry.scsi_id, HOST)
-    of_lun = [the_map.kernel_name] if the_map else udev.disks_of(entry.scsi_id, HOST)
-    leads = direct.leads_to(entry.name, HOST)
-    paths = the_map.paths if the_map else ()
-    return list(dict.fromkeys(of_lun + ([leads] if leads and leads not in paths else [])))
 
 
 def _check_no_vm(entry: DirectLun, notes: List[str]) -> None:
@@ -313,15 +301,6 @@ def _check_no_vm(entry: DirectLun, notes: List[str]) -> None:
         notes.append(f"xapi could not be asked whether a VM has the LUN as a disk: {error.message}")
 
 
-def _forget(entry: DirectLun, notes: List[str]) -> None:
-    try:
-        with _pool() as pool:
-            for ref in pool.vdis(direct.link_of(entry.name, HOST)):
-                pool.call("VDI.forget", ref)
-    except RelvmoiscsiError as error:
-        notes.append(f"The VDI of the LUN could not be forgotten: {error.message} Run `xe vdi-forget`.")
-
-
 # --- list
 
 
@@ -329,18 +308,14 @@ def _list(_arguments: argparse.Namespace) -> Answer:
     section = read_section(read_config(HOST.config))
     found = [(entry, direct.status_of(entry, look, HOST)) for entry in section.entries]
     facts = {"luns": [_facts(entry, status) for entry, status in found], "problems": list(section.problems)}
-    lines = _table(found) if found else ["This host has no direct LUNs."]
-    lines += [f"{HOST.config}: {printable(problem)}" for problem in section.problems]
-    return Answer(facts, "\n".join(lines))
-
-
-def _table(found: Sequence[Tuple[DirectLun, Status]]) -> List[str]:
     rows = [["NAME", "SCSIID", "DEVICE", "SIZE", "LINK"]]
     for entry, status in found:
         size = human_size(status.size_bytes) if status.device else "-"
         link = "linked" if status.is_linked else "not linked: " + printable(status.problem)
         rows.append([entry.name, entry.scsi_id, status.device or "-", size, link])
-    return table(rows)
+    lines = table(rows) if found else ["This host has no direct LUNs."]
+    lines += [f"{HOST.config}: {printable(problem)}" for problem in section.problems]
+    return Answer(facts, "\n".join(lines))
 
 
 def _facts(entry: DirectLun, status: Status) -> Dict[str, Any]:

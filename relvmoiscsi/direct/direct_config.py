@@ -134,32 +134,26 @@ def without_entry(text: str, name: str) -> str:
     """Return the text without the entry of that name, and without a section made for it alone. Raises NotFound."""
     section = read_section(text)
     lines = text.split("\n")
-    found = [number for number, line in lines_of_section(lines, SECTION) if _is_entry(line) and _name_of(line) == name]
+    found = [number for number, line in lines_of_section(lines, SECTION) if _is_entry(line, name)]
     if not found:
         raise NotFound(f"There is no direct LUN with the name {name}. `relvmoiscsi direct list` lists the names.")
     at = found[0]
     del lines[at]
-    if lines[max(0, at - 2) : at] == [MARK, f"[{SECTION}]"] and not any(_rest_of_section(lines[at:])):
+    rest = takewhile(lambda line: header(line) is None, lines[at:])
+    if lines[max(0, at - 2) : at] == [MARK, f"[{SECTION}]"] and not any(rest):
         start = at - 3 if at > 2 and not lines[at - 3] else at - 2
         del lines[start:at]
     left = [entry for entry in section.entries if entry.name != name]
     return _checked("\n".join(lines), left)
 
 
-def _rest_of_section(lines: Sequence[str]) -> List[str]:
-    return list(takewhile(lambda line: header(line) is None, lines))
-
-
-def _is_entry(line: str) -> bool:
+def _is_entry(line: str, name: Optional[str] = None) -> bool:
+    """Is the line an entry, with this name if one is given?"""
     try:
-        return _entry(line) is not None
+        entry = _entry(line)
     except UsageError:
         return False
-
-
-def _name_of(line: str) -> str:
-    entry = _entry(line)
-    return entry.name if entry else ""
+    return entry is not None and name in (None, entry.name)
 
 
 def _checked(text: str, expected: Sequence[DirectLun]) -> str:

@@ -95,8 +95,8 @@ def is_for_multipath(scsi_id: str, host: Host = THIS_HOST) -> bool:
     if not multipath.look(scsi_id, host).had_wwid:
         return False
     sockets = text_of(os.path.join(host.proc, "net/unix")).split()
-    links = [os.path.join(host.etc, "systemd/system", target, "multipathd.service") for target in _ENABLED]
-    signs = [*links, os.path.join(host.run_dir, _MULTIPATH_FLAG)]
+    links = [host.at(f"etc/systemd/system/{target}/multipathd.service") for target in _ENABLED]
+    signs = [*links, host.at("run/" + _MULTIPATH_FLAG)]
     return _DAEMON_SOCKET in sockets or any(os.path.lexists(sign) for sign in signs)
 
 
@@ -237,7 +237,7 @@ def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:
     """Return the name of the link that udev last gave the device; "" if none."""
     number = text_of(os.path.join(host.sysfs, "block", kernel_name, "dev")).strip()
-    lines = text_of(os.path.join(host.udev_run, "data", "b" + number)).splitlines()
+    lines = text_of(host.at("run/udev/data/b" + number)).splitlines()
     return next((line[len("E:" + MARK + "=") :] for line in lines if line.startswith("E:" + MARK + "=")), "")
 
 

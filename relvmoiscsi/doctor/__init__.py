@@ -67,14 +67,9 @@ def _examine_host(host: Host) -> Tuple[List[Finding], Optional[DriverInfo]]:
     drivers, info, path = examine_drivers(host)
     started, runs = xapi_started(host)
     found += [*drivers, examine_whitelist(host), runs, examine_restart(host, started, path)]
-    found += [examine_rules(host), examine_room(host), _examine_stale_resources(host), *examine_settings(host)]
-    return found, info
-
-
-def _examine_stale_resources(host: Host) -> Finding:
-    """Look for leftovers of killed calls twice: a call that starts or ends during the first look seems killed."""
-    found = examine_stale_resources(host)
-    if found.status == OK:
-        return found
-    time.sleep(AGAIN_SECONDS)
-    return examine_stale_resources(host)
+    found += [examine_rules(host), examine_room(host)]
+    stale = examine_stale_resources(host)
+    if stale.status != OK:  # a call that starts or ends during the first look seems killed
+        time.sleep(AGAIN_SECONDS)
+        stale = examine_stale_resources(host)
+    return [*found, stale, *examine_settings(host)], info

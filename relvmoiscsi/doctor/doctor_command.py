@@ -3,7 +3,7 @@
 
 import argparse
 import os
-from typing import List, Sequence
+from typing import List
 
 from relvmoiscsi import __version__
 from relvmoiscsi import doctor as health
@@ -37,45 +37,38 @@ def add_doctor(make: Maker) -> None:
 def _doctor(_arguments: argparse.Namespace) -> Answer:
     with waiting("the hosts of the pool"):
         found = health.examine(HOST._replace(is_superuser=os.geteuid() == 0))
-    ready, verdict = is_ready(found), _verdict(found)
+    lines: List[str] = []  # the worst findings last, then the verdict
+    for finding in sorted(found, key=lambda finding: STATUSES.index(finding.status)):
+        lines.append(printable(f"{finding.status:9}{finding.name:14}{_sentence(finding)}"))
+        if finding.advice:
+            lines.append(printable(" " * 23 + "What to do: " + finding.advice))
+    counts = []
+    for status, one, many in _COUNTED:
+        number = sum(finding.status == status for finding in found)
+        counts += [f"{number} {one if number == 1 else many}"] if number else []
+    ready, said = is_ready(found), ", ".join(counts)
+    if ready:
+        verdict = f"Ready, with {said}." if said else "Ready."
+    else:
+        first = reason(found)
+        verdict = f"Not ready ({said}): {_sentence(first)} {first.advice}"
     facts = {
         "ready": ready,
         "verdict": verdict,
         "version": __version__,
         "findings": [dict(finding._asdict()) for finding in found],
     }
-    return Answer(facts, _text(found, verdict), 0 if ready else Refused.exit_status)
+    return Answer(facts, "\n".join([*lines, "", printable(verdict)]), 0 if ready else Refused.exit_status)
 
 
-def _text(found: Sequence[Finding], verdict: str) -> str:
-    """Return the text, with the worst findings last, and the verdict in the last line."""
-    lines: List[str] = []
-    for finding in sorted(found, key=lambda finding: STATUSES.index(finding.status)):
-        lines.append(printable(f"{finding.status:9}{finding.name:14}{_sentence(finding)}"))
-        if finding.advice:
-            lines.append(printable(" " * 23 + "What to do: " + finding.advice))
-    return "\n".join([*lines, "", printable(verdict)])
-
-
-def _verdict(found: Sequence[Finding]) -> str:
-    counts = [
-        _count(found, PROBLEM, "problem", "problems"),
-        _count(found, UNKNOWN, "thing unknown", "things unknown"),
-        _count(found, WARNING, "warning", "warnings"),
-    ]
-    said = ", ".join(count for count in counts if count)
-    if is_ready(found):
-        return f"Ready, with {said}." if said else "Ready."
-    first = reason(found)
-    return f"Not ready ({said}): {_sentence(first)} {first.advice}"
+_COUNTED = (
+    (PROBLEM, "problem", "problems"),
+    (UNKNOWN, "thing unknown", "things unknown"),
+    (WARNING, "warning", "warnings"),
+)
 
 
 def _sentence(finding: Finding) -> str:
     """Return the sentence of a finding, with the name of the host in front for another host."""
     names_it = not finding.host or finding.sentence.startswith(finding.host + " ")
     return finding.sentence if names_it else f"{finding.host}: {finding.sentence}"
-
-
-def _count(found: Sequence[Finding], status: str, one: str, many: str) -> str:
-    number = sum(finding.status == status for finding in found)
-    return f"{number} {one if number == 1 else many}" if number else ""

@@ -54,8 +54,25 @@ def examine_drivers(host: Host) -> Tuple[List[Finding], Optional[DriverInfo], st
         sentence = f"xapi looks for drivers in {directory}, and there is no executable {' and no '.join(absent)}."
         return [problem("executable", sentence, INSTALL)], None, paths[0]
     there = ok("executable", f"Both drivers are where xapi looks for them, in {directory}, and executable.")
-    info, answer = _ask_for_info(host, paths[0])
-    return [there, answer, _ask_for_more(host, paths[0])], info, paths[0]
+    path, info = paths[0], None
+    try:
+        info = parse_driver_info(_answer(host, path, "sr_get_driver_info"))
+        answer = ok("driver-info", f'The driver answers xapi: "{info.name}", version {info.version}.')
+        if PHRASE not in info.name + "\n" + info.description:
+            sentence = f'The driver calls itself "{info.name}", without the words "{PHRASE}" that CloudStack looks for.'
+            answer = problem("driver-info", sentence, INSTALL)
+    except ValueError as error:
+        sentence = f"{path} does not answer xapi as a driver does, so xapi skips it: {str(error).rstrip('.')}."
+        answer = problem("driver-info", sentence, INSTALL)
+    try:  # the driver with all its modules refuses an unknown command
+        _answer(host, path, "sr_doctor")
+        said = "it does not refuse an unknown command"
+    except ValueError as error:
+        said = str(error)
+    more = ok("package", "The driver loads all its modules.")
+    if not said.startswith(f"fault {UNIMPLEMENTED},"):
+        more = problem("package", f"The driver cannot load its modules: {said.rstrip('.')}.", INSTALL)
+    return [there, answer, more], info, path
 
 
 def sm_directory(root: str) -> str:
@@ -70,30 +87,6 @@ def sm_directory(root: str) -> str:
 
 
 # --- what the driver answers
-
-
-def _ask_for_info(host: Host, path: str) -> Tuple[Optional[DriverInfo], Finding]:
-    try:
-        info = parse_driver_info(_answer(host, path, "sr_get_driver_info"))
-    except ValueError as error:
-        sentence = f"{path} does not answer xapi as a driver does, so xapi skips it: {str(error).rstrip('.')}."
-        return None, problem("driver-info", sentence, INSTALL)
-    if PHRASE not in info.name + "\n" + info.description:
-        sentence = f'The driver calls itself "{info.name}", without the words "{PHRASE}" that CloudStack looks for.'
-        return info, problem("driver-info", sentence, INSTALL)
-    return info, ok("driver-info", f'The driver answers xapi: "{info.name}", version {info.version}.')
-
-
-def _ask_for_more(host: Host, path: str) -> Finding:
-    """Does the driver load all its modules? The complete driver refuses an unknown command."""
-    try:
-        _answer(host, path, "sr_doctor")
-        said = "it does not refuse an unknown command"
-    except ValueError as error:
-        said = str(error)
-    if not said.startswith(f"fault {UNIMPLEMENTED},"):
-        return problem("package", f"The driver cannot load its modules: {said.rstrip('.')}.", INSTALL)
-    return ok("package", "The driver loads all its modules.")
 
 
 def _answer(host: Host, path: str, command: str) -> Any:

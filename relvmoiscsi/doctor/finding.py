@@ -71,13 +71,12 @@ def from_json(text: str) -> Tuple[str, List[Finding]]:
     answer = untrusted.object_of(text)
     if not isinstance(answer.get("findings"), list):
         raise ValueError("it is no list of findings")
-    return _word(answer, "version"), [_finding(item) for item in answer["findings"]]
-
-
-def _finding(item: Any) -> Finding:
-    if not isinstance(item, dict) or item.get("status") not in STATUSES:
-        raise ValueError("it has a finding without a status that is known here")
-    return Finding(_word(item, "name"), item["status"], _word(item, "sentence"), _word(item, "advice"))
+    version, found = _word(answer, "version"), []
+    for item in answer["findings"]:
+        if not isinstance(item, dict) or item.get("status") not in STATUSES:
+            raise ValueError("it has a finding without a status that is known here")
+        found.append(Finding(_word(item, "name"), item["status"], _word(item, "sentence"), _word(item, "advice")))
+    return version, found
 
 
 def _word(item: Any, key: str) -> str:

@@ -15,10 +15,10 @@ from relvmoiscsi.doctor.finding import AS_ROOT, Finding, listed, ok, problem, un
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.config_file import settings_of
 from relvmoiscsi.host.disk import cleanup_journal, hiding
-from relvmoiscsi.host.settings import KEYS, ONE, SECTION, settings_in
+from relvmoiscsi.host.settings import KEYS, SECTION, settings_in
 from relvmoiscsi.host.this_host import UDEV_RULES, Host
 from relvmoiscsi.host.xapi import conf
-from relvmoiscsi.wording import shell_words
+from relvmoiscsi.wording import ONE, shell_words
 
 RESTART = "Run `xe-toolstack-restart` on this host; running VMs are not touched."
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -139,25 +139,22 @@ def examine_record(here: Host, pool: PoolFacts, info: Optional[DriverInfo]) -> F
 
 def examine_hosts(pool: PoolFacts) -> List[Finding]:
     """Check that every host has the package, in the same version; add the findings of each host."""
-    found = [finding for ref in pool.answers for finding in _host(pool, ref)]
+    found = []
     if not pool.own_ref:
         sentence = "xapi does not know this host by the INSTALLATION_UUID in /etc/xensource-inventory."
-        found.insert(0, unknown("hosts", sentence, "Run `relvmoiscsi doctor` on the running host."))
+        found.append(unknown("hosts", sentence, "Run `relvmoiscsi doctor` on the running host."))
+    for ref, answer in pool.answers.items():
+        host = pool.name(ref)
+        if isinstance(answer, Exception):
+            found.append(_no_answer(answer, host)._replace(host="" if ref == pool.own_ref else host))
+            continue
+        version, findings = answer
+        if version != __version__:
+            sentence = f"{host} has relvmoiscsi {version}, and this command is {__version__}."
+            found.append(problem("hosts", sentence, _ON_ALL)._replace(host=host))
+        found += [finding._replace(host=host) for finding in findings if finding.status != findings_.OK]
     count = "All hosts of the pool have" if len(pool.hosts) > 1 else "The pool's only host has"
     return found or [ok("hosts", f"{count} relvmoiscsi {__version__}, and no host finds a problem.")]
-
-
-def _host(pool: PoolFacts, ref: str) -> List[Finding]:
-    """Return the findings on a host that is not ready or has a warning; [] for a ready host."""
-    answer, host = pool.answers[ref], pool.name(ref)
-    if isinstance(answer, Exception):
-        return [_no_answer(answer, host)._replace(host="" if ref == pool.own_ref else host)]
-    version, findings = answer
-    found = [finding._replace(host=host) for finding in findings if finding.status != findings_.OK]
-    if version != __version__:
-        sentence = f"{host} has relvmoiscsi {version}, and this command is {__version__}."
-        found.insert(0, problem("hosts", sentence, _ON_ALL)._replace(host=host))
-    return found
 
 
 def _no_answer(failure: Exception, host: str) -> Finding:
@@ -220,22 +217,19 @@ def examine_leftovers(pool: PoolFacts) -> List[Finding]:
 def examine_volumes(here: Host, pool: PoolFacts) -> List[Finding]:
     """Look for active volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has the cause."""
     disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*")))]
-    return [
-        _active(sr_uuid, disk)
-        for disk in disks
-        if not disk.startswith("dm-")
-        for sr_uuid in Use((disk,), tuple(holders.stacked(disk, here))).srs
-        if pool.attachments.is_attached_here(sr_uuid) is False
-    ]
-
-
-def _active(sr_uuid: str, disk: str) -> Finding:
-    sentence = f"Volumes of the SR {sr_uuid} are active on the disk {disk}, and that SR is not attached here."
-    advice = (
-        "A plug of that SR may have failed beside a clone of its LUN. Run "
-        f"{vg_command(sr_uuid)} here, resignature the clone, then plug the SR."
-    )
-    return warning("active-volumes", sentence, advice)
+    found = []
+    for disk in [each for each in disks if not each.startswith("dm-")]:
+        for sr_uuid in Use((disk,), tuple(holders.stacked(disk, here))).srs:
+            if pool.attachments.is_attached_here(sr_uuid) is False:
+                sentence = (
+                    f"Volumes of the SR {sr_uuid} are active on the disk {disk}, and that SR is not attached here."
+                )
+                advice = (
+                    "A plug of that SR may have failed beside a clone of its LUN. Run "
+                    f"{vg_command(sr_uuid)} here, resignature the clone, then plug the SR."
+                )
+                found.append(warning("active-volumes", sentence, advice))
+    return found
 
 
 def examine_vdis_of_pool(here: Host, pool: PoolFacts) -> List[Finding]:

@@ -43,6 +43,14 @@ def text_of(path: str) -> str:
         return ""
 
 
+def attribute(*path: str) -> str:
+    """Return the text of a file of the kernel without blanks at both ends; "" if the file is absent or unreadable.
+
+    `path` has the directories and the name of the file.
+    """
+    return text_of(os.path.join(*path)).strip()
+
+
 def content_of(path: str) -> Optional[bytes]:
     """Return the bytes of a file; None if there is no file. Raises OSError if the file exists and a read fails."""
     try:

@@ -22,7 +22,7 @@ from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk import hiding, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import command, shell_words
@@ -119,8 +119,8 @@ def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[KernelSession]:
     for path in sorted(glob(os.path.join(escape(host.sysfs), "class/iscsi_session/session*"))):
         directory = os.path.realpath(os.path.join(path, "device"))
         match = _SESSION.search(directory)
-        if match and _text(path, "targetname") == iqn:
-            is_logged_in = _text(path, "state") == _LOGGED_IN
+        if match and attribute(path, "targetname") == iqn:
+            is_logged_in = attribute(path, "state") == _LOGGED_IN
             found.append(KernelSession(os.path.basename(path), match.group(1), directory, is_logged_in))
     return found
 
@@ -165,8 +165,4 @@ def _at(address: str, host: Host) -> Optional[str]:
 
 def _driver(session: KernelSession, host: Host) -> str:
     """Return the driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" if the kernel does not report it."""
-    return _text(os.path.join(host.sysfs, f"class/scsi_host/host{session.host}"), "proc_name")
-
-
-def _text(directory: str, name: str) -> str:
-    return text_of(os.path.join(directory, name)).strip()
+    return attribute(host.sysfs, f"class/scsi_host/host{session.host}/proc_name")

@@ -33,7 +33,16 @@ _OTHERS, _OTHERS_WRITE = 0o077, 0o022
 def run_directory(host: Host = THIS_HOST, name: str = "") -> str:
     """Return the path of the directory, or of its subdirectory `name`. Make what is absent. Raises Refused."""
     path = host.at(RUN_DIRECTORY)
-    _verify_parent(os.path.dirname(path))
+    parent = os.path.dirname(path)
+    try:
+        os.makedirs(parent, 0o755, exist_ok=True)
+        status = os.stat(parent)
+    except OSError as error:
+        raise Refused(f"{parent} cannot be used: {error.strerror}. {remedy(error)}") from error
+    is_sticky = status.st_mode & stat.S_ISVTX
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_WRITE and not is_sticky:
+        own, close = command("chown", "root", parent), command("chmod", "755", parent)
+        raise Refused(f"Other users can rename what is in {parent}. Run {own} and {close}.")
     _make_private(path)
     if not name:
         return path
@@ -73,19 +82,6 @@ def only_one(name: str, host: Host, seconds: float, taken: Callable[[str], Excep
         yield
     finally:
         flock.release_file(path, descriptor)
-
-
-def _verify_parent(path: str) -> None:
-    """Raise Refused if another user can rename the entries of the directory."""
-    try:
-        os.makedirs(path, 0o755, exist_ok=True)
-        status = os.stat(path)
-    except OSError as error:
-        raise Refused(f"{path} cannot be used: {error.strerror}. {remedy(error)}") from error
-    is_sticky = status.st_mode & stat.S_ISVTX
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_WRITE and not is_sticky:
-        own, close = command("chown", "root", path), command("chmod", "755", path)
-        raise Refused(f"Other users can rename what is in {path}. Run {own} and {close}.")
 
 
 def _make_private(path: str) -> None:

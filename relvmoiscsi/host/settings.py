@@ -19,7 +19,7 @@ in capitals. So a call with such a line is refused as well. The doctor names eve
 import logging
 import math
 import re
-from typing import Dict, NamedTuple, Optional, Sequence
+from typing import Dict, NamedTuple, Optional
 
 from relvmoiscsi.deadline import DEFAULT_SECONDS
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
@@ -34,13 +34,12 @@ from relvmoiscsi.host.config_file import (
     settings_of,
 )
 from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.wording import ALL, ONE, VDIS
 
 log = logging.getLogger(__name__)
 
 SECTION = "driver"
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 3600.0
-ONE, ALL = "one", "all"
-VDIS = (ONE, ALL)
 KEYS = ("deadline", "vdis", "copy")
 DEFAULT_COPY_MIB = 1024
 
@@ -175,9 +174,18 @@ def with_vdis(text: str, wanted: str) -> str:
     headers = [number for number, line in enumerate(lines) if header(line) == SECTION]
     setting = f"vdis = {wanted}"
     if found:  # the last line of a setting counts
-        lines[found[-1]] = _in_place(lines[found[-1]], wanted)
+        line = lines[found[-1]]
+        value = KEY_VALUE.match(said(line))
+        assert value is not None  # the line has the key
+        start = line.index(said(line)) + value.start(2)
+        lines[found[-1]] = line[:start] + wanted + line[start + len(value.group(2)) :]  # a comment behind it stays
     elif headers:
-        insert_line(lines, _end_of_settings(lines, headers[-1]), setting, like=lines[headers[-1]])
+        last = headers[-1]  # behind the last setting of the section: comments below may belong to the next section
+        for number in range(headers[-1] + 1, len(lines)):
+            if header(lines[number]) is not None:
+                break
+            last = number if _key_of(lines[number]) else last
+        insert_line(lines, last + 1, setting, like=lines[headers[-1]])
     else:
         append_section(lines, MARK, f"[{SECTION}]", setting)
     new = "\n".join(lines)
@@ -190,22 +198,3 @@ def with_vdis(text: str, wanted: str) -> str:
 def _key_of(line: str) -> str:
     match = KEY_VALUE.match(said(line))
     return match.group(1) if match else ""
-
-
-def _in_place(line: str, wanted: str) -> str:
-    """Return the line with another value. A comment behind the value stays."""
-    value = KEY_VALUE.match(said(line))
-    assert value is not None  # the line has the key
-    start = line.index(said(line)) + value.start(2)
-    return line[:start] + wanted + line[start + len(value.group(2)) :]
-
-
-def _end_of_settings(lines: Sequence[str], first: int) -> int:
-    """Return the line number behind the last setting of the section; comments below may belong to the next section."""
-    last = first
-    for number in range(first + 1, len(lines)):
-        if header(lines[number]) is not None:
-            break
-        if _key_of(lines[number]):
-            last = number
-    return last + 1

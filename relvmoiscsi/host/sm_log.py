@@ -47,7 +47,9 @@ class SmLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if not os.path.exists(NO_LOG_FILE):
-                syslog.syslog(_priority(record.levelno), self.line_of(record))
+                is_info, is_error = record.levelno < logging.WARNING, record.levelno >= logging.ERROR
+                priority = syslog.LOG_ERR if is_error else syslog.LOG_INFO if is_info else syslog.LOG_WARNING
+                syslog.syslog(priority, self.line_of(record))
         except Exception:  # noqa: BLE001
             pass  # a failed log must not end a run, and must not print to stderr, which xapi passes on
 
@@ -55,9 +57,3 @@ class SmLogHandler(logging.Handler):
 def other_syslog() -> SmLogHandler:
     """Return a handler for a host without SM: the same lines under the name relvmoiscsi."""
     return SmLogHandler(ident="relvmoiscsi", facility=syslog.LOG_USER)
-
-
-def _priority(level: int) -> int:
-    if level >= logging.ERROR:
-        return syslog.LOG_ERR
-    return syslog.LOG_WARNING if level >= logging.WARNING else syslog.LOG_INFO

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SIGTERM: `kill` sends SIGTERM to a process, and a service manager sends SIGTERM to all processes of a service.
 
-A call of the driver turns SIGTERM into an exception, so that its clean-up runs as after a failure. The exception comes
+A call of the driver on adapters turns SIGTERM into an exception, so that its clean-up runs as after a failure. It comes
 only where the call waits for a program, a lock or an answer. So it never comes between the taking of a lock and the
 block that releases the lock. The call ignores SIGTERM during its clean-up (`quietly`), and from its first write to a
 LUN on: the call completes what it has begun to write. `leave` ends a program of the product after its answer is out.

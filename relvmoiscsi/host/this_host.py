@@ -7,11 +7,11 @@ a directory as root.
 
 import os
 import time
-from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import Runner, run
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute, text_of
 
 XAPI_SOCKET = "/var/lib/xcp/xapi"
 #: the directories of udev's rules; a file hides the files of the same name in later directories
@@ -81,23 +81,6 @@ class Host(NamedTuple):
         return self.at("dev")
 
     @property
-    def etc(self) -> str:
-        return self.at("etc")
-
-    @property
-    def run_dir(self) -> str:
-        return self.at("run")
-
-    @property
-    def udev_run(self) -> str:
-        """The directory of udev's database; udev's socket is there while udev runs."""
-        return self.at("run/udev")
-
-    @property
-    def udev_rules(self) -> Tuple[str, ...]:
-        return tuple(map(self.at, UDEV_RULES))
-
-    @property
     def config(self) -> str:
         """The product's configuration. The rules in udev/ have the same path."""
         return self.at("etc/relvmoiscsi.conf")
@@ -105,7 +88,7 @@ class Host(NamedTuple):
     @property
     def boot_id(self) -> str:
         """The id of this boot. After a reboot the id differs, and all earlier disks and maps are gone."""
-        return text_of(os.path.join(self.proc, "sys/kernel/random/boot_id")).strip()
+        return attribute(self.proc, "sys/kernel/random/boot_id")
 
     @property
     def installation_uuid(self) -> str:

@@ -23,15 +23,14 @@ _CHALLENGE_BYTES = 16
 
 def available(offered: Tuple[int, ...]) -> Tuple[int, ...]:
     """Return the algorithms that this Python has. In the kernel's FIPS mode, Python lacks MD5."""
-    return tuple(algorithm for algorithm in offered if _has(algorithm))
-
-
-def _has(algorithm: int) -> bool:
-    try:
-        hashlib.new(_ALGORITHMS[algorithm])
-    except ValueError:
-        return False
-    return True
+    found = []
+    for algorithm in offered:
+        try:
+            hashlib.new(_ALGORITHMS[algorithm])
+        except ValueError:
+            continue
+        found.append(algorithm)
+    return tuple(found)
 
 
 def authenticate(

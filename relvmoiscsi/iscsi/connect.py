@@ -74,7 +74,12 @@ def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup =
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _leave_by(connection, interface)
-            number = _connect(connection, address, seconds)
+            number = connection.connect_ex(address.place)
+            if number == errno.EINPROGRESS:
+                poll = select.poll()
+                poll.register(connection, select.POLLOUT)
+                is_over = poll.poll(int(seconds * 1000))
+                number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if is_over else errno.ETIMEDOUT
         except OSError as error:
             connection.close()
             number = error.errno or errno.EIO
@@ -87,18 +92,6 @@ def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup =
         failures.append(_why_not(candidate, number, seconds))
         is_reset = number == errno.ECONNRESET  # the target is there, and may accept the next connection
     raise (Lost if is_reset else Unreachable)(" ".join(failures))
-
-
-def _connect(connection: socket.socket, address: Address, seconds: float) -> int:
-    """Connect. Return 0, or the errno of the failure."""
-    number = connection.connect_ex(address.place)
-    if number != errno.EINPROGRESS:
-        return number
-    poll = select.poll()
-    poll.register(connection, select.POLLOUT)
-    if not poll.poll(int(seconds * 1000)):
-        return errno.ETIMEDOUT
-    return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def _leave_by(connection: socket.socket, interface: str) -> None:

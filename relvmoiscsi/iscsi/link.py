@@ -149,7 +149,12 @@ class Link:
             self.first_bytes = self.first_bytes or bytes(buffers[0][:count])
             if not count:
                 raise _ClosedByTarget(f"{self.portal} has closed the connection.")
-            self._take(count)
+            self._last_byte = now = time.monotonic()
+            for answer in self.wire.received(count):
+                self._handle(answer)
+            steps = self.session.steps if self._is_in else self._steps
+            if steps != self._steps:
+                self._steps, self._last_step = steps, now
         except BlockingIOError:
             return
         except OSError as error:
@@ -171,15 +176,6 @@ class Link:
                 self.wire.sent(self._socket.sendmsg(buffers))
             except BlockingIOError:
                 return True
-
-    def _take(self, count: int) -> None:
-        now = time.monotonic()
-        self._last_byte = now
-        for answer in self.wire.received(count):
-            self._handle(answer)
-        steps = self.session.steps if self._is_in else self._steps
-        if steps != self._steps:
-            self._steps, self._last_step = steps, now
 
     def _is_lost(self, lost: Lost) -> Lost:
         self._lost = lost

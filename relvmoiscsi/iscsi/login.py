@@ -9,7 +9,7 @@ converts requests and answers to PDUs. Source: RFC 7143 6, 11.12, 11.13, 13.
     operational   one request with all keys, which asks for the next stage; then answers to keys of the target
 """
 
-from typing import Dict, Generator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Generator, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.iscsi import pdu
 from relvmoiscsi.iscsi.chap import Entropy, authenticate
@@ -105,10 +105,24 @@ def login(wanted: LoginRequest, entropy: Entropy) -> Exchange:
     reply: Keys = offer
     while True:
         answer = yield Request(OPERATIONAL, True, reply)
-        reply = _reply([item for item in answer.keys if item[0] not in told], [name for name, _ in offer])
+        known = {*told, *_DECLARED, *(name for name, _ in offer)}
+        brought_up = [name for name, value in answer.keys if name not in known and value not in NO_ANSWER]
+        reply = [(name, _ANSWERS.get(name, "NotUnderstood")) for name in brought_up]
         told.update(answer.keys)
         if answer.went_on:
-            return _agreed(told)
+            break
+    answers = {name: value for name, value in told.items() if value not in NO_ANSWER}
+    default = Parameters()
+    max_burst = min(_MAX_BURST, _length("MaxBurstLength", answers, default.max_burst_bytes))
+    first_burst = min(_FIRST_BURST, _length("FirstBurstLength", answers, default.first_burst_bytes))
+    return Parameters(
+        header_digest=_choice("HeaderDigest", answers, "None", "CRC32C") == "CRC32C",
+        data_digest=_choice("DataDigest", answers, "None", "CRC32C") == "CRC32C",
+        max_send_bytes=_length("MaxRecvDataSegmentLength", answers, default.max_send_bytes),
+        max_burst_bytes=max_burst,
+        first_burst_bytes=min(first_burst, max_burst),
+        immediate_data=_choice("ImmediateData", answers, "Yes", "No") == "Yes",
+    )
 
 
 def _security(
@@ -145,30 +159,6 @@ def _security(
     return answer
 
 
-def _reply(brought_up: Keys, offered: List[str]) -> Keys:
-    """Return answers to keys that the target negotiates by itself."""
-    return [
-        (name, _ANSWERS.get(name, "NotUnderstood"))
-        for name, value in brought_up
-        if name not in offered and name not in _DECLARED and value not in NO_ANSWER
-    ]
-
-
-def _agreed(told: Dict[str, str]) -> Parameters:
-    answers = {name: value for name, value in told.items() if value not in NO_ANSWER}
-    default = Parameters()
-    max_burst = min(_MAX_BURST, _length("MaxBurstLength", answers, default.max_burst_bytes))
-    first_burst = min(_FIRST_BURST, _length("FirstBurstLength", answers, default.first_burst_bytes))
-    return Parameters(
-        header_digest=_choice("HeaderDigest", answers, "None", "CRC32C") == "CRC32C",
-        data_digest=_choice("DataDigest", answers, "None", "CRC32C") == "CRC32C",
-        max_send_bytes=_length("MaxRecvDataSegmentLength", answers, default.max_send_bytes),
-        max_burst_bytes=max_burst,
-        first_burst_bytes=min(first_burst, max_burst),
-        immediate_data=_choice("ImmediateData", answers, "Yes", "No") == "Yes",
-    )
-
-
 def _length(name: str, answers: Dict[str, str], default: int) -> int:
     return number(name, answers.get(name, str(default)), _LEAST_BYTES, _MOST_BYTES)
 
@@ -202,7 +192,12 @@ class Handshake:
         self._text.add(answer.data)
         status = header.word36 >> 16
         if status >> 8 == 1:
-            raise self._redirected()
+            keys, wanted = dict(unpack(self._text.take())), self._wanted
+            if keys.get("TargetName", wanted.target) != wanted.target:
+                raise Violation("The target redirects the login to another target, which RFC 7143 does not know.")
+            if "TargetAddress" not in keys:
+                raise Violation("The target redirects the login and does not say where.")
+            raise Redirected(wanted.where, keys["TargetAddress"])
         if status:
             is_unknown = status in (NOT_FOUND, REMOVED)
             where = self._wanted.where
@@ -215,13 +210,6 @@ class Handshake:
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
             raise Violation(f"The login did not end within {MAX_ROUNDS} requests.")
-        self._go_on(header)
-
-    def closed(self, message: str) -> None:
-        """Report a closed connection to the login. Raises Closed, or the login's own error."""
-        self._exchange.throw(Closed(message))
-
-    def _go_on(self, header: PduHeader) -> None:
         asked, went_on = self._request, bool(header.flags & pdu.FINAL)
         stages = (header.flags >> 2 & 3, header.flags & 3 if went_on else NEXT[asked.stage])
         if stages != (asked.stage, NEXT[asked.stage]) or went_on and not asked.goes_on:
@@ -233,13 +221,9 @@ class Handshake:
             return
         self._send(self._request)
 
-    def _redirected(self) -> Redirected:
-        keys = dict(unpack(self._text.take()))
-        if keys.get("TargetName", self._wanted.target) != self._wanted.target:
-            raise Violation("The target redirects the login to another target, which RFC 7143 does not know.")
-        if "TargetAddress" not in keys:
-            raise Violation("The target redirects the login and does not say where.")
-        return Redirected(self._wanted.where, keys["TargetAddress"])
+    def closed(self, message: str) -> None:
+        """Report a closed connection to the login. Raises Closed, or the login's own error."""
+        self._exchange.throw(Closed(message))
 
     def _send(self, request: Request) -> None:
         going_on = pdu.FINAL | NEXT[request.stage] if request.goes_on else 0

@@ -125,9 +125,34 @@ def list_luns(link: Link) -> List[bytes]:
     raise Violation(f"The target does not list its LUNs: {scsi.reason(task.status, task.sense)}.")
 
 
-def look(link: Link, luns: Sequence[bytes]) -> List[Look]:
-    """Read the state of each LUN. One round trip suffices if all LUNs are ready. Raises Lost, OutOfTime."""
-    return _patiently(link, luns, _look_once)
+def look(link: Link, luns: Sequence[bytes], waits: bool = True) -> List[Look]:
+    """Read the state of each LUN. One round trip suffices if all LUNs are ready. Raises Lost, OutOfTime.
+
+    Without `waits`, a busy LUN is not asked again.
+    """
+
+    def once(link: Link, luns: Sequence[bytes]) -> List[Look]:
+        commands: List[Command] = []
+        for lun in luns:  # TEST UNIT READY comes first and takes a pending unit attention
+            commands += [asking(lun, scsi.test_unit_ready(), 0), *asking_names(lun)]
+            commands += [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
+        tasks, found, old = read(link, commands, "a look at the LUNs"), [], []
+        for number, lun in enumerate(luns):
+            _ready, *of_names, capacity, mode = tasks[6 * number : 6 * number + 6]
+            one = name_of(lun, of_names)
+            if one.is_disk and one.verdict == Verdict.DONE:
+                flags = answer_of(mode)
+                is_read_only = len(flags) > 2 and bool(flags[2] & _WRITE_PROTECTED)
+                one = _with_capacity(one._replace(is_read_only=is_read_only), capacity, scsi.capacity_16)
+            if one.is_disk and one.verdict == Verdict.UNSUPPORTED:
+                old.append(number)
+            found.append(one)
+        sizes = read(link, [asking(luns[number], scsi.read_capacity_10(), 8) for number in old], "a look at old LUNs")
+        for number, task in zip(old, sizes):
+            found[number] = _with_capacity(found[number], task, scsi.capacity_10)
+        return found
+
+    return _patiently(link, luns, once, waits)
 
 
 def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
@@ -140,29 +165,20 @@ def names(link: Link, luns: Sequence[bytes]) -> List[Look]:
     return _patiently(link, luns, once)
 
 
-def _patiently(link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]]) -> List[Look]:
-    """Read the LUNs, and repeat the read for LUNs that were busy or had a unit attention."""
+def _patiently(
+    link: Link, luns: Sequence[bytes], once: Callable[[Link, Sequence[bytes]], List[Look]], waits: bool = True
+) -> List[Look]:
+    """Read the LUNs, and repeat the read for LUNs that had a unit attention, and with `waits` for busy LUNs."""
     found = once(link, luns)
+    repeated = (Verdict.LATER, Verdict.LOOK_AGAIN) if waits else (Verdict.LOOK_AGAIN,)
     for _ in range(TRIES - 1):
-        again = [number for number, one in enumerate(found) if one.verdict in (Verdict.LATER, Verdict.LOOK_AGAIN)]
+        again = [number for number, one in enumerate(found) if one.verdict in repeated]
         if not again:
             break
         if any(found[number].verdict == Verdict.LATER for number in again):
             link.pause(PAUSE_SECONDS)
         for number, one in zip(again, once(link, [luns[number] for number in again])):
             found[number] = one
-    return found
-
-
-def _look_once(link: Link, luns: Sequence[bytes]) -> List[Look]:
-    commands = [command for lun in luns for command in _questions(lun)]
-    tasks = read(link, commands, "a look at the LUNs")
-    each = len(commands) // max(1, len(luns))
-    found = [_look_of(lun, tasks[number * each : (number + 1) * each]) for number, lun in enumerate(luns)]
-    old = [number for number, one in enumerate(found) if one.is_disk and one.verdict == Verdict.UNSUPPORTED]
-    sizes = read(link, [asking(luns[number], scsi.read_capacity_10(), 8) for number in old], "a look at old LUNs")
-    for number, task in zip(old, sizes):
-        found[number] = _with_capacity(found[number], task, scsi.capacity_10)
     return found
 
 
@@ -173,12 +189,6 @@ def asking_names(lun: bytes) -> List[Command]:
         asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_83), _PAGE_BYTES),
         asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_80), _PAGE_BYTES),
     ]
-
-
-def _questions(lun: bytes) -> List[Command]:
-    """Return the commands of a look. TEST UNIT READY comes first and takes a pending unit attention."""
-    sizes = [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
-    return [asking(lun, scsi.test_unit_ready(), 0), *asking_names(lun), *sizes]
 
 
 def name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
@@ -202,15 +212,6 @@ def name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
         serial_of(page_80),
     )
     return Look(info, is_disk=True)
-
-
-def _look_of(lun: bytes, tasks: Sequence[Task]) -> Look:
-    one = name_of(lun, tasks[1:4])
-    if not one.is_disk or one.verdict != Verdict.DONE:
-        return one
-    mode = answer_of(tasks[5])
-    is_read_only = len(mode) > 2 and bool(mode[2] & _WRITE_PROTECTED)
-    return _with_capacity(one._replace(is_read_only=is_read_only), tasks[4], scsi.capacity_16)
 
 
 def _with_capacity(one: Look, task: Task, parse: Callable[[bytes], Optional[Capacity]]) -> Look:

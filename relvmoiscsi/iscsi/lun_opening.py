@@ -34,11 +34,15 @@ def list_luns(
     initiator: Initiator,
     deadline: Deadline,
     credentials: Credentials = NO_CREDENTIALS,
+    waits: bool = True,
 ) -> List[LunInfo]:
-    """Return the disks behind a target, read over a read-only session. Raises NotFound, Refused, OutOfTime."""
+    """Return the disks behind a target, read over a read-only session. Raises NotFound, Refused, OutOfTime.
+
+    Without `waits`, a busy LUN is not asked again.
+    """
     link = TargetSessions(portals, iqn, initiator, credentials, deadline, isid_of_reader()).log_in()
     try:
-        looks = looking.distinct(looking.look(link, looking.list_luns(link)))
+        looks = looking.distinct(looking.look(link, looking.list_luns(link), waits))
         return [one.info for one in looks if one.is_disk]
     finally:
         link.close(politely=True)
@@ -86,7 +90,9 @@ def open_lun(
         link, one = _on_a_session(sessions, lambda link: _usable(sessions, link, lun, expected, writable))
     info, name = one.info, f"iscsi://{portals[0]}/{iqn}/{one.info.number}"
     fence = sessions.fence(name) if writable else None
-    device = LunDevice(sessions, link, info, name, writable, _copy_limit(link), fence)
+    parameters = link.session.parameters
+    is_slow = (parameters.header_digest or parameters.data_digest) and kernel_crc32c() is None
+    device = LunDevice(sessions, link, info, name, writable, _SLOW_COPY_BYTES if is_slow else None, fence)
     try:
         if writable and one.is_read_only:
             raise read_only(name)
@@ -94,12 +100,6 @@ def open_lun(
         yield device
     finally:
         device.close()
-
-
-def _copy_limit(link: Link) -> Optional[int]:
-    parameters = link.session.parameters
-    has_digests = parameters.header_digest or parameters.data_digest
-    return _SLOW_COPY_BYTES if has_digests and kernel_crc32c() is None else None
 
 
 def _on_a_session(sessions: TargetSessions, ask: Callable[[Link], _Found]) -> Tuple[Link, _Found]:
@@ -176,25 +176,19 @@ def _usable(sessions: TargetSessions, link: Link, lun: LunName, scsi_id: Optiona
 
 def _verify_told(link: Link, iqn: str, looks: List[Look]) -> List[Look]:
     """Return the looks when every disk has reported its SCSIid. Raises Refused for a silent disk: it may be the LUN."""
-    silent = _silent(looks)
-    for _ in range(_TELLING_TRIES):
+    for tried in range(_TELLING_TRIES + 1):
+        asked = [one for one in looks if one.is_disk and one.info.scsi_id is None]
+        silent = [one.info for one in asked if one.verdict != Verdict.DONE]
         if not silent:
             return looks
-        link.pause(looking.PAUSE_SECONDS)
-        looks = looking.names(link, [one.info.lun for one in looks])
-        silent = _silent(looks)
-    if silent:
-        raise Refused(
-            f"The LUN {silent[0].number} behind {iqn} does not tell its SCSIid ({silent[0].problem}): it may have the "
-            "SCSIid of the wanted LUN. Try again when the array has time, or have the array hide that LUN from this "
-            "host.",
-            "ISCSIDevice",
-        )
-    return looks
-
-
-def _silent(looks: Sequence[Look]) -> List[LunInfo]:
-    return [one.info for one in looks if one.is_disk and one.info.scsi_id is None and one.verdict != Verdict.DONE]
+        if tried < _TELLING_TRIES:
+            link.pause(looking.PAUSE_SECONDS)
+            looks = looking.names(link, [one.info.lun for one in looks])
+    raise Refused(
+        f"The LUN {silent[0].number} behind {iqn} does not tell its SCSIid ({silent[0].problem}): it may have the "
+        "SCSIid of the wanted LUN. Try again when the array has time, or have the array hide that LUN from this host.",
+        "ISCSIDevice",
+    )
 
 
 def _not_there(sessions: TargetSessions, lun: LunName, looks: Sequence[Look], disks: Sequence[Look]) -> NotFound:
@@ -202,13 +196,14 @@ def _not_there(sessions: TargetSessions, lun: LunName, looks: Sequence[Look], di
         if one.what and one.info.number == lun:
             problem = "The LUN {} behind {} is no disk: it is {}. Name another LUN."
             return NotFound(problem.format(lun, sessions.iqn, one.what), "ISCSIDevice")
-    there = ", ".join(sorted({_called(one.info, lun) for one in disks})) or "none"
+    infos = [one.info for one in disks]
+    if isinstance(lun, int):
+        others = {str(info.number) for info in infos}
+    else:
+        others = {info.scsi_id or f"LUN {info.number} without a SCSIid" for info in infos}
+    there = ", ".join(sorted(others)) or "none"
     return NotFound(
         f"No LUN {lun} is behind {sessions.iqn}; there are {there}. Map the LUN to {sessions.initiator.name} at the "
         "array.",
         "ISCSIDevice",
     )
-
-
-def _called(info: LunInfo, lun: LunName) -> str:
-    return str(info.number) if isinstance(lun, int) else info.scsi_id or f"LUN {info.number} without a SCSIid"

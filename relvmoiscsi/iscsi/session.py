@@ -121,29 +121,23 @@ class Session:
         return not self._active and not self._waiting
 
     def _begin_waiting(self) -> None:
-        while self._waiting and len(self._active) < self.depth and self._window_is_open():
+        """Send waiting commands, as far as `depth` and the command window let them out."""
+        parameters = self.parameters
+        while self._waiting and len(self._active) < self.depth and _distance(self._cmd_sn, self._max_cmd_sn) >= 0:
             task = self._waiting.popleft()
-            self._active[self._begin(task)] = task
-
-    def _window_is_open(self) -> bool:
-        return _distance(self._cmd_sn, self._max_cmd_sn) >= 0
-
-    def _begin(self, task: Task) -> int:
-        command, parameters = task.command, self.parameters
-        at_once = _EMPTY
-        if parameters.immediate_data:
-            at_once = command.data[: min(parameters.first_burst_bytes, parameters.max_send_bytes)]
-        direction = (_READ if command.into else 0) | (_WRITE if command.data else 0)
-        words = [int.from_bytes(command.cdb.ljust(16, b"\0")[at : at + 4], "big") for at in (0, 4, 8, 12)]
-        tag = self._new_tag()
-        flags = FINAL | direction | _SIMPLE
-        self._send(
-            PduHeader(pdu.SCSI_COMMAND, flags, 0, 0, 0, command.lun, tag, command.expected, 0, 0, *words), at_once
-        )
-        task.moved = len(at_once)
-        if command.data:
-            self._writes_end = self.wire.bytes_queued
-        return tag
+            command, at_once = task.command, _EMPTY
+            if parameters.immediate_data:
+                at_once = command.data[: min(parameters.first_burst_bytes, parameters.max_send_bytes)]
+            flags = FINAL | (_READ if command.into else 0) | (_WRITE if command.data else 0) | _SIMPLE
+            words = [int.from_bytes(command.cdb.ljust(16, b"\0")[at : at + 4], "big") for at in (0, 4, 8, 12)]
+            tag = self._new_tag()
+            self._send(
+                PduHeader(pdu.SCSI_COMMAND, flags, 0, 0, 0, command.lun, tag, command.expected, 0, 0, *words), at_once
+            )
+            task.moved = len(at_once)
+            if command.data:
+                self._writes_end = self.wire.bytes_queued
+            self._active[tag] = task
 
     # --- other requests
 
@@ -190,20 +184,37 @@ class Session:
         """Handle a PDU. Raises Violation; raises Lost if the target ends the connection."""
         header = answer.header
         self._heed_numbers(header)
-        handler = {
-            pdu.SCSI_RESPONSE: self._on_response,
-            pdu.DATA_IN: self._on_data,
-            pdu.R2T: self._on_r2t,
-            pdu.NOP_IN: self._on_nop,
-            pdu.TEXT_RESPONSE: self._on_text,
-            pdu.LOGOUT_RESPONSE: self._on_logout,
-            pdu.TASK_MANAGEMENT_RESPONSE: self._on_reset,
-            pdu.ASYNC: self._on_async,
-            pdu.REJECT: self._on_reject,
-        }.get(header.opcode)
-        if handler is None:
+        if header.opcode == pdu.SCSI_RESPONSE:
+            self._on_response(answer)
+        elif header.opcode == pdu.DATA_IN:
+            self._on_data(answer)
+        elif header.opcode == pdu.R2T:
+            self._on_r2t(answer)
+        elif header.opcode == pdu.TEXT_RESPONSE:
+            self._on_text(answer)
+        elif header.opcode == pdu.NOP_IN:
+            if header.task_tag == self._ping_tag and self.ping_is_out:
+                self.ping_is_out = False
+            if header.word20 != NO_TAG:  # a ping of the target: the answer repeats its LUN and its tag
+                self._send(PduHeader(pdu.NOP_OUT | IMMEDIATE, lun=header.lun, word20=header.word20))
+        elif header.opcode == pdu.LOGOUT_RESPONSE:
+            if header.task_tag != self._logout_tag:
+                raise Violation("The target answered a logout that was not asked for.")
+            self.is_logged_out = True
+        elif header.opcode == pdu.TASK_MANAGEMENT_RESPONSE:
+            if header.task_tag != self._reset_tag or self.reset_response is not None:
+                raise Violation("The target answered a reset that was not asked for.")
+            self.reset_response = header.byte2
+            self.steps += 1
+        elif header.opcode == pdu.ASYNC:
+            event = header.word36 >> 24
+            self.wants_end = self.wants_end or event in (_LOGOUT_REQUEST, _RENEGOTIATION)
+            if event in (_CONNECTION_GOES, _SESSION_GOES):
+                raise Lost("The target ends the session.")
+        elif header.opcode == pdu.REJECT:
+            raise Violation(f"The target rejected a request (reason {header.byte2:#04x}).")
+        else:
             raise Violation("The target answered a login that was over.")
-        handler(answer)
         self._begin_waiting()
 
     def _heed_numbers(self, header: PduHeader) -> None:
@@ -298,13 +309,6 @@ class Session:
         )
         self.wire.send_data(first, task.command.data[offset : task.moved], self.parameters.max_send_bytes)
 
-    def _on_nop(self, answer: Pdu) -> None:
-        header = answer.header
-        if header.task_tag == self._ping_tag and self.ping_is_out:
-            self.ping_is_out = False
-        if header.word20 != NO_TAG:  # a ping of the target: the answer repeats its LUN and its tag
-            self._send(PduHeader(pdu.NOP_OUT | IMMEDIATE, lun=header.lun, word20=header.word20))
-
     def _on_text(self, answer: Pdu) -> None:
         header = answer.header
         if header.task_tag != self._text_tag or self.text_is_done:
@@ -319,27 +323,6 @@ class Session:
             self.text_is_done = True
         else:
             self._send(PduHeader(pdu.TEXT, lun=header.lun, task_tag=self._text_tag, word20=header.word20))
-
-    def _on_logout(self, answer: Pdu) -> None:
-        if answer.header.task_tag != self._logout_tag:
-            raise Violation("The target answered a logout that was not asked for.")
-        self.is_logged_out = True
-
-    def _on_reset(self, answer: Pdu) -> None:
-        if answer.header.task_tag != self._reset_tag or self.reset_response is not None:
-            raise Violation("The target answered a reset that was not asked for.")
-        self.reset_response = answer.header.byte2
-        self.steps += 1
-
-    def _on_async(self, answer: Pdu) -> None:
-        event = answer.header.word36 >> 24
-        if event in (_LOGOUT_REQUEST, _RENEGOTIATION):
-            self.wants_end = True
-        elif event in (_CONNECTION_GOES, _SESSION_GOES):
-            raise Lost("The target ends the session.")
-
-    def _on_reject(self, answer: Pdu) -> None:
-        raise Violation(f"The target rejected a request (reason {answer.header.byte2:#04x}).")
 
 
 def _next(serial: int) -> int:

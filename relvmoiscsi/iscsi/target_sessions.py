@@ -147,20 +147,17 @@ class TargetSessions:
         """Let the next session use another portal of the target. Return False if all portals have been tried."""
         self._skipped.append(self._last)
         if not self._open_portals() and self._offered is None:  # a discovery may find further portals
-            self._offered = self._portals_offered()
+            self._offered = []
+            try:
+                targets = discover(self.portals, self.initiator, self.credentials, self.deadline)
+                self._offered = [portal for one in targets if one.iqn == self.iqn for portal in one.portals]
+            except (NotFound, Refused) as problem:
+                log.info("no discovery at %s: %s", self.iqn, problem)
         return bool(self._open_portals())
 
     def _open_portals(self) -> List[Portal]:
         known = dict.fromkeys([*self.portals, *(self._offered or [])])
         return [portal for portal in known if portal not in self._skipped]
-
-    def _portals_offered(self) -> List[Portal]:
-        try:
-            targets = discover(self.portals, self.initiator, self.credentials, self.deadline)
-        except (NotFound, Refused) as problem:
-            log.info("no discovery at %s: %s", self.iqn, problem)
-            return []
-        return [portal for target in targets if target.iqn == self.iqn for portal in target.portals]
 
     def _log_in_patiently(self, portal: Portal, deadline: Deadline) -> Link:
         """Return a session to a target that may fail over. Raises NotFound (ISCSIDiscovery) for an unknown target."""
@@ -226,7 +223,10 @@ class TargetSessions:
             try:
                 return _log_in_at(place, wanted, self.initiator, self.isid, deadline)
             except Redirected as redirected:
-                place = _place(redirected)
+                try:
+                    place = parse_address(redirected.address)
+                except ValueError as error:
+                    raise Refused(f"{redirected.message} But {error}.", "ISCSILogin") from error
                 log.info("%s redirects the login to %s", portal, place)
         raise Refused(
             f"{portal} redirected the login {MAX_REDIRECTIONS + 1} times, and none of the addresses took it. Check the "
@@ -253,13 +253,6 @@ def _log_in_at(portal: Portal, wanted: LoginRequest, initiator: Initiator, isid:
     return link
 
 
-def _place(redirected: Redirected) -> Portal:
-    try:
-        return parse_address(redirected.address)
-    except ValueError as error:
-        raise Refused(f"{redirected.message} But {error}.", "ISCSILogin") from error
-
-
 def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:
     """Give each portal with a time limit that leaves enough time for the other portals and for the work."""
     for number, portal in enumerate(portals):
@@ -276,27 +269,21 @@ def discover(
     """
     failures: List[RelvmoiscsiError] = []
     for portal, seconds in in_turn(portals, deadline):
+        part = deadline.part(seconds)
         try:
-            return _discover_at(portal, initiator, credentials, deadline.part(seconds))
+            try:
+                return _send_targets(portal, initiator, NO_CREDENTIALS, part)
+            except (LoginRefused, Closed) as refused:  # many targets want no CHAP for a discovery, and some refuse CHAP
+                if not credentials.user:
+                    raise
+                log.info("%s; now with CHAP", refused)
+                return _send_targets(portal, initiator, credentials, part)
         except (NotFound, Refused) as failure:
             log.info("%s: %s", portal, failure)
             failures.append(failure)
     deadline.check("the discovery")
     refusals = [failure for failure in failures if isinstance(failure, Refused)]
     raise (refusals or failures)[0]
-
-
-def _discover_at(
-    portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline
-) -> List[DiscoveredTarget]:
-    """Discover without CHAP, then with CHAP: many targets want no CHAP for a discovery, and some refuse CHAP."""
-    try:
-        return _send_targets(portal, initiator, NO_CREDENTIALS, deadline)
-    except (LoginRefused, Closed) as refused:
-        if not credentials.user:
-            raise
-        log.info("%s; now with CHAP", refused)
-        return _send_targets(portal, initiator, credentials, deadline)
 
 
 def _send_targets(

@@ -6,93 +6,73 @@ module computes the identification. Prompts, the dry run and `show` print the sa
 `lun`.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.engine import AlreadyDone, LaterCopy, Lun, ResignatureRequest, Result
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, in_state
-from relvmoiscsi.formats import mapfile, naming
-from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.host.disk.scsi_id import Hardware
-from relvmoiscsi.lun.opened import IMAGE_FILE, OpenLun
-from relvmoiscsi.lun.run import CompletedRun, DryRun, NewRun, Proposal
-from relvmoiscsi.lun.users import NOBODY_NEEDED, PoolAnswer
-from relvmoiscsi.wording import command, human_size, printable
+from relvmoiscsi.engine import LaterCopy, Lun, Result
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
+from relvmoiscsi.formats import naming
+from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun, PoolAnswer
+from relvmoiscsi.lun.run import CompletedRun, DryRun, Finished, NewRun, Proposal
+from relvmoiscsi.wording import human_size, printable
 
 _AT_WORK = "The storage manager was working on the SR when the copy was taken, or is working now."
 
 
-class Identification(NamedTuple):
+class Identification:
     """A device and its content before a command changes the content."""
 
-    kind: str  #: as OpenLun's
-    scsi_id: Optional[str]  #: from the device
-    hardware: Hardware
-    size_bytes: int
-    sr_uuid: Optional[str]
-    sr_name_label: Optional[str]  #: None, like `vdis`, where the SR is unreadable
-    vdis: Optional[int]
-    is_sm_at_work: bool
-    pool: PoolAnswer
+    def __init__(self, lun: OpenLun, pool: PoolAnswer, content: Optional[Lun], sr_uuid: Optional[str] = None) -> None:
+        """`content` is what the LUN holds; `sr_uuid` is the SR where the content is unreadable."""
+        self._lun, self._pool = lun, pool
+        self._sr_uuid = content.sr_uuid if content else sr_uuid
+        self._name_label = (content.mgt.name_label if content.mgt else "") if content else None
+        self._vdis = len(content.disks()) if content else None
+        self._is_sm_at_work = content is not None and any(one.name.kind == naming.JOURNAL for one in content.volumes)
 
     def facts(self) -> Dict[str, Any]:
         """Return the value of `lun` for --json."""
+        lun = self._lun
         return {
-            "kind": self.kind,
-            "scsi_id": self.scsi_id,
-            "vendor": self.hardware.vendor or None,
-            "model": self.hardware.model or None,
-            "serial": self.hardware.serial or None,
-            "size_bytes": self.size_bytes,
-            "sr": {"uuid": self.sr_uuid, "name_label": self.sr_name_label},
-            "vdis": self.vdis,
-            "storage_manager_at_work": self.is_sm_at_work,
-            "pool": self.pool.facts(),
+            "kind": lun.kind,
+            "scsi_id": lun.ids.own,
+            "vendor": lun.vendor or None,
+            "model": lun.model or None,
+            "serial": lun.serial or None,
+            "size_bytes": lun.device.size_bytes,
+            "sr": {"uuid": self._sr_uuid, "name_label": self._name_label},
+            "vdis": self._vdis,
+            "storage_manager_at_work": self._is_sm_at_work,
+            "pool": self._pool.facts(),
         }
 
     def lines(self) -> List[str]:
         """Return the facts as lines for people."""
-        found = [self.device_line(), *([self._sr_line()] if self.sr_uuid else []), self.pool_line()]
-        return [*found, *([f"  note     {_AT_WORK}"] if self.is_sm_at_work else [])]
+        found = [self.device_line()]
+        if self._sr_uuid:
+            label = f' "{self._name_label}"' if self._name_label else ""
+            count = {None: "", 1: ", 1 VDI"}.get(self._vdis, f", {self._vdis} VDIs")
+            found.append(printable(f"  SR       {self._sr_uuid}{label}{count}"))
+        return [*found, self.pool_line(), *([f"  note     {_AT_WORK}"] if self._is_sm_at_work else [])]
 
     def device_line(self) -> str:
         """Return the line with the kind, the name and the size of the device."""
-        size = human_size(self.size_bytes)
-        if self.kind == IMAGE_FILE:
+        lun, size = self._lun, human_size(self._lun.device.size_bytes)
+        if not lun.is_lun:
             return f"  device   image file, {size}"
-        name = " ".join(filter(None, [self.hardware.vendor, self.hardware.model]))
-        serial = f"serial {self.hardware.serial}" if self.hardware.serial else ""
-        scsi_id = f"SCSIid {self.scsi_id}" if self.scsi_id else "no SCSIid"
+        name = " ".join(filter(None, [lun.vendor, lun.model]))
+        serial = f"serial {lun.serial}" if lun.serial else ""
+        scsi_id = f"SCSIid {lun.ids.own}" if lun.ids.own else "no SCSIid"
         return printable("  device   " + ", ".join(filter(None, [scsi_id, name, serial, size])))
 
     def pool_line(self) -> str:
         """Return the line with the answer of the pool."""
-        return printable(f"  pool     {self.pool.sentence}")
-
-    def _sr_line(self) -> str:
-        label = f' "{self.sr_name_label}"' if self.sr_name_label else ""
-        count = {None: "", 1: ", 1 VDI"}.get(self.vdis, f", {self.vdis} VDIs")
-        return printable(f"  SR       {self.sr_uuid}{label}{count}")
-
-
-def identify(lun: OpenLun, pool: PoolAnswer, content: Optional[Lun], sr_uuid: Optional[str] = None) -> Identification:
-    """Identify an open LUN. `content` is what it holds; `sr_uuid` is the SR where the content is unreadable."""
-    return Identification(
-        kind=lun.kind,
-        scsi_id=lun.ids.own,
-        hardware=lun.hardware,
-        size_bytes=lun.device.size_bytes,
-        sr_uuid=content.sr_uuid if content else sr_uuid,
-        sr_name_label=(content.mgt.name_label if content.mgt else "") if content else None,
-        vdis=len(content.disks()) if content else None,
-        is_sm_at_work=any(volume.name.kind == naming.JOURNAL for volume in content.volumes) if content else False,
-        pool=pool,
-    )
+        return printable(f"  pool     {self._pool.sentence}")
 
 
 def identification(lun: OpenLun, proposal: Proposal) -> Identification:
     """Identify the LUN of a proposal, as it was before the run."""
-    return identify(lun, proposal.pool, proposal.content, proposal.sr_uuid)
+    return Identification(lun, proposal.pool, proposal.content, proposal.sr_uuid)
 
 
 # --- the JSON of a run
@@ -102,8 +82,8 @@ def completed_facts(lun: OpenLun, done: CompletedRun) -> Dict[str, Any]:
     """Return the facts of a completed run."""
     facts = report.result_facts(lun.name, done.result)
     facts["lun"] = identification(lun, done.proposal).facts()
-    if isinstance(done.proposal, NewRun):
-        facts.update(_later_copy_facts(done.proposal.prepared.later_copy))
+    if isinstance(done.proposal, NewRun) and done.proposal.prepared.later_copy is not None:
+        facts["later_copy"] = done.proposal.prepared.later_copy._asdict()
     return facts
 
 
@@ -111,9 +91,10 @@ def dry_run_facts(lun: OpenLun, planned: DryRun) -> Dict[str, Any]:
     """Return the facts of a plan that was not carried out."""
     prepared, content = planned.prepared, planned.prepared.lun
     facts = report.result_facts(lun.name, Result(prepared.state, content, prepared.plan.run.ids, lun.ids.own))
-    facts["lun"] = identify(lun, planned.pool, content).facts()
+    facts["lun"] = Identification(lun, planned.pool, content).facts()
     facts["plan"] = report.plan_facts(prepared.plan)
-    facts.update(_later_copy_facts(prepared.later_copy))
+    if prepared.later_copy is not None:
+        facts["later_copy"] = prepared.later_copy._asdict()
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
     if report.loss_of(prepared) is not None:
@@ -121,58 +102,14 @@ def dry_run_facts(lun: OpenLun, planned: DryRun) -> Dict[str, Any]:
     return facts
 
 
-def _later_copy_facts(copy: Optional[LaterCopy]) -> Dict[str, Any]:
-    """Return `later_copy`, for a LUN that carries the run of another SCSIid."""
-    return {} if copy is None else {"later_copy": copy._asdict()}
-
-
-def already_done_facts(
-    lun: OpenLun, request: ResignatureRequest, done: AlreadyDone, content: Optional[Lun]
-) -> Dict[str, Any]:
-    """Return the facts of a resignatured LUN. `content` is what it holds, if readable; it may be in use.
-
-    Raises Refused where the finished run does not fit the request.
-    """
-    with in_state(NOTHING_WRITTEN):
-        engine.refuse_databases(lun.name, content, request.clear_databases)
-        engine.refuse_left_behind(lun.name, content, done.run, request.without)
-    new_ids = done.run.ids if done.run else None
-    known = new_ids or IdMap("", {"": done.sr_uuid}, {})
-    refuse_contradictions(lun.name, request, known, "Use --again to resignature the LUN once more.")
-    result = Result(engine.RESIGNATURED, content, new_ids, lun.ids.own, already_done=True)
+def finished_facts(lun: OpenLun, found: Finished) -> Dict[str, Any]:
+    """Return the facts of a LUN that an earlier run has resignatured."""
+    new_ids = found.done.run.ids if found.done.run else None
+    result = Result(engine.RESIGNATURED, found.content, new_ids, lun.ids.own, already_done=True)
     facts = report.result_facts(lun.name, result)
-    facts.setdefault("sr", {"old": None, "new": done.sr_uuid})
-    facts["lun"] = identify(lun, NOBODY_NEEDED, content, done.sr_uuid).facts()
+    facts.setdefault("sr", {"old": None, "new": found.done.sr_uuid})
+    facts["lun"] = Identification(lun, NOBODY_NEEDED, found.content, found.done.sr_uuid).facts()
     return facts
-
-
-# --- what a script may rely on
-
-
-def find_finished(lun: OpenLun, request: ResignatureRequest) -> Optional[Dict[str, Any]]:
-    """Return the facts of a LUN that an earlier run has resignatured; None for any other LUN. Raises Refused."""
-    with in_state(NOTHING_WRITTEN):
-        done = engine.find_done(lun.device, lun.ids.own)
-        if done is None:
-            return None
-        content = engine.inspect(lun.device).lun
-        if content is not None:
-            engine.refuse_other_vdis(lun.device, content, done.run, request.one)
-        return already_done_facts(lun, request, done, content)
-
-
-def refuse_contradictions(name: str, request: ResignatureRequest, ids: IdMap, instead: str) -> None:
-    """Raises Refused where the ids of the run differ from the chosen ids, on which a script relies."""
-    found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, ids)
-    if found:
-        raise Refused(f"{name} already has other ids: {found[0]}. {instead}").in_state(NOTHING_WRITTEN)
-
-
-def refuse_other_run(name: str, request: ResignatureRequest, ids: IdMap) -> None:
-    """Raises Refused where finishing the interrupted run would give other ids than the request."""
-    recover, undo = command("relvmoiscsi", "recover", name), command("relvmoiscsi", "undo", name)
-    instead = f"{recover} finishes the interrupted run, {undo} rolls it back."
-    refuse_contradictions(name, request, ids, instead)
 
 
 def unsaid_copy(name: str, copy: LaterCopy) -> Refused:

@@ -5,6 +5,8 @@
     disks_to_...      every disk and map of the LUN, in a child process. The parent holds the lock of the LUN
 
 The guard of both is CallGuard: the call asks the pool before the LUN is opened, and again under the locks.
+
+A call over a session heeds no signal. A killed call leaves nothing on the host, and the next call finishes its run.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -13,7 +15,6 @@ from typing import Callable, ContextManager, Iterator, List, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, in_state
-from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.disk.paths import NamedPath
@@ -21,9 +22,8 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi import LunDevice
 from relvmoiscsi.lun.gate import ChildGate, GatedDevice, SessionGate, StepDeadline
-from relvmoiscsi.lun.guard import CallGuard, Guard, ReadGuard, VerifyUnused, wait_seconds
-from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, OpenLun
-from relvmoiscsi.lun.users import DeviceId
+from relvmoiscsi.lun.guard import CallGuard, ReadGuard, VerifyUnused, wait_seconds
+from relvmoiscsi.lun.opened import BLOCK_DEVICE, ISCSI_LUN, DeviceId, Guard, OpenLun
 
 _DISK_LOCK_SECONDS = 15.0  #: wait for a udev worker that has the disk open
 
@@ -45,10 +45,8 @@ def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> Context
 def session_to_read(scsi_id: str, session: OpenSession, deadline: Deadline, lock_seconds: float) -> Iterator[OpenLun]:
     """Open a LUN over a session for reading, for the block. Raises RelvmoiscsiError."""
     ids, steps = DeviceId(scsi_id, is_named=True), StepDeadline(deadline)
-    with lun_locked(scsi_id, deadline, lock_seconds), ExitStack() as held, terminated.only_here():
-        with terminated.waiting():
-            device = held.enter_context(session(False, steps))
-        yield _of_session(device, steps, deadline, ids, ReadGuard(ids, True, THIS_HOST))
+    with lun_locked(scsi_id, deadline, lock_seconds), session(False, steps) as device:
+        yield _of_session(device, steps, deadline, ids, ReadGuard(ids, THIS_HOST))
 
 
 @contextmanager
@@ -69,12 +67,11 @@ def session_to_write(
     with ExitStack() as locked:
         with in_state(lambda: state_unopened(deadline)):
             locked.enter_context(lun_locked(scsi_id, deadline, lock_seconds))
-        with ExitStack() as held, terminated.only_here():
+        with ExitStack() as held:
             with in_state(lambda: state_unopened(deadline)):
                 # Keep other programs of this host from writing to the LUN. LVM commands have separate locks.
                 seen = held.enter_context(exclusive_open(scsi_id, deadline, THIS_HOST))
-                with terminated.waiting():
-                    device = held.enter_context(session(True, steps))
+                device = held.enter_context(session(True, steps))
             guard = CallGuard(deadline, verify, is_disk=bool(seen), has_sm_lock=False)
             yield _of_session(device, steps, deadline, ids, guard)
         afterwards(device.info.kernel_number)
@@ -90,7 +87,7 @@ def disks_to_read(scsi_id: str, nodes: Sequence[str]) -> Iterator[OpenLun]:
     """Open these nodes that lead to a LUN for reading, for the block. Raises NotFound if all have gone."""
     ids = DeviceId(scsi_id, is_named=True)
     with _opened(nodes, lambda node: open_device(node, writable=False)) as device:
-        yield OpenLun(device, BLOCK_DEVICE, ids, ReadGuard(ids, True, THIS_HOST))
+        yield OpenLun(device, BLOCK_DEVICE, ids, ReadGuard(ids, THIS_HOST))
 
 
 @contextmanager

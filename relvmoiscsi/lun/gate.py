@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What each batch of reads and writes passes before it goes to a LUN: the time of the call, and a signal.
+"""What each batch of reads and writes passes before it goes to a LUN: the time of the call.
 
     command          each batch has a time limit of its own                                    SessionGate
-    driver, iSCSI    the time of the call until the first write, then a limit for each batch;
-                     a SIGTERM ends the call until the first write                             SessionGate
+    driver, iSCSI    the time of the call until the first write, then a limit for each batch   SessionGate
     driver, disks    the child asks its parent, who watches the time                           ChildGate
     image, disk      nothing: the kernel answers or fails
 
@@ -18,7 +17,6 @@ from typing import Callable, ContextManager, Iterator, List, Sequence
 from relvmoiscsi.deadline import BATCH_SECONDS, Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, Device, ForwardingDevice, Range
 from relvmoiscsi.errors import DeviceError
-from relvmoiscsi.host import terminated
 
 #: after the deadline, for the answer to the first write. If a lost session delays that write for longer, the write
 #: fails: the caller may have taken the LUN away
@@ -89,25 +87,17 @@ class SessionGate:
             self._steps.renew()
             yield
         elif writes:
-            with terminated.waiting():  # the last point where a SIGTERM ends the call
-                self._call.check("the first write to the LUN")
-            terminated.heed_no_longer()
+            self._call.check("the first write to the LUN")
             self._steps.extend(FIRST_SECONDS)
             yield
             self._has_begun = True
         else:
-            with terminated.waiting(), self._unchanged():
+            try:
                 yield
-
-    @contextmanager
-    def _unchanged(self) -> Iterator[None]:
-        """Raise OutOfTime for a timeout before the first write: the LUN is unchanged."""
-        try:
-            yield
-        except DeviceError as error:
-            if error.sm_key != OutOfTime.sm_key:
-                raise
-            raise OutOfTime(error.message).in_state(self._call.state) from error
+            except DeviceError as error:
+                if error.sm_key != OutOfTime.sm_key:
+                    raise
+                raise OutOfTime(error.message).in_state(self._call.state) from error  # the LUN is unchanged
 
 
 class ChildGate:

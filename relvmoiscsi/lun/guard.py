@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The guard of a LUN that is open for a write: who uses the LUN, and the locks of the write.
+"""The guards of a LUN that is open for a write: who uses the LUN, and the locks of the write.
 
-    lock of the LUN    while the LUN is open: one relvmoiscsi of this machine works on the LUN (source.py, the drivers)
+    lock of the LUN    while the LUN is open: one relvmoiscsi of this machine works on the LUN (the sources, call.py)
     the pool           asked before the caller consents, and again under the locks: a user may have come meanwhile
     SM's LVM lock      while a run writes, where this machine has SM: SM runs LVM commands under this lock
     LVM's locks        while a run writes, on a LUN that LVM sees: on the old VG name, the new VG name, and the orphans
 
-The locks are taken in this order. A guard that refuses has released all of them.
+The locks are taken in this order. A guard that refuses has released all of them. A source chooses the guard of its LUN.
 """
 
-from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Callable, ContextManager, Iterator, NamedTuple, Optional, Sequence
+from typing import Callable, ContextManager, Iterator, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, in_state
@@ -21,7 +20,8 @@ from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.own_process import in_call
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import users
-from relvmoiscsi.lun.users import DeviceId, PoolAnswer, Question
+from relvmoiscsi.lun.opened import DeviceId, Guard, Permission, PoolAnswer, nothing_written
+from relvmoiscsi.lun.users import Question
 
 LOCK_SECONDS = 45.0  #: the wait of a command for a lock; the SR driver needs less time
 _CALL_LOCK_SECONDS = 600.0  #: the wait of a driver for LVM commands and other calls, within the deadline
@@ -31,76 +31,68 @@ _TELL_SECONDS = 1.0
 VerifyUnused = Callable[[Sequence[str]], None]
 
 
-class Guard(ABC):
-    """Who may write to an open LUN."""
+class ReadGuard(Guard):
+    """The guard of a LUN that is open for reading: the pool is asked, and no lock is taken."""
 
-    @abstractmethod
-    def ask(self, replaced: Sequence[str], new_sr: str) -> PoolAnswer:
-        """Ask who uses the LUN. `replaced` are the UUIDs of the SRs that the LUN will no longer hold.
+    def __init__(self, ids: DeviceId, host: Host) -> None:
+        self._ids, self._host = ids, host
 
-        `new_sr` is the UUID that a new run gives the SR, or "".
-        """
+    def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
+        return users.ask_pool(Question(self._ids.names, replaced), new_sr, self._host)
 
-    @abstractmethod
     def held(self, vg_names: Optional[Sequence[str]], replaced: Sequence[str]) -> ContextManager[None]:
-        """Hold the locks of a write for the block, and ask under the locks who uses the LUN. None takes no locks.
-
-        Raises Refused before the block; nothing was written.
-        """
-
-
-def take_locks(held: ExitStack, of_sm: bool, vg_names: Sequence[str], host: Host, waits: Callable[[], float]) -> None:
-    """Enter SM's LVM lock, then LVM's locks. `waits` returns the seconds for each. Raises Refused."""
-    if of_sm:
-        held.enter_context(sm_locks.lvm_lock(host, timeout=waits()))
-    held.enter_context(lvm_locks(vg_names, timeout=waits()))
-
-
-# --- a command
-
-
-class Permission(NamedTuple):
-    """What the caller of a command has said about a LUN."""
-
-    scsi_id: Optional[str] = None  #: of --scsi-id
-    not_in_use: bool = False  #: the override of the pool's answer
-    is_asked: bool = True  #: a person is asked before the write
+        raise RuntimeError("a bug: the LUN is open for reading only")
 
 
 class CommandGuard(Guard):
-    """The guard of a command. `is_lun` is False for an image file, `is_disk` True for a device that LVM sees."""
+    """The guard of a command, on a LUN of which the LVM of this machine sees nothing."""
 
-    def __init__(
-        self, name: str, ids: DeviceId, permission: Permission, is_lun: bool, is_disk: bool, host: Host
-    ) -> None:
+    def __init__(self, name: str, ids: DeviceId, permission: Permission, host: Host) -> None:
         self._name, self._ids, self._permission, self._host = name, ids, permission, host
-        self._is_lun, self._is_disk = is_lun, is_disk
 
     def ask(self, replaced: Sequence[str], new_sr: str) -> PoolAnswer:
-        answer = users.ask_pool(Question(self._ids.names, replaced), new_sr, self._is_lun, self._host)
+        answer = users.ask_pool(Question(self._ids.names, replaced), new_sr, self._host)
         if self._permission.not_in_use:
-            return answer._replace(is_overridden=answer.objection is not None or self._is_lun and answer.is_missing)
+            return answer._replace(is_overridden=answer.objection is not None or answer.is_missing)
         if answer.objection is not None:
             answer.objection.message += " If this is wrong, override with --not-in-use."
-        elif self._is_lun:
-            missing = users.missing_confirmation(self._name, answer, self._ids, self._permission.is_asked)
-            return answer._replace(objection=missing)
-        return answer
+            return answer
+        if not answer.is_missing or self._ids.is_named:
+            return answer
+        # Nobody was asked, so the caller must name the LUN; where a person is asked before the write, a question does.
+        is_asked = self._permission.is_asked
+        if self._ids.own is None:
+            missing = (
+                f"No pool was asked whether {self._name} is in use, and the device has no SCSIid. If the device is the "
+                f"unused clone, use --not-in-use{', and --yes in a script' if is_asked else ''}."
+            )
+        elif is_asked:
+            return answer
+        else:
+            missing = (
+                f"No pool was asked whether {self._name} is in use, and --yes alone does not identify the clone. Add "
+                "--scsi-id with the SCSIid of the clone, or --not-in-use."
+            )
+        return answer._replace(objection=Refused(missing))
 
     @contextmanager
     def held(self, vg_names: Optional[Sequence[str]], replaced: Sequence[str]) -> Iterator[None]:
         with ExitStack() as held:
-            try:
-                if vg_names is not None and self._is_disk:
-                    take_locks(held, sm_locks.is_sm_here(self._host), vg_names, self._host, lambda: LOCK_SECONDS)
+            with nothing_written():
+                if vg_names is not None:
+                    self.take_locks(held, vg_names)
                 self.ask(replaced, "").verify()
-            except Refused as refusal:
-                refusal.disk_state = NOTHING_WRITTEN  # commands on a LUN use this sentence
-                raise
             yield
 
+    def take_locks(self, held: ExitStack, vg_names: Sequence[str]) -> None:
+        """Enter the locks of a write to these volume groups. Raises Refused."""
 
-# --- a call of a driver
+
+class DiskGuard(CommandGuard):
+    """The guard of a command, on a disk that the LVM of this machine sees."""
+
+    def take_locks(self, held: ExitStack, vg_names: Sequence[str]) -> None:
+        _take_locks(held, sm_locks.is_sm_here(self._host), vg_names, self._host, lambda: LOCK_SECONDS)
 
 
 class CallGuard(Guard):
@@ -128,7 +120,7 @@ def hold_in_call(
     """Hold the locks of `CallGuard.held` in the process of the call. Errors of `verify` go through."""
     with ExitStack() as held:
         if vg_names is not None:
-            take_locks(held, of_sm, vg_names, THIS_HOST, lambda: wait_seconds(deadline, _CALL_LOCK_SECONDS))
+            _take_locks(held, of_sm, vg_names, THIS_HOST, lambda: wait_seconds(deadline, _CALL_LOCK_SECONDS))
         with in_state(NOTHING_WRITTEN):
             verify(replaced)
         yield
@@ -139,17 +131,8 @@ def wait_seconds(deadline: Deadline, seconds: float) -> float:
     return max(0.0, min(seconds, deadline.left - _TELL_SECONDS))
 
 
-# --- a read
-
-
-class ReadGuard(Guard):
-    """The guard of a LUN that is open for reading: the pool is asked, and no lock is taken."""
-
-    def __init__(self, ids: DeviceId, is_lun: bool, host: Host) -> None:
-        self._ids, self._is_lun, self._host = ids, is_lun, host
-
-    def ask(self, replaced: Sequence[str], new_sr: str = "") -> PoolAnswer:
-        return users.ask_pool(Question(self._ids.names, replaced), new_sr, self._is_lun, self._host)
-
-    def held(self, vg_names: Optional[Sequence[str]], replaced: Sequence[str]) -> ContextManager[None]:
-        raise RuntimeError("a bug: the LUN is open for reading only")
+def _take_locks(held: ExitStack, of_sm: bool, vg_names: Sequence[str], host: Host, waits: Callable[[], float]) -> None:
+    """Enter SM's LVM lock, then LVM's locks. `waits` returns the seconds for each. Raises Refused."""
+    if of_sm:
+        held.enter_context(sm_locks.lvm_lock(host, timeout=waits()))
+    held.enter_context(lvm_locks(vg_names, timeout=waits()))

@@ -54,7 +54,16 @@ def parse_url(text: str) -> Url:
         del parts[-1]
     if len(parts) > 3 or (at and not account):
         raise UsageError(f"The URL has parts that mean nothing, expected {FORM}.")
-    portal = _portal(unquote(parts[0]))
+    place, portal = unquote(parts[0]), None
+    try:
+        if "%" not in place or place.startswith("["):  # else a user and password without the `@`
+            portal = parse_address(place)
+    except ValueError:
+        pass
+    if portal is None:
+        raise UsageError(
+            f"The URL names no portal, expected {FORM}. An IPv6 address stands in brackets, a port is from 1 to 65535."
+        )
     iqn = unquote(parts[1]) if len(parts) > 1 else ""
     if len(parts) > 1 and not _IQN.match(iqn):
         raise UsageError(f"The URL names no target, expected {FORM}.")
@@ -62,14 +71,3 @@ def parse_url(text: str) -> Url:
     if lun is not None and (not re.match("[0-9]{1,8}\\Z", lun) or int(lun) > _MAX_LUN):
         raise UsageError(f"The URL names no LUN, expected {FORM}: a LUN is its decimal number.")
     return Url(portal, account, iqn, lun if lun is None else int(lun))
-
-
-def _portal(text: str) -> Portal:
-    try:
-        if "%" not in text or text.startswith("["):  # else a user and password without the `@`
-            return parse_address(text)
-    except ValueError:
-        pass
-    raise UsageError(
-        f"The URL names no portal, expected {FORM}. An IPv6 address stands in brackets, a port is from 1 to 65535."
-    )

@@ -1,15 +1,101 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""An open LUN: its names, its device, its guard."""
+"""What a caller names, and a LUN that is open: its names, its device, and its guard, which says who may write.
 
-from typing import Callable, List, Optional
+Each source opens its LUN with the guard of the LUN. source.py has the image file, disk_source.py the disk,
+url_source.py the LUN of a URL, guard.py the guards of LUNs.
+"""
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, contextmanager
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device, Range
-from relvmoiscsi.host.disk.block_device import HostDevice
-from relvmoiscsi.host.disk.scsi_id import Hardware
-from relvmoiscsi.lun.guard import Guard
-from relvmoiscsi.lun.users import DeviceId
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.host.disk.block_device import HostDevice, same_device
+from relvmoiscsi.host.this_host import Host
 
 IMAGE_FILE, BLOCK_DEVICE, ISCSI_LUN = "image file", "block device", "iSCSI LUN"
+
+
+class DeviceId(NamedTuple):
+    """The SCSIid of a device."""
+
+    own: Optional[str]  #: None for a device without a SCSIid
+    is_named: bool = False  #: Has the caller given this SCSIid?
+
+    @property
+    def names(self) -> List[str]:
+        return [] if self.own is None else [self.own]
+
+
+class Permission(NamedTuple):
+    """What the caller of a command has said about a LUN."""
+
+    scsi_id: Optional[str] = None  #: of --scsi-id
+    not_in_use: bool = False  #: the override of the pool's answer
+    is_asked: bool = True  #: a person is asked before the write
+
+
+class PoolAnswer(NamedTuple):
+    """The answer of this host's pool to the question who uses a LUN."""
+
+    sentence: str
+    uuid: Optional[str] = None  #: of the pool that has answered; None without an answer
+    name_label: Optional[str] = None
+    objection: Optional[Refused] = None  #: why the pool forbids a write to the LUN
+    is_overridden: bool = False  #: whether --not-in-use overrides the objection
+
+    def facts(self) -> Dict[str, Any]:
+        """Return the value of `pool` for --json."""
+        return {
+            "asked": self.uuid is not None,
+            "uuid": self.uuid,
+            "name_label": self.name_label,
+            "overridden": self.is_overridden,
+            "sentence": self.sentence,
+        }
+
+    @property
+    def is_missing(self) -> bool:
+        """Has no pool answered?"""
+        return self.uuid is None and self.objection is None
+
+    def verify(self) -> None:
+        """Raise the objection, unless the caller overrides it."""
+        if self.objection is not None and not self.is_overridden:
+            raise self.objection.in_state(NOTHING_WRITTEN)
+
+
+NOBODY_NEEDED = PoolAnswer("No pool was asked whether the LUN is in use: there is nothing to write.")
+
+
+class Guard(ABC):
+    """Who may write to an open LUN."""
+
+    @abstractmethod
+    def ask(self, replaced: Sequence[str], new_sr: str) -> PoolAnswer:
+        """Ask who uses the LUN. `replaced` are the UUIDs of the SRs that the LUN will no longer hold.
+
+        `new_sr` is the UUID that a new run gives the SR, or "".
+        """
+
+    @abstractmethod
+    def held(self, vg_names: Optional[Sequence[str]], replaced: Sequence[str]) -> ContextManager[None]:
+        """Hold the locks of a write for the block, and ask under the locks who uses the LUN. None takes no locks.
+
+        Raises Refused before the block; nothing was written.
+        """
+
+
+class ImageGuard(Guard):
+    """The guard of an image file: no pool knows the file, and LVM does not see it."""
+
+    def ask(self, replaced: Sequence[str], new_sr: str) -> PoolAnswer:
+        return PoolAnswer("This is an image file: no pool was asked whether it is in use.")
+
+    @contextmanager
+    def held(self, vg_names: Optional[Sequence[str]], replaced: Sequence[str]) -> Iterator[None]:
+        yield
 
 
 class OpenLun:
@@ -21,26 +107,80 @@ class OpenLun:
         kind: str,
         ids: DeviceId,
         guard: Guard,
-        hardware: Hardware = Hardware(),  # noqa: B008 - a tuple
+        hardware: Tuple[str, str, str] = ("", "", ""),
         copy_limit_bytes: Optional[int] = None,
         refresh: Callable[[], List[str]] = list,
     ) -> None:
-        self.device, self.kind, self.ids, self.guard, self.hardware = device, kind, ids, guard, hardware
+        """`hardware` is the vendor, the model and the serial number."""
+        self.device, self.kind, self.ids, self.guard = device, kind, ids, guard
+        self.name = device.name  #: for messages: a path or a URL
+        self.is_lun = kind != IMAGE_FILE  #: may another machine use the device?
+        self.vendor, self.model, self.serial = hardware
         self.copy_limit_bytes = copy_limit_bytes  #: a copy of more guest data would take hours
         #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell
         self.refresh = refresh
-
-    @property
-    def name(self) -> str:
-        """Return the name for messages: a path or a URL."""
-        return self.device.name
-
-    @property
-    def is_lun(self) -> bool:
-        """May another machine use the device? False for an image file."""
-        return self.kind != IMAGE_FILE
 
     def data_ranges(self) -> List[Range]:
         """Return the ranges that may hold data: allocated ranges of an image file, the whole of another device."""
         device = self.device
         return device.data_ranges() if isinstance(device, HostDevice) else [Range(0, device.size_bytes)]
+
+
+class LunSource(ABC):
+    """What a caller names."""
+
+    is_path = True  #: Is the name a path of this machine?
+
+    def __init__(self, name: str, host: Host) -> None:
+        self.name, self.host = name, host
+
+    @contextmanager
+    def opened(self, permission: Permission, to_write: bool) -> Iterator[OpenLun]:
+        """Open the LUN for a run, for the block. If that fails, the error says that nothing was written.
+
+        A run looks before it opens the LUN for a write. A LUN in use cannot be opened for a write, and udev scans a LUN
+        that was open for a write.
+        """
+        with ExitStack() as held:
+            with in_state(NOTHING_WRITTEN), nothing_written():
+                opening = self.opened_to_write(permission) if to_write else self.opened_to_read(permission)
+                lun = held.enter_context(opening)
+            yield lun
+
+    @abstractmethod
+    def opened_to_read(self, permission: Optional[Permission] = None) -> ContextManager[OpenLun]:
+        """Open the device for the block; it may be in use. Raises NotFound, UsageError, Refused.
+
+        With a permission, a device that does not tell its SCSIid is an error.
+        """
+
+    @abstractmethod
+    def opened_to_write(self, permission: Permission) -> ContextManager[OpenLun]:
+        """Open the device for the block, when nobody else of this machine writes to it. Raises as `opened_to_read`."""
+
+    def is_same(self, other: "LunSource") -> bool:
+        """Do both name the same device? Raises NotFound for a path without a device."""
+        return self.is_path and other.is_path and same_device(self.name, other.name)
+
+    def may_open_after(self, problem: RelvmoiscsiError) -> bool:
+        """Can the device be opened again after this error?"""
+        return True
+
+
+def agreed(name: str, given: Optional[str], own: Optional[str]) -> DeviceId:
+    """Compare two SCSIids. Raises Refused when the SCSIids differ; UsageError when the device has no SCSIid."""
+    if given is not None and own is None:
+        raise UsageError(f"{name} has no SCSIid, so --scsi-id cannot be compared. Leave out --scsi-id.")
+    if given is not None and given != own:
+        raise Refused(f"{name} has the SCSIid {own}, and --scsi-id says {given}: it is another LUN.")
+    return DeviceId(own, given is not None)
+
+
+@contextmanager
+def nothing_written() -> Iterator[None]:
+    """Let each Refused of the block say that nothing was written: a lock says that nothing was changed."""
+    try:
+        yield
+    except Refused as refused:
+        refused.disk_state = NOTHING_WRITTEN
+        raise

@@ -13,7 +13,7 @@ Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_
 
 import re
 from itertools import chain
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.scsi_id_text import is_printed, luns_named, names_lun
@@ -67,21 +67,38 @@ def read_pool(xapi: Any) -> PoolRecords:
 def users_of(scsi_id: str, pool: PoolRecords, look: Look = scsi_id_at, here: str = "") -> List[User]:
     """Return every SR and VDI with data on the LUN, each once, SRs first, each with a sentence about its use.
 
-    An SR that was made on the LUN counts, attached or not.
+    An SR that was made on the LUN counts, attached or not. An SR is attached if any host has it attached.
     """
-    found = {user.sr_ref: user for user in _by_pbds(scsi_id, pool, look, here)}
-    for user in _made_on(scsi_id, pool):
-        found.setdefault(user.sr_ref, user)
-    return [*found.values(), *_vdis(scsi_id, pool, look)]
-
-
-def _made_on(scsi_id: str, pool: PoolRecords) -> Iterator[User]:
-    """Give the SRs whose sm-config names the LUN as the LUN that the SR was made on."""
+    attached: Dict[str, bool] = {}  # SRs with a PBD on the LUN
+    for pbd in pool.pbds.values():
+        roots = _DEVICES if here and pbd.get("host") == here else SAME_EVERYWHERE
+        values = [str(value) for value in pbd.get("device_config", {}).values()]
+        paths = (path.strip() for value in values for path in value.split(","))
+        if any(names_lun(value, scsi_id) for value in values) or any(
+            path.startswith(roots) and look(path) == scsi_id for path in paths
+        ):
+            ref = str(pbd.get("SR"))
+            attached[ref] = attached.get(ref, False) or bool(pbd.get("currently_attached"))
+    found: List[User] = []
+    for ref, is_attached in attached.items():
+        sr, state = pool.srs.get(ref, {}), "attached" if is_attached else "detached"
+        sentence = f"The {state} SR {name_of(sr)} has this LUN in the device-config of a PBD."
+        found.append(User(sentence, sr, ref, {}))
     for ref, sr in pool.srs.items():
         config = sr.get("sm_config", {})
-        if any(names_lun(str(text), scsi_id) for text in [*config, *config.values()]):
+        is_named = any(names_lun(str(text), scsi_id) for text in [*config, *config.values()])
+        if is_named and ref not in attached:
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
-            yield User(f"The SR {name_of(sr)} was made on this LUN, and {state}.", sr, ref, {})
+            found.append(User(f"The SR {name_of(sr)} was made on this LUN, and {state}.", sr, ref, {}))
+    for vdi in pool.vdis.values():
+        location = str(vdi.get("location", ""))
+        values = [str(value) for value in vdi.get("sm_config", {}).values()]
+        leads_there = location.startswith(_GIVEN_AS_THEY_ARE) and look(location) == scsi_id
+        if leads_there or any(names_lun(value, scsi_id) for value in values):
+            sr = pool.srs.get(str(vdi.get("SR")), {})
+            sentence = f"This LUN is the VDI {name_of(vdi)} of the SR {name_of(sr)}."
+            found.append(User(sentence, sr, str(vdi.get("SR")), vdi))
+    return found
 
 
 def ids_named(pool: PoolRecords) -> List[str]:
@@ -97,39 +114,6 @@ def ids_named(pool: PoolRecords) -> List[str]:
     pairs = [pair for config in configs for pair in config.items() if not _OF_LOGINS.search(pair[0])]
     texts = set(map(str, chain.from_iterable(pairs)))
     return sorted(filter(is_printed, set(chain.from_iterable(map(luns_named, texts)))))
-
-
-def _by_pbds(scsi_id: str, pool: PoolRecords, look: Look, here: str) -> Iterator[User]:
-    """Give the SRs with a PBD on the LUN. An SR is attached if any host has it attached."""
-    attached: Dict[str, bool] = {}
-    for pbd in pool.pbds.values():
-        roots = _DEVICES if here and pbd.get("host") == here else SAME_EVERYWHERE
-        if _is_on(scsi_id, pbd.get("device_config", {}), look, roots):
-            ref = str(pbd.get("SR"))
-            attached[ref] = attached.get(ref, False) or bool(pbd.get("currently_attached"))
-    for ref, is_attached in attached.items():
-        sr = pool.srs.get(ref, {})
-        state = "attached" if is_attached else "detached"
-        yield User(f"The {state} SR {name_of(sr)} has this LUN in the device-config of a PBD.", sr, ref, {})
-
-
-def _vdis(scsi_id: str, pool: PoolRecords, look: Look) -> Iterator[User]:
-    for vdi in pool.vdis.values():
-        location = str(vdi.get("location", ""))
-        values = map(str, vdi.get("sm_config", {}).values())
-        leads_there = location.startswith(_GIVEN_AS_THEY_ARE) and look(location) == scsi_id
-        if leads_there or any(names_lun(value, scsi_id) for value in values):
-            ref = str(vdi.get("SR"))
-            sr = pool.srs.get(ref, {})
-            yield User(f"This LUN is the VDI {name_of(vdi)} of the SR {name_of(sr)}.", sr, ref, vdi)
-
-
-def _is_on(scsi_id: str, device_config: Mapping[str, Any], look: Look, roots: Tuple[str, ...]) -> bool:
-    values = [str(value) for value in device_config.values()]
-    paths = [path.strip() for value in values for path in value.split(",")]
-    return any(names_lun(value, scsi_id) for value in values) or any(
-        path.startswith(roots) and look(path) == scsi_id for path in paths
-    )
 
 
 def name_of(record: Mapping[str, Any]) -> str:

@@ -13,13 +13,17 @@ The step of `resignature` for each state of the LUN:
     the same, and the LUN is a copy of the run's LUN,
     or the run keeps other VDIs than requested                  finish and undo, then a new run
     the same, and the run has dropped VDIs                      finish; then a new run on a copy, or a refusal
-    an interrupted undo                                         roll back or finish, then as above
+    an interrupted undo                                         Unfinished: a person must say what is wanted. Only the
+                                                                driver settles the undo, then as above
+
+A command and the plugin give a source. `resignature_of` looks at the LUN before it opens the LUN for a write: so a
+finished run is found also on a LUN in use.
 """
 
 import logging
 import time
 from contextlib import contextmanager
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi import __version__, engine, report
 from relvmoiscsi.device import Range
@@ -35,14 +39,13 @@ from relvmoiscsi.engine import (
     fits,
 )
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, in_state
-from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.identity import Entropy
+from relvmoiscsi.formats import mapfile, naming
+from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun.opened import OpenLun
-from relvmoiscsi.lun.users import NOBODY_NEEDED, PoolAnswer
-from relvmoiscsi.wording import human_size
+from relvmoiscsi.lun.opened import NOBODY_NEEDED, LunSource, OpenLun, Permission, PoolAnswer
+from relvmoiscsi.wording import command, human_size
 
 #: the map of each run, for a later investigation: the driver's log has it, and a command writes it to SMlog or syslog
 record = logging.getLogger("relvmoiscsi.record")
@@ -83,15 +86,26 @@ class NewRun(Proposal):
 
 
 class Settlement(Proposal):
-    """Finish an interrupted run, or roll it back. `why` says why it is rolled back; "" finishes it."""
+    """Finish an interrupted run, or roll it back."""
 
-    def __init__(self, mark: Mark, why: str = "", problem: Optional[Unfinished] = None) -> None:
-        ids, goes_back = mark.journal.run.ids, engine.goes_back(mark)
+    def __init__(self, mark: Mark, request: Optional[ResignatureRequest] = None) -> None:
+        """`request` is the request for a new run; None for a caller that wants the interrupted run settled."""
+        run, goes_back = mark.journal.run, engine.goes_back(mark)
+        self.mark, self.is_undo = mark, mark.commit_record.kind == UNDO
+        self.unfit = ""  #: why the interrupted run, finished, is not what the request asks for; "" for a run that is
+        if request is not None:
+            if not self.is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
+                self.unfit = OF_A_COPY
+            elif goes_back:
+                self.unfit = BEFORE_COMMIT
+            elif not self.is_undo and not fits(run, request.one):
+                self.unfit = OTHER_VDIS
+        #: why the run is rolled back; "" for a run that is finished. One VDI is not undone after the commit
+        self.why = self.unfit if goes_back or run.rebuilt is None else ""
         replaced: Tuple[str, ...] = ()  # finishing replaces nothing: the LUN holds the new SR since the commit
-        if why and mark.commit_record.kind != UNDO:  # until the new run behind it
-            replaced = (ids.sr,) if goes_back else (ids.sr, ids.new_sr)
-        super().__init__(ids.sr, replaced=replaced)
-        self.mark, self.why, self.problem = mark, why, problem
+        if self.why and not self.is_undo:  # until the new run behind it
+            replaced = (run.ids.sr,) if goes_back else (run.ids.sr, run.ids.new_sr)
+        super().__init__(run.ids.sr, replaced=replaced)
 
 
 class Undoing(Proposal):
@@ -107,7 +121,7 @@ class Undoing(Proposal):
 
 
 #: returns if the caller consents, and raises otherwise
-Consent = Callable[[Proposal], None]
+Consent = Callable[[OpenLun, Proposal], None]
 #: what is done ("copied", "read back"), the bytes done, the bytes in all
 Progress = Callable[[str, int, int], None]
 
@@ -122,6 +136,13 @@ class CompletedRun(NamedTuple):
     was_cut: bool = False  #: the completed run is an interrupted run that was finished now
 
 
+class Finished(NamedTuple):
+    """A LUN that an earlier run has resignatured: nothing is to do."""
+
+    done: AlreadyDone
+    content: Optional[Lun]  #: None if the content is unreadable; the LUN may be in use
+
+
 class DryRun(NamedTuple):
     """A checked plan that was not carried out."""
 
@@ -129,7 +150,7 @@ class DryRun(NamedTuple):
     pool: PoolAnswer
 
 
-def consent_unasked(_proposal: Proposal) -> None:
+def consent_unasked(_lun: OpenLun, _proposal: Proposal) -> None:
     """Consent to everything: the consent of a caller that has given its consent before."""
 
 
@@ -137,7 +158,69 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
     pass
 
 
-# --- the runs
+# --- the runs of a caller that names a LUN
+
+
+def resignature_of(
+    source: LunSource,
+    permission: Permission,
+    request: ResignatureRequest,
+    entropy: Entropy,
+    consent: Consent,
+    progress: Progress = no_progress,
+) -> Tuple[OpenLun, Union[CompletedRun, Finished]]:
+    """Give a LUN new identities; the SCSIid of the request is that of the open LUN. Return the LUN, closed.
+
+    Raises the errors of `resignature`, and Refused where a finished run does not fit the request.
+    """
+    if not request.again:
+        with source.opened(permission, to_write=False) as lun:
+            request = request._replace(scsi_id=lun.ids.own)
+            with in_state(NOTHING_WRITTEN):
+                found = engine.find_done(lun.device, lun.ids.own)
+            if found is not None:
+                return lun, _finished(lun, request, found)
+    with to_write(source, permission) as lun:
+        request = request._replace(scsi_id=lun.ids.own)
+        done = resignature(lun, request, entropy, consent, progress)
+        return lun, _finished(lun, request, done) if isinstance(done, AlreadyDone) else done
+
+
+def plan_of(
+    source: LunSource, permission: Permission, request: ResignatureRequest, entropy: Entropy
+) -> Tuple[OpenLun, Union[DryRun, Finished]]:
+    """Plan a resignature, as `resignature_of` does the resignature. The pool's objection is a part of the answer."""
+    with source.opened(permission, to_write=False) as lun:
+        request = request._replace(scsi_id=lun.ids.own)
+        planned = plan(lun, request, entropy)
+        return lun, _finished(lun, request, planned) if isinstance(planned, AlreadyDone) else planned
+
+
+@contextmanager
+def to_write(source: LunSource, permission: Permission) -> Iterator[OpenLun]:
+    """Open a LUN for a write, for the block. The map of a run goes to SMlog, or to syslog on a machine without SM."""
+    with recording(source.host), source.opened(permission, to_write=True) as lun:
+        yield lun
+
+
+def _finished(lun: OpenLun, request: ResignatureRequest, done: AlreadyDone) -> Finished:
+    """Return what a finished run has left. Raises Refused where that does not fit the request."""
+    with in_state(NOTHING_WRITTEN):
+        content = engine.inspect(lun.device).lun
+        engine.refuse_other_content(lun.device, content, done.run, request)
+    known = done.run.ids if done.run else IdMap("", {"": done.sr_uuid}, {})
+    _refuse_contradictions(lun.name, request, known, "Use --again to resignature the LUN once more.")
+    return Finished(done, content)
+
+
+def _refuse_contradictions(name: str, request: ResignatureRequest, ids: IdMap, instead: str) -> None:
+    """Raises Refused where the ids of a run differ from the chosen ids, on which a script relies."""
+    found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, ids)
+    if found:
+        raise Refused(f"{name} already has other ids: {found[0]}. {instead}").in_state(NOTHING_WRITTEN)
+
+
+# --- the runs on an open LUN
 
 
 def resignature(
@@ -146,21 +229,41 @@ def resignature(
     entropy: Entropy,
     consent: Consent = consent_unasked,
     progress: Progress = no_progress,
+    settles_undo: bool = False,
 ) -> Union[CompletedRun, AlreadyDone]:
     """Give the LUN new identities, or finish the run that an earlier call has left there.
 
-    Raises the errors of `engine.prepare`, `engine.resignature`, `engine.recover` and `engine.undo`, of the guard and of
-    the caller's functions.
+    With `settles_undo`, an interrupted undo is settled as well. Raises the errors of `engine.prepare`,
+    `engine.resignature`, `engine.recover` and `engine.undo`, of the guard and of the caller's functions.
     """
+    settled = ""
     try:
         prepared = engine.prepare(lun.device, entropy, request)
-    except Unfinished as problem:
-        settled = _settle(lun, entropy, consent, request, problem)
-        if isinstance(settled, CompletedRun):
-            return settled
+    except Unfinished:
+        mark = engine.find_unfinished(lun.device)
+        if mark is not None:  # else another caller has settled the run
+            if mark.commit_record.kind == UNDO and not settles_undo:
+                raise  # before anybody is asked: nothing was written, and no answer would change that
+            outcome = _settle(lun, entropy, consent, request, mark)
+            if isinstance(outcome, CompletedRun):
+                return outcome
+            settled = outcome
         with _since(settled):
-            return _carry_out(lun, consent, progress, engine.prepare(lun.device, entropy, request))
-    return _carry_out(lun, consent, progress, prepared)
+            prepared = engine.prepare(lun.device, entropy, request)
+    with _since(settled):
+        if isinstance(prepared, AlreadyDone):
+            return prepared
+        _check_copy(lun, prepared)
+        proposal = NewRun(prepared)
+        _ask(lun, proposal, consent)
+        if prepared.cost is not None:  # the copy is written before the locks, and takes long
+            with lun.guard.held(None, proposal.replaced):
+                pass
+        prepared = engine.copy_unseen(lun.device, prepared, lambda done, total: progress(COPIED, done, total))
+        begun = "A new image was begun where nobody sees it" if prepared.writes else ""
+        with _since(begun, always=False), lun.guard.held(engine.vg_names(prepared.plan.run), proposal.replaced):
+            result = engine.resignature(lun.device, prepared, lambda done, total: progress(READ_BACK, done, total))
+        return _recorded(lun, CompletedRun(result, proposal))
 
 
 def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[DryRun, AlreadyDone]:
@@ -170,7 +273,7 @@ def plan(lun: OpenLun, request: ResignatureRequest, entropy: Entropy) -> Union[D
     except Unfinished as problem:
         mark = engine.find_unfinished(lun.device)
         if mark is not None and mark.commit_record.kind == RESIGNATURE:
-            goes_on = "rolls it back first and starts a new run" if _takes_back(mark, request) else "finishes it"
+            goes_on = "rolls it back first and starts a new run" if Settlement(mark, request).why else "finishes it"
             problem.message += f" The same call without --dry-run {goes_on}."
         raise
     if isinstance(prepared, AlreadyDone):
@@ -203,25 +306,7 @@ def undo(lun: OpenLun, entropy: Entropy, consent: Consent) -> CompletedRun:
     return _recorded(lun, CompletedRun(result, proposal))
 
 
-# --- its steps
-
-
-def _carry_out(
-    lun: OpenLun, consent: Consent, progress: Progress, prepared: Union[Prepared, AlreadyDone]
-) -> Union[CompletedRun, AlreadyDone]:
-    if isinstance(prepared, AlreadyDone):
-        return prepared
-    _check_copy(lun, prepared)
-    proposal = NewRun(prepared)
-    _ask(lun, proposal, consent)
-    if prepared.cost is not None:  # the copy is written before the locks, and takes long
-        with lun.guard.held(None, proposal.replaced):
-            pass
-    prepared = engine.copy_unseen(lun.device, prepared, lambda done, total: progress(COPIED, done, total))
-    begun = "A new image was begun where nobody sees it" if prepared.writes else ""
-    with _since(begun, always=False), lun.guard.held(engine.vg_names(prepared.plan.run), proposal.replaced):
-        result = engine.resignature(lun.device, prepared, lambda done, total: progress(READ_BACK, done, total))
-    return _recorded(lun, CompletedRun(result, proposal))
+# --- their steps
 
 
 def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
@@ -236,50 +321,31 @@ def _check_copy(lun: OpenLun, prepared: Prepared) -> None:
 
 
 def _settle(
-    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, problem: Unfinished
+    lun: OpenLun, entropy: Entropy, consent: Consent, request: ResignatureRequest, mark: Mark
 ) -> Union[CompletedRun, str]:
     """Settle an interrupted run. Return a CompletedRun, or a sentence about it where a new run must follow."""
-    mark = engine.find_unfinished(lun.device)
-    if mark is None:  # another caller has settled the run
-        return ""
-    run, why = mark.journal.run, _why_not_finished(mark, request)
-    proposal = Settlement(mark, _takes_back(mark, request), problem)
+    run, proposal = mark.journal.run, Settlement(mark, request)
+    if not (proposal.why or proposal.is_undo):
+        recover_it, undo_it = command("relvmoiscsi", "recover", lun.name), command("relvmoiscsi", "undo", lun.name)
+        instead = f"{recover_it} finishes the interrupted run, {undo_it} rolls it back."
+        _refuse_contradictions(lun.name, request, run.ids, instead)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(run), proposal.replaced):
         if proposal.why and not engine.goes_back(mark):
             result = engine.undo(lun.device, entropy)
         else:  # a copy may be finished here, because a new run follows
-            result = engine.recover(lun.device, mark, None if why else request.scsi_id)
+            result = engine.recover(lun.device, mark, None if proposal.unfit else request.scsi_id)
     outcome = _recorded(lun, CompletedRun(result, proposal, was_cut=True))
-    if mark.commit_record.kind == UNDO:
-        return "The undo was taken back" if engine.goes_back(mark) else "The undo was finished"
+    if proposal.is_undo:
+        return "The undo was rolled back" if engine.goes_back(mark) else "The undo was finished"
     if proposal.why:
-        return "The resignature that was cut was taken back"
-    if why:  # one VDI cannot be undone after the commit; `prepare` checks the VDIs for the new run
+        return "The resignature that was cut was rolled back"
+    if proposal.unfit:  # `prepare` checks the VDIs for the new run
         return "The resignature that was cut was finished"
     with in_state("The resignature that was cut was finished."):
         engine.refuse_databases(lun.name, result.lun, request.clear_databases)
         engine.refuse_left_behind(lun.name, result.lun, run, request.without)
     return outcome
-
-
-def _why_not_finished(mark: Mark, request: ResignatureRequest) -> str:
-    """Return why an interrupted run is not finished; "" for a run to finish."""
-    run, is_undo = mark.journal.run, mark.commit_record.kind == UNDO
-    if not is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
-        return OF_A_COPY
-    if engine.goes_back(mark):
-        return BEFORE_COMMIT
-    return "" if is_undo or fits(run, request.one) else OTHER_VDIS
-
-
-def _takes_back(mark: Mark, request: ResignatureRequest) -> str:
-    """Return why an interrupted run is rolled back; "" for a run to finish. One VDI is not undone after the commit."""
-    can_go_back = mark.journal.run.rebuilt is None or engine.goes_back(mark)
-    return _why_not_finished(mark, request) if can_go_back else ""
-
-
-# --- consent
 
 
 def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:
@@ -291,10 +357,13 @@ def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:
         proposal.pool = lun.guard.ask(proposal.replaced, proposal.new_sr)
         proposal.pool.verify()
         if proposal.pool.is_overridden or not lun.is_lun or not proposal.pool.is_missing:
-            return consent(proposal)
-        compared = _ranges_of_lvm_and_sm(lun, proposal.content)
+            return consent(lun, proposal)
+        # LVM changes these ranges with each change of the VG, and the storage manager with each record of the SR.
+        compared, content = [Range(0, min(_LABEL_AND_HEADER.length, lun.device.size_bytes))], proposal.content
+        if content is not None and content.mgt is not None:
+            compared += content.vg.ranges(content.volume(naming.MGT).lv, 0, content.mgt.length)
         looked, seen = time.monotonic(), lun.device.read(compared)
-        consent(proposal)
+        consent(lun, proposal)
         time.sleep(max(0.0, looked + LOOK_SECONDS - time.monotonic()))
         for part, before, now in zip(compared, seen, lun.device.read(compared)):
             if now != before:
@@ -304,14 +373,6 @@ def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:
                     "Another program or host writes to this device: the LUN is in use."
                 )
         return None
-
-
-def _ranges_of_lvm_and_sm(lun: OpenLun, content: Optional[Lun]) -> List[Range]:
-    """Return the ranges that change when LVM changes the VG, or the storage manager a record of the SR."""
-    found = [Range(0, min(_LABEL_AND_HEADER.length, lun.device.size_bytes))]
-    if content is None or content.mgt is None:
-        return found
-    return found + content.vg.ranges(content.volume(naming.MGT).lv, 0, content.mgt.length)
 
 
 # --- the state of the LUN in errors
@@ -325,20 +386,17 @@ def _since(settled: str, always: bool = True) -> Iterator[None]:
     """
     try:
         yield
-    except RelvmoiscsiError as error:
-        if settled:
-            error.disk_state = _state_since(settled, error.disk_state or NOTHING_WRITTEN, always)
+    except (RelvmoiscsiError, KeyboardInterrupt) as problem:
+        state = problem.disk_state or NOTHING_WRITTEN if isinstance(problem, RelvmoiscsiError) else str(problem)
+        if settled and state == NOTHING_WRITTEN:
+            state = f"{settled}; nothing else was written."
+        elif settled and state and always:
+            state = f"{settled}. {state}"
+        if isinstance(problem, RelvmoiscsiError):
+            problem.disk_state = state
+        elif state:
+            problem.args = (state,)
         raise
-    except KeyboardInterrupt as stop:
-        if settled and stop.args:
-            stop.args = (_state_since(settled, str(stop), always),)
-        raise
-
-
-def _state_since(settled: str, state: str, always: bool) -> str:
-    if state == NOTHING_WRITTEN:
-        return f"{settled}; nothing else was written."
-    return f"{settled}. {state}" if always else state
 
 
 # --- the record

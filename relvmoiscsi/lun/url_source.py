@@ -8,14 +8,13 @@ its URL.
 
 import os
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from glob import escape, glob
 from multiprocessing.pool import ThreadPool
-from typing import Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
+from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, TypeVar
 
-from relvmoiscsi.deadline import NO_DEADLINE, OutOfTime
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.disk.scsi_id import Hardware, scsi_id_of_disk
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline, OutOfTime
+from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import (
@@ -30,11 +29,9 @@ from relvmoiscsi.iscsi import (
 )
 from relvmoiscsi.lun import guard
 from relvmoiscsi.lun.gate import GatedDevice, SessionGate, StepDeadline
-from relvmoiscsi.lun.guard import Permission
+from relvmoiscsi.lun.guard import CommandGuard, ReadGuard
 from relvmoiscsi.lun.lun_url import FORM, Url
-from relvmoiscsi.lun.opened import ISCSI_LUN, OpenLun
-from relvmoiscsi.lun.source import LunSource, agreed, take_lock
-from relvmoiscsi.lun.users import DeviceId
+from relvmoiscsi.lun.opened import ISCSI_LUN, DeviceId, Guard, LunSource, OpenLun, Permission, agreed
 from relvmoiscsi.wording import command
 
 PATIENCE_SECONDS = 120.0  #: for a batch of reads or writes, and for a login
@@ -46,37 +43,35 @@ _PERMANENT_KEYS = ("DNSError", "ISCSITarget", "ISCSILogin", "ISCSIDiscovery", "I
 Found = TypeVar("Found")
 
 
-class Login(NamedTuple):
-    """Who logs in to a target."""
-
-    initiator: Initiator
-    credentials: Credentials
-
-
 class UrlSource(LunSource):
     """A LUN, a target or a portal by its URL.
 
     `waiting` says that a slow block waits for the target. `scsi_id` is the SCSIid that the LUN must have, if known.
     """
 
+    is_path = False
+
     def __init__(
         self,
         name: str,
         url: Url,
-        login: Login,
+        initiator: Initiator,
+        credentials: Credentials,
         host: Host,
         waiting: Callable[[str, float], ContextManager[None]],
         seconds: float = PATIENCE_SECONDS,
         scsi_id: Optional[str] = None,
     ) -> None:
         super().__init__(name, host)
-        self.url, self.login, self._waiting, self._seconds, self._scsi_id = url, login, waiting, seconds, scsi_id
+        self.url, self._initiator, self._credentials = url, initiator, credentials
+        self._waiting, self._seconds, self._scsi_id = waiting, seconds, scsi_id
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
-        with self._session(False, self._scsi_id) as device:
+        steps = StepDeadline.of_steps(self._seconds)
+        with self._session(False, self._scsi_id, steps) as device:
             ids = agreed(self.name, permission and permission.scsi_id, device.info.scsi_id)
-            yield self._open_lun(device, ids, permission)
+            yield self._open_lun(device, steps, ids, permission)
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
@@ -87,16 +82,31 @@ class UrlSource(LunSource):
 
         The lock prevents t1, and the lock needs the SCSIid. Without --scsi-id, a session that only reads gives the
         SCSIid. The session that writes compares the SCSIid.
+
+        Raises Refused where this machine sees the LUN as a disk. After a write by URL, the caches of the disk would be
+        stale. The command also would not ask the users of the disk.
         """
-        ids = DeviceId(permission.scsi_id or self._own_scsi_id(), permission.scsi_id is not None)
+        scsi_id = permission.scsi_id
+        if scsi_id is None:
+            with self._session(False, None, StepDeadline.of_steps(self._seconds)) as looked_at:
+                scsi_id = looked_at.info.scsi_id
         with ExitStack() as held:
-            if ids.own is not None:
-                # An ordinary user cannot see root's lock, and takes the lock of ordinary users.
+            if scsi_id is not None:
+                # Two locks for one LUN: an ordinary user can neither make nor see root's lock file. Without a lock, t1
+                # would stop the run of the other command in the middle of its writes. The lock refuses the new command
+                # before its first write.
                 lock = lun_lock if os.geteuid() == 0 else user_lock
-                take_lock(held, lock(ids.own, self.host, guard.LOCK_SECONDS))
-            self._refuse_where_seen(ids.own)
-            device = held.enter_context(self._session(True, ids.own))
-            yield self._open_lun(device, ids, permission)
+                held.enter_context(lock(scsi_id, self.host, guard.LOCK_SECONDS))
+            disks = disks_with(scsi_id, self.host)
+            if disks:
+                names = ", ".join("/dev/" + name for name in disks)
+                raise Refused(
+                    f"This machine sees {self.name} as {names} already. Give the command that device instead, or its "
+                    "multipath map."
+                )
+            steps = StepDeadline.of_steps(self._seconds)
+            device = held.enter_context(self._session(True, scsi_id, steps))
+            yield self._open_lun(device, steps, DeviceId(scsi_id, permission.scsi_id is not None), permission)
 
     def is_same(self, other: LunSource) -> bool:
         if not isinstance(other, UrlSource):
@@ -110,53 +120,52 @@ class UrlSource(LunSource):
 
     def targets(self) -> List[DiscoveredTarget]:
         """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
-        initiator, credentials = self.login
-        with self._at_target():
-            return discover([self.url.portal], initiator, credentials, StepDeadline.of_steps(self._seconds))
-
-    def luns(self) -> List[LunInfo]:
-        """Return the LUNs of the target. Raises UsageError, NotFound, Refused."""
-        initiator, credentials = self.login
         with self._at_target():
             steps = StepDeadline.of_steps(self._seconds)
-            return list_luns([self.url.portal], self.url.iqn, initiator, steps, credentials)
+            return discover([self.url.portal], self._initiator, self._credentials, steps)
 
-    def _own_scsi_id(self) -> Optional[str]:
-        with self._session(False, None) as device:
-            return device.info.scsi_id
+    def luns(self) -> List[LunInfo]:
+        """Return the LUNs of the target; a busy LUN is asked once. Raises UsageError, NotFound, Refused."""
+        with self._at_target():
+            where = ([self.url.portal], self.url.iqn, self._initiator, StepDeadline.of_steps(self._seconds))
+            return list_luns(*where, self._credentials, waits=False)
 
     @contextmanager
-    def _session(self, writable: bool, scsi_id: Optional[str]) -> "Iterator[_UrlDevice]":
-        url, (initiator, credentials) = self.url, self.login
+    def _session(self, writable: bool, scsi_id: Optional[str], steps: Deadline) -> Iterator[LunDevice]:
+        url = self.url
         if url.lun is None:
             show = command("relvmoiscsi", "show", self.name)
             raise UsageError(f"{self.name} names no LUN, expected {FORM}. {show} lists the LUNs.")
-        steps = StepDeadline.of_steps(self._seconds)
         with ExitStack() as held:
             with self._at_target():
-                where = ([url.portal], url.iqn, initiator, url.lun, writable, steps)
-                device = held.enter_context(open_lun(*where, credentials, scsi_id=scsi_id))
+                where = ([url.portal], url.iqn, self._initiator, url.lun, writable, steps)
+                device = held.enter_context(open_lun(*where, self._credentials, scsi_id=scsi_id))
             device.name = self.name
-            yield _UrlDevice(device, SessionGate(steps, NO_DEADLINE))
+            yield device
 
-    def _open_lun(self, device: "_UrlDevice", ids: DeviceId, permission: Optional[Permission]) -> OpenLun:
-        hardware, limit = Hardware(device.info.vendor, device.info.model, device.info.serial), device.copy_limit_bytes
-        refresh = partial(self._stale_disks, ids.own)
-        return OpenLun(device, ISCSI_LUN, ids, self.guard(ids, permission), hardware, limit, refresh)
+    def _open_lun(
+        self, device: LunDevice, steps: StepDeadline, ids: DeviceId, permission: Optional[Permission]
+    ) -> OpenLun:
+        def refresh() -> List[str]:
+            """Return a note about each disk that appeared during the run: its caches may be stale."""
+            return [
+                f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
+                f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
+                f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
+                for name in disks_with(ids.own, self.host)
+            ]
 
-    def _stale_disks(self, scsi_id: Optional[str]) -> List[str]:
-        """Return a note about each disk that appeared during the run: its caches may be stale."""
-        return [
-            f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
-            f"{command('blockdev', '--flushbufs', '/dev/' + name)}, then "
-            f"{command('udevadm', 'trigger', '--action=change', '/dev/' + name)}."
-            for name in disks_with(scsi_id, self.host)
-        ]
+        of_lun: Guard = ReadGuard(ids, self.host)
+        if permission is not None:
+            of_lun = CommandGuard(self.name, ids, permission, self.host)
+        info, gated = device.info, GatedDevice(device, SessionGate(steps, NO_DEADLINE))
+        hardware = (info.vendor, info.model, info.serial)
+        return OpenLun(gated, ISCSI_LUN, ids, of_lun, hardware, device.copy_limit_bytes, refresh)
 
     @contextmanager
     def _at_target(self) -> Iterator[None]:
         """Say that a slow block waits for the target. Add the initiator name of this machine to the target's errors."""
-        name = self.login.initiator.name
+        name = self._initiator.name
         try:
             with self._waiting(f"the answer of {self.url.portal}", self._seconds):
                 yield
@@ -165,28 +174,6 @@ class UrlSource(LunSource):
             if asks_for_it and name not in problem.message:
                 problem.message += f" The initiator name of this machine is {name}."
             raise
-
-    def _refuse_where_seen(self, scsi_id: Optional[str]) -> None:
-        """Raises Refused where this machine sees the LUN as a disk.
-
-        After a write by URL, the caches of the disk would be stale. The command also would not ask the users of the
-        disk.
-        """
-        disks = disks_with(scsi_id, self.host)
-        if disks:
-            names = ", ".join("/dev/" + name for name in disks)
-            raise Refused(
-                f"This machine sees {self.name} as {names} already. Give the command that device instead, or its "
-                "multipath map."
-            ).in_state(NOTHING_WRITTEN)
-
-
-class _UrlDevice(GatedDevice):
-    """The device of a session, behind its gate, with what the target says about the LUN."""
-
-    def __init__(self, device: LunDevice, gate: SessionGate) -> None:
-        super().__init__(device, gate)
-        self.info, self.copy_limit_bytes = device.info, device.copy_limit_bytes
 
 
 def disks_with(scsi_id: Optional[str], host: Host) -> List[str]:

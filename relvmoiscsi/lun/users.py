@@ -14,7 +14,7 @@ The caller asks after the read of the LUN, because the LUN has the UUID of the S
 import logging
 import os
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import known_sr
 from relvmoiscsi.deadline import Deadline
@@ -27,6 +27,7 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.known_sr import KnownSr
+from relvmoiscsi.lun.opened import PoolAnswer
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
 from relvmoiscsi.wording import command
 
@@ -55,17 +56,6 @@ def read_hosts(xapi: Xapi) -> Hosts:
 
 
 # --- the rule
-
-
-class DeviceId(NamedTuple):
-    """The SCSIid of a device."""
-
-    own: Optional[str]  #: None for a device without a SCSIid
-    is_named: bool = False  #: Has the caller given this SCSIid?
-
-    @property
-    def names(self) -> List[str]:
-        return [] if self.own is None else [self.own]
 
 
 def answers_of_disks(scsi_id: str) -> List[str]:
@@ -127,25 +117,23 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
             )
     for sr_uuid in lun.replaced:
         sr = known_sr.find_sr(sr_uuid, pool.srs, pool.pbds)
-        if sr is not None and _is_renamed(lun, sr):
+        if sr is None:
+            continue
+        # May the LUN be that of an attached PBD, under a new SCSIid? Only a host that has the LUN as a disk can tell.
+        attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached")]
+        named = {scsi_id for pbd in attached for scsi_id in known_sr.luns_of_pbd(pbd)}
+        if any(answer in lun.scsi_ids for scsi_id in named for answer in lun.answers(scsi_id)):
             return Refused(
                 "The LUN with the SCSIid {} is the SR {} of this pool: this host has the SR attached, and its disk "
                 "answers with that SCSIid now. Give the PBDs of the SR the new SCSIid, and plug them again.".format(
                     " or ".join(lun.scsi_ids), name_of(sr.record)
                 )
             )
-        if sr is not None and sr_uuid != lun.clone_of and not known_sr.is_new(sr):
+        if sr_uuid != lun.clone_of and not known_sr.is_new(sr):
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
             if refusal is not None:
                 return refusal
     return None
-
-
-def _is_renamed(lun: Question, sr: KnownSr) -> bool:
-    """Is the LUN the one of an attached PBD, under a new SCSIid? Only a host that has the LUN as a disk can tell."""
-    attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached")]
-    names = {scsi_id for pbd in attached for scsi_id in known_sr.luns_of_pbd(pbd)}
-    return any(answer in lun.scsi_ids for scsi_id in names for answer in lun.answers(scsi_id))
 
 
 def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Optional[Refused]:
@@ -161,7 +149,12 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
     uuid, ids = sr.record.get("uuid"), " or ".join(lun.scsi_ids)
     names = ", ".join(_host_name(pbd, hosts) for pbd in attached)
     why = f"The attached PBD of {names} names no SCSIid." if attached else "No live host has that SR attached."
-    pbds = " ".join(_told(pbd, hosts, follow) for pbd in sr.pbds) or "The SR has no PBD."
+    told = []
+    for pbd in sr.pbds:
+        luns, state = known_sr.luns_of_pbd(pbd, follow), "attached" if pbd.get("currently_attached") else "detached"
+        where = f"the SCSIid {' and '.join(luns)}" if luns else "no SCSIid"
+        told.append(f"The PBD of {_host_name(pbd, hosts)} is {state}, with {where}.")
+    pbds = " ".join(told) or "The SR has no PBD."
     busy = "A plug of the SR is under way: try again when the plug has ended. " if sr.is_being_plugged else ""
     return MayBeSr(
         f"The LUN with the SCSIid {ids} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that SR "
@@ -170,13 +163,6 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
         f"{command('xe', 'sr-forget', f'uuid={uuid}')}.",
         str(uuid),
     )
-
-
-def _told(pbd: Mapping[str, Any], hosts: Hosts, follow: known_sr.Follow) -> str:
-    """Return a sentence about a PBD: its host, its state, and its LUN."""
-    luns = " and ".join(known_sr.luns_of_pbd(pbd, follow))
-    state = "attached" if pbd.get("currently_attached") else "detached"
-    return f"The PBD of {_host_name(pbd, hosts)} is {state}, with {f'the SCSIid {luns}' if luns else 'no SCSIid'}."
 
 
 def _host_name(pbd: Mapping[str, Any], hosts: Hosts) -> str:
@@ -193,54 +179,15 @@ def known_label(sr_uuid: str, xapi: Xapi) -> Optional[str]:
 # --- the answer for a person
 
 
-class PoolAnswer(NamedTuple):
-    """The answer of this host's pool to the question who uses a LUN."""
-
-    sentence: str
-    uuid: Optional[str] = None  #: of the pool that has answered; None without an answer
-    name_label: Optional[str] = None
-    objection: Optional[Refused] = None  #: why the pool forbids a write to the LUN
-    is_overridden: bool = False  #: whether --not-in-use overrides the objection
-
-    def facts(self) -> Dict[str, Any]:
-        """Return the value of `pool` for --json."""
-        return {
-            "asked": self.uuid is not None,
-            "uuid": self.uuid,
-            "name_label": self.name_label,
-            "overridden": self.is_overridden,
-            "sentence": self.sentence,
-        }
-
-    @property
-    def is_missing(self) -> bool:
-        """Has no pool answered?"""
-        return self.uuid is None and self.objection is None
-
-    def verify(self) -> None:
-        """Raise the objection, unless the caller overrides it."""
-        if self.objection is not None and not self.is_overridden:
-            raise self.objection.in_state(NOTHING_WRITTEN)
-
-
-NOBODY_NEEDED = PoolAnswer("No pool was asked whether the LUN is in use: there is nothing to write.")
 ASKED_BEFORE = PoolAnswer("The pool was asked before the LUN was opened, and is asked again under the locks.", "")
-_IMAGE_FILE = PoolAnswer("This is an image file: no pool was asked whether it is in use.")
-_NO_XAPI = PoolAnswer("No xapi on this machine: no pool was asked whether this LUN is in use.")
-_NO_SCSI_ID = PoolAnswer("The LUN has no SCSIid: no pool was asked whether this LUN is in use.")
 
 
-def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host) -> PoolAnswer:
-    """Ask the pool of this host about a LUN, and about the UUID that the new SR will have; "" for no new SR.
-
-    `is_lun` is False for an image file.
-    """
-    if not is_lun:
-        return _IMAGE_FILE
+def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
+    """Ask the pool of this host about a LUN, and about the UUID that the new SR will have; "" for no new SR."""
     if not os.path.exists(host.xapi_socket):
-        return _NO_XAPI
+        return PoolAnswer("No xapi on this machine: no pool was asked whether this LUN is in use.")
     if not lun.scsi_ids:
-        return _NO_SCSI_ID
+        return PoolAnswer("The LUN has no SCSIid: no pool was asked whether this LUN is in use.")
     try:
         with local_xapi(host.xapi_socket, XAPI_SECONDS) as xapi:
             pools = list(xapi.records("pool").values())
@@ -263,26 +210,6 @@ def ask_pool(lun: Question, new_sr: str, is_lun: bool, host: Host) -> PoolAnswer
             f"This pool has an SR {new_sr} already: give another --sr-uuid, or two LUNs share every identity."
         )
     return PoolAnswer(f"The pool {called} was asked: {what}.", uuid, label, refusal)
-
-
-def missing_confirmation(path: str, found: PoolAnswer, ids: DeviceId, is_asked: bool) -> Optional[Refused]:
-    """Return why a LUN must be named, where no pool was asked; None where a question is enough.
-
-    `is_asked` says whether a person is asked before the write.
-    """
-    if not found.is_missing or ids.is_named:
-        return None
-    if ids.own is None:
-        return Refused(
-            f"No pool was asked whether {path} is in use, and the device has no SCSIid. If the device is the "
-            f"unused clone, use --not-in-use{', and --yes in a script' if is_asked else ''}."
-        )
-    if is_asked:
-        return None
-    return Refused(
-        f"No pool was asked whether {path} is in use, and --yes alone does not identify the clone. Add --scsi-id with "
-        "the SCSIid of the clone, or --not-in-use."
-    )
 
 
 # --- holders of the LUN on this host

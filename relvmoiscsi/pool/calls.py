@@ -17,8 +17,10 @@ from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.sdk import GONE, reason
+from relvmoiscsi.pool import answer_forms
 
 EVENT_SECONDS = 30.0
+_NO_POOL = "Check --pool, and the release of xapi there."
 
 Record = Dict[str, Any]
 Records = Dict[str, Record]  #: by reference
@@ -92,7 +94,7 @@ class Calls:
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method, such as "SR.get_all_records", and return xapi's answer. Raises PoolFailure."""
         try:
-            return self._proxy.xenapi_request(method, arguments)
+            found = self._proxy.xenapi_request(method, arguments)
         except self._refusal as error:
             raise failure(method, getattr(error, "details", [])) from error
         except GONE as error:
@@ -103,6 +105,13 @@ class Calls:
         except KeyboardInterrupt:
             self._disconnect()  # the connection still waits for an answer; the clean-up opens a new connection
             raise
+        try:
+            answer_forms.verify(method, found)
+        except ValueError as error:
+            raise PoolGone(
+                f"The answer of the pool at {self.url} to {method} cannot be read: {error}. {_NO_POOL}"
+            ) from None
+        return found
 
     def records(self, kind: str, **equal: str) -> Records:
         """Return all records of a class, or the records whose fields have these values. Raises PoolFailure."""
@@ -131,17 +140,6 @@ class Calls:
 
         `progress` gets the finished part of the task, from 0 to 1, at each change.
         """
-        record = self._ended(method, task, limit_seconds, progress)
-        try:
-            self.call("task.destroy", task)
-        except PoolFailure:
-            pass  # xapi deletes the task within two hours; the result is known
-        if record["status"] != "success":
-            raise failure(method, record["error_info"] or [record["status"]])
-        progress(1.0)
-        return result_text(str(record["result"]))
-
-    def _ended(self, method: str, task: str, limit_seconds: float, progress: Callable[[float], None]) -> Record:
         token, record, end = "", {}, time.monotonic() + limit_seconds  # type: str, Record, float
         while record.get("status", "pending") in ("pending", "cancelling"):
             left = end - time.monotonic()
@@ -153,22 +151,24 @@ class Calls:
             batch = self.call("event.from", ["task/" + task], token, min(EVENT_SECONDS, left))
             token = batch["token"]
             told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]
-            record = told[-1] if told else self._record_of(task)
+            try:
+                record = told[-1] if told else self.call("task.get_record", task)
+            except PoolFailure as problem:  # a restart of the toolstack removes its tasks
+                if problem.code != "HANDLE_INVALID":
+                    raise
+                raise PoolGone(
+                    "The toolstack of the master was restarted during the call. Repeat the command."
+                ) from problem
             if record["status"] == "pending":  # xapi writes 1 before it writes that the task has failed
                 progress(min(float(record["progress"]), 0.99))
-        return record
-
-    def _record_of(self, task: str) -> Record:
-        """Return the record of a task without events. Raises PoolGone: a restart of the toolstack removes its tasks."""
         try:
-            record: Record = self.call("task.get_record", task)
-        except PoolFailure as problem:
-            if problem.code != "HANDLE_INVALID":
-                raise
-            raise PoolGone(
-                "The toolstack of the master was restarted during the call. Repeat the command."
-            ) from problem
-        return record
+            self.call("task.destroy", task)
+        except PoolFailure:
+            pass  # xapi deletes the task within two hours; the result is known
+        if record["status"] != "success":
+            raise failure(method, record["error_info"] or [record["status"]])
+        progress(1.0)
+        return result_text(str(record["result"]))
 
     def another(self) -> "Calls":
         """Open one more connection to the same session, for another thread. The caller closes the connection."""
@@ -210,12 +210,12 @@ def expression(kind: str, equal: Mapping[str, str]) -> str:
 
 
 def result_text(value: str) -> str:
-    """Return the text in a task's result, an XML-RPC `<value>`; another text is returned unchanged."""
+    """Return the text in a task's result, an XML-RPC `<value>`; any other result is returned unchanged."""
     try:
         (found,), _ = untrusted_xml.xmlrpc_of("<params><param>" + (value or "<value/>") + "</param></params>")
     except (ValueError, xmlrpc.client.Fault):
         return value
-    return str(found)
+    return found if isinstance(found, str) else value
 
 
 def failure(method: str, details: Sequence[Any]) -> PoolFailure:

@@ -9,6 +9,8 @@ The module XenAPI is dom0's module, or comes from PyPI (host/xapi/sdk.py).
 """
 
 import http.client
+import ipaddress
+import re
 import ssl
 import urllib.parse
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from functools import partial
 from typing import Any, Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.own_path import NotOwn, verify_own_file
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import sdk
 from relvmoiscsi.host.xapi.sdk import GONE, reason
@@ -26,6 +29,8 @@ __all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "connect", "url_of"]
 LOCAL = "local"
 TIMEOUT_SECONDS = 2 * EVENT_SECONDS  #: for one answer; every longer call is a task
 _MOST_MASTERS = 3  #: redirects to follow: the master may change during a login
+_LONGEST_NAME = 253  #: of DNS
+_HOST = re.compile(r"\[[0-9a-f:.]+\]|[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
 class Where(NamedTuple):
@@ -45,7 +50,7 @@ def connect(where: Where) -> Iterator[Calls]:
     """Open a session for the block. Raises PoolFailure, NotFound or UsageError."""
     module = sdk.module()
     url, proxy = _logged_in(module, where)
-    calls = Calls(proxy, module.Failure, url, partial(_another, module, where, url, proxy), partial(_http, where, url))
+    calls = Calls(proxy, module.Failure, url, partial(_another, where, url, proxy), partial(_http, where, url))
     try:
         yield calls
     finally:
@@ -60,7 +65,7 @@ def _logged_in(module: Any, where: Where) -> Any:
     """Return (URL of the master, XenAPI.Session). Raises PoolFailure."""
     url = url_of(where)
     for _ in range(_MOST_MASTERS):
-        proxy = module.Session(url, transport=sdk.XapiTransport(partial(_http, where, url)))
+        proxy = sdk.session(url, sdk.XapiTransport(partial(_http, where, url)))
         try:
             proxy.xenapi_request("login_with_password", (where.user, where.password, "1.0", "relvmoiscsi"))
             return url, proxy
@@ -68,7 +73,7 @@ def _logged_in(module: Any, where: Where) -> Any:
             proxy("close")()
             if error.details[0] != "HOST_IS_SLAVE":
                 raise failure("session.login_with_password", error.details) from error
-            url = _at(url, str(error.details[1]))
+            url = _at(url, (*error.details, "")[1])
         except GONE as error:
             proxy("close")()
             raise PoolFailure(_no_login(where, url, error)) from error
@@ -77,9 +82,9 @@ def _logged_in(module: Any, where: Where) -> Any:
     )
 
 
-def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
+def _another(where: Where, url: str, proxy: Any) -> Any:
     """Open one more connection for the session of `proxy`."""
-    other = module.Session(url, transport=sdk.XapiTransport(partial(_http, where, url)))
+    other = sdk.session(url, sdk.XapiTransport(partial(_http, where, url)))
     for name in ("_session", "last_login_method", "last_login_params"):
         setattr(other, name, getattr(proxy, name))
     return other
@@ -122,25 +127,45 @@ def url_of(where: Where) -> str:
         return "http://localhost/"
     if "@" in where.pool:  # the message hides the URL, which may contain a password
         raise UsageError("The pool's URL contains a user or a password: use --user and --password-file instead.")
-    parts = urllib.parse.urlsplit(where.pool if "://" in where.pool else "https://" + where.pool)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+    try:
+        parts = urllib.parse.urlsplit(where.pool if "://" in where.pool else "https://" + where.pool)
+        is_pool = parts.scheme in ("http", "https") and parts.port != 0 and not parts.query and where.pool.isprintable()
+        is_pool = is_pool and bool(parts.hostname) and bool(str(parts.hostname).encode("idna"))
+    except ValueError:  # of the address, the port or the name
+        is_pool = False
+    if not is_pool:
         raise UsageError(f"{where.pool!r} is not a pool: give HOST, https://HOST, or `local` in dom0.")
     if parts.scheme == "http" and where.ca:
         raise UsageError(f"{where.pool} uses no certificate: give an https:// URL, or remove --ca.")
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _at(url: str, address: str) -> str:
-    """Return the same URL with another address."""
+def _at(url: str, master: str) -> str:
+    """Return the same URL with the address that a member has answered. Raises PoolFailure."""
+    try:
+        host = f"[{ipaddress.IPv6Address(master)}]" if ":" in master else master
+    except ValueError:
+        host = ""
+    if not _HOST.fullmatch(host) or len(host) > _LONGEST_NAME:
+        raise PoolFailure(
+            f"The host at {url} is a member of a pool, and answers {master[:_LONGEST_NAME]!r} for the address of the "
+            "master. Check --pool, or give the address of the master."
+        )
     parts = urllib.parse.urlsplit(url)
-    port = f":{parts.port}" if parts.port else ""
-    return "{}://{}{}".format(parts.scheme, f"[{address}]" if ":" in address else address, port)
+    return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
 
 
 def _tls(where: Where) -> ssl.SSLContext:
-    """Return the TLS settings. Raises UsageError."""
+    """Return the TLS settings. Raises UsageError.
+
+    Another user who could replace the certificates would say who gets the password.
+    """
     try:
+        if where.ca is not None:
+            verify_own_file(where.ca)
         context = ssl.create_default_context(cafile=where.ca)
+    except NotOwn as problem:
+        raise UsageError(f"The file of --ca is not safe: {problem}. Copy it into a directory of your own.") from None
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"{where.ca} holds no readable certificates: {reason(error)}. Give a file in PEM.") from error
     if where.insecure:

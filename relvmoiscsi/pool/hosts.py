@@ -73,21 +73,20 @@ class Sessions:
 
         `number` is the kernel's number of the LUN; None where the number is unknown. Raises PoolGone.
         """
-        asked = [host for host in hosts if host not in self._without_plugin]
-        added = self._added(calls, asked, config, number)
-        self.scan(calls, [host for host in hosts if host not in added], config)
-
-    def _added(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str], number: Optional[int]) -> Set[str]:
-        """Return the hosts whose plugin reports that every session to the IQN shows the LUN (or that none exists)."""
-        iqn = config.get("targetIQN", "")
-        if number is None or not iqn or "*" in iqn:
-            return set()
-        arguments = {"iqn": iqn, "scsi_id": config.get("SCSIid", ""), "number": str(number)}
-        tasks = {host: _started(calls, "host.call_plugin", host, PLUGIN, ADD_LUN, arguments) for host in hosts}
-        answers = {host: _finished(calls, "host.call_plugin", task) for host, task in tasks.items()}
-        problems = {host: _problems(text) for host, text in answers.items()}
-        self._without_plugin.update(host for host, found in problems.items() if found is None)
-        return {host for host, found in problems.items() if found == []}
+        iqn, shown = config.get("targetIQN", ""), set()
+        if number is not None and iqn and "*" not in iqn:
+            arguments = {"iqn": iqn, "scsi_id": config.get("SCSIid", ""), "number": str(number)}
+            words = (PLUGIN, ADD_LUN, arguments)
+            asked = [host for host in hosts if host not in self._without_plugin]
+            tasks = {host: _started(calls, "host.call_plugin", host, *words) for host in asked}
+            answers = {host: _finished(calls, "host.call_plugin", task) for host, task in tasks.items()}
+            for host, answer in answers.items():
+                try:
+                    if not untrusted.texts_of(untrusted.object_of(answer).get("problems")):
+                        shown.add(host)  # every session to the IQN shows the LUN, or no session exists
+                except ValueError:  # an answer such as that of an earlier version
+                    self._without_plugin.add(host)
+        self.scan(calls, [host for host in hosts if host not in shown], config)
 
     def scan(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str]) -> None:
         """Scan the target's session on each host that has such a session.
@@ -97,17 +96,13 @@ class Sessions:
         portal = portal_of(config)
         with self._lock:  # another LUN of the target waits for the list
             wanted = [host for host in hosts if (host, portal.iqn) not in self._scanned]
-            asked = [host for host in wanted if _has_session(self._pool, host, portal.iqn)]
+            attached = [pbd for pbd in self._pool.pbds.values() if pbd["currently_attached"]]
+            used = {pbd["host"] for pbd in attached if portal.iqn in _iqns(pbd["device_config"])}
+            asked = [host for host in wanted if host in used]
             tasks = [_started(calls, "SR.probe", host, portal.config(), portal.lvm_type, {}) for host in asked]
             for task in tasks:
                 _finished(calls, "SR.probe", task)  # the probe "fails" with the list
             self._scanned.update((host, portal.iqn) for host in wanted)
-
-
-def _has_session(pool: Pool, host: str, iqn: str) -> bool:
-    """Does an SR of the pool use a session of this host to the IQN?"""
-    attached = (pbd for pbd in pool.pbds.values() if pbd["host"] == host and pbd["currently_attached"])
-    return any(iqn in _iqns(pbd["device_config"]) for pbd in attached)
 
 
 def _iqns(config: Mapping[str, str]) -> Set[str]:
@@ -143,14 +138,6 @@ def _finished(calls: Calls, method: str, task: str) -> str:
         return ""
 
 
-def _problems(answer: str) -> Optional[List[str]]:
-    """Return the problems that the plugin reports; None for another answer, such as that of an earlier version."""
-    try:
-        return untrusted.texts_of(untrusted.object_of(answer).get("problems"))
-    except ValueError:
-        return None
-
-
 def plug_everywhere(
     calls: Calls, pool: Pool, sr: str, lun: PoolLun, plans: Sequence[HostPlan], sessions: Sessions
 ) -> Dict[str, str]:
@@ -161,7 +148,14 @@ def plug_everywhere(
     config = lun.portal.config(lun.scsi_id)
     there = pool.pbds_of(sr)
     alike = next((pbd["device_config"] for _, pbd in there.values()), config)  # as the other hosts' PBDs
-    pbds = {each.host: each.pbd or _pbd(calls, sr, each.host, alike) for each in plans}
+    pbds = {each.host: each.pbd for each in plans}
+    for host in [each.host for each in plans if each.creates]:
+        try:
+            pbds[host] = str(calls.call("PBD.create", {"host": host, "SR": sr, "device_config": dict(alike)}))
+        except PoolFailure as failure:
+            if failure.code != "PBD_EXISTS":
+                raise
+            pbds[host] = failure.description[3]  # plugging a plugged PBD does nothing
     sessions.show(calls, [each.host for each in plans if each.plugs], config, lun.number)
     states: Dict[str, str] = {}
     waiting: List[Tuple[str, str]] = []
@@ -194,12 +188,3 @@ def _explained(failure: PoolFailure, config: Mapping[str, str]) -> PoolFailure:
         ),
         failure.description,
     )
-
-
-def _pbd(calls: Calls, sr: str, host: str, config: Mapping[str, str]) -> str:
-    try:
-        return str(calls.call("PBD.create", {"host": host, "SR": sr, "device_config": dict(config)}))
-    except PoolFailure as failure:
-        if failure.code != "PBD_EXISTS":
-            raise
-        return failure.description[3]  # plugging a plugged PBD does nothing

@@ -113,15 +113,14 @@ class _Work:
             except RelvmoiscsiError as error:
                 self.values[item], is_bug = error, False
             finally:
-                self._end(step, item, is_bug)
-
-    def _end(self, step: int, item: int, is_bug: bool) -> None:
-        with self._changed:
-            self._busy -= 1
-            self._is_stopped = self._is_stopped or is_bug
-            left = self._in_first_step[self._groups[item]]
-            left.discard(item)
-            if step + 1 < len(self._steps) and not left:
-                mine = (each for each, group in enumerate(self._groups) if group == self._groups[item])
-                self._ready.extend((1, each) for each in mine if not isinstance(self.values[each], RelvmoiscsiError))
-            self._changed.notify_all()
+                with self._changed:
+                    self._busy -= 1
+                    self._is_stopped = self._is_stopped or is_bug
+                    group = self._groups[item]
+                    left = self._in_first_step[group]
+                    left.discard(item)
+                    if step + 1 < len(self._steps) and not left:
+                        mine = [each for each, its_group in enumerate(self._groups) if its_group == group]
+                        is_good = [not isinstance(self.values[each], RelvmoiscsiError) for each in mine]
+                        self._ready.extend((1, each) for each, is_so in zip(mine, is_good) if is_so)
+                    self._changed.notify_all()

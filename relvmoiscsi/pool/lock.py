@@ -210,21 +210,28 @@ class Held:
         return seen
 
     def take(self) -> None:
-        """Take all locks. Raises Refused, PoolFailure."""
+        """Take all locks, with one call for each lock. Raises Refused, PoolFailure.
+
+        The keys are read before the first add and behind the last add. So a key that another client has added
+        meanwhile shows in the second reading, whichever lock it is for.
+        """
+        seen = _Locks(self._calls)
+        now = seen.now()
+        self._values.setdefault("since", now)
         for what in self._whats:
-            seen = _Locks(self._calls)
-            now = seen.now()
-            self._values.setdefault("since", now)
             for lock in seen.holders(what, now):
                 raise _refused(lock)
-            before = seen.on(what)
+        for what in self._whats:
             self._add_first(seen, what, now)
-            new = [lock for lock in _Locks(self._calls).on(what) if lock not in before and not self._is_mine(lock)]
+        there = _Locks(self._calls)
+        stale = [lock for what in self._whats for lock in seen.on(what)]
+        for what in self._whats:
+            new = [lock for lock in there.on(what) if lock not in stale and not self._is_mine(lock)]
             if new:
                 raise _refused(new[-1])
-            for lock in before:
-                with passing(_DENIED):  # the key stays: it is stale, and needs another role
-                    self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
+        for lock in stale:
+            with passing(_DENIED):  # the key stays: it is stale, and needs another role
+                self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
 
     def _add_first(self, seen: _Locks, what: str, now: str) -> None:
         """Add a guarded key, or an open key where the role of this session may not write the other. Raises Refused."""

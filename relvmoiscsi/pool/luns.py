@@ -19,10 +19,10 @@ of the master lists LUNs behind adapters; the plugin does not scan.
 """
 
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import known_sr, untrusted
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import UsageError
 from relvmoiscsi.pool import jobs, lists, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import OnLun, Seen
@@ -146,7 +146,7 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
     failures: List[Tuple[ProbePortal, PoolFailure]] = []
     for one in _each_iqn(calls, pool, portals, failures):
         try:
-            for lun in _listed(calls, pool, one):
+            for lun in lists.seen(_probe_fails(calls, pool, one)):
                 found.setdefault(lun.scsi_id, (one, lun))
         except PoolGone:
             raise
@@ -156,21 +156,25 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
         raise failures[0][1]
     items = list(found.values())
     outcomes = jobs.at_once(calls, items, lambda one, item: look(one, pool, *item), at_once)
-    rows = [_lun_or_why(pool, item, outcome) for item, outcome in zip(items, outcomes)]
-    seen = twins_named([row._replace(number=lun.number) for row, (_, lun) in zip(rows, items)])
+    rows = []
+    for (portal, lun), outcome in zip(items, outcomes):
+        if isinstance(outcome, PoolGone):
+            raise outcome
+        row = outcome if isinstance(outcome, PoolLun) else _unreachable(pool, portal, lun, str(outcome))
+        rows.append(row._replace(number=lun.number))
+    seen = twins_named(rows)
     return seen + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
 
 
 def twins_named(seen: Sequence[PoolLun]) -> List[PoolLun]:
     """Return the same LUNs, with kind CLONE for each LUN that holds the SR of a resignatured LUN in the list."""
-    own = {lun.sr_uuid: lun for lun in seen if lun.kind == RESIGNATURED}
-
-    def named_as(lun: PoolLun) -> PoolLun:
-        if lun.kind != UNKNOWN_SR or lun.sr_uuid not in own:
-            return lun
-        return lun._replace(kind=CLONE, of_sr=lun.sr_uuid, name=own[lun.sr_uuid].name, is_ours=True)
-
-    return [named_as(lun) for lun in seen]
+    names = {lun.sr_uuid: lun.name for lun in seen if lun.kind == RESIGNATURED}
+    return [
+        lun._replace(kind=CLONE, of_sr=lun.sr_uuid, name=names[lun.sr_uuid], is_ours=True)
+        if lun.kind == UNKNOWN_SR and lun.sr_uuid in names
+        else lun
+        for lun in seen
+    ]
 
 
 def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
@@ -184,7 +188,19 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
         text = calls.run("host.call_plugin", pool.master, "relvmoiscsi", "classify", {"from": start, "hba": "true"})
         try:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
-            found += [_of_row(pool, row) for row in page["luns"]]
+            for row in page["luns"]:
+                lun = Seen(untrusted.text_of(row["scsi_id"]), None, untrusted.size_of(row.get("size_bytes") or 0), "")
+                texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
+                sr = pool.sr_on(lun.scsi_id)
+                if sr is not None and pool.pbds_of(sr):
+                    config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
+                    found.append(_in_use(pool, sr, portal_of(config), lun))
+                elif row["state"] is None:
+                    found.append(_unreachable(pool, HBA, lun, texts["problem"]))
+                else:
+                    databases = tuple(untrusted.texts_of(row.get("metadata_of") or []))
+                    on = OnLun(row["state"], is_copied=bool(row.get("copied")), metadata_of=databases, **texts)
+                    found.append(named(pool, HBA, lun, on))
             start = page["next"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PoolFailure(
@@ -194,20 +210,6 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
     return twins_named(found)
 
 
-def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
-    """Return a LUN of the plugin's answer, as from a probe. Pure. Raises ValueError."""
-    lun = Seen(untrusted.text_of(row["scsi_id"]), None, untrusted.size_of(row.get("size_bytes") or 0), "")
-    sr = pool.sr_on(lun.scsi_id)
-    if sr is not None and pool.pbds_of(sr):
-        config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
-        return _in_use(pool, sr, portal_of(config), lun)
-    if row["state"] is None:
-        return _unreachable(pool, HBA, lun, untrusted.text_of(row["problem"] or ""))
-    texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
-    databases, is_copied = tuple(untrusted.texts_of(row.get("metadata_of") or [])), bool(row.get("copied"))
-    return named(pool, HBA, lun, OnLun(row["state"], is_copied=is_copied, metadata_of=databases, **texts))
-
-
 #: fields of OnLun, and the plugin's names of these fields
 _ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": "problem"}
 
@@ -215,27 +217,19 @@ _ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": 
 def look(calls: Calls, pool: Pool, portal: ProbePortal, lun: Seen) -> PoolLun:
     """Classify one LUN. A LUN that an SR of the pool uses is not probed. Raises PoolFailure."""
     sr = pool.sr_on(lun.scsi_id)
-    if sr is None or not pool.pbds_of(sr):
+    pbds = pool.pbds_of(sr).values() if sr is not None else []
+    if sr is None or not pbds:
         return named(pool, portal, lun, on_lun(calls, pool, portal, lun.scsi_id))
-    if not _is_at_rest(pool, sr):
-        return _in_use(pool, sr, portal, lun)
-    try:
-        on = on_lun(calls, pool, portal, lun.scsi_id)
-    except PoolGone:
-        raise
-    except PoolFailure:
-        return _in_use(pool, sr, portal, lun)
-    return _in_use(pool, sr, portal, lun) if _holds(pool, sr, on) else named(pool, portal, lun, on)
-
-
-def _is_at_rest(pool: Pool, sr: str) -> bool:
-    """Is the SR a copy that no host has plugged? The array may have overwritten its LUN since."""
-    return is_copy(pool.srs[sr]) and not any(pbd["currently_attached"] for _, pbd in pool.pbds_of(sr).values())
-
-
-def _holds(pool: Pool, sr: str, on: OnLun) -> bool:
-    """Is the SR on the LUN, or did the probe give no SR?"""
-    return on.sr_uuid in ("", pool.srs[sr]["uuid"])
+    if is_copy(pool.srs[sr]) and not any(pbd["currently_attached"] for _, pbd in pbds):
+        try:  # no host has plugged the copy: the array may have overwritten its LUN since
+            on = on_lun(calls, pool, portal, lun.scsi_id)
+            if on.sr_uuid not in ("", pool.srs[sr]["uuid"]):
+                return named(pool, portal, lun, on)
+        except PoolGone:
+            raise
+        except PoolFailure:
+            pass  # the records of the pool say what the LUN is
+    return _in_use(pool, sr, portal, lun)
 
 
 def on_lun(calls: Calls, pool: Pool, portal: ProbePortal, scsi_id: str) -> OnLun:
@@ -259,11 +253,18 @@ def _in_use(pool: Pool, ref: str, portal: ProbePortal, lun: Seen) -> PoolLun:
 def named(pool: Pool, portal: ProbePortal, lun: Seen, on: OnLun) -> PoolLun:
     """Classify a LUN that no PBD of the pool names, from the answer of its probe. Pure."""
     ref = pool.sr_by_uuid(on.sr_uuid) if on.sr_uuid else None
-    kind = _kind(pool, lun.scsi_id, on)
-    if kind == RESIGNATURED:
-        of_sr = _original(pool, ref, on)
-    else:  # the probe of an interrupted run may already show the new SR
-        of_sr = on.old_uuid or on.sr_uuid if kind == UNFINISHED else on.sr_uuid or on.old_uuid
+    kind, is_begun = _kind(pool, lun.scsi_id, on), pool.is_begun(lun.scsi_id)
+    if kind == RESIGNATURED:  # the LUN names the original, or the marks of its SR do
+        of_sr = on.old_uuid or (str(pool.srs[ref]["other_config"].get(ORIGINAL_SR, "")) if ref is not None else "")
+        is_ours = ref is not None or is_begun
+    elif kind == UNFINISHED:  # the probe of an interrupted run may already show the new SR
+        of_sr = on.old_uuid or on.sr_uuid
+        is_ours = pool.sr_by_uuid(of_sr) is not None or is_begun
+    else:
+        of_sr = on.sr_uuid or on.old_uuid
+        is_ours = kind == CLONE or kind == BUSY and (pool.sr_by_uuid(of_sr) is not None or is_begun)
+    srs = [pool.sr_by_uuid(uuid) for uuid in (of_sr, on.sr_uuid) if uuid]
+    names = [str(pool.srs[sr]["name_label"]) for sr in srs if sr is not None]
     return PoolLun(
         scsi_id=lun.scsi_id,
         kind=kind,
@@ -271,11 +272,11 @@ def named(pool: Pool, portal: ProbePortal, lun: Seen, on: OnLun) -> PoolLun:
         size_bytes=lun.size_bytes,
         sr_uuid=on.sr_uuid,
         of_sr=of_sr,
-        name=_name(pool, of_sr, on),
+        name=names[0] if names else on.name_label,  # the pool may have neither SR
         problem=on.problem,
         one_vdi=on.one_vdi,
         metadata_of=on.metadata_of,
-        is_ours=_is_ours(pool, ref, kind, lun.scsi_id, of_sr),
+        is_ours=is_ours,
         old_vdis=on.old_vdis,
         vms=on.vms,
         vms_saved=on.vms_saved,
@@ -298,71 +299,36 @@ def _kind(pool: Pool, scsi_id: str, on: OnLun) -> str:
     return ORIGINAL if is_here else UNCONNECTED
 
 
-def _original(pool: Pool, ref: Optional[str], on: OnLun) -> str:
-    """Return the original SR of a resignatured LUN, from the LUN or from the marks of its SR."""
-    return on.old_uuid or (str(pool.srs[ref]["other_config"].get(ORIGINAL_SR, "")) if ref is not None else "")
-
-
-def _is_ours(pool: Pool, ref: Optional[str], kind: str, scsi_id: str, of_sr: str) -> bool:
-    if kind == RESIGNATURED:
-        return ref is not None or pool.is_begun(scsi_id)
-    if kind in (UNFINISHED, BUSY):
-        return pool.sr_by_uuid(of_sr) is not None or pool.is_begun(scsi_id)
-    return kind == CLONE
-
-
-def _name(pool: Pool, of_sr: str, on: OnLun) -> str:
-    """Return the name of the SR in the pool; where the pool has neither SR, the name on the LUN."""
-    for uuid in filter(None, (of_sr, on.sr_uuid)):
-        ref = pool.sr_by_uuid(uuid)
-        if ref is not None:
-            return str(pool.srs[ref]["name_label"])
-    return on.name_label
-
-
 def _unreachable(pool: Pool, portal: ProbePortal, lun: Seen, problem: str) -> PoolLun:
     is_ours = pool.is_begun(lun.scsi_id)
     return PoolLun(lun.scsi_id, UNREACHABLE, portal, lun.size_bytes, problem=problem, is_ours=is_ours)
 
 
-def _lun_or_why(pool: Pool, item: Tuple[ProbePortal, Seen], outcome: Union[PoolLun, RelvmoiscsiError]) -> PoolLun:
-    """Return the classified LUN, or a row with the error. Raises PoolGone."""
-    if isinstance(outcome, PoolGone):
-        raise outcome
-    if isinstance(outcome, PoolLun):
-        return outcome
-    return _unreachable(pool, *item, str(outcome))
-
-
 def _each_iqn(
     calls: Calls, pool: Pool, portals: Iterable[ProbePortal], failures: List[Tuple[ProbePortal, PoolFailure]]
 ) -> List[ProbePortal]:
-    """Return the portals, one for each IQN. `failures` gets the portals that name no IQN."""
+    """Return the portals, one for each IQN, with the CHAP of an SR there.
+
+    `failures` gets the portals that name no IQN. Raises PoolGone.
+    """
     found: Dict[Tuple[str, str, str], ProbePortal] = {}
+    known = pool.portals()
     for portal in portals:
+        if portal.iqn:
+            found.setdefault(portal[:3], portal)
+            continue
         try:
-            for one in _with_iqn(calls, pool, portal):
-                found.setdefault(one[:3], one)
+            iqns = lists.iqns(_probe_fails(calls, pool, portal))
         except PoolGone:
             raise
         except PoolFailure as failure:
             failures.append((portal, failure))
+            continue
+        has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # from the command line
+        there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target and one.chap_user}
+        for one in [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in iqns]:
+            found.setdefault(one[:3], one)
     return list(found.values())
-
-
-def _with_iqn(calls: Calls, pool: Pool, portal: ProbePortal) -> Sequence[ProbePortal]:
-    """Return the portal once for each of its IQNs, with the CHAP of an SR there. Raises PoolFailure."""
-    if portal.iqn:
-        return [portal]
-    failure = _probe_fails(calls, pool, portal)
-    known = pool.portals()
-    has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # from the command line
-    there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target and one.chap_user}
-    return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in lists.iqns(failure)]
-
-
-def _listed(calls: Calls, pool: Pool, portal: ProbePortal) -> List[Seen]:
-    return lists.seen(_probe_fails(calls, pool, portal))
 
 
 def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:

@@ -46,43 +46,32 @@ def find(calls: Calls, pool: Pool, passwords: Iterable[str] = ()) -> Dict[str, s
     The caller calls `find` again after CALL_SECONDS, and removes only Secrets of both answers. Raises Refused where
     XenAPI may hide the user of a Secret; PoolFailure.
     """
-    _verify_users_are_shown(calls)
-    refs = calls.call("secret.get_all")
-    named = _named(calls)
-    known = (set(passwords) | _passwords_of_pbds(calls, pool)) - {""}  # a new TPM has a Secret with an empty value
-    found = {}
-    for ref in refs:
-        with passing("HANDLE_INVALID"):  # the Secret was destroyed meanwhile
-            uuid = str(calls.call("secret.get_uuid", ref))
-            is_named = bool({uuid, *_UUID.findall(ref.lower())} & named)
-            if not is_named and not calls.call("secret.get_other_config", ref) and _value(calls, ref) in known:
-                found[ref] = uuid
-    return found
-
-
-def remove(calls: Calls, found: Iterable[str]) -> int:
-    """Destroy these Secrets (references); return the number of destroyed Secrets. Raises PoolFailure."""
-    count = 0
-    for ref in found:
-        with passing("HANDLE_INVALID"):
-            calls.call("secret.destroy", ref)
-            count += 1
-    return count
-
-
-def _verify_users_are_shown(calls: Calls) -> None:
-    """Raises Refused where the pool has a password in a Secret that XenAPI does not name."""
     for record in calls.records("pool").values():
-        what = ""
-        if record.get("wlb_url"):
-            what = "Workload Balancing"
-        elif record.get("repository_proxy_url") and "repository_proxy_password" not in record:
-            what = "a proxy for updates"
+        is_hidden = record.get("repository_proxy_url") and "repository_proxy_password" not in record
+        what = "Workload Balancing" if record.get("wlb_url") else "a proxy for updates" if is_hidden else ""
         if what:
             raise Refused(
                 f"The pool uses {what}, and XenAPI does not show which Secret holds that password. Nothing was "
                 "removed. Check `xe secret-list` by hand."
             )
+    refs = calls.call("secret.get_all")
+    named = _named(calls)
+    pairs = {pair for pbd in pool.pbds.values() for pair in pbd["device_config"].items()}
+    known = set(passwords)
+    for uuid in sorted({value for key, value in pairs if "chap" in key and key.endswith("secret")}):
+        with passing("UUID_INVALID", "HANDLE_INVALID"):
+            known.add(str(calls.call("secret.get_value", calls.call("secret.get_by_uuid", uuid))))
+    known.discard("")  # a new TPM has a Secret with an empty value
+    found = {}
+    for ref in refs:
+        with passing("HANDLE_INVALID"):  # the Secret was destroyed meanwhile
+            uuid = str(calls.call("secret.get_uuid", ref))
+            is_named = bool({uuid, *_UUID.findall(ref.lower())} & named)
+            if is_named or calls.call("secret.get_other_config", ref):
+                continue
+            if str(calls.call("secret.get_value", ref)) in known:
+                found[ref] = uuid
+    return found
 
 
 def _named(calls: Calls) -> Set[str]:
@@ -102,18 +91,3 @@ def _named(calls: Calls) -> Set[str]:
             continue
         found.update(_UUID.findall(json.dumps(records, default=str).lower()))
     return found
-
-
-def _passwords_of_pbds(calls: Calls, pool: Pool) -> Set[str]:
-    """Return the CHAP passwords of the pool's PBDs."""
-    pairs = {pair for pbd in pool.pbds.values() for pair in pbd["device_config"].items()}
-    uuids = {value for key, value in pairs if "chap" in key and key.endswith("secret")}
-    found = set()
-    for uuid in sorted(uuids):
-        with passing("UUID_INVALID", "HANDLE_INVALID"):
-            found.add(_value(calls, calls.call("secret.get_by_uuid", uuid)))
-    return found
-
-
-def _value(calls: Calls, ref: str) -> str:
-    return str(calls.call("secret.get_value", ref))

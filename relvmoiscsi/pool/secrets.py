@@ -50,32 +50,23 @@ def chap(
     if not user:
         yield list(portals)
         return
-    ref = _made(calls, password)
+    before = set(calls.call("secret.get_all"))
+    mark = " ".join([time.strftime(_FORM, time.gmtime()), str(uuid.uuid4()), *_this_process()])
+    ref = str(calls.call("secret.create", {"value": password, "other_config": {RUN: mark}}))
+    # XenAPI repeats a call whose answer was lost: then two Secrets have the mark, and one of them goes
+    others = set(calls.call("secret.get_all")) - before - {ref}
+    destroy(calls, (other for other in others if _mark(calls, other) == mark))
     try:
         secret = str(calls.call("secret.get_uuid", ref))
         yield [portal._replace(chap_user=user, chap_secret=secret) for portal in portals]
     finally:
         try:
-            _destroyed(calls, ref)
+            destroy(calls, [ref])
         except PoolFailure as failure:
             tell(
                 f"The Secret with the CHAP password could not be destroyed: {failure} "
                 "`relvmoiscsi pool luns --clean-secrets` destroys it."
             )
-
-
-def _made(calls: Calls, password: str) -> str:
-    """Make a Secret and return its reference.
-
-    XenAPI repeats a call whose answer was lost. Then two Secrets have the mark, and this function destroys one Secret.
-    """
-    before = set(calls.call("secret.get_all"))
-    mark = " ".join([time.strftime(_FORM, time.gmtime()), str(uuid.uuid4()), *_this_process()])
-    ref = str(calls.call("secret.create", {"value": password, "other_config": {RUN: mark}}))
-    for other in set(calls.call("secret.get_all")) - before - {ref}:
-        if _mark(calls, other) == mark:
-            _destroyed(calls, other)
-    return ref
 
 
 def _mark(calls: Calls, ref: str) -> str:
@@ -85,9 +76,14 @@ def _mark(calls: Calls, ref: str) -> str:
     return ""
 
 
-def _destroyed(calls: Calls, ref: str) -> None:
-    with passing("HANDLE_INVALID"):
-        calls.call("secret.destroy", ref)
+def destroy(calls: Calls, refs: Iterable[str]) -> int:
+    """Destroy Secrets; return how many there were. Raises PoolFailure."""
+    count = 0
+    for ref in refs:
+        with passing("HANDLE_INVALID"):
+            calls.call("secret.destroy", ref)
+            count += 1
+    return count
 
 
 def left_behind(calls: Calls, pool: Pool, now: float) -> List[str]:
@@ -98,13 +94,25 @@ def left_behind(calls: Calls, pool: Pool, now: float) -> List[str]:
 
 
 def is_over(mark: str, now: float) -> bool:
-    """Is this the mark of a run that has ended? False where the end is unknown."""
+    """Is this the mark of a run that has ended? False where the end is unknown.
+
+    The end of a process elsewhere is unknown, and while the PID of the process is in use.
+    """
     stamp, _, *process = (mark + "  ").split(" ")
     try:
         begun = calendar.timegm(time.strptime(stamp, _FORM))
     except ValueError:
         return False
-    return now - begun > RUN_SECONDS or _has_ended(process[:3])
+    if now - begun > RUN_SECONDS:
+        return True
+    if len(process[:3]) == 3 and process[:2] == _this_process()[:2]:  # of this kernel and namespace
+        try:
+            os.kill(untrusted.number(process[2]), 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError, ValueError):
+            pass  # the PID belongs to a process of another user, or the mark has none
+    return False
 
 
 def _this_process() -> List[str]:
@@ -114,24 +122,3 @@ def _this_process() -> List[str]:
             return [file.read().strip(), os.readlink("/proc/self/ns/pid"), str(os.getpid())]
     except OSError:
         return []
-
-
-def _has_ended(process: List[str]) -> bool:
-    """Has a process of this kernel and namespace ended? False for a process elsewhere, and while its PID is in use."""
-    if len(process) != 3 or process[:2] != _this_process()[:2]:
-        return False
-    try:
-        os.kill(untrusted.number(process[2]), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError, ValueError):
-        pass  # the PID belongs to a process of another user, or the mark has none
-    return False
-
-
-def clean(calls: Calls, refs: Iterable[str]) -> int:
-    """Destroy the Secrets; return the number of Secrets. Raises PoolFailure."""
-    found = list(refs)
-    for ref in found:
-        _destroyed(calls, ref)
-    return len(found)

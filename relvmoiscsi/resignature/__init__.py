@@ -20,5 +20,5 @@ protocol       steps (the table); commit_record (in the label), journal (bytes; 
                (content of a journal), rebuilt (a new image in a journal), structure (under a checksum), identities
                (take identities back), sentences (messages about a LUN with a run that is not over)
 writing        step (write, flush, read back), apply (all steps), copying (guest data), finalize (steps 5 and 6)
-recovery       earlier_run (find an earlier run), cut_run (take back or finish), undo
+recovery       earlier_run (find an earlier run), cut_run (roll back or finish), undo
 """

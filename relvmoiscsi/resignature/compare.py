@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Compare an original and its clone: the LUNs must share no identity and differ in nothing else, byte for byte."""
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import Device, Range
+from relvmoiscsi.device import Chunk, Device, Range, overlaid
 from relvmoiscsi.errors import Place, Truncated
 from relvmoiscsi.resignature.planning import identity_check, volume_writes
 from relvmoiscsi.resignature.protocol.commit_record import CommitRecord, read_commit_record
@@ -59,7 +59,7 @@ def compare(
     changes = list(volume_writes.volume_changes(before, ids))
     fields = volume_writes.content_fields(one.vg, changes)
     writes = volume_writes.content_writes(one.vg, changes, fields, caches[0].read, original.block_size)
-    allowed = {write.offset: write.new for write in writes}
+    allowed = [Chunk(write.offset, write.new) for write in writes]
     # outside the extents of volumes is metadata of LVM
     owned = sorted(part for volume in one.volumes for part in one.vg.ranges(volume.lv, 0, one.vg.size_of(volume.lv)))
     spans = []
@@ -109,12 +109,12 @@ def _differing(
     original: Device,
     clone: Device,
     spans: Sequence[Range],
-    allowed: Dict[int, bytes],
+    allowed: Sequence[Chunk],
     progress: Optional[Progress] = None,
 ) -> List[str]:
     """A sentence for each mebibyte in which the LUNs differ and the clone's bytes are not those of `allowed`.
 
-    `allowed` has expected bytes of the clone by their offset. `progress` gets the number of bytes read of each LUN, and
+    `allowed` has the bytes of the clone that may differ. `progress` gets the number of bytes read of each LUN, and
     the number of all bytes to read.
     """
     problems: List[str] = []
@@ -127,13 +127,9 @@ def _differing(
             except Truncated:
                 return problems + [f"{clone.name} is smaller than {original.name}."]
             if one != other:
-                expected = bytearray(one)
-                for offset, new in allowed.items():
-                    first, last = max(offset, part.offset), min(offset + len(new), part.end)
-                    if first < last:
-                        expected[first - part.offset : last - part.offset] = new[first - offset : last - offset]
+                expected = overlaid(one, part.offset, allowed)
                 wrong = (index for index in range(len(other)) if expected[index] != other[index])
-                if bytes(expected) != other:
+                if expected != other:
                     problems.append(f"{clone.name} differs from what is expected at byte {part.offset + next(wrong)}.")
             done += part.length
             if progress is not None:

@@ -59,11 +59,10 @@ NUMBERS: Dict[str, int] = {
 
 
 class Fault(NamedTuple):
-    """An answer to xapi: number, text, and stderr, which xapi passes on as a third parameter."""
+    """An answer to xapi: number and text."""
 
     code: int
     text: str
-    stderr: str = ""
 
 
 def fault_of(error: RelvmoiscsiError) -> Fault:

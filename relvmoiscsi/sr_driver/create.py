@@ -3,7 +3,7 @@
 
 import logging
 import math
-from typing import TYPE_CHECKING, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
@@ -27,6 +27,9 @@ def sr_create(
 ) -> str:
     """Give the LUN new identities. Return the new SR UUID. Raises RelvmoiscsiError.
 
+    The new UUID is not the UUID of this call's SR. xapi has a row for the call's SR. If xapi dies during the call, that
+    row stays, and no other SR of the same UUID could be introduced.
+
     The first write comes before the deadline. A call that has begun to write completes its work after the deadline.
     """
     if not config.is_master:
@@ -44,11 +47,6 @@ def sr_create(
         users.verify_unused(asks._replace(replaced=replaced), xapi)
 
     def rewritten(opened: "OpenLun") -> str:
-        """Return the new SR UUID, which is not the UUID of this call's SR.
-
-        xapi has a row for the call's SR. If xapi dies during the call, that row stays, and no other SR of the same
-        UUID could be introduced.
-        """
         from relvmoiscsi.sr_driver.rewrite import rewrite  # noqa: PLC0415 - a call that ends before needs no engine
 
         return rewrite(opened, config, asked, deadline)
@@ -56,8 +54,18 @@ def sr_create(
     log.info("sr_create: LUN %s", lun.scsi_id)
     try:
         if not config.is_meant:
+            # Say which SR is on the LUN, and whether the pool knows that SR.
             with in_state(NOTHING_WRITTEN):
-                raise _not_meant(lun, xapi)
+                uuid, what = lun.read(lambda opened: _sr_on(opened.device))
+                label = users.known_label(uuid, xapi) if uuid else None
+                whose = "The pool has no such SR: it may be another pool's original. " if uuid else ""
+                if label is not None:
+                    whose = f"The pool has that SR, {label!r}: this is a clone of its LUN, or that LUN. "
+                raise UsageError(
+                    f"An adapter sees whatever the array maps to it. The LUN {lun.scsi_id} holds {what}. {whose}If it "
+                    "is a clone that is to have new identities, say device-config:resign=true.",
+                    "InvalidArg",
+                )
         return lun.write(rewritten, verify_again)
     except Refused as refused:
         refused.message = f"{refused.message} {_way_out(lun, call, xapi)}".strip()
@@ -68,9 +76,6 @@ def _way_out(lun: CallLun, call: Call, xapi: Xapi) -> str:
     """Return what to do about volumes that the storage manager has activated on the clone; "" without volumes."""
     deadline = lun.deadline.for_cleanup()
 
-    def sr_on(disk: str) -> str:
-        return _sr_on_disk("/dev/" + disk, deadline).uuid
-
     def attachments() -> Optional[Attachments]:
         try:
             asked = xapi.until(deadline)
@@ -78,48 +83,30 @@ def _way_out(lun: CallLun, call: Call, xapi: Xapi) -> str:
         except XapiFailure:
             return None
 
-    return users.advice_on_holders([lun.scsi_id], sr_on, attachments)
+    def sr_uuid_on(disk: str) -> str:
+        return sr_on_disk("/dev/" + disk, deadline)[0]
+
+    return users.advice_on_holders([lun.scsi_id], sr_uuid_on, attachments)
 
 
-class FoundSr(NamedTuple):
-    """The SR on a LUN; without a readable SR, `uuid` is ""."""
-
-    uuid: str
-    what: str  #: for a sentence: the SR and its name, or why no SR can be read
-
-
-def _not_meant(lun: CallLun, xapi: Xapi) -> UsageError:
-    """Return the refusal without resign=true, with the SR on the LUN, and whether the pool knows that SR."""
-    found = FoundSr(*lun.read(lambda opened: _sr_on(opened.device)))
-    label = users.known_label(found.uuid, xapi) if found.uuid else None
-    whose = "The pool has no such SR: it may be another pool's original. "
-    if label is not None:
-        whose = f"The pool has that SR, {label!r}: this is a clone of its LUN, or that LUN. "
-    elif not found.uuid:
-        whose = ""
-    problem = (
-        f"An adapter sees whatever the array maps to it. The LUN {lun.scsi_id} holds {found.what}. {whose}If it is a "
-        "clone that is to have new identities, say device-config:resign=true."
-    )
-    return UsageError(problem, "InvalidArg").in_state("Nothing was written.")
-
-
-def _sr_on_disk(path: str, deadline: Deadline) -> FoundSr:
+def sr_on_disk(path: str, deadline: Deadline) -> Tuple[str, str]:
+    """Return the UUID of the SR on a disk, and the SR for a sentence; "" as the UUID if no SR can be read."""
     from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415 - only a refused call needs a disk
     from relvmoiscsi.host.own_process import Begin, run_in_child  # noqa: PLC0415 - the same
 
-    def read(_begin: Begin) -> FoundSr:
+    def read(_begin: Begin) -> Tuple[str, str]:
         with open_device(path, writable=False) as device:
             return _sr_on(device)
 
-    return FoundSr(*run_in_child(read, deadline, "the LUN had been read", only_reads=True))
+    uuid, what = run_in_child(read, deadline, "the LUN had been read", only_reads=True)
+    return uuid, what
 
 
-def _sr_on(device: "Device") -> FoundSr:
+def _sr_on(device: "Device") -> Tuple[str, str]:
     from relvmoiscsi import engine  # noqa: PLC0415 - a call that ends before needs no engine
 
     found = engine.inspect(device)
     if found.lun is None:
-        return FoundSr("", f"no SR that can be read (it is {found.state})")
+        return "", f"no SR that can be read (it is {found.state})"
     label = found.lun.mgt.name_label if found.lun.mgt else ""
-    return FoundSr(found.lun.sr_uuid, f"the SR {found.lun.sr_uuid} ({label!r})")
+    return found.lun.sr_uuid, f"the SR {found.lun.sr_uuid} ({label!r})"

@@ -7,14 +7,13 @@ Source: xen-api ocaml/xapi/sm.ml, serialize_attach_detach.
 """
 
 import json
-from typing import List, Sequence, Tuple
+from typing import Sequence, Tuple
 
 from relvmoiscsi import engine
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
-from relvmoiscsi.engine import Lun, databases, is_of_another_lun, saved
+from relvmoiscsi.engine import databases, is_of_another_lun, saved
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
-from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
@@ -58,8 +57,10 @@ def document(device: Device, scsi_id: str) -> str:
         rows.append(("copied", "true"))
     if found.run is not None:
         rows += [("old_uuid", found.run.ids.sr), ("new_uuid", found.run.ids.new_sr)]
-        old_vdis = _old_vdis(found.lun, found.run.ids) if found.lun is not None else []
-        rows += [("old_vdis", " ".join(old_vdis))] if old_vdis else []
+        if found.lun is not None and found.lun.sr_uuid == found.run.ids.new_sr:
+            old = found.run.ids.reversed().uuids
+            old_vdis = sorted(old[uuid] for uuid in found.lun.disks() if uuid in old)
+            rows += [("old_vdis", " ".join(old_vdis))] if 0 < len(old_vdis) <= MOST_VDIS else []
     if found.problem is not None:
         rows.append(("problem", str(found.problem)))
     if found.lun is not None:
@@ -69,15 +70,6 @@ def document(device: Device, scsi_id: str) -> str:
         vms = saved(device, found.lun)
         rows += [("vms", json.dumps([vm.name_label for vm in vms.vms])), ("vms_saved", vms.when)] if vms else []
     return _document(rows)
-
-
-def _old_vdis(lun: Lun, ids: IdMap) -> List[str]:
-    """Return the VDIs of a resignatured LUN before; [] for another LUN, or for too many VDIs for an answer."""
-    if lun.sr_uuid != ids.new_sr:
-        return []
-    old = ids.reversed().uuids
-    found = sorted(old[uuid] for uuid in lun.disks() if uuid in old)
-    return found if len(found) <= MOST_VDIS else []
 
 
 def _document(rows: Sequence[Tuple[str, str]]) -> str:

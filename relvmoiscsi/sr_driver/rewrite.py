@@ -19,9 +19,9 @@ from relvmoiscsi.wording import human_size
 log = logging.getLogger(__name__)
 
 _WHY = {
-    run.OF_A_COPY: "taking the run back, because this LUN is a copy of the run's LUN",
-    run.OTHER_VDIS: "taking the run back, because the run leads to other VDIs",
-    run.BEFORE_COMMIT: "taking the run back, because the run was cut before its commit",
+    run.OF_A_COPY: "rolling the run back, because this LUN is a copy of the run's LUN",
+    run.OTHER_VDIS: "rolling the run back, because the run leads to other VDIs",
+    run.BEFORE_COMMIT: "rolling the run back, because the run was cut before its commit",
 }
 
 
@@ -29,8 +29,7 @@ def rewrite(lun: OpenLun, config: CallRequest, asked: Optional[OneVdiSetting], d
     """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID."""
     one = OneVdiRequest(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
     request = ResignatureRequest(lun.ids.own, one=one, clear_databases=config.clear_databases)
-    log_of_copy = CopyLog(lun.name, deadline)
-    done = run.resignature(lun, request, os.urandom, lambda proposal: log_step(lun, proposal), log_of_copy)
+    done = run.resignature(lun, request, os.urandom, log_step, CopyLog(lun.name, deadline), settles_undo=True)
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", lun.name, done.sr_uuid)
         return done.sr_uuid

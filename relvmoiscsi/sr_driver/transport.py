@@ -8,12 +8,12 @@ scan adds to this host.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, TypeVar
 
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
-from relvmoiscsi.host.settings import VDIS
 from relvmoiscsi.scsi_id_text import typed_scsi_id
 from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.wording import VDIS
 
 if TYPE_CHECKING:  # these imports are slow, and a call with a refused device-config does not need them
     from relvmoiscsi.deadline import Deadline
@@ -34,46 +34,31 @@ class MissingKey(UsageError):
 
 
 class CallRequest:
-    """The keys of a device-config that all transports have. Subclasses are tuples with further keys."""
+    """The device-config of a call: the keys of all transports. A subclass has further keys."""
 
-    __slots__ = ()
+    is_meant = True  #: Did the caller say that the LUN is a clone? Always true for a transport that does not ask
 
-    @property
-    def scsi_id(self) -> str:
-        """The SCSIid; "" if the key is missing."""
-        raise NotImplementedError
+    def __init__(self, scsi_id: str, device_config: Mapping[str, str]) -> None:
+        """Raises UsageError: InvalidArg."""
+        self.scsi_id = scsi_id  #: "" if the key is missing
+        self.is_master = device_config.get("SRmaster", "") != "false"
+        vdis = device_config.get("vdis", "").strip()
+        if vdis and vdis not in VDIS:
+            raise UsageError(f"{vdis!r} is neither `one` nor `all` (device-config:vdis).", "InvalidArg")
+        self.vdis = vdis or None  #: "one" or "all"; None: the setting of the host
+        uuids = {"vdi": "a VDI", "clone-of": "an SR"}
+        given = {key: device_config.get(key, "").strip().lower() for key in uuids}
+        if any(given.values()):
+            from relvmoiscsi.formats.identity import is_uuid  # noqa: PLC0415 - few calls have one of these keys
 
-    @property
-    def is_master(self) -> bool:
-        raise NotImplementedError
-
-    @property
-    def vdis(self) -> Optional[str]:
-        """The value "one" or "all", or None for the setting of the host."""
-        raise NotImplementedError
-
-    @property
-    def vdi(self) -> Optional[str]:
-        """UUID of the VDI that stays, if several VDIs are live."""
-        raise NotImplementedError
-
-    @property
-    def clone_of(self) -> str:
-        """UUID of an SR; the caller has said that the LUN is a clone of this SR. "" if the key is missing."""
-        raise NotImplementedError
-
-    @property
-    def clear_databases(self) -> bool:
-        """Shall no VDI keep the database of a pool?"""
-        return False
-
-    @property
-    def is_meant(self) -> bool:
-        """Did the caller say that the LUN is a clone? Always true for a transport that does not ask."""
-        return True
-
-
-# --- the keys of all transports
+            for key, text in given.items():
+                if text and not is_uuid(text):
+                    raise UsageError(f"{text!r} is no UUID of {uuids[key]} (device-config:{key}).", "InvalidArg")
+        self.vdi = given["vdi"] or None  #: UUID of the VDI that stays, if several VDIs are live
+        #: UUID of the SR of which the LUN is a clone, attached or not; "" if the key is missing
+        self.clone_of = given["clone-of"]
+        #: no VDI keeps the database of a pool
+        self.clear_databases = device_config.get("clear-metadata-vdi", "").strip() == "true"
 
 
 def scsi_id_in(device_config: Mapping[str, str]) -> str:
@@ -84,39 +69,6 @@ def scsi_id_in(device_config: Mapping[str, str]) -> str:
     except UsageError as problem:
         problem.message += " The key is device-config:SCSIid."
         raise
-
-
-def vdis_in(device_config: Mapping[str, str]) -> Optional[str]:
-    """Return "one", "all", or None for the setting of the host. Raises UsageError."""
-    text = device_config.get("vdis", "").strip()
-    if text and text not in VDIS:
-        raise UsageError(f"{text!r} is neither `one` nor `all` (device-config:vdis).", "InvalidArg")
-    return text or None
-
-
-def vdi_in(device_config: Mapping[str, str]) -> Optional[str]:
-    """Return the UUID of the VDI that stays; None if the key is missing. Raises UsageError."""
-    from relvmoiscsi.formats.identity import is_uuid  # noqa: PLC0415 - few calls have the key
-
-    text = device_config.get("vdi", "").strip().lower()
-    if text and not is_uuid(text):
-        raise UsageError(f"{text!r} is no UUID of a VDI (device-config:vdi).", "InvalidArg")
-    return text or None
-
-
-def clone_of_in(device_config: Mapping[str, str]) -> str:
-    """Return the UUID of the SR of which the LUN is a clone; "" if the key is missing. Raises UsageError."""
-    from relvmoiscsi.formats.identity import is_uuid  # noqa: PLC0415 - few calls have the key
-
-    text = device_config.get("clone-of", "").strip().lower()
-    if text and not is_uuid(text):
-        raise UsageError(f"{text!r} is no UUID of an SR (device-config:clone-of).", "InvalidArg")
-    return text
-
-
-def clear_databases_in(device_config: Mapping[str, str]) -> bool:
-    """Return whether no VDI shall keep the database of a pool."""
-    return device_config.get("clear-metadata-vdi", "").strip() == "true"
 
 
 def record_of_host(call: Call, xapi: "Xapi") -> Dict[str, Any]:
@@ -148,8 +100,8 @@ class CallLun:
 
         No other relvmoiscsi of this host works on the LUN. `verify` asks under the locks who uses the LUN.
 
-        The first write of `work` is refused after the deadline. Until the first write, a SIGTERM ends the call; then
-        the work goes on to its end. Afterwards the host is as before. A LUN with new identities may stay on the host.
+        The first write of `work` is refused after the deadline; a work that has begun to write goes on to its end.
+        Afterwards the host is as before. A LUN with new identities may stay on the host.
 
         Raises as `read`, and Refused if a program uses the LUN. If the LUN could not be opened, the error says that
         nothing was written.
@@ -164,6 +116,6 @@ class Transport(NamedTuple):
     stock_type: str  #: the SR type that attaches the result: "lvmoiscsi"
     parse_config: Callable[[Mapping[str, str]], CallRequest]  #: raises UsageError
     #: takes the seconds to wait for a lock as its last argument
-    #: raises Listed if a key is missing, or another RelvmoiscsiError
+    #: raises MissingKey if a key is missing, or another RelvmoiscsiError
     open_lun: "Callable[[Call, Any, Xapi, SmLogHandler, Deadline, float], CallLun]"
     probe_seconds: float = 12.0  #: limit of a probe; a dead path alone takes 8. The clean-up has its own limit

@@ -7,7 +7,7 @@ reader. `Judge.faults` says what is wrong with a disk that a power cut left; non
     view        before any recovery LVM sees exactly the old VG or exactly the new one
     state       `inspect` calls it clean, unfinished or resignatured
     journal     an unfinished one has its journal
-    recovery    takes back before the commit; behind it, ends in the bytes of the run that nobody cut; twice equals once
+    recovery    rolls back before the commit; behind it, ends in the bytes of the run that nobody cut; twice equals once
     undo        gives the old bytes back, everywhere but in the free space of the ring
 """
 

@@ -33,10 +33,10 @@ runpy.run_path(executable, run_name="__main__")
 """
 
 
-def start(socket_path, root, call, python=sys.executable):
-    """The driver at work on one call; its answer is on its pipes."""
+def start(socket_path, root, call, python=sys.executable, before=""):
+    """The driver at work on one call; its answer is on its pipes. `before` is Python to be run first."""
     return subprocess.Popen(
-        [python, "-c", _STARTER, str(EXECUTABLE), str(socket_path), str(root), call],
+        [python, "-c", before + _STARTER, str(EXECUTABLE), str(socket_path), str(root), call],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

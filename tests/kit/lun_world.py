@@ -42,7 +42,7 @@ from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
 from relvmoiscsi.sr_driver.hba import HBA
 from relvmoiscsi.sr_driver.hba import config as hba_config
 from relvmoiscsi.sr_driver.iscsi import ISCSI, unnamed
-from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.main import success
 from relvmoiscsi.sr_driver.transport import MissingKey
 
@@ -325,7 +325,7 @@ class World:
         """The LUN that a device-config names. Raises the errors of the driver for what is missing, with its lists."""
         if type_ in (LVM_HBA_TYPE, OWN_HBA_TYPE):
             return self._mapped(config, host or self._pool.master)
-        parsed = parse_config(config)
+        parsed = IscsiConfig(config)
         there = [lun for lun in self.luns if lun.target == parsed.target]
         if not there:
             raise NotFound(f"No iSCSI target answers at {parsed.target}.", "ISCSITarget")
@@ -346,7 +346,7 @@ class World:
         raise MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", _lun_list(mine))
 
     def _mapped(self, config, host):
-        wanted = hba_config.parse_config(config).scsi_id
+        wanted = hba_config.HbaConfig(config).scsi_id
         for lun in self._on_fabric(host):
             if lun.scsi_id == wanted:
                 return lun
@@ -356,10 +356,10 @@ class World:
         """(user, password) of a login, as the drivers find them."""
         if chap is None:
             return ()
-        if not chap.password.is_secret_uuid:
-            return chap.user, chap.password.value
+        if not chap.is_secret_uuid:
+            return chap.user, chap.password
         db = self._pool.db
-        return chap.user, db.get("secret", db.by_uuid("secret", chap.password.value), "value")
+        return chap.user, db.get("secret", db.by_uuid("secret", chap.password), "value")
 
     # -- relvmoiscsi --------------------------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class World:
     def _relvmoiscsi_sr_create(self, members, config):
         db, is_hba = self._pool.db, members["type"] == OWN_HBA_TYPE
         lun = self._behind(config, members["type"])
-        if is_hba and not hba_config.parse_config(config).is_meant:
+        if is_hba and not hba_config.HbaConfig(config).is_meant:
             raise UsageError("The LUN is resignatured with device-config:resign=true alone.", "InvalidArg")
         clone_of = config.get("clone-of", "")
         asks = users.Question([lun.scsi_id], own_sr=members["sr_ref"], clone_of=clone_of, look=lambda path: None)

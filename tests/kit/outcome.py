@@ -12,9 +12,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.lun import run
-from relvmoiscsi.lun.guard import Guard
-from relvmoiscsi.lun.opened import ISCSI_LUN, OpenLun
-from relvmoiscsi.lun.users import DeviceId, PoolAnswer
+from relvmoiscsi.lun.opened import ISCSI_LUN, DeviceId, Guard, OpenLun, PoolAnswer
 
 
 def entropy_of(seed=0):
@@ -44,8 +42,8 @@ def opened(device, guard=None, scsi_id=None):
 
 
 def run_on(device, entropy, request=engine.ResignatureRequest(), consent=run.consent_unasked, guard=None):  # noqa: B008
-    """The run of the command and the driver on a device, with consent to everything."""
-    return run.resignature(opened(device, guard), request, entropy, consent)
+    """The run of the driver on a device, with consent to everything."""
+    return run.resignature(opened(device, guard), request, entropy, consent, settles_undo=True)
 
 
 class Outcome:

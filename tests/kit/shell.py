@@ -44,11 +44,11 @@ WRITERS = ("resignature", "recover", "undo")
 DISK_STATE = re.compile(
     r"(Nothing was written"
     r"|A write that failed may still land: detach the disk before anybody uses it"
-    r"|The (resignature|undo) was (finished|taken back)"
-    r"|The resignature that was cut was taken back; nothing else was written"
+    r"|The (resignature|undo) was (finished|rolled back)"
+    r"|The resignature that was cut was rolled back; nothing else was written"
     r"|(\S+ is as it was|The resignature was finished); beyond that only free space of the metadata area was written"
     r"|The (resignature|undo) of \S+ was begun and may be unfinished: once the device answers, `relvmoiscsi recover "
-    r"\S+` finishes it or takes it back"
+    r"\S+` finishes it or rolls it back"
     r"|`relvmoiscsi show \S+` shows the state of \S+)\.\Z"
 )
 

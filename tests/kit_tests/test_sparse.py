@@ -26,19 +26,6 @@ def poked(disk, changes):
     return bytes(plain)
 
 
-@given(changes=pokes(), offset=st.integers(0, SIZE), length=st.integers(0, SIZE))
-def test_it_holds_what_was_put(changes, offset, length):
-    disk = SparseDisk(SIZE)
-    plain = poked(disk, changes)
-
-    length = min(length, SIZE - offset)
-
-    assert disk.peek(offset, length) == plain[offset : offset + length]
-    assert b"".join(data for _, data in disk.runs()).strip(b"\0") == b"".join(
-        plain[start : start + PAGE] for start in range(0, SIZE, PAGE) if any(plain[start : start + PAGE])
-    ).strip(b"\0")
-
-
 @given(before=pokes(), one=pokes(), other=pokes())
 def test_copies_have_the_same_content_if_they_hold_the_same_bytes(before, one, other):
     disk = SparseDisk(SIZE)

@@ -16,7 +16,7 @@ from typing import Callable, Optional, Sequence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
-from relvmoiscsi.host.files import permission_remedy, text_of
+from relvmoiscsi.host.files import attribute, permission_remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -151,7 +151,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     if device is not None and writable:
         # The kernel answers EACCES to a writable open of a block device that it has read-only.
         number = f"{os.major(device.st_rdev)}:{os.minor(device.st_rdev)}"
-        if text_of(f"/sys/dev/block/{number}/ro").strip() == "1":
+        if attribute(f"/sys/dev/block/{number}/ro") == "1":
             return read_only(path)
     if error.errno == errno.EROFS:
         return read_only(path)

@@ -33,7 +33,7 @@ from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import append, remedy
 from relvmoiscsi.host.run_directory import RUN_DIRECTORY, only_one, run_directory
-from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.host.this_host import THIS_HOST, UDEV_RULES, Host
 from relvmoiscsi.scsi_id_text import in_udev
 
 log = logging.getLogger(__name__)
@@ -176,12 +176,12 @@ def _verify_rules(what: str, host: Host) -> None:
     """Raise Refused if the rules are missing: without rules a switch hides nothing, and LVM would open the clone."""
     if not udev.is_running(host):
         return  # without udev there are no event handlers
-    paths = [os.path.join(directory, RULES) for directory in host.udev_rules]
+    paths = [os.path.join(directory, RULES) for directory in map(host.at, UDEV_RULES)]
     counts = next((path for path in paths if os.path.exists(path)), None)  # udev reads only the first of this name
     if counts is None or not os.path.getsize(counts):  # an empty file, or /dev/null, switches the rules off
         raise Refused(
             "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
-                what, counts or "no " + RULES, "is empty" if counts else "in " + host.udev_rules[0]
+                what, counts or "no " + RULES, "is empty" if counts else "in " + host.at(UDEV_RULES[0])
             )
         ).in_state(NOTHING_WRITTEN)
 
@@ -228,10 +228,10 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
                 os.unlink(path)
             undo.pop_all()
             inherited_lock_fds.note(descriptor, guards_lun)
-            return descriptor
     except OSError as error:
         problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}. {remedy(error)}"
         raise Refused(problem).in_state(NOTHING_WRITTEN) from error
+    return descriptor
 
 
 def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:

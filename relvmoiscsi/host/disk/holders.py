@@ -10,7 +10,7 @@ import stat
 from glob import escape, glob
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute, text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 #: Programs that open disks only to watch the disks. A watcher loses nothing when a disk is removed.
@@ -37,8 +37,8 @@ def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOS
     directories, numbers = _devices_at(status, host)
     paths: List[str] = []
     for directory in directories.values():
-        if _text(os.path.join(directory, "dm/uuid")).startswith("mpath-"):
-            paths += [_text(path) for path in glob(os.path.join(escape(directory), "slaves/*/dev"))]
+        if attribute(directory, "dm/uuid").startswith("mpath-"):
+            paths += [attribute(path) for path in glob(os.path.join(escape(directory), "slaves/*/dev"))]
     return list(dict.fromkeys(use for _name, use in _opened(directories, numbers, host, own_descriptor, paths)))
 
 
@@ -81,7 +81,7 @@ def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, Lis
 
 def _numbers(directories: Mapping[str, str]) -> Dict[str, str]:
     """Return the names of the existing devices by major:minor."""
-    numbers = {_text(os.path.join(directory, "dev")): name for name, directory in directories.items()}
+    numbers = {attribute(directory, "dev"): name for name, directory in directories.items()}
     numbers.pop("", None)  # devices without a number have vanished
     return numbers
 
@@ -93,8 +93,8 @@ def _claiming(
     # devices that the kernel has stacked on this device: device-mapper, md, bcache
     for device, directory in directories.items():
         for path in sorted(glob(os.path.join(escape(directory), "holders", "*"))):
-            name = _text(os.path.join(path, "dm/name"))
-            if _text(os.path.join(path, "dm/uuid")).startswith("mpath-"):
+            name = attribute(path, "dm/name")
+            if attribute(path, "dm/uuid").startswith("mpath-"):
                 yield device, f"multipath map /dev/mapper/{name}{advice}"
             else:
                 yield device, f"device-mapper volume {name}" if name else f"block device {os.path.basename(path)}"
@@ -106,14 +106,14 @@ def _claiming(
         if namespace and namespace in seen:
             continue
         seen.add(namespace)
-        for line in _text(os.path.join(process, "mountinfo")).splitlines():
+        for line in attribute(process, "mountinfo").splitlines():
             words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
             # btrfs mounts have device numbers of their own; the mount source names the device.
             source = words[words.index("-") + 2] if "-" in words[:-2] else ""
             mounted = (numbers.get(words[2]) if len(words) > 4 else None) or nodes.get(source)
             if mounted is not None:
                 yield mounted, f"the file system mounted at {words[4]}"
-    for line in _text(os.path.join(host.proc, "swaps")).splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
+    for line in attribute(host.proc, "swaps").splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
         path = line.split()[0] if line.strip() else ""
         if os.path.basename(path) in directories:
             yield os.path.basename(path), f"swap space {path}"
@@ -141,7 +141,7 @@ def _opened(
         if link == own or number not in numbers and number not in paths:
             continue
         process, flags = link.split(os.sep)[-3], os.O_RDONLY
-        for line in _text(link.replace("/fd/", "/fdinfo/")).splitlines():
+        for line in attribute(link.replace("/fd/", "/fdinfo/")).splitlines():
             if line.startswith("flags:"):  # flags:	02100002
                 flags = int(line.split()[1], 8)
         is_writer = flags & os.O_ACCMODE != os.O_RDONLY
@@ -149,7 +149,7 @@ def _opened(
         if is_open and (is_writer or process != us and number in numbers):
             found.add((int(process), numbers.get(number, "")))
     for one, device in sorted(found):
-        if _text(os.path.join(host.proc, str(one), "comm")) not in WATCHERS:
+        if attribute(host.proc, str(one), "comm") not in WATCHERS:
             yield device, host.named_process(str(one))
 
 
@@ -176,7 +176,7 @@ def _open_devices(host: Host) -> Iterator[str]:
 def _loop_devices(host: Host) -> Iterator[Tuple[str, str]]:
     """Give each loop device, as words of a sentence, and the path of its backing file."""
     for path in sorted(glob(os.path.join(escape(host.sysfs), "block/loop*/loop/backing_file"))):
-        yield f"loop device /dev/{path.split(os.sep)[-3]}", _text(path)
+        yield f"loop device /dev/{path.split(os.sep)[-3]}", text_of(path).rstrip("\n")
 
 
 def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
@@ -211,10 +211,10 @@ def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
     for path in sorted(glob(os.path.join(escape(host.sysfs), "block", name, "holders/*"))):
         holder = os.path.basename(path)
         directory = os.path.join(host.sysfs, "block", holder)
-        if _text(os.path.join(directory, "dm/uuid")).startswith("mpath-"):
+        if attribute(directory, "dm/uuid").startswith("mpath-"):
             found += stacked(holder, host)
         else:
-            found.append(_text(os.path.join(directory, "dm/name")) or holder)
+            found.append(attribute(directory, "dm/name") or holder)
     return found
 
 
@@ -261,8 +261,3 @@ def _link(path: str, directory: Optional[int] = None) -> str:
         return os.readlink(path, dir_fd=directory)
     except OSError:
         return ""  # the link is gone, or belongs to another user
-
-
-def _text(path: str) -> str:
-    """Return the text of a kernel file without the last line end."""
-    return text_of(path).rstrip("\n")

@@ -25,7 +25,7 @@ from typing import Iterator, List, Optional, Sequence
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host import inherited_lock_fds
 from relvmoiscsi.host.disk import exclusive, paths, udev
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -94,7 +94,7 @@ def _present_devices(scsi_id: str, host: Host, but: Optional[str]) -> List[str]:
 
 def _is_running(name: str, host: Host) -> bool:
     """Return False if the kernel knows that the disk's path is dead, for example after a lost iSCSI session."""
-    state = text_of(os.path.join(host.sysfs, "block", name, "device/state")).strip()
+    state = attribute(host.sysfs, "block", name, "device/state")
     return state in ("running", "")  # a map has no state
 
 

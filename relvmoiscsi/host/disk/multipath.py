@@ -16,7 +16,7 @@ import logging
 import os
 import re
 from glob import escape, glob
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
@@ -31,7 +31,7 @@ DAEMON_SECONDS = 30.0
 FLUSH_SECONDS = 20.0  #: udev or a path checker may open the map once more
 COMMAND_SECONDS = 30.0
 
-WWIDS = "multipath/wwids"  #: below /etc: the LUNs that were multipathed before, a line "/<SCSIid>/" for each
+WWIDS = "etc/multipath/wwids"  #: the LUNs that were multipathed before, a line "/<SCSIid>/" for each
 
 #: States of a SCSI disk through which no request reaches the LUN. A "blocked" disk may come back.
 _DEAD_STATES = ("offline", "transport-offline", "cancel", "deleted")
@@ -73,11 +73,13 @@ def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> s
     if len(alive) == 1:
         return alive[0]
     if not alive:
-        states = ["{} is {}".format(disk, _state(disk, host) or "gone") for disk in disks]
+        states = [f"{disk} is {state or 'gone'}" for disk, state in _states(disks, host).items()]
         listed = ", ".join(states) or "no disk has its id"
         raise NotFound(f"LUN {scsi_id} cannot be reached: {listed}.", sm_key="ISCSIDevice")
+    devices = [os.path.realpath(os.path.join(host.sysfs, "block", disk, "device")) for disk in alive]
+    listed = ", ".join(f"{disk} at {os.path.basename(device)}" for disk, device in zip(alive, devices))
     raise Refused(
-        f"LUN {scsi_id} has {len(alive)} paths ({_named_paths(alive, host)}) and multipathing is off on this host. "
+        f"LUN {scsi_id} has {len(alive)} paths ({listed}) and multipathing is off on this host. "
         "Turn multipathing on, or leave one path: log out of all portals but one, or map the LUN in one fabric. Then "
         "try again.",
         sm_key="MultipathGenericFailure",
@@ -86,11 +88,12 @@ def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> s
 
 def usable(disks: Sequence[str], host: Host = THIS_HOST) -> List[str]:
     """Return the disks that the kernel still sends requests to."""
-    return [disk for disk in disks if _state(disk, host) not in ("", *_DEAD_STATES)]
+    return [disk for disk, state in _states(disks, host).items() if state not in ("", *_DEAD_STATES)]
 
 
-def _state(disk: str, host: Host) -> str:
-    return _text(os.path.join(host.sysfs, "block", disk, "device/state"))
+def _states(disks: Sequence[str], host: Host) -> Dict[str, str]:
+    """Return the kernel's state of each disk; "" for a disk that is gone."""
+    return {disk: _text(os.path.join(host.sysfs, "block", disk, "device/state")) for disk in disks}
 
 
 def find_map(scsi_id: str, host: Host = THIS_HOST) -> Optional[Map]:
@@ -118,10 +121,24 @@ def ensure_map(
     Raises NotFound or Refused, with the keys of multipath errors. Call `flush_map` afterwards, even after an error.
     """
     ensure_daemon(host)
-    ready = _ready(before.scsi_id, disks, host)
+
+    def ready() -> Optional[Map]:
+        found = find_map(before.scsi_id, host)
+        if found is None or _missing(disks, found, host):
+            return None
+        suspended = _text(os.path.join(host.sysfs, "block", found.kernel_name, "dm/suspended"))
+        return found if suspended == "0" and os.path.exists(found.device) else None
+
     the_map, refusals = ready(), []  # type: Optional[Map], List[str]
     if the_map is None:
-        refusals = _ask_for_map(before, disks, host)
+        if not _is_listed(before.scsi_id, host):
+            # A listed LUN gets a map even with one path, for every value of find_multipaths.
+            _run(("multipath", "-a", before.scsi_id), host)
+        answers = {disk: _ask("add path " + disk, host) for disk in disks}
+        if find_map(before.scsi_id, host) is None:
+            # An old multipathd that has rejected a disk before does not try again. `multipath` makes the map.
+            _run(("multipath", before.scsi_id), host)
+        refusals = [f'multipathd says "{said}" of {disk}' for disk, said in answers.items() if said not in ("", "ok")]
         the_map = host.wait_for(ready, timeout_seconds)
     if the_map is None:
         raise _not_made(before.scsi_id, disks, round(timeout_seconds, 1), refusals, host)
@@ -167,7 +184,16 @@ def flush_map(before: MapState, timeout_seconds: float = FLUSH_SECONDS, host: Ho
         )
     if not before.had_wwid and _is_listed(before.scsi_id, host):
         _run(("multipath", "-w", before.scsi_id), host)
-        _drop_crossed_out(before.scsi_id, os.path.join(host.etc, WWIDS))
+        # `multipath -w` has put a # at the start of the line, which is the last line, as after `-a`: remove the line
+        path, line = host.at(WWIDS), f"#{before.scsi_id}/\n".encode("ascii", "replace")
+        try:
+            with open(path, "r+b") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as multipath does
+                content = file.read()
+                if content.endswith(b"\n" + line):
+                    file.truncate(len(content) - len(line))
+        except OSError as error:
+            log.debug("%s keeps the line %s: %s", path, line, error)  # the line is a comment
 
 
 def ensure_daemon(host: Host = THIS_HOST, timeout_seconds: float = DAEMON_SECONDS) -> None:
@@ -189,33 +215,10 @@ def ensure_daemon(host: Host = THIS_HOST, timeout_seconds: float = DAEMON_SECOND
         )
 
 
-def _ready(scsi_id: str, disks: Sequence[str], host: Host) -> Callable[[], Optional[Map]]:
-    def ready() -> Optional[Map]:
-        the_map = find_map(scsi_id, host)
-        if the_map is None or _missing(disks, the_map, host):
-            return None
-        suspended = _text(os.path.join(host.sysfs, "block", the_map.kernel_name, "dm/suspended"))
-        return the_map if suspended == "0" and os.path.exists(the_map.device) else None
-
-    return ready
-
-
 def _missing(disks: Sequence[str], the_map: Map, host: Host) -> Sequence[str]:
     """Return the present disks that are no paths of the map. A write through the map would not use these disks."""
     there = [disk for disk in disks if os.path.exists(os.path.join(host.sysfs, "block", disk))]
     return [disk for disk in there if disk not in the_map.paths]
-
-
-def _ask_for_map(before: MapState, disks: Sequence[str], host: Host) -> List[str]:
-    """Ask multipathd to add the disks. Return its answers other than "ok"; the caller looks for the map itself."""
-    if not _is_listed(before.scsi_id, host):
-        # A listed LUN gets a map even with one path, for every value of find_multipaths.
-        _run(("multipath", "-a", before.scsi_id), host)
-    answers = {disk: _ask("add path " + disk, host) for disk in disks}
-    if find_map(before.scsi_id, host) is None:
-        # An old multipathd that has rejected a disk before does not try again. `multipath` makes the map.
-        _run(("multipath", before.scsi_id), host)
-    return [f'multipathd says "{said}" of {disk}' for disk, said in answers.items() if said and said != "ok"]
 
 
 def _not_made(
@@ -243,21 +246,8 @@ def _not_made(
 
 
 def _is_listed(scsi_id: str, host: Host) -> bool:
-    lines = _text(os.path.join(host.etc, WWIDS)).splitlines()
+    lines = _text(host.at(WWIDS)).splitlines()
     return f"/{scsi_id}/" in [line.strip() for line in lines]
-
-
-def _drop_crossed_out(scsi_id: str, path: str) -> None:
-    """Remove the LUN's line if it is the last line, as after `-a`, and `multipath -w` has put a # at its start."""
-    line = f"#{scsi_id}/\n".encode("ascii", "replace")
-    try:
-        with open(path, "r+b") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as multipath does
-            content = file.read()
-            if content.endswith(b"\n" + line):
-                file.truncate(len(content) - len(line))
-    except OSError as error:
-        log.debug("%s keeps the line %s: %s", path, line, error)  # the line is a comment
 
 
 def _ask(question: str, host: Host) -> str:
@@ -275,11 +265,6 @@ def _run(argv: Sequence[str], host: Host) -> str:
     said = " ".join((completed.stdout + " " + completed.stderr).split())
     log.debug("%s ended with status %d: %s", " ".join(argv), completed.status, said or "no message")
     return said
-
-
-def _named_paths(disks: Sequence[str], host: Host) -> str:
-    places = [os.path.basename(os.path.realpath(os.path.join(host.sysfs, "block", disk, "device"))) for disk in disks]
-    return ", ".join(f"{disk} at {place}" for disk, place in zip(disks, places))
 
 
 def _text(path: str) -> str:

@@ -58,7 +58,7 @@ def by_age(name: str) -> Any:
 
 def is_running(host: Host = THIS_HOST) -> bool:
     """Return whether udev runs. Without udev no rule is applied, and no function waits for udev."""
-    return os.path.exists(os.path.join(host.udev_run, "control"))
+    return os.path.exists(host.at("run/udev/control"))
 
 
 def settle(
@@ -99,7 +99,7 @@ def settle(
 def wait_until_idle(seconds: float, host: Host = THIS_HOST) -> None:
     """Wait until udev has no event to handle, or for `seconds`."""
     # udev removes this file when its queue is empty, and sends no event then
-    queue, end = os.path.join(host.udev_run, "queue"), time.monotonic() + seconds
+    queue, end = host.at("run/udev/queue"), time.monotonic() + seconds
     while is_running(host) and os.path.exists(queue) and time.monotonic() < end:
         time.sleep(POLL_SECONDS)
 
@@ -182,4 +182,4 @@ def _written(name: str, host: Host) -> Tuple[int, int]:
 def _entry(name: str, host: Host) -> str:
     """Return the path of a device's entry in udev's database. Raises OSError if there is no such device."""
     with open(os.path.join(host.sysfs, "block", name, "dev"), encoding="ascii") as number:
-        return os.path.join(host.udev_run, "data", "b" + number.read().strip())
+        return host.at("run/udev/data/b" + number.read().strip())

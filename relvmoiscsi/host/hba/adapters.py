@@ -18,7 +18,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address, unit_serial
-from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.files import attribute, text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 ANY_DRIVER = "any"
@@ -83,9 +83,10 @@ def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
 def addresses(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
     """Return the SCSI addresses of all LUNs behind the adapters, with and without a disk of the kernel."""
     numbers = {adapter.number for adapter in adapter_list}
-    found = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "bus/scsi/devices/*:*"))]
+    devices = os.path.join(host.sysfs, "bus/scsi/devices")
+    found = [os.path.basename(path) for path in glob(os.path.join(escape(devices), "*:*"))]
     found = [one for one in found if _ADDRESS.match(one) and one.split(":")[0] in numbers]
-    return sorted((one for one in found if _attribute(host, one, "type") == _DISK), key=_by_number)
+    return sorted((one for one in found if attribute(devices, one, "type") == _DISK), key=_by_number)
 
 
 def addresses_of(scsi_id: str, adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
@@ -103,11 +104,21 @@ def disk_at(address: str, host: Host = THIS_HOST) -> Optional[str]:
 def disks(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[Disk]:
     """Return the disks behind the adapters in the order of their SCSI addresses."""
     drivers: Dict[str, str] = {adapter.number: adapter.driver for adapter in adapter_list}
-    found = []
+    devices, found = os.path.join(host.sysfs, "bus/scsi/devices"), []
     for address in addresses(adapter_list, host):
         name = disk_at(address, host)
         if name is not None:
-            found.append(_disk(name, address, drivers[address.split(":")[0]], host))
+            sectors = attribute(host.sysfs, "block", name, "size")
+            disk = Disk(
+                name=name,
+                address=address,
+                driver=drivers[address.split(":")[0]],
+                scsi_id=scsi_id_of_address(address, host) or "",
+                vendor=attribute(devices, address, "vendor"),
+                serial=unit_serial(os.path.join(devices, address, "vpd_pg80")),
+                size_bytes=int(sectors or 0) * _SECTOR,
+            )
+            found.append(disk)
     return found
 
 
@@ -164,7 +175,7 @@ def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> Lis
 def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> List[Tuple[str, str]]:
     """Return these attributes of the adapter as an "fc_host" or "iscsi_host" in sysfs, without empty attributes."""
     directory = os.path.join(host.sysfs, "class", kind, adapter.name)
-    found = [(name, text_of(os.path.join(directory, name)).strip()) for name in names]
+    found = [(name, attribute(directory, name)) for name in names]
     return [(name, text) for name, text in found if text]
 
 
@@ -178,26 +189,13 @@ def _driver_of(path: str) -> str:
         if os.path.exists(os.path.join(path, name)):
             return driver
     for name in ("driver_name", "proc_name"):
-        text = text_of(os.path.join(path, name)).strip()
+        text = attribute(path, name)
         if text not in _NO_NAME:
             return text
     for line in text_of(os.path.join(path, "uevent")).splitlines():
         if line.startswith("PHYSDEVDRIVER="):
             return line.partition("=")[2].strip()
     return "Unknown"
-
-
-def _disk(name: str, address: str, driver: str, host: Host) -> Disk:
-    sectors = text_of(os.path.join(host.sysfs, "block", name, "size")).strip()
-    return Disk(
-        name=name,
-        address=address,
-        driver=driver,
-        scsi_id=scsi_id_of_address(address, host) or "",
-        vendor=_attribute(host, address, "vendor"),
-        serial=unit_serial(os.path.join(host.sysfs, "bus/scsi/devices", address, "vpd_pg80")),
-        size_bytes=int(sectors or 0) * _SECTOR,
-    )
 
 
 class _Port(NamedTuple):
@@ -213,16 +211,12 @@ def _ports(adapter: Adapter, host: Host) -> List[_Port]:
     found = []
     for path in sorted(glob(os.path.join(escape(host.sysfs), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
         match = _REMOTE_PORT.search(path)
-        target = text_of(os.path.join(path, "scsi_target_id")).strip()
+        target = attribute(path, "scsi_target_id")
         if match and untrusted.is_number(target):  # -1: the remote port is an initiator, or it has logged out
-            wwpn = text_of(os.path.join(path, "port_name")).strip()
-            is_online = text_of(os.path.join(path, "port_state")).strip() == "Online"
+            wwpn = attribute(path, "port_name")
+            is_online = attribute(path, "port_state") == "Online"
             found.append(_Port(wwpn[2:] if wwpn.startswith("0x") else wwpn, match.group(2), target, is_online))
     return found
-
-
-def _attribute(host: Host, address: str, name: str) -> str:
-    return text_of(os.path.join(host.sysfs, "bus/scsi/devices", address, name)).strip()
 
 
 def _by_number(address: str) -> List[int]:

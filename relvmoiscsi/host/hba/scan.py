@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from functools import partial
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Dict, Iterable, List, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -64,25 +64,18 @@ def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HO
     (users,) = run_parallel(looking, deadline, "it was known who uses the disk")
     outcomes: Sequence[Outcome] = [users] * len(there)
     if not isinstance(users, RelvmoiscsiError):
-        by_lun = _users_by_lun(there, users, host)
-        works = [partial(_remove, address, disk, by_lun[address], host) for address, disk in there.items()]
+        luns = {address: scsi.scsi_id_of_address(address, host) or address for address in there}
+        of_lun: Dict[str, List[str]] = {lun: [] for lun in luns.values()}
+        for address, disk in there.items():
+            of_lun[luns[address]] += users.get(disk or "", [])
+        uses = {address: list(dict.fromkeys(of_lun[lun])) for address, lun in luns.items()}
+        works = [partial(_remove, address, disk, uses[address], host) for address, disk in there.items()]
         outcomes = run_parallel(works, deadline, "the disk had been removed")
     return {
         address: f"The disk {disk or 'without a name'} at {address} stays: {outcome}"
         for (address, disk), outcome in zip(there.items(), outcomes)
         if isinstance(outcome, RelvmoiscsiError)
     }
-
-
-def _users_by_lun(
-    there: Mapping[str, Optional[str]], users: Mapping[str, List[str]], host: Host
-) -> Dict[str, List[str]]:
-    """Return the users of the LUN at each address, through any of its disks. `users` is by disk."""
-    luns = {address: scsi.scsi_id_of_address(address, host) or address for address in there}
-    found: Dict[str, List[str]] = {lun: [] for lun in luns.values()}
-    for address, lun in luns.items():
-        found[lun] += users.get(there[address] or "", [])
-    return {address: list(dict.fromkeys(found[lun])) for address, lun in luns.items()}
 
 
 def _users_after_wait(disks: Sequence[str], host: Host) -> Dict[str, List[str]]:

@@ -88,7 +88,7 @@ class Xapi:
         # A time limit of 0 would not wait at all; xapi answers in a millisecond.
         seconds = max(_SHORTEST, self._deadline.within(self._timeout))
         made = sdk.XapiTransport(lambda: sdk.UnixConnection(self._socket_path, seconds), True, headers)
-        session = sdk.module().Session("http://localhost/", transport=made)
+        session = sdk.session("http://localhost/", made)
         session._session = self._session_ref
         return session
 

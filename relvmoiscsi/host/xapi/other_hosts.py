@@ -87,11 +87,17 @@ class OtherHosts:
         sentences, at_work = [], []
         for ref, answer in self._answers(list(hosts), scsi_id, deadline).items():
             name = str(hosts[ref].get("name_label", "")) or ref
-            if isinstance(answer, Use):
-                sentences += _sentences(name, answer)
-                at_work += [name] if answer.is_worked_on else []
-            else:
+            if not isinstance(answer, Use):
                 log.warning("the host %s was not asked whether it has the LUN %s in use: %s", name, scsi_id, answer)
+                continue
+            at_work += [name] if answer.is_worked_on else []
+            disks = ", ".join(answer.disks)
+            if answer.stacked:
+                what = " and ".join("the SR " + uuid for uuid in answer.srs) or ", ".join(answer.stacked)
+                sentences.append(f"The host {name} runs {what} on the clone's disk {disks}.")
+            elif disks:
+                advice = "map a clone to the pool's master alone until it has its identities"
+                log.warning("the host %s sees the LUN as %s; %s", name, disks, advice)
         if sentences:
             raise Refused(
                 "{} That host uses the clone in the place of the original. Detach the SR from that host, or move its "
@@ -122,16 +128,3 @@ class OtherHosts:
             for thread in threads:
                 thread.join(seconds)
         return dict(found)
-
-
-def _sentences(name: str, use: Use) -> List[str]:
-    if use.stacked:
-        what = " and ".join("the SR " + uuid for uuid in use.srs) or ", ".join(use.stacked)
-        return ["The host {} runs {} on the clone's disk {}.".format(name, what, ", ".join(use.disks))]
-    if use.disks:
-        log.warning(
-            "the host %s sees the LUN as %s; map a clone to the pool's master alone until it has its identities",
-            name,
-            ", ".join(use.disks),
-        )
-    return []

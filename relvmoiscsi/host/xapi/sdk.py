@@ -9,13 +9,14 @@ connection.
 import http.client
 import importlib
 import os
+import re
 import site
 import socket
 import ssl
 import sys
 import xmlrpc.client
 from functools import partial
-from typing import Any, Callable, Mapping, NoReturn, Optional, cast
+from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence, cast
 from xml.parsers import expat
 
 from relvmoiscsi.errors import NotFound
@@ -51,6 +52,13 @@ class BoundedResponse(http.client.HTTPResponse):
         self._verify()
         return data
 
+    def _read_next_chunk_size(self) -> int:
+        """Raises ValueError, which http.client takes for a broken answer: a negative size would have no limit."""
+        size: int = super()._read_next_chunk_size()  # type: ignore[misc]
+        if size < 0:
+            raise ValueError(size)
+        return size
+
     def _verify(self) -> None:
         if self._read_bytes > MOST_ANSWER_BYTES:
             raise http.client.HTTPException(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
@@ -67,6 +75,31 @@ def module() -> Any:
             "The Python module XenAPI is not here. Install it: `pip install .[pool]` in a clone of relvmoiscsi's "
             "repository; dom0 has its own."
         ) from error
+
+
+#: such as `OpaqueRef:…`. References of a session and of a task become parts of headers
+_REFERENCE = re.compile("[A-Za-z0-9:._-]{1,255}")
+
+
+def is_reference(value: Any) -> bool:
+    """Is this the name of an object of xapi?"""
+    return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
+
+
+def session(url: str, transport: xmlrpc.client.Transport) -> Any:
+    """Return a session of the SDK without a login. Raises NotFound without the module.
+
+    The SDK takes any answer to a login for the session, and sends it back with each call.
+    """
+
+    class VerifiedSession(module().Session):  # type: ignore[misc]
+        def _login(self, method: str, params: Any) -> None:
+            super()._login(method, params)
+            if not is_reference(self.handle):
+                self._session = None
+                raise xmlrpc.client.ResponseError("the answer to the login has no session")
+
+    return VerifiedSession(url, transport=transport)
 
 
 class XapiTransport(xmlrpc.client.Transport):
@@ -107,13 +140,29 @@ class XapiTransport(xmlrpc.client.Transport):
         return parser, unmarshaller
 
     def parse_response(self, response: Any) -> Any:
-        """Return the answer of the server. Raises the errors in GONE, for any bytes."""
+        """Return an answer that the SDK can read. Raises the errors in GONE, for any bytes."""
         try:
-            return super().parse_response(response)
+            found = super().parse_response(response)
+        except xmlrpc.client.Fault as fault:
+            if isinstance(fault.faultCode, int) and isinstance(fault.faultString, str):
+                raise
+            raise xmlrpc.client.ResponseError("the answer is a fault without a text") from fault
         except GONE:
             raise
         except Exception as error:  # the parser raises errors of many kinds for values that it does not expect
             raise xmlrpc.client.ResponseError(f"the answer is no XML-RPC ({error or type(error).__name__})") from error
+        _verify_is_xapis(found)
+        return found
+
+
+def _verify_is_xapis(found: Sequence[Any]) -> None:
+    """Raises ResponseError for values that no xapi answers: the SDK looks at the values without a check."""
+    answer = found[0] if len(found) == 1 and isinstance(found[0], dict) else {}
+    details = answer.get("ErrorDescription")
+    is_success = answer.get("Status") == "Success" and "Value" in answer
+    is_error = answer.get("Status") == "Failure" and isinstance(details, list) and len(details) > 0
+    if not is_success and not (is_error and all(isinstance(detail, str) for detail in details or ())):
+        raise xmlrpc.client.ResponseError("the answer is XML-RPC, and no answer of xapi")
 
 
 def _no_doctype(*_: Any) -> NoReturn:
@@ -143,6 +192,14 @@ def reason(error: BaseException) -> str:
         return error.strerror
     if isinstance(error, xmlrpc.client.ProtocolError):
         return f"it answered {error.errcode} {error.errmsg}"
+    if isinstance(error, xmlrpc.client.ResponseError):
+        return str(error.args[0]) if error.args else "the answer is no XML-RPC"
+    if isinstance(error, expat.ExpatError):
+        return f"the answer is no XML ({error})"
+    if isinstance(error, http.client.IncompleteRead):
+        return "the answer is incomplete"
+    if isinstance(error, (http.client.BadStatusLine, http.client.UnknownProtocol)) and not isinstance(error, OSError):
+        return "the answer is no HTTP"
     if isinstance(error, xmlrpc.client.Fault):
         return f"it answered the fault {error.faultCode}, {error.faultString}"
     return str(error) or type(error).__name__

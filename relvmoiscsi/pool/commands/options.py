@@ -9,7 +9,6 @@ from typing import Any, Callable, Iterator, Tuple
 
 from relvmoiscsi.cli.output import waiting
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.own_path import NotOwn, verify_own_file
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
@@ -63,20 +62,8 @@ def where(arguments: argparse.Namespace) -> Where:
         password = first_line(arguments.password_file)
     if pool != LOCAL and not password:
         raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
-    if arguments.ca is not None:
-        _verify_ca(arguments.ca)
     user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
     return Where(pool, user, password, arguments.ca, arguments.insecure)
-
-
-def _verify_ca(path: str) -> None:
-    """Raises UsageError for certificates that another user could replace: that user would say who gets the password."""
-    try:
-        verify_own_file(path)
-    except NotOwn as problem:
-        raise UsageError(f"The file of --ca is not safe: {problem}. Copy it into a directory of your own.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}. Give a file in PEM.") from error
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def _secrets(arguments: argparse.Namespace) -> Answer:
         time.sleep(orphans.CALL_SECONDS)
         now = orphans.find(calls, pool, passwords)
         gone = {ref: uuid for ref, uuid in found.items() if ref in now}
-        count = orphans.remove(calls, gone)
+        count = secrets.destroy(calls, gone)
     return Answer({"secrets": sorted(gone.values()), "removed": True}, f"{count} Secrets were destroyed.")
 
 
@@ -73,6 +73,6 @@ def clean(calls: Calls, pool: Pool, is_dry: bool) -> None:
         if is_dry:
             say(f"{len(left)} Secrets of killed runs would be destroyed.")
         else:
-            say(f"{secrets.clean(calls, left)} Secrets of killed runs were destroyed.")
+            say(f"{secrets.destroy(calls, left)} Secrets of killed runs were destroyed.")
     except PoolFailure as failure:
         say(printable(f"The Secrets of killed runs could not be destroyed: {failure}"))

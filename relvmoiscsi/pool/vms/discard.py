@@ -70,7 +70,14 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool, mark: str = "", force
         forget.verify_hosts_up(pool, sr)
         uses[sr] = forget.uses_of(found.vdis_of(sr), found.vbds, found.vms, str(pool.srs[sr]["uuid"]))
     forget.verify_unused(pool, uses)
-    _verify_marked(found, pool, uses, mark)
+    for sr, used in uses.items() if mark else ():
+        ours = {ref for ref, vm in found.vms.items() if records.is_marked(vm, mark)}
+        others = {ref: name for ref, name in used.halted.items() if ref not in ours}
+        if others:
+            raise Refused(
+                f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
+                f"{forget.named(others)}. Nothing was changed. Move these disks, or destroy these VMs."
+            )
     return DiscardPlan(
         pool, uses, {sr: made_on(found, pool, sr, mark) for sr in there} if with_vms else {}, mark, force
     )
@@ -85,21 +92,6 @@ def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Invent
     }
     vbds = {ref: {**vbd, "currently_attached": False} if vbd["VM"] in off else vbd for ref, vbd in found.vbds.items()}
     return found._replace(vms={**found.vms, **off}, vbds=vbds)
-
-
-def _verify_marked(found: Inventory, pool: Pool, uses: Dict[str, Uses], mark: str) -> None:
-    """Raises Refused where a VM without the mark has a disk on one of the SRs."""
-    for sr, used in uses.items():
-        others = {
-            ref: name
-            for ref, name in used.halted.items()
-            if ref not in found.vms or not records.is_marked(found.vms[ref], mark)
-        }
-        if mark and others:
-            raise Refused(
-                f"VMs that were made without the mark {mark} have disks on the SR {pool.srs[sr]['name_label']!r}: "
-                f"{forget.named(others)}. Nothing was changed. Move these disks, or destroy these VMs."
-            )
 
 
 def verify_free(calls: Calls, plan: DiscardPlan) -> None:

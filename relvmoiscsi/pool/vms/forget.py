@@ -52,7 +52,12 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
             if is_lent(found, vbd):
                 uses.lent[ref] = str(vm["name_label"])
     for ref, vm in vms.items():
-        if _is_restored_from(vm, sr_uuid):
+        # The journal of the VM names the SR. The VBDs do not, because an interrupted run may have destroyed a VBD. A VM
+        # that was restored from another copy may have a lent disk on this SR. An unreadable journal counts if its text
+        # contains the UUID of the SR.
+        swaps, spoiled = restore_journal.read(vm)
+        texts = [str(vm["other_config"][key]) for key, _ in spoiled]
+        if any(swap.sr == sr_uuid for swap in swaps) or bool(sr_uuid) and any(sr_uuid in text for text in texts):
             uses.restored[ref] = str(vm["name_label"])
         if vm.get("suspend_VDI") in sr_vdis:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
@@ -61,18 +66,6 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
 
 def _name_of(ref: str, vm: Record) -> str:
     return str(vm.get("name_label", ref)) + (" (a snapshot)" if vm.get("is_a_snapshot") else "")
-
-
-def _is_restored_from(vm: Record, sr_uuid: str) -> bool:
-    """Does the journal of the VM name this SR?
-
-    The VBDs do not answer this question, because an interrupted run may have destroyed a VBD. A VM that was restored
-    from another copy may have a lent disk on this SR. An unreadable journal counts if its text contains the UUID of the
-    SR.
-    """
-    swaps, spoiled = restore_journal.read(vm)
-    texts = [str(vm["other_config"][key]) for key, _ in spoiled]
-    return any(swap.sr == sr_uuid for swap in swaps) or bool(sr_uuid) and any(sr_uuid in text for text in texts)
 
 
 def named(found: Mapping[str, str]) -> str:
@@ -207,7 +200,7 @@ def _verify_nobody_new(calls: Calls, pool: Pool, sr: str, known: Optional[Collec
 def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
     """Unplug in parallel. Raises the first PoolFailure after all tasks have ended."""
     tasks: List[str] = []
-    failures = []
+    failures: List[PoolFailure] = []
     for pbd in pbds:
         with passing("HANDLE_INVALID"):
             tasks.append(calls.start("PBD.unplug", pbd))

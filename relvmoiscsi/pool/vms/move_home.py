@@ -4,7 +4,7 @@
 xapi copies the disks, while the VM runs or is halted. The old VDIs stay in the pool; the VM no longer needs the VDIs.
 """
 
-from typing import Callable, List
+from typing import Callable
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
@@ -29,7 +29,19 @@ def home(
     NotFound, PoolFailure. `dry_run`: make the same checks and change nothing.
     """
     record: Record = calls.call("VM.get_record", vm)
-    swaps = _verify(calls, vm, record)
+    restore_journal.must_be_restored(record)
+    swaps = restore_journal.journal_of(record)
+    there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
+    if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
+        raise Refused(
+            f"A restore of the VM {record['name_label']!r} was interrupted. First repeat the restore or undo the "
+            "restore. To leave the VM as it is, use `relvmoiscsi pool restore --keep`."
+        )
+    vbds.must_be_idle(record)
+    for swap, device in there:
+        if not restore_journal.is_home(calls, record, swap, device):
+            restore_journal.verify_not_between(calls, record, swap, device)
+            _verify_movable(calls, record, swap, device)
     if dry_run:
         restore_journal.verify_free(calls, record, swaps)
         ahead = [swap for swap in swaps if vbds.read(calls, vm, swap.userdevice).vdi == swap.new]
@@ -52,24 +64,6 @@ def home(
         elif vbds.find(calls, uuid) is not None:
             waiting.append(uuid)
     return result_of(record, HOME, swaps, waiting, notes)
-
-
-def _verify(calls: Calls, vm: str, record: Record) -> List[Swap]:
-    """Return the journal. Raises Refused where the pool could not move a disk now; NotFound, PoolFailure."""
-    restore_journal.must_be_restored(record)
-    swaps = restore_journal.journal_of(record)
-    there = [(swap, vbds.read(calls, vm, swap.userdevice)) for swap in swaps]
-    if restore_journal.is_begun(record) or any(device.vdi in ("", swap.old) for swap, device in there):
-        raise Refused(
-            f"A restore of the VM {record['name_label']!r} was interrupted. First repeat the restore or undo the "
-            "restore. To leave the VM as it is, use `relvmoiscsi pool restore --keep`."
-        )
-    vbds.must_be_idle(record)
-    for swap, device in there:
-        if not restore_journal.is_home(calls, record, swap, device):
-            restore_journal.verify_not_between(calls, record, swap, device)
-            _verify_movable(calls, record, swap, device)
-    return swaps
 
 
 def _verify_movable(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> int:

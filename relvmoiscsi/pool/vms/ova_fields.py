@@ -12,7 +12,7 @@ Source: xen-api ocaml/xapi/import.ml; ocaml/xapi/xapi_vm.ml create; ocaml/idl/da
 """
 
 import re
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import FrozenSet, List, Mapping, NamedTuple, Sequence, Union
 
 from relvmoiscsi.pool.vms.inventory import NULL
 from relvmoiscsi.pool.vms.ova_file import Thing
@@ -139,20 +139,13 @@ def rebuild(thing: Thing, is_known: bool) -> List[str]:
     thing.remove(lost)
     if not is_known:
         for name, neutral in rules.of_known.items():
-            if name in thing.fields and _value(thing, name, neutral) != neutral:
+            value = thing.text(name) if isinstance(neutral, str) else tuple(thing.texts(name))
+            if name in thing.fields and value != neutral:
                 thing.set(name, neutral)
                 lost.append(name)
-        strings = _settable_bios_strings(thing)
+        pairs = thing.map("bios_strings").items()
+        strings = {key: value for key, value in pairs if key in _BIOS_STRINGS and _BIOS_VALUE.fullmatch(value)}
         if thing.map("bios_strings") != strings:
             thing.set("bios_strings", strings)
             lost.append("bios_strings")
     return lost
-
-
-def _value(thing: Thing, name: str, like: Neutral) -> Neutral:
-    return thing.text(name) if isinstance(like, str) else tuple(thing.texts(name))
-
-
-def _settable_bios_strings(thing: Thing) -> Dict[str, str]:
-    pairs: Sequence[Tuple[str, str]] = list(thing.map("bios_strings").items())
-    return {key: value for key, value in pairs if key in _BIOS_STRINGS and _BIOS_VALUE.fullmatch(value)}

@@ -34,7 +34,17 @@ def find_or_make(calls: Calls) -> bytes:
     try:
         found = _read(calls)
         if not found:
-            _make(calls)
+            # of two clients at once, the Secret of one is named, and the other one's goes
+            ((ref, pool),) = calls.records("pool").items()
+            value: Dict[str, Any] = {"value": secrets.token_hex(_BYTES), "other_config": {NAME: "true"}}
+            secret = str(calls.call("secret.create", value))
+            uuid = str(calls.call("secret.get_uuid", secret))
+            if NAME in pool["other_config"]:
+                calls.call("pool.remove_from_other_config", ref, NAME)
+            marks.add(calls, "pool", ref, NAME, uuid)
+            if calls.call("pool.get_other_config", ref).get(NAME) != uuid:
+                with passing("HANDLE_INVALID"):
+                    calls.call("secret.destroy", secret)
             found = _read(calls)
     except PoolFailure as failure:
         if failure.code != _DENIED:
@@ -53,17 +63,3 @@ def _read(calls: Calls) -> bytes:
             with passing("UUID_INVALID", "HANDLE_INVALID"):  # somebody has destroyed the Secret
                 return str(calls.call("secret.get_value", calls.call("secret.get_by_uuid", uuid))).encode("utf-8")
     return b""
-
-
-def _make(calls: Calls) -> None:
-    """Make a Secret and name it. Of two clients at once, the Secret of one is named, and the other one's goes."""
-    ((ref, pool),) = calls.records("pool").items()
-    value: Dict[str, Any] = {"value": secrets.token_hex(_BYTES), "other_config": {NAME: "true"}}
-    secret = str(calls.call("secret.create", value))
-    uuid = str(calls.call("secret.get_uuid", secret))
-    if NAME in pool["other_config"]:
-        calls.call("pool.remove_from_other_config", ref, NAME)
-    marks.add(calls, "pool", ref, NAME, uuid)
-    if calls.call("pool.get_other_config", ref).get(NAME) != uuid:
-        with passing("HANDLE_INVALID"):
-            calls.call("secret.destroy", secret)

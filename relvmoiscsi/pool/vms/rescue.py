@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Lend a disk of a copy to a VM, read-only unless a person asks for write access; take lent disks back."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -14,6 +14,12 @@ from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 #: key of VBD.other_config: UUIDs of the copy, the VM and the VDI. The UUIDs identify the mark, because xapi copies the
 #: key with a VM.
 LENT = "relvmoiscsi:rescue"
+
+#: fields of the VBD of a lent disk
+_VBD: Mapping[str, Any] = {
+    "userdevice": "autodetect", "bootable": False, "type": "Disk", "unpluggable": True, "empty": False,
+    "qos_algorithm_type": "", "qos_algorithm_params": {},
+}  # fmt: skip
 
 #: status of a disk
 DONE, ALREADY, WOULD, BACK = "lent", "already lent", "would be lent", "taken back"
@@ -52,22 +58,34 @@ def find(copy: Copy, text: str) -> str:
 
 
 def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool, dry_run: bool = False) -> Lent:
-    """Attach a disk to a VM, and plug the disk in if the VM runs. Raises Refused, PoolFailure."""
-    names = lock.names_of(calls, [copy.uuid])
+    """Attach a disk to a VM, and plug the disk in if the VM runs. Raises Refused, PoolFailure.
+
+    If the plug fails, the VBD is destroyed. Otherwise the VM would get the disk at its next boot.
+    """
+    names, to = lock.names_of(calls, [copy.uuid]), found.vms[vm]
     if dry_run:
         planned = _plan(found, copy, vdi, vm, writable)
         lock.verify_free(calls, names if planned.status == WOULD else ())
         return planned
     with lock.held(calls, names, "rescue"):
         planned = _plan(found, copy, vdi, vm, writable)
-        vbd = _lent_to(found, vdi, vm)
+        vbd, status = _lent_to(found, vdi, vm), ALREADY
         if vbd is None:
             _verify_still_free(calls, found, vdi)
-        is_new, vbd = vbd is None, vbd or str(calls.call("VBD.create", _vbd(found, copy, vdi, vm, planned.mode)))
-        to = found.vms[vm]
-        is_plugged = to["power_state"] == "Running" and _plug(calls, vbd, to["name_label"])
-        device = str(calls.call("VBD.get_userdevice", vbd))
-        return planned._replace(status=DONE if is_plugged or is_new else ALREADY, userdevice=device)
+            mark = f"{copy.uuid} {to['uuid']} {copy.vdis[vdi]['uuid']}"
+            fields = {"VM": vm, "VDI": vdi, "mode": planned.mode, "other_config": {LENT: mark}}
+            vbd, status = str(calls.call("VBD.create", {**_VBD, **fields})), DONE
+        if to["power_state"] == "Running" and not calls.call("VBD.get_currently_attached", vbd):
+            try:
+                calls.run("VBD.plug", vbd)
+            except PoolGone:
+                raise
+            except PoolFailure as failure:
+                with passing("HANDLE_INVALID"):
+                    calls.call("VBD.destroy", vbd)
+                raise failure.in_state(run_states.lent_disk_removed(to["name_label"])) from failure
+            status = DONE
+        return planned._replace(status=status, userdevice=str(calls.call("VBD.get_userdevice", vbd)))
 
 
 def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Lent:
@@ -81,7 +99,19 @@ def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Le
                 f"The VDI {record['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk. "
                 "Take another VDI or another copy."
             )
-    _verify_not_beside_itself(found, copy, vdi, vm, there)
+    by_uuid = {str(each["uuid"]): each for each in found.vdis.values()}
+    mine = _ancestors(by_uuid, record)
+    for ref, vbd in found.vbds_of(vm).items():
+        disk = found.vdis.get(vbd["VDI"])
+        if ref == there or disk is None:
+            continue
+        is_original = derived_uuid(copy.uuid, disk["uuid"]) == record["uuid"]
+        if is_original or mine & _ancestors(by_uuid, disk):
+            what = "the original" if is_original else "this or another copy"
+            raise Refused(
+                f"The VM {to['name_label']!r} has {what} of this disk, {disk['uuid']}: LVM and "
+                "filesystem IDs would clash. Use another VM."
+            )
     if there is not None and found.vbds[there]["mode"] != mode:
         raise Refused(
             f"The VM {to['name_label']!r} already has this disk, in another mode. Take the disk back first (--done)."
@@ -91,23 +121,6 @@ def _plan(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> Le
     if is_running and not is_whole and not writable and to.get("domain_type") == "hvm":  # as xapi_vbd.ml plug does
         raise Refused(NO_READ_ONLY_DISK)
     return Lent(record["uuid"], record["name_label"], to["name_label"], ALREADY if is_whole else WOULD, mode)
-
-
-def _vbd(found: Inventory, copy: Copy, vdi: str, vm: str, mode: str) -> Dict[str, Any]:
-    mark = f"{copy.uuid} {found.vms[vm]['uuid']} {copy.vdis[vdi]['uuid']}"
-    return {
-        "VM": vm,
-        "VDI": vdi,
-        "userdevice": "autodetect",
-        "bootable": False,
-        "mode": mode,
-        "type": "Disk",
-        "unpluggable": True,
-        "empty": False,
-        "other_config": {LENT: mark},
-        "qos_algorithm_type": "",
-        "qos_algorithm_params": {},
-    }
 
 
 def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
@@ -134,23 +147,6 @@ def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
             raise Refused(f"The VM {now['name_label']!r} has this disk, and is {now['power_state'].lower()} meanwhile.")
 
 
-def _verify_not_beside_itself(found: Inventory, copy: Copy, vdi: str, vm: str, there: Optional[str]) -> None:
-    """Raises Refused where the VM has the disk already, or its original, or another copy of the original."""
-    by_uuid = {str(record["uuid"]): record for record in found.vdis.values()}
-    mine = _ancestors(by_uuid, copy.vdis[vdi])
-    for ref, vbd in found.vbds_of(vm).items():
-        disk = found.vdis.get(vbd["VDI"])
-        if ref == there or disk is None:
-            continue
-        is_original = derived_uuid(copy.uuid, disk["uuid"]) == copy.vdis[vdi]["uuid"]
-        if is_original or mine & _ancestors(by_uuid, disk):
-            what = "the original" if is_original else "this or another copy"
-            raise Refused(
-                f"The VM {found.vms[vm]['name_label']!r} has {what} of this disk, {disk['uuid']}: LVM and "
-                "filesystem IDs would clash. Use another VM."
-            )
-
-
 def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
     """Return the UUIDs of a VDI, of its original, and of the original's originals, as far as the pool has the VDIs."""
     uuid, found = str(vdi["uuid"]), set()  # type: str, Set[str]
@@ -158,24 +154,6 @@ def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
         found.add(uuid)
         uuid = by_uuid[uuid]["other_config"].get(OLD_VDI, "") if uuid in by_uuid else ""
     return found
-
-
-def _plug(calls: Calls, vbd: str, name: str) -> bool:
-    """Plug a VBD in; False for a VBD that is plugged in already. Raises PoolFailure.
-
-    If the plug fails, the VBD is destroyed. Otherwise the VM would get the disk at its next boot.
-    """
-    if calls.call("VBD.get_currently_attached", vbd):
-        return False
-    try:
-        calls.run("VBD.plug", vbd)
-    except PoolGone:
-        raise
-    except PoolFailure as failure:
-        with passing("HANDLE_INVALID"):
-            calls.call("VBD.destroy", vbd)
-        raise failure.in_state(run_states.lent_disk_removed(name)) from failure
-    return True
 
 
 # --- take back
@@ -194,7 +172,7 @@ def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[s
 
 
 def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str], dry_run: bool = False) -> List[Lent]:
-    """Unplug and destroy these VBDs. A disk that fails stops no other disk."""
+    """Unplug and destroy these VBDs. A disk that fails stops no other disk, such as while another client works."""
     results = []
     for vbd in lent_by:
         record = found.vbds[vbd]
@@ -202,22 +180,16 @@ def take_back(calls: Calls, found: Inventory, copy: Copy, lent_by: Sequence[str]
         told = Lent(vdi["uuid"], vdi["name_label"], name, WOULD_BACK, record["mode"], record["userdevice"])
         try:
             if not dry_run:
-                _take_back(calls, copy, vbd, name)
+                names = lock.names_of(calls, [copy.uuid])
+                with lock.held(calls, names, "rescue --done"), passing("HANDLE_INVALID"):
+                    if calls.call("VBD.get_currently_attached", vbd):
+                        calls.run("VBD.unplug", vbd)
+                    calls.call("VBD.destroy", vbd)
                 told = told._replace(status=BACK)
         except RelvmoiscsiError as error:
+            # the guest uses the disk
+            if isinstance(error, PoolFailure) and error.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):
+                error.in_state(run_states.mounted_disk(name))
             told = told._replace(status=FAILED, error=error)
         results.append(told)
     return results
-
-
-def _take_back(calls: Calls, copy: Copy, vbd: str, vm_name: str) -> None:
-    """Raises PoolFailure; Refused where another client works on the copy."""
-    with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue --done"), passing("HANDLE_INVALID"):
-        try:
-            if calls.call("VBD.get_currently_attached", vbd):
-                calls.run("VBD.unplug", vbd)
-            calls.call("VBD.destroy", vbd)
-        except PoolFailure as failure:
-            if failure.code in ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT"):  # the guest uses the disk
-                failure.in_state(run_states.mounted_disk(vm_name))
-            raise

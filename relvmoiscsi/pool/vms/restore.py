@@ -24,7 +24,6 @@ from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
 from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
 from relvmoiscsi.wording import command
 
-#: fields of a VBD that the new VBD copies
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
 WOULD_UNDO, WOULD_HOME = "would be undone", "would be taken home"
@@ -96,32 +95,31 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
         )
     if not wanted:
         raise Refused(f"The VM {name!r} has no disk.")
-    return [there.get(device) or _swap(found, copy, vm, device, date) for device in wanted]
-
-
-def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap:
-    disks = found.disks_of(vm)
-    old = disks[device]
-    new = copy.new_of(old["uuid"])
-    if new is None:
-        here = ",".join(each for each, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is not None)
-        only = f"Restore only the other disks: {command('--disk', here)}."
-        more = only if here else "No disk of the VM is on this copy."
-        raise Refused(
-            f"The disk {device} of the VM, {old['name_label']!r} ({old['uuid']}), is not on this copy. {more}"
+    here = ",".join(each for each, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is not None)
+    only = f"Restore only the other disks: {command('--disk', here)}." if here else "No disk of the VM is on this copy."
+    swaps = []
+    for device in wanted:
+        if device in there:
+            swaps.append(there[device])
+            continue
+        old = disks[device]
+        new, name_before = copy.new_of(old["uuid"]), old["name_label"]
+        if new is None:
+            raise Refused(f"The disk {device} of the VM, {name_before!r} ({old['uuid']}), is not on this copy. {only}")
+        users = found.users_of(copy.by_uuid[new["uuid"]])
+        if users:
+            names = ", ".join(sorted(str(found.vms[user]["name_label"]) for user in users))
+            raise Refused(
+                f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already. Attach "
+                "another copy, or discard these VMs."
+            )
+        vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
+        waiting = f"{name_before} before restore {date}".strip()
+        of_copy = copy.uuid, copy.original
+        swaps.append(
+            Swap(record["uuid"], device, old["uuid"], new["uuid"], name_before, waiting, *of_copy, _settings(vbd))
         )
-    users = found.users_of(copy.by_uuid[new["uuid"]])
-    if users:
-        names = ", ".join(sorted(str(found.vms[user]["name_label"]) for user in users))
-        raise Refused(
-            f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already. Attach "
-            "another copy, or discard these VMs."
-        )
-    vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
-    name = old["name_label"]
-    waiting = f"{name} before restore {date}".strip()
-    of_vm, sr, home = found.vms[vm]["uuid"], copy.uuid, copy.original
-    return Swap(of_vm, device, old["uuid"], new["uuid"], name, waiting, sr, home, _settings(vbd))
+    return swaps
 
 
 def _settings(vbd: Record) -> Dict[str, Any]:
@@ -147,22 +145,21 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         return result_of(record, ALREADY if is_over else WOULD, disks, notes=notes, shuts_down=shuts_down)
     sentence = run_states.swapping(record)
     with restore_journal.locked(calls, vm, record, disks, "restore", sentence) as locked:
-        return _restore(locked, [*disks, *_others(locked.read(), disks)] if locked.is_after_a_cut else disks, shutdown)
-
-
-def _restore(locked: LockedVm, swaps: Sequence[Swap], shutdown: bool) -> Restored:
-    calls, vm, record = locked.calls, locked.vm, locked.read()
-    is_done = _is_done(calls, vm, record, swaps)
-    if not is_done or _must_remake_vbds(locked, record):
-        swap_disks.halt(locked, swaps, lambda now: _look(calls, vm, now, swaps), shutdown)
-        for swap in swaps:
-            swap_disks.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
-    swap_disks.verify_all(locked, [(swap, swap.new) for swap in swaps])
-    restore_journal.allow_start(locked)
-    notes = _notes(calls, vm, record, swaps)
-    waiting = {swap.old: swap.waiting_name for swap in swaps if not vbds.users_of(calls, swap.old, vm)}
-    notes += swap_disks.rename(calls, waiting)
-    return result_of(record, DONE, swaps, notes=notes, shuts_down=record["power_state"] == "Running" and not is_done)
+        if locked.is_after_a_cut:
+            disks += _others(locked.read(), disks)
+        record = locked.read()
+        is_done = _is_done(calls, vm, record, disks)
+        if not is_done or _must_remake_vbds(locked, record):
+            swap_disks.halt(locked, disks, lambda now: _look(calls, vm, now, disks), shutdown)
+            for swap in disks:
+                swap_disks.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
+        swap_disks.verify_all(locked, [(swap, swap.new) for swap in disks])
+        restore_journal.allow_start(locked)
+        notes = _notes(calls, vm, record, disks)
+        waiting = {swap.old: swap.waiting_name for swap in disks if not vbds.users_of(calls, swap.old, vm)}
+        notes += swap_disks.rename(calls, waiting)
+        shuts_down = record["power_state"] == "Running" and not is_done
+        return result_of(record, DONE, disks, notes=notes, shuts_down=shuts_down)
 
 
 def _must_remake_vbds(locked: LockedVm, record: Record) -> bool:
@@ -188,7 +185,20 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
     journal, name = restore_journal.journal_of(record), record["name_label"]
     for swap in swaps:
         device, begun = vbds.read(calls, vm, swap.userdevice), swap in journal
-        _verify_not_moved(calls, record, swap, device)
+        # a disk whose move home has begun has the newest data
+        arrived = restore_journal.arrived_as(record, swap)
+        if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
+            where = f"as the VDI {arrived}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
+            raise Refused(
+                f"The disk {swap.userdevice} of the VM {name!r} was being moved, {where}, and is not attached now. "
+                "Find the VDI with the latest data and attach it to the VM. Then "
+                f"{run_states.keep_command(record['uuid'])} ends this."
+            )
+        if restore_journal.is_home(calls, record, swap, device):
+            raise Refused(
+                f"The disks of the VM {name!r} are being moved to its own SR. Finish with "
+                "`relvmoiscsi pool restore --home`, or put the old disks back (`--undo`)."
+            )
         vbds.must_have(record, device, (swap.old, swap.new, "") if begun else (swap.old,), begun)
         if not begun and _settings(device.record) != swap.vbd:
             raise Refused(
@@ -201,23 +211,6 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
                 f"The disk {swap.userdevice}, {swap.old}, is shared with {', '.join(sharers)}: a restore would give "
                 "only this VM the disk of the copy. Omit the disk (--disk), or remove the disk from the other VMs."
             )
-
-
-def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: vbds.VmDevice) -> None:
-    """Raises Refused for a disk whose move home has begun, because this disk has the newest data."""
-    name, arrived = record["name_label"], restore_journal.arrived_as(record, swap)
-    if device.vdi == "" and (arrived or restore_journal.is_leaving(record, swap)):
-        where = f"as the VDI {arrived}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
-        raise Refused(
-            f"The disk {swap.userdevice} of the VM {name!r} was being moved, {where}, and is not "
-            "attached now. Find the VDI with the latest data and attach it to the VM. Then "
-            f"{run_states.keep_command(record['uuid'])} ends this."
-        )
-    if restore_journal.is_home(calls, record, swap, device):
-        raise Refused(
-            f"The disks of the VM {name!r} are being moved to its own SR. Finish with "
-            "`relvmoiscsi pool restore --home`, or put the old disks back (`--undo`)."
-        )
 
 
 def _notes(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List[str]:
@@ -254,31 +247,26 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
         return result_of(record, WOULD_UNDO, swaps, shuts_down=is_swapped and record["power_state"] == "Running")
     sentence = run_states.swapping(record)
     with restore_journal.locked(calls, vm, record, swaps, "restore --undo", sentence) as locked:
-        return _undo(locked, shutdown)
-
-
-def _undo(locked: LockedVm, shutdown: bool) -> Restored:
-    calls, vm, record = locked.calls, locked.vm, locked.read()
-    restore_journal.must_be_restored(record)
-    swaps = restore_journal.journal_of(record)
-    is_swapped = False
-    for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
-        device = locked.device(swap)
-        is_swapped = is_swapped or device.vdi != swap.old
-        if restore_journal.is_home(calls, record, swap, device):
-            restore_journal.write_arrived(locked, record, swap, device.vdi)
-    if is_swapped or _must_remake_vbds(locked, record):
-        swap_disks.halt(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
+        record = locked.read()
+        restore_journal.must_be_restored(record)
+        swaps, is_swapped = restore_journal.journal_of(record), False
+        for swap in swaps:  # note the VDIs that were moved home, so that a later run can name the VDIs too
+            device = locked.device(swap)
+            is_swapped = is_swapped or device.vdi != swap.old
+            if restore_journal.is_home(calls, record, swap, device):
+                restore_journal.write_arrived(locked, record, swap, device.vdi)
+        if is_swapped or _must_remake_vbds(locked, record):
+            swap_disks.halt(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
+            moved = restore_journal.all_arrived(locked.read())
+            for swap in swaps:
+                swap_disks.hang(locked, swap, swap.old, (swap.old, swap.new, "", *moved))
+        swap_disks.verify_all(locked, [(swap, swap.old) for swap in swaps])
         moved = restore_journal.all_arrived(locked.read())
-        for swap in swaps:
-            swap_disks.hang(locked, swap, swap.old, (swap.old, swap.new, "", *moved))
-    swap_disks.verify_all(locked, [(swap, swap.old) for swap in swaps])
-    moved = restore_journal.all_arrived(locked.read())
-    left = [uuid for uuid in moved if vbds.find(calls, uuid) is not None and not vbds.users_of(calls, uuid)]
-    restore_journal.allow_start(locked)
-    notes = swap_disks.rename(calls, {swap.old: swap.old_name for swap in swaps})
-    restore_journal.forget_all(locked)
-    return result_of(record, UNDONE, swaps, left, notes, is_swapped and record["power_state"] == "Running")
+        left = [uuid for uuid in moved if vbds.find(calls, uuid) is not None and not vbds.users_of(calls, uuid)]
+        restore_journal.allow_start(locked)
+        notes = swap_disks.rename(calls, {swap.old: swap.old_name for swap in swaps})
+        restore_journal.forget_all(locked)
+        return result_of(record, UNDONE, swaps, left, notes, is_swapped and record["power_state"] == "Running")
 
 
 def _verify_back(calls: Calls, vm: str, record: Record) -> bool:

@@ -64,13 +64,13 @@ class Swap(NamedTuple):
         return {"userdevice": self.userdevice, "old": self.old, "new": self.new}
 
 
-class LockedVm(NamedTuple):
+class LockedVm:
     """A VM that this run has locked, together with the copies of its disks."""
 
-    calls: Calls
-    vm: str  #: reference
-    held: lock.Held
-    is_after_a_cut: bool  #: an earlier run was interrupted during its swaps, and a call of that run may still work
+    def __init__(self, calls: Calls, vm: str, held: lock.Held) -> None:
+        self.calls, self.vm, self.held = calls, vm, held
+        #: an earlier run was interrupted during its swaps, and a call of that run may still work
+        self.is_after_a_cut = is_begun(calls.call("VM.get_record", vm))
 
     def read(self) -> Record:
         """Return the VM's record. Raises Refused where another client has broken the lock; PoolFailure."""
@@ -98,7 +98,7 @@ def locked(
     locks; PoolFailure.
     """
     with lock.held(calls, _locks(calls, record, swaps), doing) as mine, in_state(left_behind):
-        yield LockedVm(calls, vm, mine, is_begun(calls.call("VM.get_record", vm)))
+        yield LockedVm(calls, vm, mine)
 
 
 def verify_free(calls: Calls, record: Record, swaps: Iterable[Swap]) -> None:
@@ -122,22 +122,23 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
     for key, text in sorted(vm["other_config"].items()):
         if key.startswith(RESTORED):
             try:
-                found.append(_swap(marks.values_of(text)))
+                found.append(_swap_of(text))
             except ValueError as error:
                 spoiled.append((key, str(error)))
     return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
 
 
-def _swap(values: Mapping[str, Any]) -> Swap:
-    """Return the entry with these values. Raises ValueError for values that no run has written."""
+def _swap_of(text: str) -> Swap:
+    """Return the entry in the value of a key. Raises ValueError for values that no run has written."""
+    values = marks.values_of(text)
     vbd = values.get("vbd")
     if set(values) != set(Swap._fields) or not isinstance(vbd, dict) or not set(vbd) <= set(VBD):
         raise ValueError("it has other members than a run writes")
     for name, value in vbd.items():
         if not isinstance(value, VBD[name]):
             raise ValueError(f"{name} of the VBD has a value of another type")
-        for text in value.values() if isinstance(value, dict) else ():
-            _sendable(text)
+        for each in value.values() if isinstance(value, dict) else ():
+            _sendable(each)
     texts = {name: _sendable(value) for name, value in values.items() if name != "vbd"}
     if not _DEVICE.fullmatch(texts["userdevice"]):
         raise ValueError("its device is neither a number nor a name such as xvda")
@@ -315,7 +316,13 @@ def block_start(vm: LockedVm, record: Record) -> None:
     uuid, priority = record["uuid"], str(record["ha_restart_priority"])
     if priority:  # needs more rights than the other calls, so these calls are the first
         _put(vm, record, _HA, uuid)
-        _keep_priority(vm, _PRIORITY + uuid, priority)
+        ref, config = _pool(vm.calls)
+        key = _PRIORITY + uuid
+        if config.get(key) != priority:
+            vm.held.verify(vm.calls)
+            if key in config:  # of a restore whose VM was deleted
+                vm.calls.call("pool.remove_from_other_config", ref, key)
+            marks.add(vm.calls, "pool", ref, key, priority)
         vm.call("VM.set_ha_restart_priority", "")
     for operation in _OPERATIONS:
         if operation not in record["blocked_operations"]:
@@ -337,15 +344,6 @@ def allow_start(vm: LockedVm) -> None:
         vm.call("VM.remove_from_other_config", _HA)
         if key in config:
             vm.calls.call("pool.remove_from_other_config", ref, key)
-
-
-def _keep_priority(vm: LockedVm, key: str, priority: str) -> None:
-    ref, config = _pool(vm.calls)
-    if config.get(key) != priority:
-        vm.held.verify(vm.calls)
-        if key in config:  # of a restore whose VM was deleted
-            vm.calls.call("pool.remove_from_other_config", ref, key)
-        marks.add(vm.calls, "pool", ref, key, priority)
 
 
 def _pool(calls: Calls) -> Tuple[str, Dict[str, str]]:

@@ -47,14 +47,6 @@ class Save(NamedTuple):
         return {**facts, "fingerprint": self.fingerprint}
 
 
-class Records(NamedTuple):
-    """Saved records on a copy."""
-
-    saved: SavedVms
-    vdi: str  #: UUID of the VDI on the copy
-    is_known: bool  #: `save_vms` of this pool has written them
-
-
 def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
     """Return the VMs with a disk on an SR, by name. Raises Refused for an SR that needs no records, NotFound."""
     record = pool.srs[sr]
@@ -96,9 +88,17 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
         failed[vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
     serial = _serial(calls, sr) + 1
     content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, [*good, *kept], key)
-    fingerprint = _verified(content).fingerprint
+    try:  # as every reader will
+        header = saved_vms.read_header(content, saved_vms.NAME_LABEL)
+        fingerprint = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL).fingerprint
+    except FormatError as error:
+        raise Refused(
+            f"The records of the VMs are too large to be read back ({len(content)} bytes). Nothing was saved. "
+            "Delete snapshots of VMs: their records need most of the space."
+        ) from error
     with in_state(run_states.SAVING):
-        _set_serial(calls, sr, serial)
+        calls.call("SR.remove_from_other_config", sr, SAVED)
+        marks.add(calls, "SR", sr, SAVED, str(serial))
         vdi = _written(calls, sr, f"{serial} {when}", content)
         _drop_older(calls, sr, vdi)
         uuid = str(calls.call("VDI.get_uuid", vdi))
@@ -109,23 +109,6 @@ def _serial(calls: Calls, sr: str) -> int:
     """Return the serial of the last save on an SR; 0 without one. Raises PoolFailure."""
     said = str(calls.call("SR.get_other_config", sr).get(SAVED, ""))
     return min(untrusted.number(said), saved_vms.MOST_SERIAL - 1) if untrusted.is_number(said) else 0
-
-
-def _set_serial(calls: Calls, sr: str, serial: int) -> None:
-    calls.call("SR.remove_from_other_config", sr, SAVED)
-    marks.add(calls, "SR", sr, SAVED, str(serial))
-
-
-def _verified(content: bytes) -> SavedVms:
-    """Read the content as every reader will. Raises Refused."""
-    try:
-        header = saved_vms.read_header(content, saved_vms.NAME_LABEL)
-        return saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
-    except FormatError as error:
-        raise Refused(
-            f"The records of the VMs are too large to be read back ({len(content)} bytes). Nothing was saved. "
-            "Delete snapshots of VMs: their records need most of the space."
-        ) from error
 
 
 def _earlier(
@@ -201,10 +184,6 @@ def _is_named(vdi: Record) -> bool:
     return bool(vdi["name_label"] == saved_vms.NAME_LABEL)
 
 
-def _is_ours(vdi: Record) -> bool:
-    return SAVED in vdi["other_config"] and _is_named(vdi)
-
-
 def _order(vdi: Record) -> Tuple[int, str, str]:
     """Return the sort key of a save: serial (0 without one), time, UUID. The clocks of the clients may be wrong."""
     serial, _, when = str(vdi["other_config"].get(SAVED, "")).rpartition(" ")
@@ -217,7 +196,8 @@ def _drop_older(calls: Calls, sr: str, keep: str) -> None:
     A newer VDI stays: another client saves at the same time, and destroys the VDI of this save. A VDI with a serial
     that no save can have had goes.
     """
-    ours = {ref: vdi for ref, vdi in calls.records("VDI", SR=sr).items() if _is_ours(vdi)}
+    there = calls.records("VDI", SR=sr).items()
+    ours = {ref: vdi for ref, vdi in there if _is_named(vdi) and SAVED in vdi["other_config"]}
     last = _serial(calls, sr)
     if keep not in ours:
         return  # another client has saved at the same time, and destroyed this VDI
@@ -237,23 +217,28 @@ def _destroy(calls: Calls, vdi: str) -> None:
 # --- read
 
 
-def read(calls: Calls, copy: Copy, trusted: str = "") -> Records:
-    """Return the newest records on a copy that this pool has saved, or the records on the VDI `trusted` (its UUID).
+def read(calls: Calls, copy: Copy, trusted: str = "") -> Tuple[SavedVms, bool]:
+    """Return (the newest records on a copy that this pool has saved, True).
+
+    With `trusted`, the UUID of a VDI: (the records on that VDI, whether `save_vms` of this pool has written them).
 
     Raises NotFound; Refused where the writer of all records is unknown, and no VDI is trusted; PoolFailure.
     """
     key = records_key.find(calls)
-    last: Optional[Records] = None
+    last: Optional[Tuple[SavedVms, bool]] = None
     unknown = []
     for ref, vdi in copy.vdis.items():  # one VDI at a time: a VDI may be large
         found = _read(calls, ref, vdi) if _is_named(vdi) and vdi["managed"] and trusted in ("", vdi["uuid"]) else None
         if found is None or found.sr_uuid != copy.original:
             continue
-        one = Records(found, str(vdi["uuid"]), found.is_sealed_by(key))
-        if not (one.is_known or trusted):
-            unknown.append(_said(one))
-        elif last is None or found.order > last.saved.order:
-            last = one
+        is_known = found.is_sealed_by(key)
+        if not (is_known or trusted):
+            names = [vm.name_label for vm in found.vms]
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            said = f"{vdi['uuid']} of {found.when}, fingerprint {found.fingerprint}, with "
+            unknown.append(printable(f"{said}{', '.join(names[:_MOST_NAMES])}{more}"))
+        elif last is None or found.order > last[0].order:
+            last = found, is_known
     if last is None and unknown:
         raise Refused(_UNKNOWN.format(copy.name, "; ".join(sorted(unknown))))
     if last is None and trusted:
@@ -271,15 +256,6 @@ _UNKNOWN = (
 _MOST_NAMES = 20  #: of VMs in a message
 
 
-def _said(one: Records) -> str:
-    names = [vm.name_label for vm in one.saved.vms]
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return printable(
-        f"{one.vdi} of {one.saved.when}, fingerprint {one.saved.fingerprint}, "
-        f"with {', '.join(names[:_MOST_NAMES])}{more}"
-    )
-
-
 def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
     """Read a VDI; None for a VDI that is too large, or has no readable records. Raises PoolFailure."""
     if int(vdi["virtual_size"]) > _MOST_VDI_BYTES:
@@ -292,23 +268,23 @@ def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
 
 
 def choose(
-    found: Inventory, copy: Copy, records: Records, names: Sequence[str], everything: bool = False
+    found: Inventory, copy: Copy, records: Tuple[SavedVms, bool], names: Sequence[str], everything: bool = False
 ) -> List[VmSource]:
     """Return the saved VMs with these UUIDs or names, or all saved VMs, with their saved records.
 
     A VM whose records of an unknown writer claim a disk that is not its own has the reason as its `problem`. Raises
     FormatError, NotFound, UsageError.
     """
-    saved = records.saved
+    saved, is_known = records
     rows = {vm.uuid: {"uuid": vm.uuid, "name_label": vm.name_label} for vm in saved.vms}
     chosen = list(rows) if everything else [inventory.find(rows, name, "saved VM") for name in names]
     here = {str(vm["uuid"]): ref for ref, vm in found.vms.items()}
     documents = saved.documents(list(dict.fromkeys(chosen)))
     sources = [
-        VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], records.is_known)
+        VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], is_known)
         for uuid in documents
     ]
-    if records.is_known:
+    if is_known:
         return sources
     claims = Claims(found, saved)
     return [source._replace(problem=claims.problem(source)) for source in sources]
@@ -334,32 +310,24 @@ class Claims:
             uuid, own, all_disks = ova.disks_of(source.document)
         except Refused as error:
             return error
-        why = ""
+        why, vms = "", self._found.vms
         if uuid != source.uuid or own != sorted({disk.vdi for disk in self._saved[source.uuid].disks}):
             why = "they describe another VM, or other disks, than the index of the records"
-        for vdi in all_disks:
-            why = why or self._contradiction(source, vdi, vdi in own)
+        for vdi in [] if why else all_disks:
+            is_own, claimants, users = vdi in own, self._names.get(vdi, []), self._users.get(vdi, set())
+            owners = {vms[ref]["snapshot_of"] if vms[ref]["is_a_snapshot"] else ref for ref in users}
+            others = sorted(str(vms[ref]["name_label"]) for ref in owners - {source.ref} if ref in vms)
+            if len(claimants) > 1 or (claimants and not is_own):
+                why = f"other records claim the disk {vdi} too"
+            elif others:
+                why = f"the disk {vdi} is a disk of the VM {others[0]!r} in this pool"
+            elif source.ref and is_own and source.ref not in owners:
+                why = f"the VM has no disk {vdi} in this pool"
+            if why:
+                break
         if not why:
             return None
         return Refused(
             f"The records of the VM {source.name!r} are of an unknown writer, and are not believed: {why}. Nothing was "
             "made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
         )
-
-    def _contradiction(self, source: VmSource, vdi: str, is_own: bool) -> str:
-        claiming = [name for name in self._names.get(vdi, []) if not is_own or name != source.name]
-        users = self._users.get(vdi, set())
-        owners = {self._found.vms[ref]["snapshot_of"] if self._is_snapshot(ref) else ref for ref in users}
-        others = sorted(
-            str(self._found.vms[ref]["name_label"]) for ref in owners - {source.ref} if ref in self._found.vms
-        )
-        if len(self._names.get(vdi, [])) > 1 or (not is_own and claiming):
-            return f"other records claim the disk {vdi} too"
-        if others:
-            return f"the disk {vdi} is a disk of the VM {others[0]!r} in this pool"
-        if source.ref and is_own and source.ref not in owners:
-            return f"the VM has no disk {vdi} in this pool"
-        return ""
-
-    def _is_snapshot(self, ref: str) -> bool:
-        return bool(self._found.vms[ref]["is_a_snapshot"])

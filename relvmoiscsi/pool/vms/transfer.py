@@ -12,7 +12,7 @@ import html
 import http.client
 import re
 import urllib.parse
-from typing import List, Mapping, NamedTuple, Tuple
+from typing import List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.xapi.sdk import GONE, reason
@@ -25,20 +25,11 @@ _MOST_SAID = 300  #: shown characters of an answer
 _MOST_PAGE_BYTES = 1 << 16  #: bytes that are read of an error page
 
 
-class _Request(NamedTuple):
-    label: str  #: of the task
-    method: str
-    path: str
-    query: Mapping[str, str]
-    body: bytes = b""
-
-
 def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
     """Return ova.xml of a VM in any power state. Raises PoolFailure, Refused."""
     query = {"ref": vm, "export_snapshots": "true" if snapshots else "false"}
-    request = _Request("relvmoiscsi: records of a VM", "GET", "/export_metadata", query)
     try:
-        archive, _ = _transferred(calls, request)
+        archive, _ = _transferred(calls, "relvmoiscsi: records of a VM", "GET", "/export_metadata", query)
     except PoolFailure as failure:
         if failure.code == "HANDLE_INVALID" and "VDI" in failure.description:
             raise Refused(
@@ -55,21 +46,20 @@ def import_vm(calls: Calls, document: bytes, label: str, dry_run: bool = False) 
     Raises PoolFailure.
     """
     label, query = label + (" (dry run)" if dry_run else ""), {"dry_run": "true"} if dry_run else {}
-    body = ova_file.pack(document)
-    _, result = _transferred(calls, _Request(label, "PUT", "/import_metadata", query, body))
+    _, result = _transferred(calls, label, "PUT", "/import_metadata", query, ova_file.pack(document))
     return re.findall(r"OpaqueRef:[-0-9a-zA-Z]+", result)
 
 
 def import_raw(calls: Calls, vdi: str, content: bytes) -> None:
     """Write bytes to the start of a VDI. Raises PoolFailure."""
     label, query = "relvmoiscsi: records of VMs onto a VDI", {"vdi": vdi, "format": "raw"}
-    _transferred(calls, _Request(label, "PUT", "/import_raw_vdi", query, content))
+    _transferred(calls, label, "PUT", "/import_raw_vdi", query, content)
 
 
 def export_raw(calls: Calls, vdi: str) -> bytes:
     """Read all bytes of a small VDI. Raises PoolFailure."""
     label, query = "relvmoiscsi: records of VMs from a VDI", {"vdi": vdi, "format": "raw"}
-    content, _ = _transferred(calls, _Request(label, "GET", "/export_raw_vdi", query))
+    content, _ = _transferred(calls, label, "GET", "/export_raw_vdi", query)
     return content
 
 
@@ -79,16 +69,18 @@ def under_way(calls: Calls, label: str) -> Records:
     return {ref: task for ref, task in found.items() if task["status"] in ("pending", "cancelling")}
 
 
-def _transferred(calls: Calls, request: _Request) -> Tuple[bytes, str]:
-    """Return (the content of the answer, the text of the task's result). Raises PoolFailure."""
-    task, name = str(calls.call("task.create", request.label, "")), f"{request.method} {request.path}"
-    status, content = _answered(calls, request, task)
+def _transferred(
+    calls: Calls, label: str, method: str, path: str, query: Mapping[str, str], body: bytes = b""
+) -> Tuple[bytes, str]:
+    """Return (the content of the answer, the text of the result of the task with this label). Raises PoolFailure."""
+    task, name = str(calls.call("task.create", label, "")), f"{method} {path}"
+    status, content, other = _answered(calls, method, path, query, body, task)
     if status == http.client.OK:
         return content, calls.finish(name, task)
-    if _is_redirect(request, status):
+    if other is not None:  # the caller may not trust the certificate of the other host
         _destroy(calls, task)
         raise PoolFailure(
-            f"The master does not have the SR of the VDI attached; the host {content.decode()} has. Plug the SR on the "
+            f"The master does not have the SR of the VDI attached; the host {other} has. Plug the SR on the "
             "master (`xe pbd-plug`), then repeat the command."
         )
     try:
@@ -97,12 +89,12 @@ def _transferred(calls: Calls, request: _Request) -> Tuple[bytes, str]:
         if failure.code or isinstance(failure, PoolGone):
             raise
     _destroy(calls, task)
-    raise PoolFailure(f"The pool at {calls.url} answered {status} to {name}{_said(content)}.")
-
-
-def _is_redirect(request: _Request, status: int) -> bool:
-    """Does the answer name another host, which has the SR of the VDI? The caller may not trust its certificate."""
-    return status == http.client.FOUND and "vdi" in request.query
+    # A tag has no `<` inside: otherwise a page of many `<` takes minutes. The text is cut before `unescape`, because a
+    # number of 5000 digits raises ValueError there.
+    words = re.sub("<[^<>]*>", " ", content.decode("utf-8", "replace")).split()
+    text = html.unescape(" ".join(words)[: 4 * _MOST_SAID])[:_MOST_SAID]
+    said = f": {text}".rstrip(".") if text else ""
+    raise PoolFailure(f"The pool at {calls.url} answered {status} to {name}{said}.")
 
 
 def _destroy(calls: Calls, task: str) -> None:
@@ -115,36 +107,26 @@ def _destroy(calls: Calls, task: str) -> None:
         calls.call("task.destroy", task)
 
 
-def _said(page: bytes) -> str:
-    """Return the text of an error page, for the end of a sentence.
-
-    A tag has no `<` inside: otherwise a page of many `<` takes minutes. The text is cut before `unescape`, because a
-    number of 5000 digits raises ValueError there.
-    """
-    words = re.sub("<[^<>]*>", " ", page.decode("utf-8", "replace")).split()
-    text = html.unescape(" ".join(words)[: 4 * _MOST_SAID])
-    return f": {text[:_MOST_SAID]}".rstrip(".") if text else ""
-
-
-def _answered(calls: Calls, request: _Request, task: str) -> Tuple[int, bytes]:
-    """Return (HTTP status, content; for a redirect the address of the other host). Raises PoolGone."""
+def _answered(
+    calls: Calls, method: str, path: str, query: Mapping[str, str], body: bytes, task: str
+) -> Tuple[int, bytes, Optional[str]]:
+    """Return (HTTP status, content, the other host that has the SR of the VDI). Raises PoolGone."""
     connection = calls.http()
-    target = request.path + ("?" + urllib.parse.urlencode(request.query) if request.query else "")
+    target = path + ("?" + urllib.parse.urlencode(query) if query else "")
     headers = {"Cookie": f"session_id={calls.session};task_id={task}"}
     try:
         try:
-            connection.request(request.method, target, request.body or None, headers)
+            connection.request(method, target, body or None, headers)
         except (BrokenPipeError, ConnectionResetError):
             pass  # xapi has all bytes that it needs, or its answer names the error
         with connection.getresponse() as response:
-            if request.method == "PUT" and response.status == http.client.OK:
-                return response.status, b""  # sent before the import; the connection ends with the import
-            if _is_redirect(request, response.status):
-                return response.status, urllib.parse.urlsplit(response.getheader("Location", "")).netloc.encode()
-            return response.status, response.read(None if response.status == http.client.OK else _MOST_PAGE_BYTES)
+            status = response.status
+            if method == "PUT" and status == http.client.OK:
+                return status, b"", None  # sent before the import; the connection ends with the import
+            if status == http.client.FOUND and "vdi" in query:
+                return status, b"", urllib.parse.urlsplit(response.getheader("Location", "")).netloc
+            return status, response.read(None if status == http.client.OK else _MOST_PAGE_BYTES), None
     except GONE as error:
-        raise PoolGone(
-            f"The pool at {calls.url} closed the connection during {request.path}: {reason(error)}."
-        ) from error
+        raise PoolGone(f"The pool at {calls.url} closed the connection during {path}: {reason(error)}.") from error
     finally:
         connection.close()

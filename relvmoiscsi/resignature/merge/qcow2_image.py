@@ -146,20 +146,17 @@ class Tables:
             yield self._made.second_level_at + index * self._made.unit
 
     def _piece(self, offset: int) -> bytes:
-        if offset < self._made.first_level_at:
-            return self._counts(offset - self._made.counts_at)
-        return self._second_level((offset - self._made.second_level_at) // self._made.unit)
-
-    def _second_level(self, first: int) -> bytes:
-        made, numbers = self._made, self._made.tables[first : first + self._at_once]
+        made = self._made
+        if offset < made.first_level_at:
+            start = offset - made.counts_at
+            end = min(start + PIECE_BYTES, made.needed.counts * made.unit)
+            used = self._used[start // COUNT_BYTES : end // COUNT_BYTES]
+            found = bytearray(end - start)
+            found[COUNT_BYTES - 1 : len(used) * COUNT_BYTES : COUNT_BYTES] = used
+            return bytes(found)
+        first = (offset - made.second_level_at) // made.unit
+        numbers = made.tables[first : first + self._at_once]
         return b"".join(clusters.word_bytes(self._entries[number]).ljust(made.unit, b"\0") for number in numbers)
-
-    def _counts(self, start: int) -> bytes:
-        end = min(start + PIECE_BYTES, self._made.needed.counts * self._made.unit)
-        used = self._used[start // COUNT_BYTES : end // COUNT_BYTES]
-        found = bytearray(end - start)
-        found[COUNT_BYTES - 1 : len(used) * COUNT_BYTES : COUNT_BYTES] = used
-        return bytes(found)
 
 
 def _tables(made: Qcow2Layout) -> Tuple[Arrays, bytearray]:

@@ -34,17 +34,31 @@ def choose_chain(lun: Lun, request: OneVdiRequest) -> Chain:
     `request.vdi` is not a disk, or is a hidden parent.
     """
     leaf = _leaf(lun, request)
-    members = _members(lun, leaf)
-    _refuse_what_cannot_be(lun, members)
+    disks, members = lun.disks(), [leaf]
+    while members[-1].parent is not None:
+        member, named = members[-1], members[-1].parent
+        parent = disks.get(named.uuid)
+        if parent is None or parent.name.kind != named.kind:
+            raise Refused(f"{member.name.text} has lost its parent, the {named.kind} {named.uuid}. {_ALL}.")
+        members.append(parent)
+        if len(members) > MAX_LEVELS:
+            raise Refused(f"The chain of {leaf.name.text} is longer than {MAX_LEVELS} images. {_COALESCE}")
+    uuids = {member.name.uuid for member in members}
+    for volume in lun.volumes:
+        if volume.name.kind == naming.JOURNAL and volume.name.journal == "zero" and volume.name.uuid in uuids:
+            problem = f"{volume.name.text}: a part of that VDI is still to be zeroed."
+            raise Refused(problem + f" {_ALL}: the clone's own SR does it.")
+    for member, parent in zip(members, members[1:]):
+        if parent.name.kind == naming.RAW and member.name.kind != naming.QCOW2:
+            raise Refused(
+                f"{parent.name.text} is a raw parent: what is above it cannot be made one image without it. {_COALESCE}"
+            )
+        if parent.virtual_size > member.virtual_size:
+            raise Refused(f"{parent.name.text} is a larger disk than its child {member.name.text}. {_ALL}.")
     retained = {member.lv.id for member in members}
-    return Chain(
-        members,
-        tuple(
-            volume
-            for volume in lun.volumes
-            if volume.lv.id not in retained and volume.name.kind not in (naming.MGT, naming.OTHER)
-        ),
-    )
+    others = [volume for volume in lun.volumes if volume.lv.id not in retained]
+    dropped = [volume for volume in others if volume.name.kind not in (naming.MGT, naming.OTHER)]
+    return Chain(tuple(members), tuple(dropped))
 
 
 def leaves(lun: Lun) -> Dict[str, Volume]:
@@ -81,36 +95,6 @@ def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
             sm_key="InvalidArg",
         )
     return live[0]
-
-
-def _members(lun: Lun, leaf: Volume) -> Tuple[Volume, ...]:
-    disks, members = lun.disks(), [leaf]
-    while members[-1].parent is not None:
-        parent = members[-1].parent
-        found = disks.get(parent.uuid)
-        if found is None or found.name.kind != parent.kind:
-            raise Refused(f"{members[-1].name.text} has lost its parent, the {parent.kind} {parent.uuid}. {_ALL}.")
-        members.append(found)
-        if len(members) > MAX_LEVELS:
-            raise Refused(f"The chain of {leaf.name.text} is longer than {MAX_LEVELS} images. {_COALESCE}")
-    return tuple(members)
-
-
-def _refuse_what_cannot_be(lun: Lun, members: Tuple[Volume, ...]) -> None:
-    names = {str(member.name.uuid) for member in members}
-    for volume in lun.volumes:
-        if volume.name.kind == naming.JOURNAL and volume.name.journal == "zero" and volume.name.uuid in names:
-            problem = f"{volume.name.text}: a part of that VDI is still to be zeroed."
-            raise Refused(problem + f" {_ALL}: the clone's own SR does it.")
-    if len(members) == 1:
-        return
-    for member, parent in zip(members, members[1:]):
-        if parent.name.kind == naming.RAW and member.name.kind != naming.QCOW2:
-            raise Refused(
-                f"{parent.name.text} is a raw parent: what is above it cannot be made one image without it. {_COALESCE}"
-            )
-        if parent.virtual_size > member.virtual_size:
-            raise Refused(f"{parent.name.text} is a larger disk than its child {member.name.text}. {_ALL}.")
 
 
 # --- an earlier run

@@ -18,7 +18,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from itertools import compress
-from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, in_pieces, read_pieces
 from relvmoiscsi.errors import Malformed, Place, Refused
@@ -245,8 +245,25 @@ def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedB
         for block, entry in zip(range(len(there)), member.entries):
             if entry != UNUSED:
                 there[block] = 1
-    found = (_owned(block, members, tears_pages) for block in compress(range(len(there)), there))
-    return owned_blocks(owned for owned in found if owned is not None)
+    found = owned_blocks()
+    for block in compress(range(len(there)), there):
+        parts = list(_found(block, members))
+        if not parts:
+            continue
+        index, bits = parts[0]
+        # sectors of the owner behind the end of its own disk, or of the disk of an image above
+        seen = FULL
+        for number, member in enumerate(members[: index + 1]):
+            seen &= _seen(block, member, number)
+        must_be_copied = seen != FULL and bool(members[index].bits(block) & ~seen)
+        filled = 0
+        if len(parts) > 1:
+            filled = BLOCK_SECTORS - bin(bits).count("1")
+            ends_here = members[0].sectors < (block + 1) * BLOCK_SECTORS
+            has_mixed_pages = tears_pages and bool(set(bitmap_bytes(bits)) - {0, 255})
+            must_be_copied = must_be_copied or ends_here or block in members[index].crowded or has_mixed_pages
+        found.append(OwnedBlock(block, index, filled, must_be_copied))
+    return found
 
 
 def sectors_of(members: Sequence[VhdMember], owned: OwnedBlock) -> Sectors:
@@ -274,21 +291,3 @@ def _found(block: int, members: Sequence[VhdMember]) -> Iterator[Tuple[int, int]
 def _seen(block: int, member: VhdMember, index: int) -> int:
     """The bitmap of the sectors of a block in front of the end of the image's disk."""
     return blocks.first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
-
-
-def _owned(block: int, members: Sequence[VhdMember], tears_pages: bool) -> Optional[OwnedBlock]:
-    parts = list(_found(block, members))
-    if not parts:
-        return None
-    index, bits = parts[0]
-    # sectors of the owner behind the end of its own disk, or of the disk of an image above
-    seen = FULL
-    for number, member in enumerate(members[: index + 1]):
-        seen &= _seen(block, member, number)
-    must_be_copied = seen != FULL and bool(members[index].bits(block) & ~seen)
-    if len(parts) == 1:
-        return OwnedBlock(block, index, must_be_copied=must_be_copied)
-    ends_here = members[0].sectors < (block + 1) * BLOCK_SECTORS
-    has_mixed_pages = tears_pages and set(bitmap_bytes(bits)) - {0, 255}
-    must_be_copied = must_be_copied or ends_here or block in members[index].crowded or bool(has_mixed_pages)
-    return OwnedBlock(block, index, BLOCK_SECTORS - bin(bits).count("1"), must_be_copied)

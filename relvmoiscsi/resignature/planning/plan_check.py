@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Read the result of a plan in memory, before the first write: the result must be the LUN that was planned."""
 
+from itertools import chain
 from typing import Iterator, Sequence
 
 from relvmoiscsi.device import SECTOR, Device, Range, whole_blocks
@@ -10,7 +11,6 @@ from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.journal import decode
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.left_behind import settle
@@ -21,7 +21,16 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read, in memory, the LUN after the commit and at the end of the run. Raises Refused or FormatError."""
     _check_journal(made, cache)
-    for part in _written_without_surroundings(made.unseen, cache):
+    unseen = made.unseen  # is written without the bytes around
+    alone = [Range(chunk.offset, len(chunk.data)) for chunk in unseen.chunks]
+    more: Iterator[Range] = iter(())
+    if cache.block_size > SECTOR:  # other pieces are in sectors, and may be millions
+        copies = chain.from_iterable(unseen.copies)
+        more = chain(
+            (Range(chunk.offset, len(chunk.data)) for chunk in unseen.more),
+            (Range(copy.target, copy.end - copy.target) for copy in copies),
+        )
+    for part in chain(alone, more):
         if part.offset % cache.block_size or part.length % cache.block_size:
             raise Refused(
                 f"The planned image does not check: {part.length} bytes at byte {part.offset} are not in whole blocks "
@@ -37,14 +46,6 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     is_equal = committed._replace(label=final.label, mdas=final.mdas) == final
     if not is_equal or final.label.pv_id != committed.label.pv_id:
         identity_check.verify_result(lun, final, made.run.ids)
-
-
-def _written_without_surroundings(unseen: Unseen, device: Device) -> Iterator[Range]:
-    yield from (Range(chunk.offset, len(chunk.data)) for chunk in unseen.chunks)
-    if device.block_size > SECTOR:  # other pieces are in sectors, and may be millions
-        yield from (Range(chunk.offset, len(chunk.data)) for chunk in unseen.more)
-        for several in unseen.copies:
-            yield from (Range(copy.target, copy.end - copy.target) for copy in several)
 
 
 def check_undo(cache: ReadCache, made: Plan, unverified: Sequence[str]) -> Lun:

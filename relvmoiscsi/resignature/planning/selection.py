@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Select the VDIs of the new SR: all of them, or one VDI, whose chain is merged into one image. Reads only."""
 
-from typing import Callable, FrozenSet, Iterator, List, NamedTuple, Optional
+from typing import FrozenSet, List, NamedTuple, Optional
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import FormatError, Refused, WayOut
@@ -81,7 +81,12 @@ def _cheapest_merge(device: Device, lun: Lun, chain: Chain, request: OneVdiReque
     no_room: Optional[Refused] = None
     least: Optional[int] = None
     leaf = chain.leaf
-    for strategy in _strategies(chain)(device, lun, chain, seed):
+    # the modules of a format are imported when a chain of the format is merged
+    if leaf.name.kind == naming.QCOW2:
+        from relvmoiscsi.resignature.merge.qcow2_image import strategies  # noqa: PLC0415
+    else:
+        from relvmoiscsi.resignature.merge.vhd_image import strategies  # noqa: PLC0415
+    for strategy in strategies(device, lun, chain, seed):
         cost = _cost(lun, chain, strategy.counts)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             least = cost.data_bytes if least is None else min(least, cost.data_bytes)
@@ -105,17 +110,6 @@ def _cheapest_merge(device: Device, lun: Lun, chain: Chain, request: OneVdiReque
         "--vdis one` on the host has no such limit.",
         sm_key="InvalidArg",
     )
-
-
-def _strategies(chain: Chain) -> Callable[[Device, Lun, Chain, int], Iterator[MergeStrategy]]:
-    """The strategies for the format of a chain. The modules of a format are imported when a chain of it is merged."""
-    if chain.leaf.name.kind == naming.QCOW2:
-        from relvmoiscsi.resignature.merge import qcow2_image  # noqa: PLC0415
-
-        return qcow2_image.strategies
-    from relvmoiscsi.resignature.merge import vhd_image  # noqa: PLC0415
-
-    return vhd_image.strategies
 
 
 def _cost(lun: Lun, chain: Chain, counts: Counts) -> Cost:

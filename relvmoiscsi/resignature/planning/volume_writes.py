@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The changes of a run inside volumes: writes of whole blocks, and the places of identities in these blocks. Pure."""
 
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Tuple
 
-from relvmoiscsi.device import Range, align_down, in_pieces
+from relvmoiscsi.device import Chunk, Range, align_down, in_pieces, overlaid
 from relvmoiscsi.formats import cbt, naming, qcow2, vhd
 from relvmoiscsi.formats import mgt as mgt_records
 from relvmoiscsi.formats.cbt import CbtLog
@@ -50,12 +50,8 @@ def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMa
     return []
 
 
-class _Part(NamedTuple):
-    """A part of a change, in one piece on the device."""
-
-    offset: int
-    new: bytes
-    what: str
+#: a part of a change, in one piece on the device, and what the change is
+_Part = Tuple[Chunk, str]
 
 
 def content_writes(
@@ -65,10 +61,10 @@ def content_writes(
 
     `fields` are the identities in the changes: a block that holds a part of one is written even without a change.
     """
-    parts = []
+    parts: List[_Part] = []
     for volume, change in changes:
         pieces = vg.ranges(volume.lv, change.offset, len(change.new))
-        parts += _parts(pieces, change.new, change.what)
+        parts += [(chunk, change.what) for chunk in in_pieces(pieces, change.new)]
     return _writes(parts, fields, known, block_bytes)
 
 
@@ -93,20 +89,16 @@ def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Id
     return tuple(found)
 
 
-def _parts(pieces: Iterable[Range], new: bytes, what: str) -> List[_Part]:
-    return [_Part(chunk.offset, chunk.data, what) for chunk in in_pieces(pieces, new)]
-
-
 def _writes(parts: Iterable[_Part], fields: Iterable[IdField], known: Known, block_bytes: int) -> Tuple[Write, ...]:
     """The writes of the blocks that change, or that hold a part of a field."""
     blocks: Dict[int, List[_Part]] = {}
-    for part in parts:
-        for at in _blocks_of(part.offset, len(part.new), block_bytes):
-            blocks.setdefault(at, []).append(part)
+    for chunk, what in parts:
+        for at in _blocks_of(chunk.offset, len(chunk.data), block_bytes):
+            blocks.setdefault(at, []).append((chunk, what))
     of_fields = {at for field in fields for piece in field.pieces for at in _blocks_of(*piece, block_bytes)}
     doubtful = sorted(at for at in blocks if at not in of_fields)
     for at, old in zip(doubtful, known([Range(at, block_bytes) for at in doubtful])):
-        if _patched(at, old, blocks[at]) == old:
+        if overlaid(old, at, [chunk for chunk, _what in blocks[at]]) == old:
             del blocks[at]
     spans: List[Range] = []  # of neighbouring blocks: each becomes one write
     for at in sorted(blocks):
@@ -115,8 +107,8 @@ def _writes(parts: Iterable[_Part], fields: Iterable[IdField], known: Known, blo
     writes = []
     for span, old in zip(spans, known(spans)):
         inside = [blocks[at] for at in range(span.offset, span.end, block_bytes)]
-        new = _patched(span.offset, old, [part for several in inside for part in several])
-        names = list(dict.fromkeys(several[0].what for several in inside))
+        new = overlaid(old, span.offset, [chunk for several in inside for chunk, _what in several])
+        names = list(dict.fromkeys(several[0][1] for several in inside))
         what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         writes.append(Write(span.offset, old, new, what))
     return tuple(writes)
@@ -124,15 +116,6 @@ def _writes(parts: Iterable[_Part], fields: Iterable[IdField], known: Known, blo
 
 def _blocks_of(offset: int, length: int, block_bytes: int) -> Iterable[int]:
     return range(align_down(offset, block_bytes), offset + length, block_bytes)
-
-
-def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> bytes:
-    """The bytes `old` from offset `start`, after the changes of all parts."""
-    new = bytearray(old)
-    for part in parts:
-        first, last = max(part.offset, start), min(part.offset + len(part.new), start + len(old))
-        new[first - start : last - start] = part.new[first - part.offset : last - part.offset]
-    return bytes(new)
 
 
 # --- undo
@@ -146,9 +129,9 @@ def undone_contents(run: Run, buffer: WriteBuffer, known: Known) -> Tuple[Write,
     identities.put_back(run, buffer)
     parts: List[_Part] = []
     for field in run.fields:
-        parts += _parts(field.pieces, buffer.get(field.pieces), field.what)
+        parts += [(chunk, field.what) for chunk in in_pieces(field.pieces, buffer.get(field.pieces))]
         place = structure.checksum_range(field.kind)
         if place is not None:
             pieces = identities.part_of(field.around, place)
-            parts += _parts(pieces, buffer.get(pieces), field.what)
+            parts += [(chunk, field.what) for chunk in in_pieces(pieces, buffer.get(pieces))]
     return _writes(parts, run.fields, known, run.block_bytes)

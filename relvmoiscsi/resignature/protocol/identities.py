@@ -13,7 +13,7 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
 from relvmoiscsi.resignature.protocol import structure
-from relvmoiscsi.resignature.protocol.run_record import IdField, Run
+from relvmoiscsi.resignature.protocol.run_record import IdField, Run, joined
 
 #: other programs may write the bytes of a shorter field by chance
 _TELLING_BYTES = 16
@@ -75,14 +75,10 @@ def changed_chunks(before: Chunk, after: bytes, block_size: int) -> List[Chunk]:
 def spans_of(run: Run, block_size: int) -> List[Range]:
     """The ranges that `put_back` needs in a WriteBuffer: whole blocks, in order, neighbours joined."""
     wanted = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
-    joined: List[Range] = []
-    for start, end in sorted((align_down(w.offset, block_size), align_up(w.end, block_size)) for w in wanted):
-        if joined and start <= joined[-1].end:
-            before = joined.pop()
-            joined.append(Range(before.offset, max(end, before.end) - before.offset))
-        else:
-            joined.append(Range(start, end - start))
-    return joined
+    return joined(
+        Range(align_down(part.offset, block_size), align_up(part.end, block_size) - align_down(part.offset, block_size))
+        for part in wanted
+    )
 
 
 def read_written(device: Device, run: Run) -> WriteBuffer:

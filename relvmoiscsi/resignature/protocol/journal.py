@@ -199,8 +199,14 @@ def _run(payload: BytesIO) -> Run:
         new_pv_id=untrusted.text_of(facts["new_pv_id"]),
         final_label=_bytes(payload, SECTOR if facts["has_final_label"] is True else 0),
         mdas=tuple(_move(item, payload) for item in facts["mdas"]),
-        writes=tuple(_write(payload, *item) for item in facts["writes"]),
-        fields=tuple(_field(*item) for item in facts["fields"]),
+        writes=tuple(
+            Write(untrusted.size_of(at), _bytes(payload, length), _bytes(payload, length), untrusted.text_of(what))
+            for at, length, what in facts["writes"]
+        ),
+        fields=tuple(
+            IdField(_ranges(pieces), untrusted.text_of(what), untrusted.text_of(kind), _ranges(around))
+            for pieces, what, kind, around in facts["fields"]
+        ),
         block_bytes=untrusted.size_of(facts["block_bytes"]),
         rebuilt=_rebuilt(facts["rebuilt"], payload) if "rebuilt" in facts else None,
         one=_text_or_none(facts.get("one")),
@@ -235,27 +241,17 @@ def _move(item: Sequence[Sequence[Any]], payload: BytesIO) -> MdaMove:
     return MdaMove(original, second, old, second_header, _bytes(payload, MdaHeader.SIZE))
 
 
-def _write(payload: BytesIO, offset: Any, length: Any, what: Any) -> Write:
-    return Write(untrusted.size_of(offset), _bytes(payload, length), _bytes(payload, length), untrusted.text_of(what))
-
-
 def _rebuilt(facts: Dict[str, Any], payload: BytesIO) -> Rebuilt:
     return Rebuilt(
         lv_id=untrusted.text_of(facts["lv_id"]),
         segments=tuple(Segment(*_sizes(item)) for item in facts["segments"]),
         full=decode_units(facts["full"]),
         empty=decode_units(facts["empty"]),
-        table=tuple(_table_unit(payload, *item) for item in facts["table"]),
+        table=tuple(
+            TableUnit(untrusted.size_of(at), _bytes(payload, length), _bytes(payload, length), *_sizes((first, end)))
+            for at, length, first, end in facts["table"]
+        ),
     )
-
-
-def _table_unit(payload: BytesIO, offset: Any, length: Any, first: Any, end: Any) -> TableUnit:
-    old, new = _bytes(payload, length), _bytes(payload, length)
-    return TableUnit(untrusted.size_of(offset), old, new, *_sizes((first, end)))
-
-
-def _field(pieces: Sequence[Sequence[Any]], what: Any, kind: Any, around: Sequence[Sequence[Any]]) -> IdField:
-    return IdField(_ranges(pieces), untrusted.text_of(what), untrusted.text_of(kind), _ranges(around))
 
 
 def _ranges(values: Sequence[Sequence[Any]]) -> Tuple[Range, ...]:

@@ -4,7 +4,7 @@
 No program reads the other parts of the new image before the commit, so these parts need no journal. These writes do:
 
     full     bitmaps of filled blocks: all ones. Both the old and the new image have the same content with these
-             bitmaps. So the run writes them with the contents of volumes, and a take-back writes them, too
+             bitmaps. So the run writes them with the contents of volumes, and a rollback writes them, too
     empty    bitmaps of free slots: all zeros. The old image may use the slots, so the run writes them after the commit,
              and only as long as the block table does not name the slots
     table    the block table that gives the free slots to blocks that no image has, after the empty bitmaps are durable

@@ -4,7 +4,7 @@
 import sys
 from bisect import bisect_right
 from itertools import chain
-from typing import Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
@@ -63,7 +63,7 @@ class MdaMove(NamedTuple):
 
 
 class Run(NamedTuple):
-    """All values that are needed to finish a run or to take the run back, on any host."""
+    """All values that are needed to finish a run or to roll the run back, on any host."""
 
     kind: int
     run_id: bytes
@@ -125,13 +125,16 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     for write in run.writes:
         is_whole = not write.offset % run.block_bytes and not len(write.new) % run.block_bytes and bool(write.new)
         require(is_whole, f"{len(write.new)} bytes at {write.offset} are no blocks")
-    written = _joined(write.range for write in run.writes)
+    written = joined(write.range for write in run.writes)
     for field in run.fields:
         require(field.kind in ("", *structure.SIZES), f"it knows a structure {field.kind[:40]!r}")
         size = structure.SIZES.get(field.kind, 0)
         require(sum(part.length for part in field.around) == size, f"a {field.kind or 'field'} has another length")
-        is_covered = field.pieces and all(_is_within(piece, written) for piece in field.pieces)
-        require(bool(is_covered), f"its writes do not cover a field: {field.what[:40]!r}")
+        require(bool(field.pieces), f"its writes do not cover a field: {field.what[:40]!r}")
+        for piece in field.pieces:
+            at = bisect_right(written, Range(piece.offset, sys.maxsize)) - 1
+            is_covered = at >= 0 and piece.length > 0 and piece.end <= written[at].end
+            require(is_covered, f"its writes do not cover a field: {field.what[:40]!r}")
     if run.rebuilt is not None:
         _verify_rebuilt(run.rebuilt, run.block_bytes, require)
 
@@ -153,19 +156,13 @@ def _verify_rebuilt(rebuilt: Rebuilt, block_bytes: int, require: Callable[[bool,
     require(holes == len(rebuilt.empty), "its block table gives away another number of holes")
 
 
-def _joined(ranges: Iterable[Range]) -> List[Range]:
+def joined(ranges: Iterable[Range]) -> List[Range]:
     """The ranges in order. Ranges that touch are one range."""
-    joined: List[Range] = []
-    for found in sorted(ranges):
-        if joined and found.offset <= joined[-1].end:
-            before = joined.pop()
-            joined.append(Range(before.offset, max(found.end, before.end) - before.offset))
+    found: List[Range] = []
+    for part in sorted(ranges):
+        if found and part.offset <= found[-1].end:
+            before = found.pop()
+            found.append(Range(before.offset, max(part.end, before.end) - before.offset))
         else:
-            joined.append(found)
-    return joined
-
-
-def _is_within(part: Range, joined: Sequence[Range]) -> bool:
-    """Is the part, which is not empty, within one of these ranges?"""
-    at = bisect_right(joined, Range(part.offset, sys.maxsize)) - 1
-    return at >= 0 and part.length > 0 and part.end <= joined[at].end
+            found.append(part)
+    return found

@@ -63,7 +63,7 @@ def cut_sentence(name: str, kind: int) -> str:
     """The sentence about a device after step 2 or a later step has failed, or was interrupted."""
     return (
         f"The {KINDS[kind]} of {name} was begun and may be unfinished: once the device answers, "
-        f"{command('relvmoiscsi', 'recover', name)} finishes it or takes it back."
+        f"{command('relvmoiscsi', 'recover', name)} finishes it or rolls it back."
     )
 
 
@@ -80,7 +80,7 @@ def unfinished(name: str, record: CommitRecord) -> Unfinished:
     kind, recover = KINDS[record.kind], command("relvmoiscsi", "recover", name)
     if record.phase == IN_PROGRESS:
         return Unfinished(
-            f"{name} holds an unfinished {kind}, cut before its commit. Run {recover}, which takes it back."
+            f"{name} holds an unfinished {kind}, cut before its commit. Run {recover}, which rolls it back."
         )
     return Unfinished(f"{name} holds an unfinished {kind}, cut after its commit. Run {recover}, which finishes it.")
 
@@ -92,7 +92,7 @@ def on_a_copy(name: str) -> str:
 
 
 def journal_lost(name: str, record: CommitRecord) -> str:
-    """The sentences about a run that relvmoiscsi can neither finish nor take back."""
+    """The sentences about a run that relvmoiscsi can neither finish nor roll back."""
     return (
         f"{name} holds an unfinished {KINDS[record.kind]} whose journal does not read; LVM may have used its space "
         "since. Volumes may name parents of another SR: take the clone again."

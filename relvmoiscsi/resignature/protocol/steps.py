@@ -65,7 +65,7 @@ ALL_PARTS = (JOURNAL, MARK, CONTENTS, COMMIT, HOLES, HEADERS, FINAL)  #: in thei
 
 
 class WayBack(NamedTuple):
-    """The steps that take back a run that was cut before its commit. Each ends in one flush, and may be repeated."""
+    """The steps that roll back a run that was cut before its commit. Each ends in one flush, and may be repeated."""
 
     contents: Step
     label: Step

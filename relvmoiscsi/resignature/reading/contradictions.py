@@ -46,7 +46,23 @@ def contradictions(lun: Lun) -> Tuple[Malformed, ...]:
     lost = without_record(after)
     if not after.records() and len(lost) > 1:
         found.append(Malformed("MGT", Place(naming.MGT, 0), f"it has no record of any of the {len(lost)} VDIs"))
-    return (*found, *_of_vdis(after))
+    # the records without a volume and the volumes without a record, of the kinds of which both are there
+    records: Dict[Tuple[str, bool], List[VdiRecord]] = {}
+    for record in without_volume(after):
+        if record.name_label != _TRIAL_LABEL:
+            records.setdefault((record.vdi_type, record.managed), []).append(record)
+    volumes: Dict[Tuple[str, bool], List[Volume]] = {}
+    for volume in lost:
+        if not isinstance(volume.content, Unreadable):
+            volumes.setdefault((naming.MGT_TYPES[volume.name.kind], not volume.hidden), []).append(volume)
+    for kind in sorted(set(records) & set(volumes)):
+        for record in records[kind]:
+            where = Place(naming.MGT, record.offset)
+            found.append(Malformed("MGT record", where, f"its VDI {record.uuid} has no volume"))
+        for volume in volumes[kind]:
+            where = Place(volume.name.text, 0)
+            found.append(Malformed("VDI", where, f"MGT has no record of VDI {volume.name.uuid}"))
+    return tuple(found)
 
 
 def without_volume(lun: Lun) -> List[VdiRecord]:
@@ -62,24 +78,3 @@ def without_record(lun: Lun) -> List[Volume]:
         return []
     records = lun.records()
     return [volume for uuid, volume in lun.disks().items() if uuid not in records]
-
-
-def _of_vdis(lun: Lun) -> List[Malformed]:
-    """The records without a volume and the volumes without a record, of the kinds of which both are there."""
-    records: Dict[Tuple[str, bool], List[VdiRecord]] = {}
-    for record in without_volume(lun):
-        if record.name_label != _TRIAL_LABEL:
-            records.setdefault((record.vdi_type, record.managed), []).append(record)
-    volumes: Dict[Tuple[str, bool], List[Volume]] = {}
-    for volume in without_record(lun):
-        if not isinstance(volume.content, Unreadable):
-            volumes.setdefault((naming.MGT_TYPES[volume.name.kind], not volume.hidden), []).append(volume)
-    found = []
-    for kind in sorted(set(records) & set(volumes)):
-        for record in records[kind]:
-            where = Place(naming.MGT, record.offset)
-            found.append(Malformed("MGT record", where, f"its VDI {record.uuid} has no volume"))
-        for volume in volumes[kind]:
-            where = Place(volume.name.text, 0)
-            found.append(Malformed("VDI", where, f"MGT has no record of VDI {volume.name.uuid}"))
-    return found

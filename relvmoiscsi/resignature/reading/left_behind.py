@@ -41,7 +41,20 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
 
     Raises UsageError for a UUID without a volume.
     """
-    lost = _with_children(found, uuids)
+    known = leavable(found)
+    children: Dict[str, List[Optional[str]]] = {}
+    for volume in found.volumes:
+        if volume.parent is not None:
+            children.setdefault(volume.parent.uuid, []).append(volume.name.uuid)
+    lost, todo = set(), list(uuids)
+    while todo:
+        uuid = todo.pop()
+        if uuid not in known:
+            problem = f"{found.name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
+            raise UsageError(problem + f" {command('relvmoiscsi', 'show', found.name)} lists the VDIs.")
+        if uuid not in lost:
+            lost.add(uuid)
+            todo += filter(None, children.get(uuid, ()))
     gone = [volume for volume in found.volumes if volume.name.kind in _OF_A_VDI and volume.name.uuid in lost]
     if not gone:
         return found, lost, gone
@@ -52,22 +65,3 @@ def leave(found: Lun, uuids: Sequence[str]) -> Tuple[Lun, Set[str], List[Volume]
 def leavable(lun: Lun) -> Set[Optional[str]]:
     """The UUIDs that a caller may leave behind: those of VDIs with a volume on the LUN as found."""
     return {volume.name.uuid for volume in lun.volumes if volume.name.kind in _OF_A_VDI}
-
-
-def _with_children(lun: Lun, uuids: Sequence[str]) -> Set[str]:
-    """The UUIDs `uuids`, and those of the VDIs that were made of them."""
-    known = leavable(lun)
-    children: Dict[str, List[Optional[str]]] = {}
-    for volume in lun.volumes:
-        if volume.parent is not None:
-            children.setdefault(volume.parent.uuid, []).append(volume.name.uuid)
-    lost, todo = set(), list(uuids)
-    while todo:
-        uuid = todo.pop()
-        if uuid not in known:
-            problem = f"{lun.name} has no volume of VDI {uuid}, which was to be left behind (`without`)."
-            raise UsageError(problem + f" {command('relvmoiscsi', 'show', lun.name)} lists the VDIs.")
-        if uuid not in lost:
-            lost.add(uuid)
-            todo += filter(None, children.get(uuid, ()))
-    return lost

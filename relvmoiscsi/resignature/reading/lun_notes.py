@@ -48,23 +48,16 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
         return [f"{name} waits to be deleted by SM's garbage collector."]
     if isinstance(volume.content, Unreadable):
         return []
-    if isinstance(volume.content, Vhd):
-        return _footer_notes(volume.content, name) + _parent_notes(volume, disks)
-    return _parent_notes(volume, disks)
-
-
-def _footer_notes(vhd: Vhd, name: str) -> List[str]:
-    """Notes on different footers. A killed footer is no note: each disk of a running VM has a killed footer."""
-    if vhd.end_footer is None or bytes(vhd.end_footer) == bytes(vhd.footer):
-        return []
-    sizes = vhd.end_footer.current_size, vhd.footer.current_size
-    if sizes[0] == sizes[1]:
-        return [f"The footers of {name} differ: one of them was being written."]
-    return [
-        "The footers of {} differ: tapdisk sees a disk of {} bytes, a scan of the storage manager one of {}.".format(
-            name, *sizes
-        )
-    ]
+    found = _parent_notes(volume, disks)
+    vhd = volume.content
+    # a killed footer is no note: each disk of a running VM has a killed footer
+    if isinstance(vhd, Vhd) and vhd.end_footer is not None and bytes(vhd.end_footer) != bytes(vhd.footer):
+        one, other = vhd.end_footer.current_size, vhd.footer.current_size
+        why = "one of them was being written"
+        if one != other:
+            why = f"tapdisk sees a disk of {one} bytes, a scan of the storage manager one of {other}"
+        found.insert(0, f"The footers of {name} differ: {why}.")
+    return found
 
 
 def _parent_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:

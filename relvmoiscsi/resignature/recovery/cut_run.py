@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Settle a run that was cut. The mark in the label says whether the run was cut before or after its commit.
 
-    cut before the commit    take the run back
+    cut before the commit    roll the run back
     cut after the commit     finish the run
     the LUN contradicts      refuse
 
@@ -59,14 +59,14 @@ def finish(device: Device, mark: Mark) -> None:
         finalize(device, mark.label, mark.journal)
 
 
-def take_back(device: Device, mark: Mark) -> None:
+def roll_back(device: Device, mark: Mark) -> None:
     """Give the old contents and the old label back to a LUN whose run was cut before its commit.
 
     Writes of other programs since the cut stay, in the label too. When LVM has changed the volume group since the cut,
     other volumes may have the extents: then `put_back` is careful. Zeros replace the headers of the second areas:
 
         t0    host A sends the commit, and stalls
-        t1    host B takes the run back
+        t1    host B rolls the run back
         t2    host A's commit arrives: the label lists second areas without headers, so LVM sees no half-written SR
 
     Raises Refused for a LUN that contradicts the mark; Unfinished, Overtaken and DeviceError after a write.

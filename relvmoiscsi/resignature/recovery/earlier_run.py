@@ -157,13 +157,10 @@ def _forgotten_mark(device: Device, label: Label, record: CommitRecord) -> Optio
     doubts = identity_check.foreign_identities(lun)
     for sentence in doubts:
         log.info("%s: %s", device.name, sentence)
-    return None if doubts else Mark(label, record, Journal(_nothing_but_the_label(lun, record), 0, b""))
-
-
-def _nothing_but_the_label(lun: Lun, record: CommitRecord) -> Run:
-    """A run without writes, for the LUN as read, with the run id of the mark."""
+    if doubts:
+        return None
     done = record.replace(phase=DONE, kind=RESIGNATURE) if record.kind == UNDO else None
-    return Run(
+    run = Run(  # without writes, with the run id of the mark
         kind=record.kind,
         run_id=record.run_id,
         scsi_id=None,
@@ -176,3 +173,4 @@ def _nothing_but_the_label(lun: Lun, record: CommitRecord) -> Run:
         mdas=tuple(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)) for mda in lun.mdas),
         writes=(),
     )
+    return Mark(label, record, Journal(run, 0, b""))

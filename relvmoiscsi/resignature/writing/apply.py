@@ -61,7 +61,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
 
     The new image is read back twice:
 
-        before the mark    from the mark on, a run or its take-back may write the bitmaps of filled blocks
+        before the mark    from the mark on, a run or its rollback may write the bitmaps of filled blocks
         after the mark     another host may write a new image to the same places; that host reads the label before each
                            batch and stops at a mark, so the second reading finds the batches from before the mark
     """

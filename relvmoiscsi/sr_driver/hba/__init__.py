@@ -4,7 +4,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from relvmoiscsi.sr_driver.hba.config import HbaConfig, parse_config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import CallLun, Transport
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def open_lun(
     call: Call, config: HbaConfig, xapi: "Xapi", _smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
 ) -> CallLun:
-    """Return the LUN that a call names. Raises Listed or another RelvmoiscsiError."""
+    """Return the LUN that a call names. Raises MissingKey or another RelvmoiscsiError."""
     from relvmoiscsi.sr_driver.hba.lun import named_lun  # noqa: PLC0415 - a refused device-config needs no disks
 
     return named_lun(call, config, xapi, deadline, lock_seconds)
@@ -25,4 +25,4 @@ def open_lun(
 
 # A probe may use the time of the whole call: after a scan, a slow host needs long to bring all paths. Each step
 # that may hang has its own limit. During the probe, xapi plugs no PBD of this host; VMs run and start.
-HBA = Transport("relvmohba", "lvmohba", parse_config, open_lun, probe_seconds=math.inf)
+HBA = Transport("relvmohba", "lvmohba", HbaConfig, open_lun, probe_seconds=math.inf)

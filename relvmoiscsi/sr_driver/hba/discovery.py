@@ -96,15 +96,26 @@ class Discovery:
         self._scan(pool, stack)
 
     def disks(self) -> List[str]:
-        """Return the disks ("sdb") that answer. Raises NotFound if none answers in time."""
+        """Return the disks ("sdb") that answer. Raises NotFound if none answers in time.
+
+        Raises Refused if the LUN is at the address of another known LUN, where a scan does not look again.
+        """
         if self._live:
             return self._live
-        until = self.deadline.part(DISK_SECONDS)
-        THIS_HOST.wait_for(self._all_have_nodes, until.left)
+
+        def have_nodes() -> bool:
+            addresses = hba.addresses_of(self.scsi_id, self._adapters)
+            return bool(addresses) and all(hba.disk_at(address) for address in addresses)
+
+        THIS_HOST.wait_for(have_nodes, self.deadline.part(DISK_SECONDS).left)
         self._live = self._answering()
         if not self._live:
             self.deadline.check(f"the LUN {self.scsi_id} appeared")
-            self._verify_not_behind_another()
+            others = [disk for disk in hba.disks(self._adapters) if disk.scsi_id != self.scsi_id]
+            faces = paths.look([disk.name for disk in others], self.deadline.part(paths.ANSWER_SECONDS))
+            for disk in others:
+                if disk.name in faces and faces[disk.name].scsi_id == self.scsi_id:
+                    raise paths.other_lun(disk.name, disk.scsi_id, self.scsi_id)
             raise NotFound(self._not_there(), "ISCSIDevice")
         log.info("the LUN %s is %s", self.scsi_id, ", ".join(self._live))
         return self._live
@@ -121,8 +132,26 @@ class Discovery:
         return face.scsi_id, face.serial
 
     def verify_free(self, disks: Sequence[str]) -> None:
-        """Before a write: raise Refused for a user of the LUN that an exclusive open does not detect."""
-        run_in_child(partial(self._check_free, disks), self.deadline, "it was known who uses the LUN", only_reads=True)
+        """Before a write: raise Refused for a user of the LUN that an exclusive open does not detect.
+
+        Such a user is a program that uses a disk of the LUN outside its map, for longer than USER_SECONDS.
+        """
+
+        def check(_begin: Begin) -> None:
+            until = time.monotonic() + USER_SECONDS
+            while True:
+                the_map = multipath.find_map(self.scsi_id)  # multipathd may make a map at any time
+                alone = [disk for disk in disks if the_map is None or disk not in the_map.paths]
+                users = holders.users_of_disks(alone)
+                if not users:
+                    return
+                if time.monotonic() >= until:
+                    problem = "The LUN {} is in use on this host, through {}: {}."
+                    text = problem.format(self.scsi_id, ", ".join(alone), ", ".join(users))
+                    raise Refused(text).in_state("Nothing was written.")
+                time.sleep(POLL_SECONDS)
+
+        run_in_child(check, self.deadline, "it was known who uses the LUN", only_reads=True)
 
     # --- steps in detail
 
@@ -139,16 +168,36 @@ class Discovery:
         """
         places = hba.places(self._adapters, self._config.lun, self._config.wwpns)
         if not (places or self._live):
-            raise NotFound(self._no_place(), "ISCSIDevice")
+            ports, seen = _listed(self._config.wwpns), _listed(hba.remote_ports(self._adapters))
+            text = f"No adapter of this host is logged in to a port {ports}; the adapters see the ports {seen}."
+            if not self._adapters:
+                types = _listed(sorted({one.driver for one in hba.adapters()}))
+                text = (
+                    f"This host has no adapter of the type {self._config.driver}; its adapters have the types {types}. "
+                    "Correct device-config:type."
+                )
+            raise NotFound(text, "ISCSIDevice")
         if not self._adapters:
             return  # the LUN is there, behind an adapter that the device-config does not select
         before = other_luns.look_around(pool)
+
+        def forget(deadline: Deadline) -> None:
+            others = before._replace(known=before.known | {self.scsi_id})
+            away = partial(other_luns.forget_others, self._adapters, others, self._read_pool, self._host_ref, deadline)
+            quietly("taking away the other LUNs of a scan", away)
+
         with ExitStack() as hiding:
             hiding.enter_context(other_luns.hidden(self._adapters, before))
-            forget = partial(self._forget_others, before)
             if not self._live:  # else a killed call has scanned for the LUN before
                 try:
-                    self._bring(places, before.addresses)
+                    started, what = time.monotonic(), _listed(f"{one.adapter.name} ({one})" for one in places)
+                    log.info("scanning %s for the LUN %s", what, self.scsi_id)
+                    self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))
+                    for failure in self._failures:
+                        log.warning("%s", failure)
+                    came = [one for one in hba.addresses(self._adapters) if one not in before.addresses]
+                    luns = _listed(f"{scsi_id_of_address(one) or 'a LUN without an id'} at {one}" for one in came)
+                    log.info("%.1f seconds; it has brought %s", time.monotonic() - started, luns)
                 except BaseException:
                     forget(self.deadline.for_cleanup())  # the other LUNs are hidden only until the end of this block
                     raise
@@ -157,52 +206,14 @@ class Discovery:
                 stack.push(hiding.pop_all())
                 stack.callback(lambda: forget(self.deadline.for_cleanup()))
 
-    def _bring(self, places: Sequence[hba.ScanPlace], there: Sequence[str]) -> None:
-        started = time.monotonic()
-        log.info("scanning %s for the LUN %s", _listed(f"{one.adapter.name} ({one})" for one in places), self.scsi_id)
-        self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))
-        for failure in self._failures:
-            log.warning("%s", failure)
-        came = [one for one in hba.addresses(self._adapters) if one not in there]
-        others = [f"{scsi_id_of_address(one) or 'a LUN without an id'} at {one}" for one in came]
-        log.info("%.1f seconds; it has brought %s", time.monotonic() - started, _listed(others))
-
-    def _forget_others(self, before: other_luns.Before, deadline: Deadline) -> None:
-        before = before._replace(known=before.known | {self.scsi_id})
-        forget = partial(other_luns.forget_others, self._adapters, before, self._read_pool, self._host_ref, deadline)
-        quietly("taking away the other LUNs of a scan", forget)
-
-    def _all_have_nodes(self) -> bool:
-        addresses = hba.addresses_of(self.scsi_id, self._adapters)
-        return bool(addresses) and all(hba.disk_at(address) for address in addresses)
-
-    def _verify_not_behind_another(self) -> None:
-        """Raise Refused if the LUN is at the address of another known LUN, where a scan does not look again."""
-        others = [disk for disk in hba.disks(self._adapters) if disk.scsi_id != self.scsi_id]
-        faces = paths.look([disk.name for disk in others], self.deadline.part(paths.ANSWER_SECONDS))
-        for disk in others:
-            if disk.name in faces and faces[disk.name].scsi_id == self.scsi_id:
-                raise paths.other_lun(disk.name, disk.scsi_id, self.scsi_id)
-
-    def _check_free(self, disks: Sequence[str], _begin: Begin) -> str:
-        """Raise Refused if a program uses a disk of the LUN outside its map for longer than USER_SECONDS."""
-        until = time.monotonic() + USER_SECONDS
-        while True:
-            the_map = multipath.find_map(self.scsi_id)  # multipathd may make a map at any time
-            alone = [disk for disk in disks if the_map is None or disk not in the_map.paths]
-            users = holders.users_of_disks(alone)
-            if not users:
-                return ""
-            if time.monotonic() >= until:
-                problem = "The LUN {} is in use on this host, through {}: {}."
-                text = problem.format(self.scsi_id, ", ".join(alone), ", ".join(users))
-                raise Refused(text).in_state("Nothing was written.")
-            time.sleep(POLL_SECONDS)
-
     # --- afterwards
 
     def _remove_new_disks(self) -> None:
-        """Remove the still hidden disks that this call or a killed call has added, unless the disks shall stay."""
+        """Remove the still hidden disks that this call or a killed call has added, unless the disks shall stay.
+
+        Disks that do not answer are removed. No program can use a dead disk. When the LUN comes back, a dead disk is an
+        obstacle: its size is 0 until the kernel reads the size again.
+        """
         before = cleanup_journal.read(self.scsi_id)
         if before is None:
             return
@@ -210,30 +221,22 @@ class Discovery:
         if came and self._had_entry and not (self._live or self._pool_has_lun):
             log.warning("the new disks of the LUN %s stay: none answers, so their identities are unknown", self.scsi_id)
             return
-        is_known, is_to_stay = self._is_to_stay() if came else (True, self.is_new or self._pool_has_lun)
-        if came and not is_to_stay:
+        is_known, stays = True, self.is_new or self._pool_has_lun
+        if came and not stays:
+            try:
+                stays = self._has_new_identities()
+            except RelvmoiscsiError as problem:
+                disks = udev.disks_of(self.scsi_id)
+                if disks and paths.look(disks, self.deadline.for_cleanup().part(paths.ANSWER_SECONDS)):
+                    raise
+                log.warning("no new disk of the LUN %s answers, so all are removed: %s", self.scsi_id, problem)
+                is_known = False
+        if came and not stays:
             for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values():
                 log.error("%s", sentence)
         if not is_known or self._failures and not (self.is_new or self._pool_has_lun):
             return  # a scan that was given up may still add the LUN: the next call needs the entry
         cleanup_journal.forget(self.scsi_id)
-
-    def _is_to_stay(self) -> Tuple[bool, bool]:
-        """Return whether the answer is known, and whether the new disks stay. Disks that do not answer are removed.
-
-        No program can use a dead disk. When the LUN comes back, a dead disk is an obstacle: its size is 0 until the
-        kernel reads the size again.
-        """
-        if self.is_new or self._pool_has_lun:
-            return True, True
-        try:
-            return True, self._has_new_identities()
-        except RelvmoiscsiError as problem:
-            disks = udev.disks_of(self.scsi_id)
-            if disks and paths.look(disks, self.deadline.for_cleanup().part(paths.ANSWER_SECONDS)):
-                raise
-            log.warning("no new disk of the LUN %s answers, so all are removed: %s", self.scsi_id, problem)
-            return False, False
 
     def _has_new_identities(self) -> bool:
         """Return whether the label has new identities: an earlier call may have been killed after its commit.
@@ -241,59 +244,48 @@ class Discovery:
         Raises RelvmoiscsiError if the label cannot be read. Then all disks stay, and the next call finds the entry.
         """
         if not self._live:
-            return False  # the disks came dead, so no call has written to them
-        deadline = self.deadline.for_cleanup()
-        return bool(run_in_child(self._shows_new_sr, deadline, "the label had been read", only_reads=True))
+            return False  # no disk has ever answered, so no call has written to one
 
-    def _shows_new_sr(self, _begin: Begin) -> bool:
-        from relvmoiscsi import engine  # noqa: PLC0415 - most calls do not need the engine here
+        def read_label(_begin: Begin) -> bool:
+            from relvmoiscsi import engine  # noqa: PLC0415 - most calls do not need the engine here
 
-        problem: Optional[RelvmoiscsiError] = None
-        for disk in self._live:
-            try:
-                with open_device(THIS_HOST.node(disk), writable=False) as device:
-                    return engine.has_new_identities(device, self.scsi_id)
-            except (NotFound, DeviceError) as error:  # a path that has died meanwhile
-                problem = problem or error
-        assert problem is not None  # the caller has looked whether any disk answers
-        raise problem
+            problem: Optional[RelvmoiscsiError] = None
+            for disk in self._live:
+                try:
+                    with open_device(THIS_HOST.node(disk), writable=False) as device:
+                        return engine.has_new_identities(device, self.scsi_id)
+                except (NotFound, DeviceError) as error:  # a path that has died meanwhile
+                    problem = problem or error
+            assert problem is not None  # at least one disk has answered
+            raise problem
 
-    # --- messages about a missing LUN
+        return bool(run_in_child(read_label, self.deadline.for_cleanup(), "the label had been read", only_reads=True))
 
     def _not_there(self) -> str:
+        """Return what is known about a LUN of which no disk answers."""
         there = hba.disks(self._adapters)
-        silent = [disk.name for disk in there if disk.scsi_id == self.scsi_id]
+        silent = []
+        for disk in there:
+            if disk.scsi_id == self.scsi_id:
+                access = os.path.join(THIS_HOST.sysfs, "block", disk.name, "device/access_state")
+                state = text_of(access).strip()  # where the kernel knows ALUA's state
+                silent.append(f"{disk.name} ({state})" if state else disk.name)
         if silent:
             return (
-                f"The LUN {self.scsi_id} is mapped to this host, but its disks do not answer: "
-                f"{_listed(map(_with_access_state, silent))}. Check the paths, and the state of the LUN at the array."
+                f"The LUN {self.scsi_id} is mapped to this host, but its disks do not answer: {_listed(silent)}. Check "
+                "the paths, and the state of the LUN at the array."
             )
-        seen = {disk.scsi_id for disk in there}
-        text = "No disk with the SCSIid {} answers on this host after a scan of {}; there are {}.{}"
         names = _listed(adapter.name for adapter in self._adapters)
         if self._config.lun is not None:
             names += " for the number {}".format(" or ".join(map(str, hba.numbers_of(self._config.lun))))
-        return text.format(self.scsi_id, names, _listed(sorted(filter(None, seen))), self._advice())
-
-    def _advice(self) -> str:
-        if not self._failures:
-            return " Map the LUN to this host."
-        return " These could not be scanned: " + " ".join(self._failures)
-
-    def _no_place(self) -> str:
-        if not self._adapters:
-            text = (
-                "This host has no adapter of the type {}; its adapters have the types {}. Correct device-config:type."
-            )
-            return text.format(self._config.driver, _listed(sorted({one.driver for one in hba.adapters()})))
-        text = "No adapter of this host is logged in to a port {}; the adapters see the ports {}."
-        return text.format(_listed(self._config.wwpns), _listed(hba.remote_ports(self._adapters)))
-
-
-def _with_access_state(disk: str) -> str:
-    """Return the disk's name, with the ALUA state where the kernel knows it."""
-    state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
-    return f"{disk} ({state})" if state else disk
+        seen = _listed(sorted(filter(None, {disk.scsi_id for disk in there})))
+        advice = "Map the LUN to this host."
+        if self._failures:
+            advice = "These could not be scanned: " + " ".join(self._failures)
+        return (
+            f"No disk with the SCSIid {self.scsi_id} answers on this host after a scan of {names}; there are {seen}. "
+            f"{advice}"
+        )
 
 
 def _listed(names: Iterable[str]) -> str:

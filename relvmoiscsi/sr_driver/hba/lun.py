@@ -21,7 +21,7 @@ from functools import partial
 from typing import Callable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
-from relvmoiscsi.errors import in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, in_state
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, multipath, paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
@@ -49,11 +49,12 @@ _CACHES_SECONDS = 3.0  # BLKFLSBUF waits for reads of other programs, which hang
 
 
 def named_lun(call: Call, config: HbaConfig, xapi: Xapi, deadline: Deadline, lock_seconds: float) -> CallLun:
-    """Return the LUN that a call names. Raises Listed if the call names none, or another RelvmoiscsiError."""
+    """Return the LUN that a call names. Raises MissingKey if the call names none, or another RelvmoiscsiError."""
     record = record_of_host(call, xapi)
     scsi_id = config.scsi_id or (scsi_id_at(config.device) or "" if config.device else "")
     if not scsi_id:
-        raise missing_scsi_id(config, xapi, deadline, lock_seconds, call.host_ref)
+        with sigterm_fails(deadline):
+            raise missing_scsi_id(config, xapi, deadline, lock_seconds, call.host_ref)
     if not config.scsi_id:
         log.info("%s is the LUN %s", config.device, scsi_id)
     multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))
@@ -61,6 +62,22 @@ def named_lun(call: Call, config: HbaConfig, xapi: Xapi, deadline: Deadline, loc
     pool = partial(pool_records.read_pool, xapi)
     discovery = Discovery(scsi_id, config, deadline, lock_seconds, pool, call.host_ref)
     return HbaLun(discovery, multipathing, lock_seconds, others)
+
+
+@contextmanager
+def sigterm_fails(deadline: Deadline) -> Iterator[None]:
+    """Have SIGTERM end the block as a failure does, until the first write.
+
+    Kill -9 does no harm to a LUN. But the disks that a scan has brought then stay on this host until the next call for
+    the LUN. At any event, udev may show these disks to LVM. Service managers send SIGTERM before kill -9: the call
+    removes the disks in time.
+    """
+    try:
+        with terminated.heeded():
+            yield
+    except terminated.Terminated as end:
+        problem = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."
+        raise RelvmoiscsiError(problem, "SRUnavailable").in_state(deadline.state or NOTHING_WRITTEN) from end
 
 
 class HbaLun(CallLun):
@@ -76,49 +93,61 @@ class HbaLun(CallLun):
         self.discovery, self.multipathing, self._others = discovery, multipathing, others
 
     def read(self, work: Callable[[OpenLun], Found]) -> Found:
-        with self.device_session(_nothing, to_write=False) as nodes:
-            answer: Found = run_in_child(partial(self._read, nodes, work), self.deadline, _WHAT, only_reads=True)
+        with sigterm_fails(self.deadline), self.device_session(to_write=False) as nodes:
+
+            def read(_begin: Begin) -> Found:
+                with disks_to_read(self.scsi_id, nodes) as lun:
+                    return work(lun)
+
+            answer: Found = run_in_child(read, self.deadline, _WHAT, only_reads=True)
         return answer
 
     def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
-        with ExitStack() as stack:
+        found = self.discovery
+        with sigterm_fails(self.deadline), ExitStack() as stack:
             with in_state(lambda: state_unopened(self.deadline)):
-                nodes = stack.enter_context(self.device_session(_load_engine, to_write=True))
+                nodes = stack.enter_context(self.device_session(to_write=True))
+
+            def write(begin: Begin) -> Found:
+                with disks_to_write(found.name, nodes, self.deadline, verify, found.has_sm_lock, begin) as lun:
+                    return work(lun)
+
             lock = partial(hold_in_call, self.deadline, verify)
-            written = partial(self._write, nodes, work, verify)
-            answer: Found = run_in_child(written, self.deadline, _WHAT, lock=lock)
-            self.discovery.is_new = True
+            answer: Found = run_in_child(write, self.deadline, _WHAT, lock=lock)
+            found.is_new = True
         return answer
 
-    def _read(self, nodes: Sequence[str], work: Callable[[OpenLun], Found], _begin: Begin) -> Found:
-        with disks_to_read(self.scsi_id, nodes) as lun:
-            return work(lun)
-
-    def _write(
-        self, nodes: Sequence[str], work: Callable[[OpenLun], Found], verify: VerifyUnused, begin: Begin
-    ) -> Found:
-        found = self.discovery
-        with disks_to_write(found.name, nodes, self.deadline, verify, found.has_sm_lock, begin) as lun:
-            return work(lun)
-
     @contextmanager
-    def device_session(self, meanwhile: Callable[[], None], to_write: bool) -> Iterator[List[str]]:
+    def device_session(self, to_write: bool) -> Iterator[List[str]]:
         """Give the device nodes that lead to the LUN. On NotFound, Refused or CommandFailed the host is as before.
 
-        `meanwhile` is called once, while the kernel and udev handle the disks. With `to_write`, no other program may
-        use the disks.
+        With `to_write`, no other program may use the disks.
         """
         deadline, found = self.deadline, self.discovery
+
+        def wait_until_shown() -> None:
+            """After success: wait for the LUN's link. The stock driver formats a LUN that seems empty without it."""
+            if found.is_new:
+                seconds = deadline.for_cleanup().within(hiding.SHOWN_SECONDS)
+                hiding.wait_until_shown(self.scsi_id, seconds, THIS_HOST)
+
+        def drop_caches(_kind: object, error: Optional[BaseException], _trace: object) -> None:
+            """Drop the page caches of all disks of the LUN, as any disk may have been read; not before a write."""
+            if not isinstance(error, OutOfTime):
+                until = deadline.for_cleanup().part(_CACHES_SECONDS)
+                quietly("dropping page caches", lambda: paths.drop_caches(udev.disks_of(self.scsi_id), until))
+
         with ExitStack() as stack, terminated.only_here():
             stack.enter_context(lun_locked(self.scsi_id, deadline, self.lock_seconds))
-            stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
+            stack.callback(quietly, "waiting for udev to show the LUN", wait_until_shown)
             stack.enter_context(hiding.hidden(self.scsi_id, deadline=deadline))
             there = udev.disks_of(self.scsi_id)  # udev handles every later disk under the switch
             if to_write:
                 self._others.verify_unused(self.scsi_id, deadline)
             since = time.monotonic()
             found.bring(stack)
-            meanwhile()
+            if to_write:  # the run's modules come while the kernel and udev handle the disks
+                import relvmoiscsi.lun.run  # noqa: F401, PLC0415 - a call that has failed does not need them
             disks = found.disks()
             udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
             found.verify(disks)
@@ -129,11 +158,13 @@ class HbaLun(CallLun):
                 log.warning("%s not hidden from event handlers: check relvmoiscsi's udev rules", ", ".join(seen))
             nodes = self._nodes(disks, to_write)
             if to_write:
-                stack.push(self._drop_caches)
+                stack.push(drop_caches)
             yield nodes
 
     def _nodes(self, disks: Sequence[str], to_write: bool) -> List[str]:
         """Return the LUN's map, if there is one, and each of these disks outside the map.
+
+        A path to a controller that does not own the LUN may be slow, and comes last.
 
         Raises Refused if a disk that does not answer is in use. Raises Refused for several paths without multipathing
         and without a map.
@@ -144,33 +175,12 @@ class HbaLun(CallLun):
             paths.verify_unused([one for one in udev.disks_of(self.scsi_id) if one not in {*disks, *in_map}])
         if the_map is None and not self.multipathing:
             return [THIS_HOST.node(multipath.single_path(self.scsi_id, disks))]
+
+        def is_detour(disk: str) -> bool:
+            state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
+            return state not in ("", "active/optimized")  # "": the array has no such states
+
         first = [the_map.device] if the_map else []
-        alone = sorted((disk for disk in disks if disk not in in_map), key=_is_detour)
-        return first + [THIS_HOST.node(disk) for disk in alone]
-
-    def _drop_caches(self, _kind: object, error: Optional[BaseException], _trace: object) -> None:
-        """Drop the page caches of all disks of the LUN, as any disk may have been read; not if no write has begun."""
-        if not isinstance(error, OutOfTime):
-            deadline = self.deadline.for_cleanup().part(_CACHES_SECONDS)
-            quietly("dropping page caches", lambda: paths.drop_caches(udev.disks_of(self.scsi_id), deadline))
-
-    def _wait_until_shown(self) -> None:
-        """After success: wait for the LUN's link. The stock driver uses the link, and formats a seemingly empty LUN."""
-        if self.discovery.is_new:
-            seconds = self.deadline.for_cleanup().within(hiding.SHOWN_SECONDS)
-            hiding.wait_until_shown(self.scsi_id, seconds, THIS_HOST)
-
-
-def _is_detour(disk: str) -> bool:
-    """Return whether the path leads to a controller that does not own the LUN. Such a path may be slow."""
-    state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
-    return state not in ("", "active/optimized")  # "": the array has no such states
-
-
-def _nothing() -> None:
-    pass
-
-
-def _load_engine() -> None:
-    """Import what a run needs while udev handles the disk. A call that fails earlier does not need it."""
-    import relvmoiscsi.lun.run  # noqa: F401, PLC0415
+        return first + [
+            THIS_HOST.node(disk) for disk in sorted((disk for disk in disks if disk not in in_map), key=is_detour)
+        ]

@@ -33,9 +33,24 @@ def device_list(
     for disk in disks:
         if disk.scsi_id:
             by_lun.setdefault(disk.scsi_id, []).append(disk)
-    for paths in by_lun.values():
-        if not is_used(paths[0].scsi_id):
-            lines += _element("BlockDevice", _block_device(paths), 1)
+    for first, *others in by_lun.values():
+        if is_used(first.scsi_id):
+            continue
+        adapter_number, channel, target, lun = first.address.split(":")
+        rows = [
+            ("path", "/dev/" + first.name + "".join(f" [{disk.name}]" for disk in others)),
+            ("numpaths", str(1 + len(others))),
+            ("SCSIid", first.scsi_id),
+            ("vendor", first.vendor),
+            ("serial", first.serial),
+            ("size", str(first.size_bytes)),
+            ("adapter", adapter_number),
+            ("channel", channel),
+            ("id", target),
+            ("lun", lun),
+            ("hba", first.driver),
+        ]
+        lines += _element("BlockDevice", rows, 1)
     for adapter in adapters:
         facts = [("host", adapter.name), ("name", adapter.driver)]
         facts += [("manufacturer", describe(adapter.driver) or "Unknown"), ("id", adapter.number)]
@@ -45,24 +60,6 @@ def device_list(
                 lines += _element(kind, port_facts(adapter, kind, names, host), 2)
         lines.append("\t</Adapter>")
     return "\n".join([*lines, "</Devlist>"]) + "\n"
-
-
-def _block_device(paths: Sequence[Disk]) -> List[Tuple[str, str]]:
-    first = paths[0]
-    adapter, channel, target, lun = first.address.split(":")
-    return [
-        ("path", "/dev/" + first.name + "".join(f" [{disk.name}]" for disk in paths[1:])),
-        ("numpaths", str(len(paths))),
-        ("SCSIid", first.scsi_id),
-        ("vendor", first.vendor),
-        ("serial", first.serial),
-        ("size", str(first.size_bytes)),
-        ("adapter", adapter),
-        ("channel", channel),
-        ("id", target),
-        ("lun", lun),
-        ("hba", first.driver),
-    ]
 
 
 def _element(tag: str, rows: Sequence[Tuple[str, str]], depth: int) -> List[str]:

@@ -4,7 +4,6 @@
 import logging
 from contextlib import ExitStack
 from functools import lru_cache, partial
-from typing import List, Sequence
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -61,25 +60,21 @@ def missing_scsi_id(
                 log.warning("%s", failure)
             came = [one for one in hba.addresses(adapters) if one not in before.addresses]
             THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(DISK_SECONDS))
-        xml = device_list(_as_they_are(hba.disks(adapters), deadline), adapters, is_taken, _description)
+        # A disk without an answer in time has the kernel's values.
+        found = hba.disks(adapters)
+        faces = paths.look([disk.name for disk in found], deadline.part(LIST_SECONDS))
+        for number, disk in enumerate(found):
+            face = faces.get(disk.name)
+            if face is not None and face.scsi_id != disk.scsi_id:
+                log.warning("the disk %s was the LUN %s, and is %s now", disk.name, disk.scsi_id, face.scsi_id)
+            if face is not None:
+                now = disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)
+                found[number] = now
+        xml = device_list(found, adapters, is_taken, _description)
     if config.device:
         text = f"{config.device} leads to no LUN with a SCSIid (device-config:device)."
         return MissingKey(text + busy, "ConfigSCSIid", xml)
     return MissingKey("The SCSIid (device-config:SCSIid) is missing." + busy, "ConfigSCSIid", xml)
-
-
-def _as_they_are(disks: Sequence[hba.Disk], deadline: Deadline) -> List[hba.Disk]:
-    """Return the disks with their present answers. A disk without an answer in time has the kernel's values."""
-    faces = paths.look([disk.name for disk in disks], deadline.part(LIST_SECONDS))
-    found = []
-    for disk in disks:
-        face = faces.get(disk.name)
-        if face is not None and face.scsi_id != disk.scsi_id:
-            log.warning("the disk %s was the LUN %s, and is %s now", disk.name, disk.scsi_id, face.scsi_id)
-        if face is not None:
-            disk = disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)  # noqa: PLW2901
-        found.append(disk)
-    return found
 
 
 @lru_cache(maxsize=None)

@@ -9,9 +9,9 @@ The call hides their disks and removes them again. Such a LUN stays in three cas
 """
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Callable, ContextManager, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -90,8 +90,10 @@ def forget_others(
                 stay += addresses
             elif pool is None or is_taken(scsi_id, pool, host_ref):
                 stay += addresses
-            elif _take_lock(scsi_id, locks):  # else another call works on the LUN, waits for it and hides it
-                go[scsi_id] = addresses
+            else:
+                with suppress(RelvmoiscsiError):  # another call works on the LUN, waits for it and hides it
+                    locks.enter_context(lun_lock(scsi_id, timeout=0))
+                    go[scsi_id] = addresses
         if go or stay:
             _remove(go, stay, before, deadline)
 
@@ -101,7 +103,10 @@ def _remove(go: Mapping[str, Sequence[str]], stay: Sequence[str], before: Before
 
     The clean-up journal tells the next call for a LUN which disks this call could not remove.
     """
-    noted = _noted(go, before.addresses)
+    # An earlier call's entry in the clean-up journal stays.
+    noted = [scsi_id for scsi_id in go if cleanup_journal.read(scsi_id) is None]
+    for scsi_id in noted:
+        quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, before.addresses))
     goes = [one for addresses in go.values() for one in addresses]
     awaited = [*goes, *stay]
     THIS_HOST.wait_for(lambda: all(map(hba.disk_at, awaited)), deadline.within(NODE_SECONDS))
@@ -114,19 +119,3 @@ def _remove(go: Mapping[str, Sequence[str]], stay: Sequence[str], before: Before
     for scsi_id in noted:
         if not any(one in failures for one in go[scsi_id]):
             cleanup_journal.forget(scsi_id)
-
-
-def _noted(luns: Iterable[str], there: Sequence[str]) -> List[str]:
-    """Note these LUNs in the clean-up journal. Return the LUNs with a new entry; an earlier call's entry stays."""
-    noted = [scsi_id for scsi_id in luns if cleanup_journal.read(scsi_id) is None]
-    for scsi_id in noted:
-        quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, there))
-    return noted
-
-
-def _take_lock(scsi_id: str, locks: ExitStack) -> bool:
-    try:
-        locks.enter_context(lun_lock(scsi_id, timeout=0))
-    except RelvmoiscsiError:
-        return False
-    return True

@@ -3,7 +3,7 @@
 
 from typing import TYPE_CHECKING
 
-from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig, parse_config
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import CallLun, Transport, record_of_host
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def open_lun(
     call: Call, config: IscsiConfig, xapi: "Xapi", smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
 ) -> CallLun:
-    """Return the LUN that a call names. Raises Listed or another RelvmoiscsiError."""
+    """Return the LUN that a call names. Raises MissingKey or another RelvmoiscsiError."""
     from relvmoiscsi.sr_driver.iscsi.iscsi_lun import IscsiLun  # noqa: PLC0415 - a refused device-config needs no LUN
     from relvmoiscsi.sr_driver.iscsi.target_access import access_of  # noqa: PLC0415 - the same
     from relvmoiscsi.sr_driver.iscsi.unnamed import verify_named  # noqa: PLC0415 - the same
@@ -26,4 +26,4 @@ def open_lun(
     return IscsiLun(access, deadline, lock_seconds)
 
 
-ISCSI = Transport("relvmoiscsi", "lvmoiscsi", parse_config, open_lun)
+ISCSI = Transport("relvmoiscsi", "lvmoiscsi", IscsiConfig, open_lun)

@@ -4,11 +4,11 @@
     lock     one call at a time for a LUN
     seen     this host may have disks of the LUN over other sessions: open these disks exclusively during a write
     open     log in; the LUN is a device of the session
-    work     read. Until the first write, the deadline counts and a SIGTERM is heeded
+    work     read. The deadline counts until the first write
     end      log out. If this host has a session of SM to the target, add the LUN to that session
 
-When a call is killed, its connection closes. The target may still have the session. So the next writing call for the
-LUN first ends that session: all writing sessions for the same host, target and LUN have one ISID
+When a call is killed, also by SIGTERM, its connection closes. The target may still have the session. So the next
+writing call for the LUN first ends that session: all writing sessions for the same host, target and LUN have one ISID
 (iscsi/target_sessions.py).
 """
 
@@ -39,11 +39,11 @@ class IscsiLun(CallLun):
             return work(lun)
 
     def write(self, work: Callable[[OpenLun], Found], verify: VerifyUnused) -> Found:
-        how = (self.scsi_id, self._session, self.deadline, self.lock_seconds, verify, self._add)
+        def add(number: int) -> None:
+            deadline = self.deadline.for_cleanup()
+            which = (self._access.config.target_iqn, self.scsi_id, number, deadline, THIS_HOST)
+            quietly("adding the LUN to a session that this host has", partial(add_lun, *which))
+
+        how = (self.scsi_id, self._session, self.deadline, self.lock_seconds, verify, add)
         with session_to_write(*how) as lun:
             return work(lun)
-
-    def _add(self, number: int) -> None:
-        deadline = self.deadline.for_cleanup()
-        add = partial(add_lun, self._access.config.target_iqn, self.scsi_id, number, deadline, THIS_HOST)
-        quietly("adding the LUN to a session that this host has", add)

@@ -12,8 +12,9 @@ configs".
 import logging
 import os
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from glob import escape, glob
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
@@ -40,6 +41,12 @@ class Access(NamedTuple):
     portals: Tuple[Portal, ...]
     initiators: Tuple[Initiator, ...]  #: one initiator for each network interface, in the order to try
     credentials: Credentials
+
+    def to(self, target_iqn: str, portals: Tuple[Portal, ...]) -> "Access":
+        """Return the access to another target, with the same secrets."""
+        config = copy(self.config)
+        config.target_iqn = target_iqn
+        return self._replace(config=config, portals=portals)
 
     def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[DiscoveredTarget]:
         """Return the targets that the portals offer. Raises NotFound, Refused, OutOfTime."""
@@ -102,7 +109,7 @@ def access_of(config: IscsiConfig, host: Mapping[str, Any], xapi: Xapi, hide: Ca
 def _credentials(chap: Optional[Chap], xapi: Xapi, hide: Callable[[str], None]) -> Tuple[str, str]:
     if chap is None:
         return "", ""
-    password = xapi.secret(chap.password.value) if chap.password.is_secret_uuid else chap.password.value
+    password = xapi.secret(chap.password) if chap.is_secret_uuid else chap.password
     hide(password)
     return chap.user, password
 
@@ -115,34 +122,24 @@ _UNSET = ("", "<empty>", "default")
 
 
 def interfaces(host: Host) -> List[str]:
-    """Return network interfaces ("eth1") or source addresses in the order to try; [""] if any interface will do."""
+    """Return network interfaces ("eth1") or source addresses in the order to try; [""] if any interface will do.
+
+    The iface of an offload card has none. A hardware address wins.
+    """
     found = []
-    for directory in DIRECTORIES:
-        for path in sorted(glob(os.path.join(escape(host.at(directory)), PREFIX + "*"))):
-            found.append(_leaving_by(_values(path), host))
-    return list(dict.fromkeys(filter(None, found))) or [""]
-
-
-def _values(path: str) -> Dict[str, str]:
-    pairs = [line.partition("=") for line in text_of(path).splitlines() if not line.startswith("#")]
-    return {name.strip(): value.strip() for name, is_set, value in pairs if is_set}
-
-
-def _leaving_by(values: Dict[str, str], host: Host) -> str:
-    """Return the interface or source address of an iface; "" for an offload card's iface. A hardware address wins."""
-    if values.get("iface.transport_name", "tcp") != "tcp":
-        return ""
-    hardware = values.get("iface.hwaddress", "")
-    if hardware not in _UNSET:
-        return _interface_with(hardware, host)
-    for name in ("iface.net_ifacename", "iface.ipaddress"):
-        if values.get(name, "") not in _UNSET:
-            return values[name]
-    return ""
-
-
-def _interface_with(hardware: str, host: Host) -> str:
-    for path in sorted(glob(os.path.join(escape(host.sysfs), "class/net/*/address"))):
-        if text_of(path).strip().lower() == hardware.lower():
-            return os.path.basename(os.path.dirname(path))
-    return ""
+    for path in (
+        path for one in DIRECTORIES for path in sorted(glob(os.path.join(escape(host.at(one)), PREFIX + "*")))
+    ):
+        pairs = [line.partition("=") for line in text_of(path).splitlines() if not line.startswith("#")]
+        values = {name.strip(): value.strip() for name, is_set, value in pairs if is_set}
+        hardware = values.get("iface.hwaddress", "")
+        if values.get("iface.transport_name", "tcp") != "tcp":
+            continue
+        if hardware not in _UNSET:
+            addresses = sorted(glob(os.path.join(escape(host.sysfs), "class/net/*/address")))
+            having = [one for one in addresses if text_of(one).strip().lower() == hardware.lower()]
+            found += [os.path.basename(os.path.dirname(one)) for one in having[:1]]
+            continue
+        named = (values.get(name, "") for name in ("iface.net_ifacename", "iface.ipaddress"))
+        found += [name for name in named if name not in _UNSET][:1]
+    return list(dict.fromkeys(found)) or [""]

@@ -9,7 +9,6 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.host import terminated
 from relvmoiscsi.iscsi.lun_opening import list_luns
 from relvmoiscsi.iscsi.names import DiscoveredTarget, LunInfo
 from relvmoiscsi.iscsi.target_sessions import in_turn
@@ -21,35 +20,24 @@ from relvmoiscsi.sr_driver.transport import MissingKey
 
 
 def verify_named(access: Access, deadline: Deadline) -> None:
-    """Raise Listed if the IQN or the SCSIid is missing."""
-    with terminated.waiting():
-        if not access.config.target_iqn:
-            raise _missing_iqn(access, deadline)
-        if not access.config.scsi_id:
-            raise _missing_scsi_id(access, deadline)
-
-
-def _missing_iqn(access: Access, deadline: Deadline) -> MissingKey:
-    """Return the answer without targetIQN: the targets that each portal offers."""
-    targets: List[DiscoveredTarget] = []
-    failures: List[RelvmoiscsiError] = []
-    for portal, seconds in in_turn(access.portals, deadline):
-        try:
-            targets += access.discovered(deadline.part(seconds), [portal])
-        except RelvmoiscsiError as failure:
-            failures.append(failure)
-    if failures and not targets:
-        raise failures[0]
-    text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
-    asked = Portal(access.config.target, access.config.portals[0].port)
-    return MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
-
-
-def _missing_scsi_id(access: Access, deadline: Deadline) -> MissingKey:
-    """Return the answer without SCSIid: the LUNs behind the target."""
-    iqn = access.config.target_iqn
-    luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
-    return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
+    """Raise MissingKey if the IQN or the SCSIid is missing: with the targets of each portal, or with the LUNs."""
+    if not access.config.target_iqn:
+        targets: List[DiscoveredTarget] = []
+        failures: List[RelvmoiscsiError] = []
+        for portal, seconds in in_turn(access.portals, deadline):
+            try:
+                targets += access.discovered(deadline.part(seconds), [portal])
+            except RelvmoiscsiError as failure:
+                failures.append(failure)
+        if failures and not targets:
+            raise failures[0]
+        text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
+        asked = Portal(access.config.target, access.config.portals[0].port)
+        raise MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
+    if not access.config.scsi_id:
+        iqn = access.config.target_iqn
+        luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
+        raise MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
 
 
 def lun_list(luns: Sequence[LunInfo]) -> str:
@@ -76,18 +64,13 @@ def lun_list(luns: Sequence[LunInfo]) -> str:
 
 def target_list(targets: Sequence[DiscoveredTarget], asked: Portal) -> str:
     """Return the XML of error 96. As in SM, the last entry stands for all targets of the portal."""
-    offered = [(portal, target.iqn) for target in targets for portal in target.portals]
-    places = [*offered, (asked, ANY_IQN)]
-    return _document(
-        "iscsi-target-iqns",
-        "TGT",
-        ([("Index", str(index)), *_place(portal), ("TargetIQN", iqn)] for index, (portal, iqn) in enumerate(places)),
-    )
-
-
-def _place(portal: Portal) -> List[Tuple[str, str]]:
-    port = [("Port", str(portal.port))] if portal.port != DEFAULT_PORT else []
-    return [("IPAddress", portal.host), *port]
+    rows = []
+    for index, (portal, iqn) in enumerate(
+        [*((at, one.iqn) for one in targets for at in one.portals), (asked, ANY_IQN)]
+    ):
+        port = [("Port", str(portal.port))] if portal.port != DEFAULT_PORT else []
+        rows.append([("Index", str(index)), ("IPAddress", portal.host), *port, ("TargetIQN", iqn)])
+    return _document("iscsi-target-iqns", "TGT", rows)
 
 
 def _document(root: str, item: str, rows: Iterable[Sequence[Tuple[str, str]]]) -> str:

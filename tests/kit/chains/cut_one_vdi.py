@@ -77,7 +77,7 @@ def _early_fault(chain: Chain, disk: SparseDisk, recovered: SparseDisk, read: Re
     if not is_old(chain, disk, read):
         return "it is the old SR still, and reads otherwise"
     if not (is_old(chain, recovered, read) and engine.inspect(recovered).state == "clean"):
-        return "it is taken back, and reads otherwise"
+        return "it is rolled back, and reads otherwise"
     engine.undo(disk, entropy(1))
     return "" if is_old(chain, disk, read) else "it is undone, and reads otherwise"
 

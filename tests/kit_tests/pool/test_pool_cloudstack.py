@@ -2,7 +2,6 @@
 """CloudStack's ResignatureCommand makes these calls of a pool, and leaves nothing there but secrets."""
 
 import pytest
-import XenAPI
 
 from kit import golden, lun_world
 from kit.pool import client, cloudstack
@@ -140,15 +139,3 @@ def test_a_host_that_is_disabled_is_asked_for_nothing():
         with pytest.raises(cloudstack.CloudRuntimeException, match="not enabled"):
             agent.resignature(DETAILS)
         assert "SR.create" not in pool.api.calls
-
-
-@pytest.mark.parametrize("details, text", [
-    (["SR_BACKEND_FAILURE_107", "", "no SCSIid", "<LUN>"], "SR_BACKEND_FAILURE_107no SCSIid<LUN>"),
-    (["SR_BACKEND_FAILURE", "non-zero exit", "", "Traceback"], "(SrBackendFailure)"),
-    (["SR_UUID_EXISTS", "5d0d2b3a"], "(SrUuidExists)"),
-    (["VM_IS_USING_NESTED_VIRT", "OpaqueRef:1"], "(VmIsUsingNestedVirt)"),
-    (["SR_IS_USED_BY_SOMETHING_NEW", "OpaqueRef:1"], "SR_IS_USED_BY_SOMETHING_NEWOpaqueRef:1"),
-])  # fmt: skip
-def test_what_an_error_is_for_it(details, text):
-    """A code with a class of the SDK is a sentence: neither the code nor the driver's text is in it."""
-    assert cloudstack.to_string(XenAPI.Failure(details)) == text

@@ -13,12 +13,12 @@ from kit.pool.simulator import Pool, sm_directory
 from kit.shell import SCSI_ID
 from kit.sparse import SparseDisk
 from relvmoiscsi import cli
-from relvmoiscsi.cli import opening
+from relvmoiscsi.cli import on_lun
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk import exclusive
 from relvmoiscsi.host.disk import scsi_id as live_scsi
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun import guard, run, source
+from relvmoiscsi.lun import disk_source, guard, run, source
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def leases(monkeypatch):
 @pytest.fixture(autouse=True)
 def no_pool_and_no_sm(monkeypatch, tmp_path):
     """Whatever else this machine is: a host without xapi and SM, unless a test makes it one."""
-    monkeypatch.setattr(opening, "HOST", Host(str(tmp_path / "no host")))
+    monkeypatch.setattr(on_lun, "HOST", Host(str(tmp_path / "no host")))
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +143,7 @@ def root(monkeypatch):
     """The root directory of a host; its path is short, for it is to hold a socket."""
     path = tempfile.mkdtemp(prefix="host", dir="/tmp")
     os.makedirs(path + "/var/lib/xcp")
-    monkeypatch.setattr(opening, "HOST", Host(path))
+    monkeypatch.setattr(on_lun, "HOST", Host(path))
     yield path
     shutil.rmtree(path)
 
@@ -160,8 +160,8 @@ def has_scsi_id(monkeypatch):
     """`has_scsi_id(text)`: every disk has this SCSIid from now on."""
 
     def has(scsi_id):
-        monkeypatch.setattr(source, "scsi_id_of", lambda _path: scsi_id)
-        monkeypatch.setattr(source, "scsi_id_at", lambda _path: scsi_id)
+        monkeypatch.setattr(disk_source, "scsi_id_of", lambda _path: scsi_id)
+        monkeypatch.setattr(disk_source, "scsi_id_at", lambda _path: scsi_id)
         monkeypatch.setattr(live_scsi, "live_scsi_id", lambda _path: scsi_id)
 
     return has

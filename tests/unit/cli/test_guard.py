@@ -12,7 +12,7 @@ import pytest
 from kit import shell
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
 from kit.sr_states import ATTACHED, OTHER, STATES, UNPLUGGED, State, name_of
-from relvmoiscsi.cli import opening
+from relvmoiscsi.cli import on_lun
 from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import scsi_id as live_scsi
@@ -21,7 +21,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import other_hosts
-from relvmoiscsi.lun import source, users
+from relvmoiscsi.lun import disk_source, users
 
 YES = ("--yes", "--scsi-id", SCSI_ID)
 NOTHING = "Nothing was written."
@@ -188,14 +188,14 @@ def test_a_copy_of_a_cut_run_is_rolled_back_only_if_neither_of_its_srs_may_be_th
 def taken(lun, root, monkeypatch):
     """The storage manager has activated the MGT volume of the LUN's SR on it; nobody else may open it for writing."""
     mgt = "VG_XenStorage--{}-MGT".format(ORIGINAL.replace("-", "--"))
-    opened = source.open_device
+    opened = disk_source.open_device
 
     def open_device(path, writable, **more):
         if writable:
             raise Refused(f"{path} is in use by device-mapper volume {mgt}.").in_state(NOTHING)
         return opened(path, writable, **more)
 
-    monkeypatch.setattr(source, "open_device", open_device)
+    monkeypatch.setattr(disk_source, "open_device", open_device)
     monkeypatch.setattr(users, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
     return lun
 
@@ -342,9 +342,9 @@ def test_a_lun_that_a_program_uses_through_another_path_is_refused(lun, unwritte
         raise Refused(used)
         yield
 
-    monkeypatch.setattr(source, "exclusive_open", in_use)
+    monkeypatch.setattr(disk_source, "exclusive_open", in_use)
     assert NOTHING in unwritten(4, "resignature", lun, *YES, says=used).err
-    assert asked == [(SCSI_ID, NO_DEADLINE, opening.HOST, None)]
+    assert asked == [(SCSI_ID, NO_DEADLINE, on_lun.HOST, None)]
 
 
 # --- a dry run

@@ -10,8 +10,8 @@ from kit import shell
 from kit.live import STATES
 from kit.shell import SCSI_ID, SR, WRITERS, content, patched, tree
 from relvmoiscsi.host.disk.scsi_id import Hardware
+from relvmoiscsi.lun import disk_source
 from relvmoiscsi.lun import run as run_module
-from relvmoiscsi.lun import source
 
 NO_XAPI = "No xapi on this machine: no pool was asked whether this LUN is in use."
 
@@ -19,7 +19,7 @@ NO_XAPI = "No xapi on this machine: no pool was asked whether this LUN is in use
 @pytest.fixture
 def disk(lun, monkeypatch):
     """The LUN, of an array that says what it is."""
-    monkeypatch.setattr(source, "hardware_of", lambda _path, _host: Hardware("ACME", "Rocket", "x42"))
+    monkeypatch.setattr(disk_source, "hardware_of", lambda _path, _host: Hardware("ACME", "Rocket", "x42"))
     return lun
 
 
@@ -27,7 +27,7 @@ def disk(lun, monkeypatch):
 def nameless(lun, monkeypatch):
     """A block device without a SCSIid, as a loop device is."""
     for name in ("scsi_id_of", "scsi_id_at"):
-        monkeypatch.setattr(source, name, lambda _path: None)
+        monkeypatch.setattr(disk_source, name, lambda _path: None)
     return lun
 
 

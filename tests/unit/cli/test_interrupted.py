@@ -19,7 +19,7 @@ NOTHING = "Nothing was written."
 FREE_SPACE = "{} is as it was; beyond that only free space of the metadata area was written."
 BEGUN = (
     "The {1} of {0} was begun and may be unfinished: once the device answers, `relvmoiscsi recover {0}` finishes it or "
-    "takes it back."
+    "rolls it back."
 )
 UNSEEN = "Every VDI on {0} reads as before: "
 OVER = "The {1} was finished."
@@ -105,7 +105,7 @@ def test_what_is_said_is_true_of_the_lun(before, command, monkeypatch, tmp_path,
     assert number > 15 and ran.status == 0
     wanted = {NOTHING, BEGUN} | {"undo": {LOOK}, "recover": {OVER}}.get(argv[0], set())
     assert not examples.WHOLE or {BEGUN, NOTHING} <= said, said
-    assert said <= wanted | {FREE_SPACE.format("{0}"), UNSEEN.format("{0}"), LOOK, OVER, "The {1} was taken back."}
+    assert said <= wanted | {FREE_SPACE.format("{0}"), UNSEEN.format("{0}"), LOOK, OVER, "The {1} was rolled back."}
 
 
 def is_true(command, path, was, state, sentence, kind):

@@ -64,7 +64,7 @@ def interposed(monkeypatch, number, act):
 
 def test_a_run_that_another_host_has_settled_is_10_and_the_state_is_that_of_the_lun(small, command, monkeypatch):
     def settle(real, device, chunks):
-        """Another host takes the run back; it has another path to the same bytes."""
+        """Another host rolls the run back; it has another path to the same bytes."""
         disk = SparseDisk.from_file(str(small))
         before = disk.copy()
         engine.recover(disk)
@@ -87,7 +87,7 @@ def test_a_run_that_loses_a_write_behind_its_mark_is_8_and_recover_settles_it(sm
     assert (ran.status, ran.json["error"]["exit_status"], ran.json["error"]["kind"]) == (8, 8, "Unfinished")
     assert ran.json["state"] == "unfinished"
     assert "does not hold what was written" in ran.json["error"]["message"]
-    assert f"`relvmoiscsi recover {small}` finishes it or takes it back" in ran.json["error"]["disk_state"]
+    assert f"`relvmoiscsi recover {small}` finishes it or rolls it back" in ran.json["error"]["disk_state"]
     assert command("recover", small, "--yes").status == 0
     assert state(small, command) == "clean"
 

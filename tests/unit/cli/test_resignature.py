@@ -384,7 +384,7 @@ def cut_copy(lun, command, monkeypatch, has_scsi_id):
     "typed, state, ending",
     [
         ("n\n", "unfinished", "Nothing was written."),
-        ("y\nn\n", "clean", "The resignature that was cut was taken back; nothing else was written."),
+        ("y\nn\n", "clean", "The resignature that was cut was rolled back; nothing else was written."),
         ("y\ny\n", "resignatured", ""),
     ],
 )

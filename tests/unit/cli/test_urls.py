@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -18,13 +19,14 @@ from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
-from relvmoiscsi.cli import on_lun, opening, output, resignature
+from relvmoiscsi.cli import on_lun, output, resignature
 from relvmoiscsi.cli import url_login as login
 from relvmoiscsi.cli.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.iscsi import looking, open_lun
 from relvmoiscsi.lun import guard, run, url_source
 from relvmoiscsi.lun.gate import GatedDevice
 
@@ -38,7 +40,7 @@ def machine(tmp_path, monkeypatch):
     root = tmp_path / "machine"
     (root / "etc").mkdir(parents=True)
     (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
-    monkeypatch.setattr(opening, "HOST", Host(str(root)))
+    monkeypatch.setattr(on_lun, "HOST", Host(str(root)))
     monkeypatch.setattr(guard, "LOCK_SECONDS", 0)
     monkeypatch.setattr(run, "LOOK_SECONDS", 0)
     for name in (USER, SECRET, TARGET_USER, TARGET_SECRET):
@@ -83,7 +85,7 @@ def test_a_resignature_writes_what_it_writes_to_a_disk(command, clone, one_lun, 
     monkeypatch.setattr(resignature, "os", SimpleNamespace(urandom=bytes))  # of which the number of the run is made
     clone.to_file(str(lun))
     assert command("resignature", lun, *words).status == 0
-    monkeypatch.setattr(opening, "HOST", Host(str(machine)))
+    monkeypatch.setattr(on_lun, "HOST", Host(str(machine)))
     ran = command("resignature", one_lun.where, *words, "--json")
 
     assert ran.status == 0, ran.err
@@ -127,6 +129,15 @@ def cut_run(command, monkeypatch, target):
 # --- whom it asks
 
 
+@contextmanager
+def other_lun_for_readers(*where, **more):
+    """A session that only reads finds a LUN that is no longer there when the session that writes begins."""
+    with open_lun(*where, **more) as device:
+        if not where[4]:
+            device.info = device.info._replace(scsi_id=OTHER_SCSI_ID)
+        yield device
+
+
 @pytest.mark.parametrize("name", shell.WRITERS)
 def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, one_lun, name, monkeypatch):
     if name == "undo":
@@ -141,8 +152,7 @@ def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, one_lun,
     ran = command(name, one_lun.where, "--yes", "--scsi-id", OTHER_SCSI_ID)
     assert ran.status == 4 and "it is another LUN" in ran.err
     with monkeypatch.context() as patch:
-        # put there between look and session
-        patch.setattr(url_source.UrlSource, "_own_scsi_id", lambda _self: OTHER_SCSI_ID)
+        patch.setattr(url_source, "open_lun", other_lun_for_readers)  # another LUN is put there before the session
         ran = command(name, one_lun.where, *ANYHOW)
     assert ran.status == 4 and "it is another LUN now" in ran.err and "Nothing was written." in ran.err
     assert clone == before
@@ -211,15 +221,15 @@ LOCKS = {0: (lun_lock, "is held by this very process"), 1000: (user_lock, "Anoth
 @pytest.mark.parametrize("uid", LOCKS)
 def test_two_commands_of_root_or_of_users_do_not_work_on_one_lun(command, one_lun, uid, monkeypatch):
     lock, says = LOCKS[uid]
-    os.symlink("/proc", opening.HOST.proc)
-    with lock(one_lun.lun(0).scsi_id, opening.HOST, 0):
+    os.symlink("/proc", on_lun.HOST.proc)
+    with lock(one_lun.lun(0).scsi_id, on_lun.HOST, 0):
         monkeypatch.setattr(os, "geteuid", lambda: uid)
         refuses(command, one_lun, says)
 
 
 def test_no_user_keeps_root_off(command, one_lun, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with user_lock(one_lun.lun(0).scsi_id, opening.HOST, 0):
+    with user_lock(one_lun.lun(0).scsi_id, on_lun.HOST, 0):
         assert command("resignature", one_lun.where, *ANYHOW).status == 0
 
 
@@ -358,8 +368,17 @@ def test_a_lun_that_does_not_answer_is_opened_once_for_json(command, monkeypatch
     with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
         ran = command("show", url(target, 0), "--json")
 
-        assert target.count("session") == 1
+        assert target.count("session") == 2  # one lists the LUNs, and asks a busy LUN once
     assert ran.json["state"] is None and "status 08 (busy)" in ran.json["error"]["message"]
+
+
+def test_a_list_asks_a_busy_lun_once_and_says_that_it_is_busy(command, monkeypatch):
+    monkeypatch.setattr(login, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(looking, "PAUSE_SECONDS", 3600.0)
+    with HostileTarget(quirks=["busy_for_ever"], ignore=("isid kept",)) as target:
+        (row,) = command("show", url(target), "--json").json["luns"]
+
+    assert row["state"] is None and "status 08 (busy)" in row["problem"]
 
 
 @pytest.mark.parametrize("output_as", [[], ["--json"]])
@@ -377,26 +396,26 @@ def test_a_reader_that_has_waited_too_long_says_what_the_lun_answered_and_nothin
 
 
 def test_the_initiator_is_named_by_the_option_the_host_or_the_machine(machine, monkeypatch):
-    own = login.initiator_name(None, opening.HOST)
+    own = login.initiator_name(None, on_lun.HOST)
     assert re.match(r"iqn\.2026-11\.invalid\.relvmoiscsi:[0-9a-f]{16}\Z", own)
-    assert login.initiator_name(None, opening.HOST) == own
+    assert login.initiator_name(None, on_lun.HOST) == own
     (machine / "etc/machine-id").write_text("f" * 32)
-    assert login.initiator_name(None, opening.HOST) != own
+    assert login.initiator_name(None, on_lun.HOST) != own
     (machine / "etc/iscsi").mkdir()
     (machine / "etc/iscsi/initiatorname.iscsi").write_text("# of xapi\nInitiatorName=iqn.2026-01.test:host\n")
-    assert login.initiator_name(None, opening.HOST) == "iqn.2026-01.test:host"
+    assert login.initiator_name(None, on_lun.HOST) == "iqn.2026-01.test:host"
     assert login.initiator_name(NAME) == NAME
 
 
 def test_the_host_is_told_apart_by_the_id_of_its_installation_or_machine(machine):
-    assert login.host_uuid(opening.HOST) == "0123456789abcdef" * 2
+    assert login.host_uuid(on_lun.HOST) == "0123456789abcdef" * 2
     (machine / "etc/xensource-inventory").write_text("INSTALLATION_UUID='5d2d9e72-1839-4ea5-85bd-6cecf8841738'\n")
-    assert login.host_uuid(opening.HOST) == "5d2d9e72-1839-4ea5-85bd-6cecf8841738"
+    assert login.host_uuid(on_lun.HOST) == "5d2d9e72-1839-4ea5-85bd-6cecf8841738"
     for name in ("machine-id", "xensource-inventory"):
         (machine / "etc" / name).unlink()
     (machine / "proc/sys/kernel/random").mkdir(parents=True)
     (machine / "proc/sys/kernel/random/boot_id").write_text("of this boot\n")
-    assert login.host_uuid(opening.HOST) == "of this boot"
+    assert login.host_uuid(on_lun.HOST) == "of this boot"
 
 
 # --- what is there

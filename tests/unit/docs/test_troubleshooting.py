@@ -45,6 +45,7 @@ COMPLETE = (
     "It cannot be scanned for LUNs: ….",
     "LUN … belongs to the SR …. If the SR is not needed, forget the SR",
     "LUN … cannot be reached: ….",
+    "No adapter of this host is logged in to a port …; the adapters see the ports ….",
     "No VM has a disk on the SR ….",
     "No disk of this host has the SCSIid ….",
     "No such disk of … is lent to a VM.",

@@ -252,6 +252,22 @@ def test_no_more_is_kept_than_can_be_and_a_flush_comes_between(monkeypatch):
     assert target.lun.disk.peek(196608, 1024) == block(10, 2)
 
 
+def test_an_attempt_has_as_many_writes_as_it_may_and_asks_for_the_names_and_the_first_write_goes_alone(monkeypatch):
+    monkeypatch.setattr(lun_module, "ATTEMPT_BYTES", 2048)
+    target, _, device = opened()
+    sent, result = "", target.result
+
+    def noted(cdb, data):
+        nonlocal sent
+        sent += "w" if cdb[0] == WRITE else " "
+        return result(cdb, data)
+
+    target.result = noted
+    device.write([Chunk(4096 * number, block(1, 2)) for number in range(6)])
+
+    assert sent.split() == ["w", "ww", "ww", "w"]
+
+
 def test_late_writes_are_fenced_off_by_a_reset_before_the_first_write_of_each_session():
     target, _, device = opened(is_reset=False, script={6: LOST})
 

@@ -35,11 +35,10 @@ class Caller(Unguarded):
     def __init__(self, no=None, raises=None):
         self.said, self.why, self._no, self._raises = [], [], no, raises
 
-    def consent(self, proposal):
+    def consent(self, _lun, proposal):
         if isinstance(proposal, Settlement):
-            assert isinstance(proposal.problem, Unfinished)
             self.why += [proposal.why] if proposal.why else []
-            self._say("agrees to take back" if proposal.why else "agrees to finish")
+            self._say("agrees to roll back" if proposal.why else "agrees to finish")
         else:
             self._say("agrees to a new run")
 
@@ -61,7 +60,8 @@ def nothing_is_copied(what, done, total):
 
 def resignature(disk, caller, scsi_id=SCSI_ID, **more):
     request = engine.ResignatureRequest(scsi_id=scsi_id, **more)
-    return run.resignature(opened(disk, caller), request, entropy("ids"), caller.consent, nothing_is_copied)
+    asked = (opened(disk, caller), request, entropy("ids"), caller.consent, nothing_is_copied)
+    return run.resignature(*asked, settles_undo=True)
 
 
 def sr_of(disk):
@@ -72,17 +72,17 @@ ONE = image("one VDI")
 DONE = done(ONE)
 CUT, COMMITTED = cut_before(ONE, IN_PROGRESS), cut_before(ONE, SWITCHED)
 CUT_UNDO, COMMITTED_UNDO = (cut_before(DONE, step, run=undo) for step in (IN_PROGRESS, SWITCHED))
-FINISHES, TAKES_BACK = ("agrees to finish", "locked", "released"), ("agrees to take back", "locked", "released")
+FINISHES, ROLLS_BACK = ("agrees to finish", "locked", "released"), ("agrees to roll back", "locked", "released")
 
 
 @pytest.mark.parametrize(
     "lun, known, settles, sr, why",
     [
         (ONE, SCSI_ID, (), None, []),
-        (CUT, SCSI_ID, TAKES_BACK, ONE, [run.BEFORE_COMMIT]),
-        (CUT, None, TAKES_BACK, ONE, [run.BEFORE_COMMIT]),
-        (CUT, OTHER_SCSI_ID, TAKES_BACK, ONE, [run.OF_A_COPY]),
-        (COMMITTED, OTHER_SCSI_ID, TAKES_BACK, ONE, [run.OF_A_COPY]),
+        (CUT, SCSI_ID, ROLLS_BACK, ONE, [run.BEFORE_COMMIT]),
+        (CUT, None, ROLLS_BACK, ONE, [run.BEFORE_COMMIT]),
+        (CUT, OTHER_SCSI_ID, ROLLS_BACK, ONE, [run.OF_A_COPY]),
+        (COMMITTED, OTHER_SCSI_ID, ROLLS_BACK, ONE, [run.OF_A_COPY]),
         (COMMITTED_UNDO, SCSI_ID, FINISHES, ONE, []),
     ],
 )
@@ -101,10 +101,14 @@ def test_what_an_earlier_run_has_left_is_settled_and_a_new_run_follows(caplog, l
 @pytest.mark.parametrize("known", [SCSI_ID, None])
 def test_a_run_that_was_cut_behind_its_commit_is_finished_with_its_own_ids(known):
     disk, caller = COMMITTED.copy(), Caller()
-    outcome = resignature(disk, caller, known, sr_uuid=NEW_SR)
+    with pytest.raises(Refused, match=f"already has other ids: .*{NEW_SR}.* finishes the interrupted run"):
+        resignature(disk, caller, known, sr_uuid=NEW_SR)
+    assert (disk, caller.said) == (COMMITTED, [])
+
+    outcome = resignature(disk, caller, known)
 
     assert caller.said == [*FINISHES]
-    assert outcome.was_cut and outcome.result.ids.new_sr == sr_of(DONE) != NEW_SR
+    assert outcome.was_cut and outcome.result.ids.new_sr == sr_of(DONE)
     assert engine.inspect(disk).state == engine.RESIGNATURED
 
 
@@ -123,10 +127,19 @@ def test_what_is_done_is_told_and_nobody_is_asked():
     assert resignature(disk, caller, again=True).result.state == engine.RESIGNATURED
 
 
+@pytest.mark.parametrize("lun", [CUT_UNDO, COMMITTED_UNDO])
+def test_an_undo_that_was_cut_is_told_before_anybody_is_asked_unless_the_caller_settles_it(lun):
+    disk, caller = lun.copy(), Caller()
+    caller.ask = lambda replaced, new_sr: caller.said.append("asked")
+    with pytest.raises(Unfinished, match="unfinished undo.* recover "):
+        run.resignature(opened(disk, caller), engine.ResignatureRequest(), entropy("ids"), caller.consent)
+    assert (disk, caller.said) == (lun, [])
+
+
 def test_an_undo_that_was_cut_before_its_commit_is_taken_back_and_the_lun_is_done():
     disk, caller = CUT_UNDO.copy(), Caller()
     answer = resignature(disk, caller)
-    assert caller.said == [*TAKES_BACK]
+    assert caller.said == [*ROLLS_BACK]
     assert isinstance(answer, AlreadyDone) and answer.sr_uuid == sr_of(disk) == sr_of(DONE)
 
 
@@ -137,9 +150,9 @@ def test_an_undo_that_was_cut_before_its_commit_is_taken_back_and_the_lun_is_don
     "lun, known, no, says, is_settled",
     [
         (COMMITTED, SCSI_ID, "agrees to finish", "Nothing was written.", False),
-        (CUT, SCSI_ID, "agrees to take back", "Nothing was written.", False),
+        (CUT, SCSI_ID, "agrees to roll back", "Nothing was written.", False),
         (CUT, OTHER_SCSI_ID, "agrees to a new run",
-         "The resignature that was cut was taken back; nothing else was written.", True),
+         "The resignature that was cut was rolled back; nothing else was written.", True),
         (COMMITTED_UNDO, SCSI_ID, "agrees to a new run", "The undo was finished; nothing else was written.", True),
     ],
 )  # fmt: skip
@@ -160,16 +173,16 @@ def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
         try:
             resignature(failing, Caller(), OTHER_SCSI_ID)
         except DeviceError as error:
-            if error.disk_state.startswith("The resignature that was cut was taken back"):
+            if error.disk_state.startswith("The resignature that was cut was rolled back"):
                 said.add(error.disk_state.replace(shlex.quote(CUT.name), "DEV").replace(CUT.name, "DEV"))
             else:
                 assert "as it was" not in error.disk_state
         if not failing.failed:
             break
     assert said == {
-        "The resignature that was cut was taken back; nothing else was written.",
-        "The resignature that was cut was taken back. DEV is as it was; beyond that only free space of the metadata "
+        "The resignature that was cut was rolled back; nothing else was written.",
+        "The resignature that was cut was rolled back. DEV is as it was; beyond that only free space of the metadata "
         "area was written.",
-        "The resignature that was cut was taken back. The resignature of DEV was begun and may be unfinished: once the "
-        "device answers, `relvmoiscsi recover DEV` finishes it or takes it back.",
+        "The resignature that was cut was rolled back. The resignature of DEV was begun and may be unfinished: once "
+        "the device answers, `relvmoiscsi recover DEV` finishes it or rolls it back.",
     }

@@ -101,6 +101,17 @@ def test_a_certificate_is_verified_unless_somebody_says_no(world, tmp_path):
             names_of_hosts(where._replace(pool=pool.url.replace("127.0.0.1", "localhost"), ca=certificate))
 
 
+def test_no_other_user_says_which_certificates_are_trusted(tmp_path):
+    """Whoever calls: the command, the collection for Ansible, or a program."""
+    writable = tmp_path / "writable.pem"
+    writable.write_text("")
+    writable.chmod(0o666)
+    (tmp_path / "link.pem").symlink_to(writable)
+    for path in (writable, tmp_path / "link.pem", tmp_path):
+        with pytest.raises(UsageError, match="The file of --ca is not safe"):
+            names_of_hosts(Where("https://127.0.0.1", password="x", ca=str(path)))
+
+
 @pytest.mark.processes
 def test_a_member_with_a_certificate_of_its_own_says_what_is_to_be_believed(world, tmp_path, serve):
     """Hosts sign their own, and a member leads to the master's address."""
@@ -150,7 +161,7 @@ def test_how_a_pool_may_be_named(text, url):
         *((text + "root:hidden@xs1", None, "contains a user or a password") for text in ("", "https://", "ftp://")),
         ("http://xs1", "/etc/pool.pem", "or remove --ca"),
         ("https://127.0.0.1", "/nowhere/absent.pem", "holds no readable certificates"),
-        ("https://127.0.0.1", "/dev/null", "holds no readable certificates"),
+        ("https://127.0.0.1", "/dev/null", "file of --ca is not safe: other users can change"),
     ],
 )
 def test_how_it_may_not_be_named(text, ca, said):
@@ -193,14 +204,15 @@ def test_a_task_is_told_as_done_only_after_a_success(lab, monkeypatch, end, told
     """xapi sets the progress of a task to 1 before it says that the task has failed."""
     seen = iter([(0.3, "pending"), (1.0, "pending"), (1.0, end)])
 
-    def record(_task):
+    def answer(method, *_):
+        if method != "task.get_record":
+            return {"token": "", "events": []}
         progress, status = next(seen)
         return {"progress": progress, "status": status, "error_info": ["INTERNAL_ERROR", "full"], "result": ""}
 
     found = []
     with connect(lab.where()) as calls:
-        monkeypatch.setattr(calls, "call", lambda *_: {"token": "", "events": []})
-        monkeypatch.setattr(calls, "_record_of", record)
+        monkeypatch.setattr(calls, "call", answer)
         try:
             calls.finish("VDI.pool_migrate", "task", progress=found.append)
         except PoolFailure as error:

@@ -89,7 +89,7 @@ def test_an_attach_leaves_no_copy_of_the_password_and_both_sides_prove_themselve
 def attach_all(lab, now):
     """As `attach --all --clean-secrets` with a password: what was done."""
     with connect(lab.where()) as calls:
-        secrets.clean(calls, secrets.left_behind(calls, records.read(calls), now))
+        secrets.destroy(calls, secrets.left_behind(calls, records.read(calls), now))
     with connect(lab.where()) as calls, secrets.chap(calls, [ProbePortal(GUARDED)], *CHAP) as portals:
         pool = records.read(calls)
         found = luns.find(calls, pool, portals, 1)
@@ -173,7 +173,7 @@ def test_the_secrets_of_killed_runs_are_found_by_their_mark_and_no_others(lab, c
     db.set("PBD", pbd, "device_config", config)
     before, pool, asked = db.refs("secret"), records.read(calls), len(lab.pool.api.calls)
     found = secrets.left_behind(calls, pool, NOON)
-    assert found == [yesterday] and secrets.clean(calls, [*found, *found]) == 2
+    assert found == [yesterday] and secrets.destroy(calls, [*found, *found]) == 1
     assert not any("get_value" in call or "record" in call for call in lab.pool.api.calls[asked:])
     assert set(before) - set(db.refs("secret")) == {yesterday}
 
@@ -201,7 +201,7 @@ def found(lab, passwords=(), remove=False):
     with connect(lab.where()) as calls:
         there = orphans.find(calls, records.read(calls), passwords)
         if remove:
-            assert orphans.remove(calls, there) == len(there)
+            assert secrets.destroy(calls, there) == len(there)
         return set(there)
 
 
@@ -326,4 +326,4 @@ def test_one_that_is_gone_meanwhile_is_not_counted(lab, clone, calls):
     ref = lab.pool.db.create("secret", value=WORD)
     there = orphans.find(calls, records.read(calls))
     lab.pool.db.destroy("secret", ref)
-    assert orphans.remove(calls, there) == 0
+    assert secrets.destroy(calls, there) == 0

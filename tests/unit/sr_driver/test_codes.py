@@ -73,7 +73,6 @@ def test_a_failure_keeps_its_text_in_xapi(key):
     assert fault.code not in NEVER
     assert fault.code in (NUMBERS.get(key), SM_GENERAL)
     assert fault.text == f"It is wrong. Nothing was written. [{key}]"
-    assert fault.stderr == ""
 
 
 def test_the_number_of_a_key_is_used_where_it_keeps_the_text():

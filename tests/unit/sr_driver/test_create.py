@@ -17,8 +17,7 @@ from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords
 from relvmoiscsi.sr_driver import create, rewrite
-from relvmoiscsi.sr_driver.create import FoundSr
-from relvmoiscsi.sr_driver.iscsi.iscsi_config import parse_config
+from relvmoiscsi.sr_driver.iscsi.iscsi_config import IscsiConfig
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import CallLun, Transport
 
@@ -29,7 +28,7 @@ NOBODY = PoolRecords(pbds={}, srs={}, vdis={})
 
 ORIGINAL = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
 MGT = "VG_XenStorage--{}-MGT".format(ORIGINAL.replace("-", "--"))
-THE_ORIGINAL = FoundSr(ORIGINAL, f"the SR {ORIGINAL}")
+THE_ORIGINAL = (ORIGINAL, f"the SR {ORIGINAL}")
 IN_USE = f"/dev/sdc is in use by device-mapper volume {MGT}."
 
 
@@ -63,14 +62,14 @@ def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
         return reads
 
     use = use or Use(("sdc",), (MGT,))
-    monkeypatch.setattr(create, "_sr_on_disk", sr_on_disk)
+    monkeypatch.setattr(create, "sr_on_disk", sr_on_disk)
     monkeypatch.setattr(users, "read_pool", lambda _xapi: NOBODY)
     monkeypatch.setattr(users, "use_of_lun", lambda _scsi_id, _host: use)
     deadline = Deadline(50, Clock())
-    transport = Transport("relvmoiscsi", "lvmoiscsi", parse_config, lambda *_: InUse(SCSI_ID, deadline))
+    transport = Transport("relvmoiscsi", "lvmoiscsi", IscsiConfig, lambda *_: InUse(SCSI_ID, deadline))
     call = Call("sr_create", DEVICE_CONFIG)._replace(host_ref="me")
     with pytest.raises(Refused) as caught:
-        create.sr_create(call, parse_config(DEVICE_CONFIG), xapi, None, deadline, transport)
+        create.sr_create(call, IscsiConfig(DEVICE_CONFIG), xapi, None, deadline, transport)
     return str(caught.value)
 
 
@@ -84,8 +83,8 @@ def test_a_clone_with_volumes_that_a_failed_plug_has_left_is_refused_with_the_wa
 @pytest.mark.parametrize(
     ("use", "reads"),
     [
-        (Use(("sdc",), ()), FoundSr(ORIGINAL, "the SR")),
-        (Use(("sdc",), (MGT,)), FoundSr("", "no SR that can be read")),
+        (Use(("sdc",), ()), (ORIGINAL, "the SR")),
+        (Use(("sdc",), (MGT,)), ("", "no SR that can be read")),
         (Use(("sdc",), (MGT,)), NotFound("sdc is gone.")),
     ],
     ids=["no volumes", "another content", "gone"],
@@ -118,7 +117,7 @@ def waits(monkeypatch):
 def rewritten(disk, deadline, scsi_id=SCSI_ID):
     """A call of the driver for a LUN that LVM sees."""
     who = guard.CallGuard(deadline, lambda _replaced: None, is_disk=True, has_sm_lock=False)
-    return rewrite.rewrite(opened(disk, who, scsi_id), parse_config(DEVICE_CONFIG), None, deadline)
+    return rewrite.rewrite(opened(disk, who, scsi_id), IscsiConfig(DEVICE_CONFIG), None, deadline)
 
 
 def test_who_holds_a_lock_is_told_before_the_time_is_over(waits):

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Whatever a command comes to, xapi gets one answer it can read; only success reads as success."""
 
-import os
-import signal
-
 import pytest
 from test_codes import NEVER, an, error_classes
 
 from kit.driver_calls import DEVICE_CONFIG, SESSION, SR_UUID, SUCCESS_TEXT, call_of
 from kit.pool import wire
-from relvmoiscsi.deadline import NOT_BEGUN
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.sr_driver import create
 from relvmoiscsi.sr_driver.hba import HBA
 from relvmoiscsi.sr_driver.iscsi import ISCSI
@@ -71,22 +66,6 @@ def test_no_error_reads_as_success(creating, error):
     assert "SR 'successfully? resigned' \u65e5? is ? not." in found.result.text
     assert b"successfully resigned" not in found.stdout.lower()
     assert found.stderr == b""
-
-
-def test_a_call_that_is_terminated_is_a_failure_that_says_what_the_lun_is(creating, monkeypatch, smlog):
-    def terminated(_seconds, state):
-        os.kill(os.getpid(), signal.SIGTERM)
-        pause(0)
-
-    monkeypatch.setattr("relvmoiscsi.deadline.Deadline", terminated)
-
-    found = creating(SR_UUID)
-
-    assert found.result == wire.Fault(
-        47,
-        f"SIGTERM ended this call: `kill` or the restart of a service sent the signal. {NOT_BEGUN} [SRUnavailable]",
-    )
-    assert [text for _, text in smlog if "SIGTERM ended this call" in text]
 
 
 @pytest.mark.parametrize(

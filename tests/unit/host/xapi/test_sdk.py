@@ -40,9 +40,7 @@ def parsed(document):
 
 
 def test_an_answer_is_read():
-    assert parsed((xmlrpc.client.dumps(({"Status": "Success", "Value": "v"},), methodresponse=True)).encode()) == (
-        {"Status": "Success", "Value": "v"},
-    )
+    assert parsed(of_xapi("v")) == ({"Status": "Success", "Value": "v"},)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +111,12 @@ def asked(monkeypatch):
     return asked
 
 
-LARGE = xmlrpc.client.dumps(("x" * 900,), methodresponse=True).encode()
-ZIPPED = gzip.compress(xmlrpc.client.dumps(("x" * 100,), methodresponse=True).encode())
+def of_xapi(value):
+    return xmlrpc.client.dumps(({"Status": "Success", "Value": value},), methodresponse=True).encode()
+
+
+LARGE = of_xapi("x" * 900)
+ZIPPED = gzip.compress(of_xapi("x" * 100))
 TOO_MUCH = {
     "length": (answer(LARGE), "more than"),
     "to the end": (answer(LARGE, length=False), "more than"),
@@ -133,9 +135,9 @@ def test_no_server_fills_the_memory(asked, name, by_session):
 
 
 def test_answers_of_all_forms_are_read(asked):
-    body = xmlrpc.client.dumps(("value",), methodresponse=True).encode()
+    body = of_xapi("value")
     for data in (answer(body), answer(body, length=False), chunked(body[:9], body[9:])):
-        assert asked(data, by_session=True) == "value"
+        assert asked(data, by_session=True)["Value"] == "value"
         assert asked(data, by_session=False) == body
     with pytest.raises(http.client.IncompleteRead):
         asked(answer(body)[:-1], by_session=False)

@@ -139,7 +139,7 @@ def recovered(disk):
 
 
 def test_what_a_guest_wrote_to_the_old_image_since_the_cut_stays():
-    """Nothing tells whether it did so: so before the commit nothing is finished, all is taken back."""
+    """Nothing tells whether it did so: so before the commit nothing is finished, all is rolled back."""
     chain = chain_of(*BOTH)
     lun = Lun.read(cut(chain).after_group(3))
     tapdisk = Tapdisk(lun.volume(chain.leaf))

@@ -64,9 +64,9 @@ class World:
 
 def test_blocks_that_no_image_has_are_not_looked_at(monkeypatch):
     """A large disk of which little is written, in a chain of many images: that took minutes."""
-    world, seen, real = World(1, 9000), [], vhd_chain._owned
+    world, seen, real = World(1, 9000), [], vhd_chain._found
     members = tuple(world.image(f"image {n}", 1 << 16, [n, 9000 * n]) for n in range(1, 6))
-    monkeypatch.setattr(vhd_chain, "_owned", lambda block, *more: (seen.append(block), real(block, *more))[1])
+    monkeypatch.setattr(vhd_chain, "_found", lambda block, *more: (seen.append(block), real(block, *more))[1])
 
     found = [owned.block for owned in find_owners(members, False)]
 

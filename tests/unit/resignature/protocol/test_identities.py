@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The identities of a run are taken back in what is on the disk, and what others have written beside them stays.
+"""The identities of a run are rolled back in what is on the disk, and what others have written beside them stays.
 
 Everything here is in memory: a run's writes and fields come from a plan, the disk is a `WriteBuffer`.
 """

@@ -373,7 +373,7 @@ def test_what_others_wrote_stays_wherever_the_run_leads(row, act, stop, name):
     else:
         with pytest.raises(FormatError) as caught:
             act(disk)
-        assert caught.value.disk_state == "The resignature was taken back."
+        assert caught.value.disk_state == "The resignature was rolled back."
 
     # behind the commit LVM's texts move from the second area to the original one
     rings = free_ring(expected) if row.end == BACK else list(reader.read_label(original).mdas)
@@ -496,7 +496,7 @@ def test_one_that_lands_on_a_lun_that_was_settled_is_harmless_or_refused_without
     for n, failing in late_writes(original, end=reader.read_vg(original).pe_start_bytes):
         disk = failing.base
         if settle is undo and engine.inspect(disk).state == engine.CLEAN:
-            continue  # there is nothing to take back
+            continue  # there is nothing to roll back
         settle(disk)
         settled = seen_on(disk)
         failing.land()

@@ -41,12 +41,12 @@ NOTHING_WRITTEN = "Nothing was written."
 FREE_SPACE = "{} is as it was; beyond that only free space of the metadata area was written."
 UNFINISHED = (
     "The {1} of {0} was begun and may be unfinished: once the device answers, `relvmoiscsi recover {2}` finishes it or "
-    "takes it back."
+    "rolls it back."
 )
 FINISHED = "The {1} was finished."
 FINISHED_ONLY = "The {1} was finished; nothing else was written."
 FINISHED_AND_FREE_SPACE = "The {1} was finished; beyond that only free space of the metadata area was written."
-TAKEN_BACK = "The {1} was taken back."
+ROLLED_BACK = "The {1} was rolled back."
 
 
 class Outcome:
@@ -74,7 +74,7 @@ class Outcome:
             FINISHED: lambda left: left == self.target,
             FINISHED_ONLY: lambda left: left == self.target,
             FINISHED_AND_FREE_SPACE: lambda left: same_but_for(left, self.target, free_ring(self.target)),
-            TAKEN_BACK: self.is_original,
+            ROLLED_BACK: self.is_original,
         }
         for sentence, claim in claims.items():
             if state == sentence.format(disk.name, self.kind, shlex.quote(disk.name)):
@@ -89,7 +89,7 @@ class Outcome:
         return same_but_for(disk, self.base, self.base_ring)
 
     def is_settled_by_recover(self, disk):
-        """Taken back, or finished, or nothing has happened; and undo gives the old LUN back."""
+        """Rolled back, or finished, or nothing has happened; and undo gives the old LUN back."""
         again = disk.copy()
         recover(again)
         is_over = engine.inspect(again).state != engine.UNFINISHED
@@ -190,14 +190,14 @@ BEGUN = {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
 FAILURES = [
     (resignature, a_run, part(["one VDI", "two areas", "blocks of 4096", "fragmented"], 4), ONCE, BEGUN),
     (resignature, a_run, part(["one VDI", "two areas", "blocks of 4096", "fragmented"], 4), FOR_GOOD, BEGUN),
-    *((act, partial(way_back, *at), TWO, AFTERWARDS, {NOTHING_WRITTEN, UNFINISHED, TAKEN_BACK})
+    *((act, partial(way_back, *at), TWO, AFTERWARDS, {NOTHING_WRITTEN, UNFINISHED, ROLLED_BACK})
       for act in (recover, undo) for at in ((3, 2), (4, 0))),
     *((recover, partial(way_on, at), TWO, AFTERWARDS, {NOTHING_WRITTEN, UNFINISHED, FINISHED}) for at in (5, 6)),
     (undo, an_undo, TWO, ONCE[1:] + FOR_GOOD[1:], BEGUN),
     (undo, undo_after_the_commit, part(["one VDI", "blocks of 4096"], 2), AFTERWARDS,
      {NOTHING_WRITTEN, UNFINISHED, FINISHED, FINISHED_ONLY, FINISHED_AND_FREE_SPACE}),
     (partial(resignature, **WITHOUT), a_run_without, [BROKEN_VDI], ONCE + FOR_GOOD[1:], BEGUN),
-    (recover, way_back_without, [BROKEN_VDI], AFTERWARDS, {NOTHING_WRITTEN, UNFINISHED, TAKEN_BACK}),
+    (recover, way_back_without, [BROKEN_VDI], AFTERWARDS, {NOTHING_WRITTEN, UNFINISHED, ROLLED_BACK}),
     (undo, undo_of_a_run_without, [BROKEN_VDI], ONCE[1:], BEGUN | {FINISHED}),
 ]  # fmt: skip
 
@@ -230,7 +230,7 @@ class Forgetful(FailingDisk):
 
 @pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
 def test_a_device_that_loses_writes_is_noticed(name):
-    """Of step 1 and 3 this is found at once; nothing is taken back."""
+    """Of step 1 and 3 this is found at once; nothing is rolled back."""
     original = image(name)
 
     for lost in (1, 3):
@@ -279,7 +279,7 @@ def test_lvm_that_works_beside_a_run_is_noticed_and_keeps_its_change(moment):
     with pytest.raises(Overtaken if moment == "contents" else (Refused, Overtaken)) as caught:
         engine.resignature(device, prepared)
 
-    if moment == "contents":  # its mark is there, and may not be taken back by itself
+    if moment == "contents":  # its mark is there, and may not be rolled back by itself
         assert caught.value.disk_state == UNFINISHED.format(disk.name, "resignature", shlex.quote(disk.name))
         recover(disk)
     assert reader.read_vg(disk).seqno == reader.read_vg(original).seqno + 1

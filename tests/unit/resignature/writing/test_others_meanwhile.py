@@ -119,7 +119,7 @@ def test_whoever_is_overtaken_while_it_copies_stops_and_what_a_guest_wrote_since
 
 
 def test_one_that_writes_behind_the_read_back_of_another_is_noticed_behind_its_mark(monkeypatch):
-    """And taken back: blocks are filled with the same by both."""
+    """And rolled back: blocks are filled with the same by both."""
     chain, read = vhds(34, 4)
     disk = chain.disk.copy()
     first, second, real = copied(disk, 1), prepared(disk, 2), apply.step

@@ -32,7 +32,7 @@ from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords
 from relvmoiscsi.sr_driver import create, probe
-from relvmoiscsi.sr_driver.hba.config import parse_config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 from relvmoiscsi.sr_driver.protocol import Call
@@ -79,7 +79,7 @@ class World(MappedHost):
         os.read(self._goes_on, 1)
 
     def call(self, act=create.sr_create):
-        config = parse_config({"SCSIid": CLONE, "resign": "true", "SRmaster": "true"})
+        config = HbaConfig({"SCSIid": CLONE, "resign": "true", "SRmaster": "true"})
         deadline = Deadline(50, Clock())
 
         def lun(*_):
@@ -87,7 +87,7 @@ class World(MappedHost):
             found.verify_free = lambda *_: None
             return HbaLun(found, False, 0.0, SimpleNamespace(verify_unused=lambda *_: None))
 
-        transport = Transport("relvmohba", "lvmohba", parse_config, lun)
+        transport = Transport("relvmohba", "lvmohba", HbaConfig, lun)
         return act(Call("sr_create", {}), config, None, None, deadline, transport)
 
     @contextmanager

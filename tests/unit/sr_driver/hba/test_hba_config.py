@@ -6,7 +6,7 @@ import pytest
 from kit.driver_calls import SCSI_ID
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.sr_driver.hba import HBA
-from relvmoiscsi.sr_driver.hba.config import parse_config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 
 VDI = "7d2d9e72-1839-4ea5-85bd-6cecf8841738"
 PORT = "500a098186c37a1d"
@@ -16,7 +16,7 @@ PORT = "500a098186c37a1d"
     "text, is_meant", [("true", True), ("True ", True), ("false", False), ("1", False), ("", False)]
 )
 def test_that_it_is_a_clone_must_be_said_in_so_many_words(text, is_meant):
-    assert parse_config({"resign": text}).is_meant is is_meant
+    assert HbaConfig({"resign": text}).is_meant is is_meant
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,6 @@ def test_what_keys_say(given, expected):
 )
 def test_what_cannot_be_meant_is_refused_by_its_key(key, text, sm_key):
     with pytest.raises(UsageError, match="device-config:" + key) as caught:
-        parse_config({key: text})
+        HbaConfig({key: text})
 
     assert caught.value.sm_key == sm_key

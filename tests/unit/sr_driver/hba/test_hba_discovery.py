@@ -20,7 +20,7 @@ from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
-from relvmoiscsi.sr_driver.hba.config import parse_config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 
 CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
 MINE, THEIRS = ("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)
@@ -88,13 +88,19 @@ class World:
         finally:
             self.done.append("unlock")
 
+    @contextmanager
+    def lun_lock(self, scsi_id, timeout):
+        if scsi_id in self.locked:
+            raise Refused("Another call is at work on it.")
+        yield
+
     def read_pool(self, _xapi=None):
         if isinstance(self.pool, Exception):
             raise self.pool
         return self.pool
 
     def lun(self, **config):
-        return discovery.Discovery(CLONE, parse_config(config), Deadline(50, Clock()), 0.0, self.read_pool, "here")
+        return discovery.Discovery(CLONE, HbaConfig(config), Deadline(50, Clock()), 0.0, self.read_pool, "here")
 
     def noted_of(self, scsi_id=CLONE):
         """What was there before the scan for the LUN, as it is noted."""
@@ -112,7 +118,7 @@ class World:
 
     def list(self, **config):
         """A call without SCSIid, in a pool that has one LUN: the answer, and the SCSIids in it."""
-        answer = missing.missing_scsi_id(parse_config(config), None, Deadline(50, Clock()), 0.0, "here")
+        answer = missing.missing_scsi_id(HbaConfig(config), None, Deadline(50, Clock()), 0.0, "here")
         return answer, fields(answer, "SCSIid")
 
     def was_killed(self, disk):
@@ -141,7 +147,7 @@ def host(tmp_path, monkeypatch, on_host):
     monkeypatch.setattr(paths, "look", made.look)
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
     monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
-    monkeypatch.setattr(other_luns, "_take_lock", lambda scsi_id, locks: scsi_id not in made.locked)
+    monkeypatch.setattr(other_luns, "lun_lock", made.lun_lock)
     for module, name in ((discovery, "scan"), (missing, "scan"), (discovery, "take_away"), (other_luns, "take_away")):
         monkeypatch.setattr(module, name, getattr(made, name))
     return made

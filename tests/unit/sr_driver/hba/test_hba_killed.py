@@ -29,13 +29,14 @@ from relvmoiscsi.host.terminated import heeded
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
 from relvmoiscsi.sr_driver.hba import lun as lun_module
-from relvmoiscsi.sr_driver.hba.config import parse_config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 
 #: the ends of these are steps: something has changed, or is about to
-STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "note", "forget", "look_around", "scan", "_bring", "_noted"}
-STEPS |= {"settle", "take_away", "_undo", "_switch_off", "forget_others", "disks", "_is_to_stay"}
+STEPS = {"lun_lock", "lvm_lock", "_switch_on", "note", "forget", "look_around", "scan"}
+STEPS |= {"settle", "take_away", "_switch_off", "forget_others", "disks"}
 OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
-NAMES = frozenset(STEPS | OF_SUCCESS)
+OF_A_LOOK = {"_has_new_identities"}  #: and these of one that does not
+NAMES = frozenset(STEPS | OF_SUCCESS | OF_A_LOOK)
 MODULES = (cleanup_journal, discovery, hiding, missing, other_luns, scan_module, lun_lock, sm_locks, udev)
 FILES = {module.__file__ for module in (*MODULES, hba_world)} | {__file__}
 EVERY_KILL, EVERY_SIGTERM = 48, 12  #: a sample takes each so many'th step; of writes, one at each kind of step as well
@@ -52,10 +53,10 @@ class KilledHost(MappedHost):
 
     def call(self, resignatures):
         pool = pool_records.PoolRecords({}, {}, {})
-        found = discovery.Discovery(CLONE, parse_config({}), Deadline(50, Clock()), 0.0, lambda: pool)
+        found = discovery.Discovery(CLONE, HbaConfig({}), Deadline(50, Clock()), 0.0, lambda: pool)
         found.verify_free = lambda *_: None
         lun = lun_module.HbaLun(found, False, 0.0, SimpleNamespace(verify_unused=lambda *_: None))
-        with lun.device_session(lambda: None, to_write=resignatures) as nodes:
+        with lun.device_session(to_write=resignatures) as nodes:
             assert nodes == [self.host.node("sdc")]
             if resignatures:
                 self.resignature()
@@ -72,7 +73,7 @@ class KilledHost(MappedHost):
     def list(self):
         """A call that names no LUN."""
         xapi = SimpleNamespace(records=lambda kind: {})
-        raise missing.missing_scsi_id(parse_config({}), xapi, Deadline(50, Clock()), 0.0)
+        raise missing.missing_scsi_id(HbaConfig({}), xapi, Deadline(50, Clock()), 0.0)
 
     def steps_of(self, call):
         """The names of all steps of the call, which nobody disturbs."""
@@ -127,7 +128,7 @@ def make_host(tmp_path, driver_on):
 def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_host, resignatures):
     first = make_host("undisturbed")
     steps = first.steps_of(partial(first.call, resignatures))
-    assert set(steps) == STEPS | (OF_SUCCESS if resignatures else set())
+    assert set(steps) == STEPS | (OF_SUCCESS if resignatures else OF_A_LOOK)
 
     sample = takewhile(lambda number: number <= len(steps), sampled(EVERY_KILL, "probe"))
     for number in of_each_kind(steps, EVERY_KILL, "write") if resignatures else sample:

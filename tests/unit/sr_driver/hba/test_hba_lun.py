@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A LUN is hidden, brought, opened and taken back in one order; the rest is tested in VMs."""
 
+import os
+import signal
 from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
-from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.deadline import NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Fence
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.lun import call
+from relvmoiscsi.sr_driver.codes import fault_of
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 
@@ -66,8 +69,8 @@ class World:
         finally:
             self.said.append("end of " + name)
 
-    def session(self, to_write=False, multipathing=False, meanwhile=lambda: None):
-        return HbaLun(self, multipathing, 0.0, self).device_session(meanwhile, to_write)
+    def session(self, to_write=False, multipathing=False):
+        return HbaLun(self, multipathing, 0.0, self).device_session(to_write)
 
     def refused(self, words="It fails here", **more):
         with pytest.raises(Refused, match=words), self.session(**more):
@@ -101,8 +104,8 @@ def the_map(*disks):
     return multipath.Map("dm-0", "m", disks, "/dev/mapper/m")
 
 
-READ = ["lock", "hide", "bring", "meanwhile", "disks", "settle", "verify", "single path", "work"]
-WRITE = ["lock", "hide", "ask the other hosts", "bring", "meanwhile", "disks", "settle", "verify", "verify free",
+READ = ["lock", "hide", "bring", "disks", "settle", "verify", "single path", "work"]
+WRITE = ["lock", "hide", "ask the other hosts", "bring", "disks", "settle", "verify", "verify free",
          "verify unused", "single path", "work", "drop caches"]  # fmt: skip
 AFTER = ["taken back", "end of hide", "end of lock"]
 
@@ -112,17 +115,33 @@ def test_a_lun_is_opened_in_this_order_and_whatever_fails_what_was_done_is_taken
     """The other hosts are asked once they can see that this one has begun: of two that begin at the same time one at
     least sees the other; before the lock, neither might.
     """
-    with world.session(to_write, meanwhile=partial(world.step, "meanwhile")) as nodes:
+    with world.session(to_write) as nodes:
         assert nodes == ["/dev/sdb"]
         world.said.append("work")
     assert world.said == [*steps, *AFTER]
 
     for number, step in enumerate(steps[: steps.index("work")]):
         world.said, world.fails_at = [], step
-        world.refused(to_write=to_write, meanwhile=partial(world.step, "meanwhile"))
+        world.refused(to_write=to_write)
 
         undone = AFTER[0 if "bring" in steps[: number + 1] else 1 if number > 1 else 2 if number else 3 :]
         assert world.said == [*steps[: number + 1], *undone], step
+
+
+def test_a_call_that_is_told_to_end_takes_back_what_it_has_brought_and_says_what_the_lun_is(world, monkeypatch):
+    def told_to_end():
+        os.kill(os.getpid(), signal.SIGTERM)
+        terminated.pause(0)
+
+    world.deadline = Deadline(50, Clock(), NOT_BEGUN)
+    monkeypatch.setattr(world, "disks", told_to_end)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RelvmoiscsiError) as caught:
+        HbaLun(world, False, 0.0, world).write(None, None)
+
+    why = "SIGTERM ended this call: `kill` or the restart of a service sent the signal."
+    assert (str(caught.value), fault_of(caught.value).code) == (f"{why} {NOT_BEGUN}", 47)
+    assert world.said[-4:] == ["bring", *AFTER] and signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize(
@@ -229,13 +248,10 @@ def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
         return "answer"
 
     def run(*nodes):
-        found = SimpleNamespace(
-            scsi_id="3600a", deadline=Deadline(50, Clock()), name=("3600a", "serial"), has_sm_lock=False
-        )
-        lun = lun_module.HbaLun(found, False, 0.0, None)
-        if writes:
-            return lun._write(nodes, work, lambda _replaced: None, lambda: None)
-        return lun._read(nodes, work, lambda: None)
+        deadline, unused = Deadline(50, Clock()), lambda _replaced: None
+        to_write = call.disks_to_write(("3600a", "serial"), nodes, deadline, unused, False, lambda: None)
+        with to_write if writes else call.disks_to_read("3600a", nodes) as lun:
+            return work(lun)
 
     monkeypatch.setattr(call, "open_device", open_device)
     assert run("/dev/sdb", "/dev/sdc", "/dev/sdd") == "answer"

@@ -22,7 +22,7 @@ from relvmoiscsi.lun import guard, users
 from relvmoiscsi.lun.pool_records import PoolRecords, read_pool
 from relvmoiscsi.lun.users import read_hosts
 from relvmoiscsi.sr_driver import create
-from relvmoiscsi.sr_driver.hba.config import parse_config
+from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport
@@ -55,7 +55,7 @@ class World:
                 self.held.remove(name)
 
         @contextmanager
-        def session(_lun, _meanwhile, to_write):
+        def session(_lun, to_write):
             yield [self.path]
 
         monkeypatch.setattr(guard.sm_locks, "lvm_lock", lambda *_, **__: lock("SM"))
@@ -78,10 +78,10 @@ class World:
         return self.pools.pop(0) if len(self.pools) > 1 else self.pools[0]
 
     def call(self, **more):
-        config = parse_config({"SCSIid": SCSI_ID, "resign": "true", "SRmaster": "true", **more})
+        config = HbaConfig({"SCSIid": SCSI_ID, "resign": "true", "SRmaster": "true", **more})
         deadline = Deadline(50, Clock())
         found = SimpleNamespace(scsi_id=SCSI_ID, deadline=deadline, is_new=False, name=NAME, has_sm_lock=False)
-        transport = Transport("relvmohba", "lvmohba", parse_config, lambda *_: HbaLun(found, False, 0.0, None))
+        transport = Transport("relvmohba", "lvmohba", HbaConfig, lambda *_: HbaLun(found, False, 0.0, None))
         return create.sr_create(Call("sr_create", {}), config, None, None, deadline, transport)
 
     def state(self):

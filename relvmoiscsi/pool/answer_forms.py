@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The forms of xapi's answers. What answers may be no xapi, or a broken xapi: each answer has its form, or is refused.
+
+`verify` looks at an answer once, where it comes in. So a record of the pool has every field that the code reads, and
+each field has its type. Source: xen-api ocaml/idl/datamodel.ml.
+"""
+
+import re
+import xmlrpc.client
+from typing import Any, Callable, Dict, Mapping
+
+from relvmoiscsi.host.xapi.sdk import is_reference
+
+Form = Callable[[Any], bool]
+
+_DEEPEST = 4  #: levels of a record: a field is at most a map of lists
+_SIZE = re.compile("[0-9]{1,18}")
+_LEAVES = (str, bool, int, float, xmlrpc.client.DateTime, type(None))
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def is_size(value: Any) -> bool:
+    """Is this a whole number from 0 on? xapi writes numbers of 64 bits as texts."""
+    return isinstance(value, str) and _SIZE.fullmatch(value) is not None
+
+
+def is_part(value: Any) -> bool:
+    """Is this a number from 0 to 1?"""
+    return isinstance(value, float) and 0 <= value <= 1
+
+
+def is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_text, value))
+
+
+def is_text_map(value: Any) -> bool:
+    return isinstance(value, dict) and is_texts([*value, *value.values()])
+
+
+def _fields(form: Form, names: str) -> Dict[str, Form]:
+    return dict.fromkeys(names.split(), form)
+
+
+#: the fields of each class that the code reads
+FIELDS: Mapping[str, Mapping[str, Form]] = {
+    "pool": {**_fields(is_text, "master"), **_fields(is_text_map, "other_config")},
+    "host": _fields(is_text, "uuid name_label metrics"),
+    "host_metrics": _fields(is_truth, "live"),
+    "SR": {
+        **_fields(is_text, "uuid name_label type content_type"),
+        **_fields(is_text_map, "other_config sm_config"),
+    },
+    "PBD": {
+        **_fields(is_text, "host SR"),
+        **_fields(is_truth, "currently_attached"),
+        **_fields(is_text_map, "device_config"),
+    },
+    "VM": {
+        **_fields(is_text, "uuid name_label power_state snapshot_of suspend_VDI ha_restart_priority"),
+        **_fields(is_truth, "is_a_template is_a_snapshot is_control_domain ha_always_run"),
+        **_fields(is_texts, "VIFs snapshots"),
+        **_fields(is_text_map, "other_config blocked_operations current_operations"),
+    },
+    "VBD": {
+        **_fields(is_text, "VM VDI userdevice mode type qos_algorithm_type"),
+        **_fields(is_truth, "empty bootable unpluggable currently_attached"),
+        **_fields(is_text_map, "other_config qos_algorithm_params"),
+    },
+    "VDI": {
+        **_fields(is_text, "uuid name_label name_description location SR on_boot"),
+        **_fields(is_truth, "managed is_a_snapshot cbt_enabled sharable"),
+        **_fields(is_size, "virtual_size"),
+        **_fields(is_texts, "VBDs tags"),
+        **_fields(is_text_map, "other_config"),
+    },
+    "VIF": _fields(is_text, "VM network device MAC"),
+    "network": {
+        **_fields(is_text, "uuid name_label"),
+        **_fields(is_texts, "PIFs"),
+        **_fields(is_text_map, "other_config"),
+    },
+    "secret": {**_fields(is_text, "uuid value"), **_fields(is_text_map, "other_config")},
+    "task": {
+        **_fields(is_text, "status result"),
+        **_fields(is_part, "progress"),
+        **_fields(is_texts, "error_info"),
+    },
+}
+#: fields that a release of xapi may lack. With a value, they have this form
+OPTIONAL: Mapping[str, Mapping[str, Form]] = {
+    "pool": _fields(is_text, "wlb_url repository_proxy_url"),
+    "VM": _fields(is_text, "domain_type"),
+    "network": _fields(is_truth, "managed"),
+}
+
+_REFERENCES = ("get_all", "get_VIFs", "get_VBDs")
+
+
+def verify(method: str, value: Any) -> None:
+    """Raises ValueError for a value that xapi does not answer to this method; the text is a clause."""
+    kind, _, what = method.rpartition(".")
+    if what in ("get_all_records", "get_all_records_where"):
+        _verify(isinstance(value, dict), "it is no map of records")
+        for ref, record in value.items():
+            _verify(is_reference(ref), "the name of a record is no reference")
+            _verify_record(kind, record)
+    elif what == "get_record":
+        _verify_record(kind, value)
+    elif what in _REFERENCES:
+        _verify(isinstance(value, list) and all(map(is_reference, value)), "it is no list of references")
+    elif method == "event.from":
+        _verify_events(value)
+    elif what in ("create", "introduce", "get_by_uuid") or method.startswith("Async."):
+        _verify(is_reference(value), "it is no reference")
+    elif what.startswith("get_") and what[4:] in FIELDS.get(kind, {}):
+        _verify(FIELDS[kind][what[4:]](value), "it is no value of that field")
+    elif what.startswith("get_") and what != "get_servertime":
+        _verify(is_text(value), "it is no text")
+
+
+def _verify(is_so: bool, otherwise: str) -> None:
+    if not is_so:
+        raise ValueError(otherwise)
+
+
+def _verify_record(kind: str, record: Any) -> None:
+    _verify(isinstance(record, dict) and all(map(_is_plain, record.values())), f"a record of a {kind} is no record")
+    for name, form in FIELDS.get(kind, {}).items():
+        _verify(name in record and form(record[name]), f"a record of a {kind} has no readable field {name}")
+    for name, form in OPTIONAL.get(kind, {}).items():
+        _verify(name not in record or form(record[name]), f"a record of a {kind} has no readable field {name}")
+
+
+def _verify_events(batch: Any) -> None:
+    is_batch = isinstance(batch, dict) and is_text(batch.get("token")) and isinstance(batch.get("events"), list)
+    _verify(is_batch, "it is no list of events")
+    for event in batch["events"]:
+        _verify(isinstance(event, dict) and is_text(event.get("ref")), "an event names no object")
+        if "snapshot" in event:
+            _verify_record("task", event["snapshot"])
+
+
+def _is_plain(value: Any, level: int = 1) -> bool:
+    """Does a value have only leaves of XML-RPC, lists and maps, and few levels? Deeper values fill Python's stack."""
+    if isinstance(value, _LEAVES):
+        return True
+    if level > _DEEPEST or not isinstance(value, (list, dict)):
+        return False
+    return all(_is_plain(each, level + 1) for each in (value.values() if isinstance(value, dict) else value))

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What answers at the address of a pool may be anything. Each answer ends the command with a sentence and a status, and
+nothing of the answer moves the cursor of a terminal.
+"""
+
+import pytest
+
+from kit.pool.hostile import HostileServer, http, refusal, success, xml
+from relvmoiscsi.pool.calls import PoolFailure
+
+HEAD = "<methodResponse><params><param><value>"
+TAIL = "</value></param></params></methodResponse>"
+DEEP = HEAD + "<struct><member><name>Status</name><value>Success</value></member><member><name>Value</name><value>"
+DEEP += "<array><data><value>" * 20000 + "</value></data></array>" * 20000 + "</value></member></struct>" + TAIL
+CHUNKED = "Transfer-Encoding: chunked"
+
+
+def fault(code, text):
+    members = "".join(
+        f"<member><name>{name}</name><value>{value}</value></member>"
+        for name, value in (("faultCode", code), ("faultString", text))
+    )
+    return http(f"<methodResponse><fault><value><struct>{members}</struct></value></fault></methodResponse>")
+
+
+def chunks(text):
+    return http(text, CHUNKED, length=False)
+
+
+NO_HTTP, NO_XAPI, NO_XML = "the answer is no HTTP", "no answer of xapi", "the answer is no XML"
+#: (bytes that answer the login, what is said)
+LOGINS = {
+    # no HTTP
+    "nothing": (b"", "No pool answers at"),
+    "a blank line": (b"\r\n\r\n", NO_HTTP),
+    "a banner of SSH": (b"SSH-2.0-OpenSSH_9.9\r\n", NO_HTTP),
+    "a page without a head": (b"<html>", NO_HTTP),
+    "no status": (b"HTTP/1.1\r\n\r\n", NO_HTTP),
+    "a word for the status": (b"HTTP/1.1 two OK\r\n\r\n", NO_HTTP),
+    "a status of four digits": (b"HTTP/1.1 2000 OK\r\n\r\n", NO_HTTP),
+    "a negative status": (b"HTTP/1.1 -200 OK\r\n\r\n", NO_HTTP),
+    "a digit that is none": ("HTTP/1.1 20\u00b2 OK\r\n\r\n".encode("latin-1"), NO_HTTP),
+    "another version": (http("", first="HTTP/9.9 200 OK"), NO_HTTP),
+    "no version": (http("", first="HTTP/x 200 OK"), NO_HTTP),
+    "a long first line": (b"HTTP/1.1 200 " + b"x" * 100000, "more than"),
+    "a long header": (http("", "X: " + "x" * 100000), "more than"),
+    "many headers": (http("", *["X: x"] * 200), "more than"),
+    "headers without an end": (b"HTTP/1.1 200 OK\r\nX: x\r\n", NO_XML),
+    # HTTP, and no answer to a call
+    "an error": (http("", first="HTTP/1.1 500 Broken"), "it answered 500 Broken"),
+    "an error that paints": (http("", first="HTTP/1.1 500 \x1b[2J\x9b1m"), r"500 \x1b[2J\x9b1m"),
+    "a redirect": (http("", "Location: http://[", first="HTTP/1.1 301 Moved"), "it answered 301 Moved"),
+    "a password is asked for": (http("", "WWW-Authenticate: Basic", first="HTTP/1.1 401 No"), "it answered 401 No"),
+    "no content": (http("", first="HTTP/1.1 204 None", length=False), "it answered 204 None"),
+    "another protocol": (http("", "Upgrade: x", first="HTTP/1.1 101 Switch", length=False), "it answered 101 Switch"),
+    "empty": (http(""), NO_XML),
+    "compressed": (http("x", "Content-Encoding: gzip"), "is compressed"),
+    "a size of a word": (http("<a/>", "Content-Length: x", length=False), NO_XML),
+    "a negative size": (http("<a/>", "Content-Length: -1", length=False), NO_XML),
+    "a size of a digit that is none": (http("<a/>", "Content-Length: \u00b2", length=False), NO_XML),
+    "a size beyond the end": (http("<a/>", "Content-Length: 9", length=False), NO_XML),
+    "a huge size": (http("<a/>", "Content-Length: " + "9" * 30, length=False), NO_XML),
+    "a size of many digits": (http("<a/>", "Content-Length: " + "9" * 5000, length=False), NO_XML),
+    "no size of a chunk": (chunks("\r\n<a/>\r\n0\r\n\r\n"), "incomplete"),
+    "a word for the size of a chunk": (chunks("x\r\n<a/>\r\n0\r\n\r\n"), "incomplete"),
+    "a negative size of a chunk": (chunks("-1\r\n" + "<a/>" * 999), "incomplete"),
+    "another negative size of a chunk": (chunks("-5\r\n" + "<a/>" * 999), "incomplete"),
+    "a huge size of a chunk": (chunks("f" * 30 + "\r\n<a/>\r\n0\r\n\r\n"), "incomplete"),
+    "a long size of a chunk": (chunks("0" * 70000 + "\r\n"), "more than"),
+    "a chunk without an end": (chunks("9\r\n<a/>"), "incomplete"),
+    # no XML-RPC
+    "a web page": (http("<!DOCTYPE html><html></html>"), "document type"),
+    "half a document": (http(HEAD), NO_XML),
+    "no XML": (http("\x00\xff{}"), NO_XML),
+    "another document": (http("<a/>"), NO_XML),
+    "another encoding": (http("<?xml version='1.0' encoding='utf-7'?><a/>"), NO_XML),
+    "no parameters": (http("<methodResponse><params/></methodResponse>"), "no answer of xapi"),
+    "two parameters": (http(HEAD + "</value></param><param><value>" + TAIL), NO_XAPI),
+    "a call": (http("<methodCall><methodName>x</methodName><params/></methodCall>"), NO_XAPI),
+    "a number of many digits": (http(HEAD + "<int>" + "9" * 5000 + "</int>" + TAIL), "is no XenAPI"),
+    "a fault": (fault("<int>1</int>", "no \u202e"), r"the fault 1, no \u202e"),
+    "a fault of another form": (http("<methodResponse><fault><value>1</value></fault></methodResponse>"), NO_XML),
+    "a fault without a text": (fault("<array><data/></array>", "<struct/>"), "a fault without a text"),
+    # XML-RPC, and no answer of xapi
+    **{f"a bare {value!r}": (xml(value), NO_XAPI) for value in ("x", 1, None, True, [], ["Status"], {}, {"x": "y"})},
+    "a success without a value": (xml({"Status": "Success"}), NO_XAPI),
+    "a list for the status": (xml({"Status": ["Success"], "Value": "x"}), NO_XAPI),
+    "an error without a description": (xml({"Status": "Failure"}), NO_XAPI),
+    "another status": (xml({"Status": "Maybe", "Value": "x"}), NO_XAPI),
+    **{
+        f"an error of {details!r}": (xml({"Status": "Failure", "ErrorDescription": details}), NO_XAPI)
+        for details in ("", "HOST_IS_SLAVE", [], {}, {"0": "x"}, 1, None, [1], [["HOST_IS_SLAVE"]], ["x", None])
+    },
+    # answers of xapi that are no session
+    **{
+        f"a session of {value!r}": (success(value), "the answer to the login has no session")
+        for value in ("", "a\r\nX: x", "a;task_id=b", "\u00e9", "x" * 300, 1, None, True, ["OpaqueRef:1"], {"x": "y"})
+    },
+    "a deep session": (http(DEEP), "the answer to the login has no session"),
+    "no session": (refusal("SESSION_INVALID", "x"), "SESSION_INVALID when logging in"),
+    "an empty error": (refusal(""), "xapi answered"),
+    "an unknown error": (refusal("X\x9b2J", "\u202e"), r"X\x9b2J, \u202e"),
+    # members without a master
+    "a member without a master": (refusal("HOST_IS_SLAVE"), "'' for the address of the master"),
+    **{
+        f"a master at {address[:40]!r}": (refusal("HOST_IS_SLAVE", address), "for the address of the master")
+        for address in (
+            "", " ", "/", "a/b", "a@b", "a b", "a\nb", "a?b", "a#b", "a:b", ":", ":::", "[::1]", "::1%eth0", "1:2:3",
+            "::1]:80/x", ".", "..", "a..b", "-\x9b2J", "\u202e", "\u0441", "a" * 64, "a." * 200, "127.0.0.1:80",
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch):
+    monkeypatch.setenv("XENSERVER_PASSWORD", "a secret word")
+
+
+@pytest.fixture
+def ended(command):
+    """Ends as a failed call of the pool, with a sentence; gives the text of the message."""
+
+    def ended(url):
+        ran = command("pool", "luns", "--pool", url)
+        said = " ".join(ran.err.split())
+        assert (ran.status, ran.out) == (PoolFailure.exit_status, ""), said[-2000:]
+        assert ran.err.replace("\n", "").isprintable() and "a secret word" not in ran.err and len(ran.err) < 2000
+        return said
+
+    return ended
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_no_answer_to_the_login_is_a_bug(ended, name):
+    data, says = LOGINS[name]
+    with HostileServer(lambda _: data) as server:
+        said = ended(server.url)
+        assert says in said and set(server.calls) == {"session.login_with_password"}
+
+
+def test_a_master_that_does_not_answer_is_said(ended):
+    """A name that no resolver knows, an address that nobody has; the password goes to no third host."""
+    with HostileServer(lambda _: refusal("HOST_IS_SLAVE", "nobody.invalid")) as server:
+        assert "No pool answers at http://nobody.invalid" in ended(server.url)
+
+
+@pytest.mark.parametrize("text", ["https://[", "[::1", "xs1:x", "xs1:99999", "a..b", "a" * 64 + ".b", "xs1\x1b[2J"])
+def test_no_address_that_a_person_types_is_a_bug(command, text):
+    ran = command("pool", "luns", "--pool", text)
+    assert ran.status == 2 and "is not a pool" in ran.err and ran.err.replace("\n", "").isprintable()
