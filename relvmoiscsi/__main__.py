@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """python3 -m relvmoiscsi"""
 
-import gc
 import sys
 
-# Searching for cycles takes a sixth of a run, and finds few hundred objects in a resignature of 1000 VDIs.
-gc.disable()
+try:
+    import gc
 
-from relvmoiscsi.cli import main  # noqa: E402 - imports make objects as well
+    # Searching for cycles takes a sixth of a run, and finds few hundred objects in a resignature of 1000 VDIs.
+    gc.disable()
+
+    from relvmoiscsi.cli import main
+except KeyboardInterrupt:
+    sys.stderr.write("relvmoiscsi: Interrupted. Nothing was written. Repeat the command.\n")
+    sys.exit(130)
 
 sys.exit(main())

@@ -24,7 +24,7 @@ from relvmoiscsi.errors import (
     Unfinished,
     in_state,
 )
-from relvmoiscsi.formats import naming
+from relvmoiscsi.formats import mapfile, naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.compare import Comparison, compare
@@ -137,6 +137,9 @@ class Prepared(NamedTuple):
     bytes_written: int = 0
     later_copy: Optional[LaterCopy] = None  #: the LUN carries the finished resignature of another SCSIid
 
+    def __repr__(self) -> str:
+        return f"Prepared(state={self.state!r}, plan={self.plan!r}, lun={self.lun!r})"
+
 
 # --- resignature
 
@@ -165,6 +168,7 @@ def prepare(
                 raise sentences.unfinished(device.name, record)
             done = None if request.again else _done_before(cache, label, record, request.scsi_id)
             if done is not None:
+                _refuse_other_ids(device.name, done, request)
                 refuse_other_content(cache, survey.read_lun(cache, label), done.run, request)
                 return done
             found = survey.read_contents(cache, label)
@@ -194,6 +198,14 @@ def _with_present_uuids(request: ResignatureRequest, lun: Lun, run: Optional[Run
     if one is not None and one.vdi is not None:
         one = one._replace(vdi=named_now(one.vdi, lun, run))
     return request._replace(one=one, without=tuple(named_now(uuid, lun, run) for uuid in request.without))
+
+
+def _refuse_other_ids(name: str, done: AlreadyDone, request: ResignatureRequest) -> None:
+    """Raises Refused where the finished run has other ids than the request wants."""
+    ids = done.run.ids if done.run is not None else IdMap("", {"": done.sr_uuid}, {})
+    found = mapfile.contradictions(request.chosen or IdMap("", {}, {}), request.sr_uuid, ids)
+    if found:
+        raise Refused(f"{name} already has other ids: {found[0]}. The option `again` resignatures the LUN once more.")
 
 
 def refuse_other_content(device: Device, lun: Optional[Lun], run: Optional[Run], request: ResignatureRequest) -> None:

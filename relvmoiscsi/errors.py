@@ -15,8 +15,9 @@ from relvmoiscsi.wording import command
 
 __all__ = [
     "NOTHING_WRITTEN", "NO_WAY_OUT", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError",
-    "Malformed", "NotFound", "OnDefect", "Overtaken", "Partial", "Place", "Refused", "RelvmoiscsiError", "Truncated",
-    "Unfinished", "Unsupported", "UsageError", "WayOut", "error_facts", "in_state", "raise_defect", "reading",
+    "Malformed", "NoConnection", "NotFound", "OnDefect", "Overtaken", "Partial", "Place", "Refused",
+    "RelvmoiscsiError", "Truncated", "Unfinished", "Unsupported", "UsageError", "WayOut", "error_facts", "in_state",
+    "raise_defect", "reading", "shown_bytes",
 ]  # fmt: skip
 
 NOTHING_WRITTEN = "Nothing was written."
@@ -137,11 +138,18 @@ class FormatError(RelvmoiscsiError):
         return self
 
 
+def shown_bytes(data: bytes) -> str:
+    """Return bytes for a message: quoted where most are printable ASCII, otherwise as hexadecimal digits."""
+    if sum(0x20 <= byte < 0x7F for byte in data) * 4 >= len(data) * 3 > 0:
+        return '"{}"'.format(data.decode("latin-1").encode("unicode_escape").decode("ascii"))
+    return "the bytes " + " ".join(f"{byte:02x}" for byte in data) if data else "no bytes"
+
+
 class BadMagic(FormatError):
     """A structure does not start with its magic bytes."""
 
     def __init__(self, what: str, where: Place, found: bytes, expected: bytes) -> None:
-        super().__init__(f"{what} at {where}: it begins with {found!r}, expected {expected!r}.")
+        super().__init__(f"{what} at {where}: it begins with {shown_bytes(found)}, expected {shown_bytes(expected)}.")
         self.what, self.where, self.found, self.expected = what, where, found, expected
 
 
@@ -242,6 +250,13 @@ class Overtaken(RelvmoiscsiError):
             "or the array has restored it. This run has stopped, and writes no more."
         )
         self.offset = offset
+
+
+class NoConnection(RelvmoiscsiError):
+    """No connection to a target or to a pool, or the target or the pool refuses the login. Nothing was begun there."""
+
+    exit_status = 11
+    sm_key = "ISCSITarget"
 
 
 def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:

@@ -6,7 +6,7 @@
                  `problems` has a sentence for each target that did not answer. Of such a target, the answer lists only
                  the LUNs that the host sees.
                  {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
-                 "name", "problem"}, ...], "problems": [], "next": null}
+                 "changed", "name", "problem"}, ...], "problems": [], "next": null}
     map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
                  {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the active runs on this host
@@ -56,7 +56,7 @@ from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
-from relvmoiscsi.wording import ALL, VDIS, with_options
+from relvmoiscsi.wording import ALL, VDIS, utc_time, with_options
 
 if TYPE_CHECKING:
     from relvmoiscsi.lun.opened import OpenLun
@@ -183,6 +183,7 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
         "old_sr": found.run.ids.sr if found.run else None,
         "copied": is_of_another_lun(found.commit_record, scsi_id),
         "metadata_of": sorted(set(databases(found.lun).values())) if found.lun else [],
+        "changed": utc_time(found.lun.vg.changed) if found.lun else None,
         "name": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
         "problem": str(found.problem)[:500] if found.problem else None,
     }

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Text forms of sizes, numbers, tables, commands, unprintable text; the values of an option. Pure, quick to import."""
 
+import datetime
 import re
 import shlex
-from typing import Container, List, Sequence
+from typing import Container, List, Optional, Sequence
 
 ESTIMATE_SECONDS = 2.0  #: time until a rate is reliable, and a person wonders
+_EPOCH, _END_OF_YEARS = datetime.datetime(1970, 1, 1), 253402300800
 #: the values of --vdis, of device-config:vdis, and of `vdis` in the configuration file
 ONE, ALL = "one", "all"
 VDIS = (ONE, ALL)
@@ -35,6 +37,18 @@ def time_left(done: int, total: int, spent_seconds: float) -> str:
     if not 0 < done < total or spent_seconds < ESTIMATE_SECONDS:
         return ""
     return f", {human_time(spent_seconds * (total - done) / done)} left"
+
+
+def utc_time(seconds: int) -> Optional[str]:
+    """Return a time in ISO 8601, "2026-11-21T00:38:19Z"; None for 0, and for a year after 9999."""
+    if not 0 < seconds < _END_OF_YEARS:
+        return None
+    return f"{_EPOCH + datetime.timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def shown_time(utc: str) -> str:
+    """Return a time of `utc_time` for people: "2026-11-21 00:38 UTC"."""
+    return utc[:16].replace("T", " ") + " UTC"
 
 
 def counted(number: int, noun: str) -> str:
@@ -78,7 +92,16 @@ def shell_words(*words: str) -> str:
     A LUN, a target or another user of the pool may have chosen a word. A test finds texts with a command that have a
     value by another way.
     """
-    return " ".join(map(_shell_word, words))
+    return " ".join(map(_shell_word, _separated(words)))
+
+
+def _separated(words: Sequence[str]) -> Sequence[str]:
+    """Return the words with `--` before a name that begins as an option does, unless an option follows."""
+    options = [re.fullmatch("-[A-Za-z]+|--[a-z-]+(=.*)?", word, re.DOTALL) is not None for word in words]
+    for number, word in enumerate(words):
+        if len(word) > 1 and word.startswith("-") and not options[number]:
+            return words if any(options[number:]) or "--" in words else [*words[:number], "--", *words[number:]]
+    return words
 
 
 def _shell_word(word: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from oslo_concurrency import processutils
 from oslo_log import log as logging
 
+from relvmoiscsi.wording import printable
 from relvmoiscsi_cinder.place import Place
 
 LOG = logging.getLogger(__name__)
@@ -121,10 +122,14 @@ class _Command:
 
 
 def _sentence(stdout: Any) -> Optional[str]:
-    """Return the command's error message from its JSON; None without a message."""
+    """Return the command's error message from its JSON; None without a message.
+
+    A message quotes the volume, into which its user writes. JSON brings control characters back, which could write
+    lines of their own into Cinder's log.
+    """
     try:
         error = json.loads(stdout)["error"]
-        return f"{error['message']} {error['disk_state']}".strip()
+        return printable(f"{error['message']} {error['disk_state']}".strip())
     except (TypeError, ValueError, KeyError):
         return None
 

@@ -2,6 +2,7 @@
 """Volumes that Cinder makes of volumes with an SR on them, as its own manager does it."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -10,13 +11,15 @@ from unittest import mock
 
 from cinder import objects
 from cinder.tests.compliance import test_volume_drivers
-from cinder.tests.unit import fake_constants
+from cinder.tests.unit import fake_constants, test
 from cinder.tests.unit import utils as factory
 from cinder.volume import api, group_types
+from oslo_concurrency import processutils
 
 from kit import cuts, golden
 from kit.sparse import SparseDisk
-from relvmoiscsi_cinder import lvm, resignature
+from relvmoiscsi_cinder import command, lvm, resignature
+from relvmoiscsi_cinder.place import on_this_host
 from tests.kit_cinder import EMPTY, TOP, FileCase, LocalTarget, check, show
 
 
@@ -165,6 +168,24 @@ class FailureCase(FileCase):
         with mock.patch.object(LocalTarget, "create_export", meanwhile):
             made, _ = self.made_of(self.empty_volume(self.wanted()))
         assert made.metadata == {"owner": "anna", "relvmoiscsi": EMPTY}
+
+
+class LogCase(test.TestCase):
+    """What a user writes into his volume gets no line of its own in Cinder's log, and no escape."""
+
+    def test_a_message_is_one_line_of_printable_characters(self):
+        said = {
+            "error": {"message": "The status 'x\n2026-11-28 ERROR forged\u009b2J\u202e' is unknown.", "disk_state": ""}
+        }
+
+        def execute(*argv, **how):
+            raise processutils.ProcessExecutionError(stdout=json.dumps(said), exit_code=5)
+
+        with self.assertLogs("relvmoiscsi_cinder") as logged, self.assertRaises(command.Told) as told:
+            command.give_identities(execute, on_this_host("/dev/x"), str(uuid.uuid4()), "all")
+        for text in (*logged.output, told.exception.sentence):
+            assert text.isprintable(), text
+        assert "forged" in told.exception.sentence
 
 
 class ImageCase(FileCase):

@@ -12,7 +12,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a type checker takes TYPE_CHECKING for true
     from argparse import Namespace
-    from typing import Any, Dict, Iterator, List, Optional, Sequence
+    from typing import Any, Dict, List, Optional, Sequence
 
     from relvmoiscsi.cli.output import Answer
 
@@ -27,34 +27,51 @@ def main(argv: "Optional[Sequence[str]]" = None) -> int:
     """Run the command; return its exit status."""
     state = " Nothing was written." + _AGAIN
     try:
-        words = list(sys.argv[1:] if argv is None else argv)
-        if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
-            from relvmoiscsi.cli import overview  # noqa: PLC0415
-            from relvmoiscsi.cli.output import print_text  # noqa: PLC0415
+        with _OneCtrlC():
+            try:
+                words = _without_help(list(sys.argv[1:] if argv is None else argv))
+                if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
+                    from relvmoiscsi.cli import overview  # noqa: PLC0415
+                    from relvmoiscsi.cli.output import print_text  # noqa: PLC0415
 
-            is_printed = print_text(overview.page())
-            return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
-        from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
+                    is_printed = print_text(overview.page())
+                    return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
+                from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 
-        parser = make_parser([word for word in words if not word.startswith("-")][:1])
-        arguments = parser.parse_args(separated(words))
-        if arguments.run is None:
-            parser.print_help()
-            return EXIT_USAGE
-        arguments.words = ("relvmoiscsi", *words)
-        state = _how_to_tell(arguments) or _AGAIN
-        return _run(arguments)
-    except KeyboardInterrupt:  # outside the handler of `_run`
-        from relvmoiscsi.cli.output import say  # noqa: PLC0415
+                parser = make_parser([word for word in words if not word.startswith("-")][:1])
+                arguments = parser.parse_args(separated(words))
+                if arguments.run is None:
+                    parser.print_help()
+                    return EXIT_USAGE
+                arguments.words = ("relvmoiscsi", *words)
+                state = _how_to_tell(arguments) or _AGAIN
+                return _run(arguments)
+            except KeyboardInterrupt:  # outside the handler of `_run`
+                return _say_early(state)
+    except KeyboardInterrupt:  # before the first line, or behind the last line, of the block
+        return _say_early(state)
 
-        say("Interrupted." + state)
-        return EXIT_INTERRUPTED
+
+def _say_early(state: str) -> int:
+    from relvmoiscsi.cli.output import say  # noqa: PLC0415
+
+    say("Interrupted." + state)
+    return EXIT_INTERRUPTED
+
+
+def _without_help(words: "List[str]") -> "List[str]":
+    """Return the words with `help` and `version`, in the place of a command, as the options that they mean."""
+    if words[:1] == ["version"]:
+        return ["--version", *words[1:]]
+    at = 1 if words[:1] in (["pool"], ["direct"]) else 0
+    if words[at : at + 1] == ["help"]:
+        return [*words[:at], *words[at + 1 :], "--help"]
+    return words
 
 
 def _run(arguments: "Namespace") -> int:
     import json  # noqa: PLC0415 - --help needs none of these imports
     import logging  # noqa: PLC0415
-    from contextlib import contextmanager  # noqa: PLC0415
 
     from relvmoiscsi.cli.output import RED, LogFormatter, print_result, print_text, say  # noqa: PLC0415
     from relvmoiscsi.errors import RelvmoiscsiError, error_facts  # noqa: PLC0415
@@ -66,70 +83,80 @@ def _run(arguments: "Namespace") -> int:
     logging.basicConfig(level=level, handlers=[handler])
     is_on_lun = hasattr(arguments, "device")
     facts: Dict[str, Any] = {}
-    with contextmanager(_one_ctrl_c)():
-        try:
-            answer: Answer = arguments.run(arguments)
-            text = json.dumps(answer.facts, indent=2) if arguments.json else answer.text
-            is_printed = print_result(text) if arguments.json else print_text(text)
-            return answer.status if is_printed else EXIT_NOT_PRINTED
-        except RelvmoiscsiError as error:
-            if hasattr(arguments, "vdis"):
-                error.message = with_options(error.message)
-            if arguments.json and is_on_lun:
-                from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
+    try:
+        answer: Answer = arguments.run(arguments)
+        if arguments.json:
+            is_printed = print_result(json.dumps(answer.facts, indent=2))
+        else:
+            is_printed = arguments.quiet or print_text(answer.text)
+        return answer.status if is_printed else EXIT_NOT_PRINTED
+    except RelvmoiscsiError as error:
+        if hasattr(arguments, "vdis"):
+            error.message = with_options(error.message)
+        if arguments.json and is_on_lun:
+            from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
 
-                facts = failure_facts(arguments, error)
-            if arguments.json:
-                print_result(json.dumps({**facts, **error_facts(error)}, indent=2))
-            say(printable(str(error)), RED)
-            return error.exit_status
-        except KeyboardInterrupt as stop:
-            message, state = "Interrupted.", str(stop)
-            if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
-                facts = {
-                    "kind": "Interrupted",
-                    "exit_status": EXIT_INTERRUPTED,
-                    "message": message,
-                    "disk_state": state,
-                }
-                print_result(json.dumps({"error": facts, **getattr(stop, "facts", {})}, indent=2))
-            say(message + (" " + printable(state) if state else _how_to_tell(arguments) or _AGAIN))
-            return EXIT_INTERRUPTED
-        except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
-            import traceback  # noqa: PLC0415
+            facts = failure_facts(arguments, error)
+        if arguments.json:
+            print_result(json.dumps({**facts, **error_facts(error)}, indent=2))
+        say(printable(str(error)), RED)
+        return error.exit_status
+    except KeyboardInterrupt as stop:
+        message, state = "Interrupted.", str(stop)
+        if arguments.json and not is_on_lun:  # the LUN may be the device that does not answer
+            facts = {
+                "kind": "Interrupted",
+                "exit_status": EXIT_INTERRUPTED,
+                "message": message,
+                "disk_state": state,
+            }
+            print_result(json.dumps({"error": facts, **getattr(stop, "facts", {})}, indent=2))
+        say(message + (" " + printable(state) if state else _how_to_tell(arguments) or _AGAIN))
+        return EXIT_INTERRUPTED
+    except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG
+        import traceback  # noqa: PLC0415
 
-            say(traceback.format_exc().rstrip())
-            say("This is a bug." + _how_to_tell(arguments), RED)
-            return EXIT_BUG
+        say(traceback.format_exc().rstrip())
+        say("This is a bug." + _how_to_tell(arguments), RED)
+        return EXIT_BUG
 
 
-def _one_ctrl_c() -> "Iterator[None]":
+class _OneCtrlC:
     """Treat SIGTERM and SIGHUP as Ctrl-C: from kill, timeout, systemd, a closed terminal, a lost SSH connection.
 
     After the first signal, the block ignores the others. Otherwise a second Ctrl-C would end the clean-up and the
     message on the state of the LUN. Only the main thread may set signal handlers. A signal that is ignored or has a
-    handler stays unchanged.
+    handler stays unchanged. `_signal` is in the interpreter: nothing is loaded before the first handler is set.
     """
-    import signal  # noqa: PLC0415
-    import threading  # noqa: PLC0415
 
-    usual: List[Any] = [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)]
-    usual.append((signal.SIGINT, signal.default_int_handler))
-    is_main = threading.current_thread() is threading.main_thread()
-    ours = [(number, before) for number, before in usual if is_main and signal.getsignal(number) == before]
+    def __enter__(self) -> None:
+        signals: Any = __import__("_signal")
 
-    def stop(*_signal: object) -> None:
-        for number, _before in ours:
-            signal.signal(number, lambda *_signal: None)  # a child process would inherit SIG_IGN
+        usual: List[Any] = [(signals.SIGTERM, signals.SIG_DFL), (signals.SIGHUP, signals.SIG_DFL)]
+        usual.append((signals.SIGINT, signals.default_int_handler))
+        self._before = [(number, before) for number, before in usual if signals.getsignal(number) == before]
+        try:
+            for number, _before in self._before:
+                signals.signal(number, self._stop)
+        except ValueError:  # not the main thread
+            self._before = []
+
+    def _stop(self, *_signal: object) -> None:
+        signals: Any = __import__("_signal")
+
+        for number, _before in self._before:
+            signals.signal(number, _ignored)
         raise KeyboardInterrupt
 
-    for number, _before in ours:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, before in ours:
-            signal.signal(number, before)
+    def __exit__(self, *_error: object) -> None:
+        signals: Any = __import__("_signal")
+
+        for number, before in self._before:
+            signals.signal(number, before)
+
+
+def _ignored(*_signal: object) -> None:
+    """Do nothing: a child process would inherit SIG_IGN."""
 
 
 def _how_to_tell(arguments: "Namespace") -> str:

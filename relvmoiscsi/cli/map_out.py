@@ -17,10 +17,8 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
-from relvmoiscsi.host.files import sync_directory
-from relvmoiscsi.host.own_path import NotOwn, verify_own_way
-
-EXIT_NOT_PRINTED = 74  #: the run is complete, and the file was not written
+from relvmoiscsi.host.files import open_private, sync_directory
+from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, verify_new
 
 
 @contextmanager
@@ -47,17 +45,14 @@ class _MapFile:
         """Raises UsageError when the file cannot be made, or exists with content."""
         self._path, self._look = os.path.abspath(path), look
         try:
-            verify_own_way(self._path)
-            if os.path.lexists(self._path):
-                there = os.lstat(self._path)
-                if stat.S_ISLNK(there.st_mode) or there.st_uid != os.geteuid():
-                    raise UsageError(
-                        f"{self._path} is a link, or belongs to another user: --map-out replaces no such file."
-                    )
+            verify_new(self._path)
             if not _is_free(self._path):
                 raise UsageError(f"{path} already exists and --map-out replaces no file. Give the name of a new file.")
             with self._new():
                 pass
+        except NotOwnFile:
+            foreign = f"{self._path} is a link, or belongs to another user: --map-out replaces no such file."
+            raise UsageError(foreign) from None
         except NotOwn as problem:  # another user could replace the file
             where = f"{self._path} is no safe place for a map: {problem}."
             raise UsageError(f"{where} Give a directory of your own.") from None
@@ -85,9 +80,8 @@ class _MapFile:
         """Make a file that is removed after the block, unless the file was renamed."""
         directory, name = os.path.split(self._path)
         path = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            with open(path, "wb", opener=lambda where, _flags: os.open(where, flags, 0o600)) as file:
+            with open(path, "wb", opener=lambda where, _flags: open_private(where, os.O_WRONLY | os.O_EXCL)) as file:
                 yield file
         finally:
             with suppress(FileNotFoundError):

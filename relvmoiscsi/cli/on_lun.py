@@ -8,8 +8,8 @@ import argparse
 from typing import Any, Dict, List, Optional, Type
 
 from relvmoiscsi import engine, report, wording
-from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
-from relvmoiscsi.cli.output import Answer, Asked, Command, ask, must_be_able_to_ask, say, tell
+from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Asked, Command, ask, must_be_able_to_ask, say, tell
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
@@ -137,7 +137,7 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add DEVICE and the options of a command that writes; return the parser."""
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--not-in-use", action="store_true", help="proceed even if xapi reports the LUN in use or does not answer"
     )
@@ -148,10 +148,10 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return takes_device(parser)
 
 
-def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add DEVICE and its options to the parser; return the parser."""
+def takes_device(parser: argparse.ArgumentParser, **more: Any) -> argparse.ArgumentParser:
+    """Add DEVICE and its options to the parser; return the parser. `more` is for the argument DEVICE."""
     what = "block device, image file, or iscsi://[user@]host[:port]/iqn/lun"
-    parser.add_argument("device", metavar="DEVICE", type=device_word, help=what)
+    parser.add_argument("device", metavar="DEVICE", type=device_word, help=what, **more)
     return takes_device_options(parser)
 
 
@@ -220,6 +220,13 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
             "  xe pbd-plug uuid=PBD",
         ]
     return Answer(completed_facts(lun, outcome), "\n".join(lines))
+
+
+def next_line(state: str, device: str) -> str:
+    """Return the next step with a LUN in this state."""
+    if state == engine.RESIGNATURED:
+        return "next: " + wording.shell_words("relvmoiscsi", "check", "--original", "ORIGINAL", device)
+    return "next: " + wording.shell_words("relvmoiscsi", "resignature", device)
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, NamedTuple, Optional, TextIO, Type, Union
 
@@ -19,6 +19,9 @@ from relvmoiscsi.wording import ESTIMATE_SECONDS, human_size, human_time, printa
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+
+
+EXIT_NOT_PRINTED = 74  #: the run is complete, and its result was not printed or not written to a file
 
 
 class Answer(NamedTuple):
@@ -62,24 +65,35 @@ def width(stream: Any) -> int:
         return 80
 
 
-def wrapped(text: str, columns: int) -> str:
+def fitted(text: str, stream: Any) -> str:
+    """Return the text with its long lines broken for this stream. Only a terminal breaks rows: a program reads rows."""
+    return wrapped(text, width(stream), breaks_rows=is_terminal(stream))
+
+
+def wrapped(text: str, columns: int, breaks_rows: bool = True) -> str:
     """Return the text with its long lines broken between words.
 
-    A broken line continues under the start of its last column. A command stays whole: in backticks, alone on an
-    indented line, or after `next: `. So does a row of a table whose last column starts in the right half.
+    A broken line continues under the start of its last column in the left half. A command stays whole: in backticks,
+    alone on an indented line, or after `next: `. A row has its last column in the right half, and stays whole unless
+    `breaks_rows`.
     """
     lines = text.split("\n")
-    for number, line in enumerate(lines):
-        indent = max(2, line.rfind("  ") + 2)
-        is_command = re.match(r" *((next|then|or): +)?(xe|relvmoiscsi) ", line)
-        if len(line) <= columns or indent > columns // 2 or is_command:
-            continue
-        from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
+    return "\n".join(line if len(line) <= columns else _wrapped_line(line, columns, breaks_rows) for line in lines)
 
-        whole = re.sub("`[^`]*`", lambda command: command.group().replace(" ", "\0"), line)
-        filled = fill(whole, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-        lines[number] = filled.replace("\0", " ")
-    return "\n".join(lines)
+
+def _wrapped_line(line: str, columns: int, breaks_rows: bool) -> str:
+    starts = [cell.end() for cell in re.finditer("  +", line)] or [0]
+    if starts[-1] > columns // 2 and not breaks_rows or re.match(r" *((next|then|or): +)?(xe|relvmoiscsi) ", line):
+        return line
+    indent = max([2, *(start for start in starts if start <= columns // 2)])
+    from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
+
+    whole = re.sub("`[^`]*`", lambda command: command.group().replace(" ", "\0"), line)
+    longest = max(map(len, whole.split()))
+    if longest <= columns - 2:  # a name of a volume fits, if not under its column
+        indent = min(indent, columns - longest)
+    filled = fill(whole, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\0", " ")
 
 
 # --- results and talk
@@ -102,14 +116,15 @@ class Unheard:
         try:
             write_text(self._stream, text)
         except (OSError, ValueError):
-            pass
+            with suppress(OSError, ValueError, AttributeError):  # a stream that is no file
+                _give_up(self._stream)
 
     def flush(self) -> None:
         """Do nothing: `write` has flushed."""
 
 
 def say(text: str, code: str = "") -> None:
-    text = wrapped(printable_lines("relvmoiscsi: " + text), width(sys.stderr))
+    text = fitted(printable_lines("relvmoiscsi: " + text), sys.stderr)
     Unheard(sys.stderr).write((painted(sys.stderr, text, code) if code else text) + "\n")
 
 
@@ -128,7 +143,7 @@ class LogFormatter(logging.Formatter):
 
 def print_text(text: str) -> bool:
     """Print text for people, with bold headings; return as `print_result`."""
-    lines = wrapped(printable_lines(text), width(sys.stdout)).split("\n")
+    lines = fitted(printable_lines(text), sys.stdout).split("\n")
     heads = re.compile(r"[^ ].*:\Z|[A-Z]+  +[A-Z]")
     return print_result("\n".join(painted(sys.stdout, line, BOLD) if heads.match(line) else line for line in lines))
 
@@ -137,15 +152,24 @@ def print_result(text: str) -> bool:
     """Print a result. Return False when stdout fails: after the end of `| head`, on a full disk, or when closed."""
     try:
         write_text(sys.stdout, text + "\n")
-    except OSError as error:
-        if not isinstance(error, BrokenPipeError):
-            say(f"The result cannot be printed: {error.strerror}.", RED)
-        # Replace stdout by /dev/null, so that Python's exit does not flush the rest again and fail.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    except BrokenPipeError:
+        _give_up(sys.stdout)
         return False
+    except OSError as error:
+        say(f"The result cannot be printed: {error.strerror}.", RED)
+        _give_up(sys.stdout)
+        return False
+    if sys.stdout is None:
+        say("The result cannot be printed: the standard output is closed.", RED)
     return sys.stdout is not None
+
+
+def _give_up(stream: Any) -> None:
+    """Replace a stream by /dev/null, so that Python's exit does not flush the rest again and fail."""
+    number = stream.fileno()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
 
 
 def write_text(stream: Any, text: str) -> None:
@@ -190,14 +214,18 @@ def ask(arguments: "Union[Namespace, Asked]", question: str, word: str = "") -> 
 def tell(text: str, end: str = "\n") -> None:
     """Print the text that a person must read before the question. Raises UsageError where stderr fails."""
     try:
-        write_text(sys.stderr, wrapped(printable_lines(text), width(sys.stderr)) + end)
+        write_text(sys.stderr, fitted(printable_lines(text), sys.stderr) + end)
     except OSError as error:
         raise UsageError(f"The question cannot be shown: {error.strerror}. Use --yes.") from error
 
 
 def _typed(question: str) -> str:
     tell(question, end=" ")
-    return sys.stdin.readline().strip()
+    try:
+        return sys.stdin.readline().strip()
+    except KeyboardInterrupt:
+        Unheard(sys.stderr).write("\n")  # the message begins its own line, behind ^C
+        raise
 
 
 # --- long work

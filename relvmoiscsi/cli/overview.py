@@ -41,7 +41,8 @@ example:
 exit status:
   0 done     2 usage     3 not found     4 refused: unsafe; doctor: not ready
   5 unreadable or damaged     6 a program failed     7 the device failed
-  8 an unfinished run: recover it     9 partly done     10 overtaken by another run     70 a bug
+  8 an unfinished run: recover it     9 partly done     10 overtaken by another run
+  11 no connection to a target or a pool, or no login     70 a bug
   74 done, but the result could not be printed     130 interrupted"""
 
 

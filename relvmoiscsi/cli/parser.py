@@ -9,8 +9,8 @@ from typing import Any, Iterable, List, NoReturn, Optional
 
 from relvmoiscsi import __version__
 from relvmoiscsi.cli import overview
-from relvmoiscsi.cli.output import RED, Command, painted, width, wrapped, write_text
-from relvmoiscsi.errors import NotFound
+from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, RED, Command, Unheard, fitted, painted, print_result, width
+from relvmoiscsi.errors import NotFound, UsageError
 
 #: the module of each command: imported only for a run of that command
 _MODULES = {
@@ -41,16 +41,27 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: Optional[str] = None, **more: Any) -> None:
         super().__init__(prog, allow_abbrev=False, **more)
 
-    def _print_message(self, message: str, file: Any = None) -> None:
-        if message:
-            stream = sys.stderr if file is None else file
-            text = wrapped(message.rstrip("\n"), width(stream))
-            write_text(stream, (painted(stream, text, RED) if ": error: " in text else text) + "\n")
+    def print_help(self, file: Any = None) -> None:
+        """Print the help on stdout. If that fails, end the command as for any other result."""
+        show(self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage of this command and the error, and end."""
+        text = fitted(f"{self.format_usage()}{self.prog}: error: {message}", sys.stderr)
+        Unheard(sys.stderr).write(painted(sys.stderr, text, RED) + "\n")
+        sys.exit(UsageError.exit_status)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            names = [listed.dest for listed in action._choices_actions]
+            near = "".join(f" Did you mean `{self.prog} {name}`?" for name in close(value, names))
+            self.error(f"there is no command {value!r}.{near} The commands: {', '.join(names)}.")
+        super()._check_value(action, value)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Give argparse the options and their values first. If an option lacks its value, argparse reports that."""
         if args is None or self._subparsers is not None:
-            return super().parse_known_args(args, namespace)
+            return self._all_known(super().parse_known_args(args, namespace))
         words = list(args)
         options: List[str] = []
         others: List[str] = []
@@ -67,9 +78,40 @@ class Parser(argparse.ArgumentParser):
             options.append(word)
             if action.nargs != 0:
                 if action.nargs is not None or not left or left[0].startswith("-"):
-                    return super().parse_known_args(words, namespace)
+                    return self._all_known(super().parse_known_args(words, namespace))
                 options.append(left.pop(0))
-        return super().parse_known_args([*options, *others], namespace)
+        return self._all_known(super().parse_known_args([*options, *others], namespace))
+
+    def _all_known(self, parsed: Any) -> Any:
+        """Return what was parsed. End the command for an unknown word, with the nearest option."""
+        unknown = parsed[1]
+        if unknown:
+            options = [option for option in self._option_string_actions if option.startswith("--")]
+            near = [f"Did you mean {name}?" for word in unknown for name in close(word.partition("=")[0], options)]
+            self.error("\n".join(["unrecognized arguments: " + " ".join(unknown), *near]))
+        return parsed
+
+
+def close(word: str, known: Iterable[str]) -> List[str]:
+    """Return the known word that is nearest to a misspelt word; [] where none is near. A prefix is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - slow to import, and udev waits
+
+    begun = [name for name in known if len(word) > 3 and name.startswith(word)]
+    return begun[:1] or get_close_matches(word, list(known), 1)
+
+
+def show(text: str) -> None:
+    """Print a text that somebody has asked for. End the command if stdout fails."""
+    if not print_result(fitted(text.rstrip("\n"), sys.stdout)):
+        sys.exit(EXIT_NOT_PRINTED)
+
+
+class _Version(argparse.Action):
+    """Prints the version, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_more: Any) -> NoReturn:
+        show("relvmoiscsi " + __version__)
+        sys.exit(0)
 
 
 class _TopParser(Parser):
@@ -104,7 +146,7 @@ def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.Arg
     If `whole` has no command, the parser knows the name of each command: argparse lists the names in its error.
     """
     parser = _TopParser("relvmoiscsi", formatter_class=_Help)
-    parser.add_argument("--version", action="version", version="relvmoiscsi " + __version__)
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND", prog="relvmoiscsi", parser_class=Parser)
 
@@ -124,6 +166,7 @@ def _add_command(name: str, sub: argparse.ArgumentParser, what: str) -> None:
         sub.description = what + more
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+        sub.add_argument("-q", "--quiet", action="store_true", help="print only errors, warnings and questions")
         sub.add_argument(
             "-v",
             "--verbose",

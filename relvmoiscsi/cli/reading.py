@@ -2,19 +2,20 @@
 """The commands that only read a LUN: `show` prints its content; `check` verifies it, alone or against its original."""
 
 import argparse
+import re
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, on_lun, takes_device
+from relvmoiscsi.cli.on_lun import DeviceCommand, device_word, failure_facts, next_line, on_lun, takes_device
 from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import saved as saved_vms
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, error_facts
+from relvmoiscsi.errors import NOTHING_WRITTEN, Partial, Refused, RelvmoiscsiError, UsageError, error_facts
 from relvmoiscsi.lun.answer import Identification
 from relvmoiscsi.lun.lun_url import is_url
 from relvmoiscsi.lun.opened import LunSource, OpenLun
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import counted, human_size, printable, shell_words
 
 _SHOW = """\
 The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
@@ -35,7 +36,7 @@ example:
 
 
 def add_show(make: Maker) -> None:
-    takes_device(make(on_lun(ShowCommand), _SHOW))
+    takes_device(make(_show, _SHOW), nargs="+", action=_Devices)
 
 
 def add_check(make: Maker) -> None:
@@ -46,6 +47,30 @@ def add_check(make: Maker) -> None:
 
 
 # --- show
+
+
+class _Devices(argparse.Action):
+    """Stores all devices, and the first device as `device`."""
+
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: Any = None) -> None:
+        namespace.devices, namespace.device = values, values[0]
+
+
+def _show(arguments: argparse.Namespace) -> Answer:
+    """Show each device. A device that cannot be read hides no other; the error of an only device propagates."""
+    if len(arguments.devices) == 1:
+        return on_lun(ShowCommand)(arguments)
+    answers = []
+    for device in arguments.devices:
+        one = argparse.Namespace(**{**vars(arguments), "device": device})
+        try:
+            answers.append(on_lun(ShowCommand)(one))
+        except RelvmoiscsiError as error:
+            facts = {**failure_facts(one, error), **error_facts(error)}
+            answers.append(Answer(facts, printable(str(error)), error.exit_status))
+    failed = [answer.status for answer in answers if answer.status]
+    status = Partial.exit_status if failed and len(failed) < len(answers) else max(failed, default=0)
+    return Answer({"devices": [each.facts for each in answers]}, "\n\n".join(each.text for each in answers), status)
 
 
 def _resignature_words(command: DeviceCommand) -> Sequence[str]:
@@ -85,6 +110,18 @@ class ShowCommand(DeviceCommand):
 # --- check
 
 
+def _way_out(defects: Sequence[RelvmoiscsiError]) -> str:
+    """Return the next step for a damaged LUN: the command that a defect names, or a look at the original."""
+    commands = [found for defect in defects for found in re.findall(r"`([^`]+ [^`]+)`", defect.message)]
+    for found in sorted(commands, key=lambda words: not words.startswith("relvmoiscsi ")):
+        return f"next: {found}"
+    words = shell_words("relvmoiscsi", "check", "ORIGINAL")
+    return f"next: {words}\nIf the original is whole, the copy is incomplete: take the copy again from the array."
+
+
+_TAKE_AGAIN = "next: attach neither beside the other; take the copy again from the array, and resignature that copy."
+
+
 class CheckCommand(DeviceCommand):
     """Verify a LUN, alone or against its original."""
 
@@ -104,7 +141,9 @@ class CheckCommand(DeviceCommand):
             found = engine.inspect(lun.device, _resignature_words(self))
             facts = report.inspection_facts(name, found)
             if found.defects:
-                return self._told(found.defects[0], facts, report.defects_text(name, found))
+                return self._told(
+                    found.defects[0], facts, report.defects_text(name, found) + "\n" + _way_out(found.defects)
+                )
             if found.problem is not None:
                 raise found.problem
             if self.original:
@@ -115,7 +154,8 @@ class CheckCommand(DeviceCommand):
         if found.contradictions:
             return self._told(found.contradictions[0], facts, report.contradictions_text(name, found))
         text = f"{name}: every structure checks; state {found.state}."
-        return Answer(facts, "\n".join([text] + ["note: " + sentence for sentence in facts["notes"]]))
+        notes = ["note: " + sentence for sentence in facts["notes"]]
+        return Answer(facts, "\n".join([text, *notes, next_line(found.state, name)]))
 
     def _told(self, first: RelvmoiscsiError, facts: Dict[str, Any], text: str) -> Answer:
         """Return all defects as the result. With --json, stderr also gets the first defect, as for other commands."""
@@ -138,7 +178,13 @@ class CheckCommand(DeviceCommand):
         if found.problems:
             refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
             facts.update(error_facts(refused))
-            return Answer(facts, "\n".join(printable(problem) for problem in found.problems), refused.exit_status)
+            count, state = counted(len(found.problems), "finding"), facts["state"]
+            verdict = f"{self.device}, state {state}, is no finished copy of {name}: {count}."
+            after = _TAKE_AGAIN if state == engine.RESIGNATURED else next_line(state, self.device)
+            if found.problems[0].startswith("The original is another SR"):
+                after = next_line(engine.RESIGNATURED, self.device)
+            lines = [verdict, *map(printable, found.problems), after]
+            return Answer(facts, "\n".join(lines), refused.exit_status)
         compared = "none" if self.identities_only else human_size(found.bytes_compared)
         text = (
             f"{facts['device']} shares no identity with {name}, and nothing else differs ({compared} of data compared)."

@@ -13,7 +13,7 @@ from relvmoiscsi.engine import LaterCopy, OneVdiRequest, ResignatureRequest, not
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.host.own_path import NotOwn, verify_own_file
+from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.answer import Identification, dry_run_facts, finished_facts, unsaid_copy
 from relvmoiscsi.lun.opened import LunSource, OpenLun
@@ -34,7 +34,7 @@ example:
 
 def add_resignature(make: Maker) -> None:
     parser = writes(make(on_lun(ResignatureCommand), _RESIGNATURE))
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="print the plan and write nothing")
     parser.add_argument(
         "--sr-uuid", metavar="UUID", help="UUID of the new SR; never use one UUID for two clones; default: random"
     )
@@ -86,9 +86,7 @@ class ResignatureCommand(WriteCommand):
             chosen, new_sr, path = IdMap("", {}, {}), None, arguments.map
             if path is not None:
                 try:
-                    verify_own_file(path)
-                    with open(path, "rb") as file:
-                        facts = untrusted.json_of(file.read(), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
+                    facts = untrusted.json_of(read_named(path, _MOST_MAP_BYTES), _MOST_MAP_BYTES, _MOST_MAP_VALUES)
                     chosen, new_sr = mapfile.read_map(facts, path), mapfile.chosen_sr(facts)
                 except NotOwn as problem:
                     not_safe = f"The file of --map is not safe: {problem}."
@@ -182,8 +180,8 @@ class ResignatureCommand(WriteCommand):
                 say("note: " + printable(sentence))
             if prepared.cost is not None:
                 say(report.cost_text(prepared.cost))
-            if loss is not None and not self.yes:
-                tell("\n".join(loss.lines))
+            if loss is not None:
+                (say if self.yes else tell)("\n".join(loss.lines))
             question = f"Give {lun.name} these new identities{as_copy}?"
             self.ask(lun, proposal, question, loss.question if loss is not None else "")
 

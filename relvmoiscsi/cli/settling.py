@@ -4,7 +4,7 @@
 import os
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, on_lun, writes
+from relvmoiscsi.cli.on_lun import FINISHED, WriteCommand, answer, next_line, on_lun, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import KINDS
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
@@ -52,7 +52,8 @@ class RecoverCommand(WriteCommand):
                         raise found.problem
                 facts = report.inspection_facts(lun.name, found)
                 facts["lun"] = Identification(lun, NOBODY_NEEDED, found.lun).facts()
-                return Answer(facts, f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written.")
+                text = f"{lun.name}: no run was interrupted; state {found.state}. Nothing was written."
+                return Answer(facts, text + "\n" + next_line(found.state, lun.name))
         assert isinstance(outcome.proposal, Settlement)
         mark, text = outcome.proposal.mark, FINISHED
         if engine.goes_back(mark):

@@ -88,6 +88,9 @@ def add_direct(make: Maker) -> None:
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
+        sub.add_argument(
+            "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="print only errors and questions"
+        )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
         return sub
 
@@ -229,8 +232,10 @@ def _vdi(entry: DirectLun, notes: List[str]) -> str:
                 found = pool.vdis(link)
             if not found and srs:
                 sr = next(iter(srs.values()))["uuid"]
-                words = shell_words(f"sr-uuid={sr}", "type=user", f"location={link}")
-                notes.append(f"The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) {words}`.")
+                notes.append(
+                    "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
+                    f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
+                )
             elif not found:
                 notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
             return str(next(iter(found.values()))["uuid"]) if found else ""

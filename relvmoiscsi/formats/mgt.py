@@ -29,7 +29,7 @@ from sys import intern
 from typing import Container, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi import untrusted
-from relvmoiscsi.errors import Malformed, Place, Unsupported
+from relvmoiscsi.errors import Malformed, Place, Unsupported, shown_bytes
 from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
 from relvmoiscsi.formats.ondisk import Change
 
@@ -120,12 +120,12 @@ def read_length(start: bytes, volume_size: int, volume: str) -> int:
     where = Place(volume, 0)
     header = start[:HEADER_BYTES]
     if header[:4] != MAGIC:
-        raise Malformed("MGT header", where, f"it begins with {header[:4]!r}")
+        raise Malformed("MGT header", where, f"it begins with {shown_bytes(header[:4])}")
     if header[4:5] != b":":
         raise Unsupported("MGT header", where, "it has the binary form of releases before 6.0")
     fields = [field.strip().decode("ascii", "replace") for field in header.replace(b"\0", b"").split(b":")]
     if len(fields) != HEADER_FIELDS or not all(untrusted.is_number(field) for field in fields[1:]):
-        raise Malformed("MGT header", where, "it reads {!r}".format(header.rstrip(b" \0")[:64]))
+        raise Malformed("MGT header", where, "it reads " + shown_bytes(header.rstrip(b" \0")[:64]))
     length, major, _minor = (untrusted.number(field) for field in fields[1:])
     if major != MAJOR:
         raise Unsupported("MGT header", where, f"its version is {major}")

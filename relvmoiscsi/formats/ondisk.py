@@ -14,6 +14,7 @@
 A Record class cannot be defined unless its fields cover [0, size) without a gap or an overlap.
 """
 
+from functools import partial
 from struct import Struct, error
 from typing import Any, Callable, Dict, Generic, List, NamedTuple, Optional, Type, TypeVar, Union, overload
 
@@ -135,7 +136,7 @@ class Record:
         return f"{type(self).__name__}({values})"
 
 
-def _integer(offset: int, form: str) -> "Field[int]":
+def _integer(form: str, offset: int) -> "Field[int]":
     layout = Struct(form)
 
     def encode(value: int) -> bytes:
@@ -147,24 +148,8 @@ def _integer(offset: int, form: str) -> "Field[int]":
     return Field(offset, layout, encode)
 
 
-def u8(offset: int) -> "Field[int]":
-    return _integer(offset, "B")
-
-
-def le32(offset: int) -> "Field[int]":
-    return _integer(offset, "<I")
-
-
-def le64(offset: int) -> "Field[int]":
-    return _integer(offset, "<Q")
-
-
-def be32(offset: int) -> "Field[int]":
-    return _integer(offset, ">I")
-
-
-def be64(offset: int) -> "Field[int]":
-    return _integer(offset, ">Q")
+#: the kernel's names of integers, which carry width and byte order: each takes the offset of the field
+u8, le32, le64, be32, be64 = (partial(_integer, form) for form in ("B", "<I", "<Q", ">I", ">Q"))
 
 
 def raw(offset: int, size: int) -> "Field[bytes]":

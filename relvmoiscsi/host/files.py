@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Small files: read a file that may be absent; replace a file so that a power cut leaves the old or the new content."""
+"""Small files: read a file that may be absent; replace a file so that a power cut leaves the old or the new content.
+
+xapi, cron and people start this product under any umask. Each directory and each file of the product is made here, with
+the mode that the caller names.
+"""
 
 import errno
 import os
+import stat
 from typing import Callable, Optional
+
+from relvmoiscsi.wording import command
 
 _NEW_MODE = 0o644
 _TRIES = 100  # for each failed try, another process removed the directory in the same microseconds
@@ -29,9 +36,15 @@ def remedy(error: OSError) -> str:
     return _REMEDIES.get(number, "Look at what is in its place.")
 
 
-def permission_remedy(number: int) -> str:
-    """Return what a person can do about EACCES or EPERM; the answer to root differs."""
-    return _FORBIDDEN_TO_ROOT[number] if os.geteuid() == 0 else "Run this as root."
+def permission_remedy(number: int, path: str = "") -> str:
+    """Return what a person can do about EACCES or EPERM. The answers to root, and to the owner of `path`, differ."""
+    if os.geteuid() == 0:
+        return _FORBIDDEN_TO_ROOT[number]
+    try:
+        is_own = path != "" and os.stat(path).st_uid == os.geteuid()
+    except OSError:
+        is_own = False
+    return f"The file is yours: {command('chmod', 'u+rw', path)} lets you." if is_own else "Run this as root."
 
 
 def text_of(path: str) -> str:
@@ -67,7 +80,7 @@ def replace(path: str, content: bytes, new: str) -> None:
     `path`. Call `sync_directory` to make the rename durable. Raises OSError; then the old file is there, and `new` is
     not.
     """
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = open_private(new, os.O_WRONLY | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "wb") as file:
             try:
@@ -85,6 +98,34 @@ def replace(path: str, content: bytes, new: str) -> None:
         raise
 
 
+def open_private(path: str, flags: int) -> int:
+    """Open a file, and return the descriptor. A file that is not there is made with mode 0600. Raises OSError.
+
+    The mode of a file that is there stays, but for the rights of its owner, which a umask may have taken away.
+    """
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    status = os.fstat(descriptor)
+    if status.st_uid == os.geteuid() and status.st_mode & 0o600 != 0o600:
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | 0o600)
+    return descriptor
+
+
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory and those above it, each with this mode. What is there stays as it is. Raises OSError."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    if not os.path.lexists(above):
+        make_directory(above, mode)
+    try:
+        os.mkdir(path, mode & 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    else:
+        os.chmod(path, mode)
+
+
 def in_directory(directory: str, mode: int, make: Callable[[], None]) -> None:
     """Call `make`, which makes a file in `directory`. Make the directory first if it is absent.
 
@@ -93,10 +134,10 @@ def in_directory(directory: str, mode: int, make: Callable[[], None]) -> None:
     """
     for again in reversed(range(_TRIES)):
         try:
-            os.makedirs(directory, mode, exist_ok=True)
+            make_directory(directory, mode)
             make()
             return
-        except (FileNotFoundError, FileExistsError):  # makedirs raises FileExistsError if the directory has just gone
+        except (FileNotFoundError, FileExistsError):  # FileExistsError: the directory has just gone
             if not again:
                 raise
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The way to a file: no other user may be able to lead a path to another file.
+"""Files that an option names: no other user may be able to lead a path to another file.
+
+    read_named    reads such a file: --map, --ca, and by secret_file.py the files of passwords
+    verify_new    verifies the place of a new file: --map-out
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
 replaced by a link, between a check and the use. So each directory on the way is verified, from the root on: what root
@@ -7,16 +10,24 @@ or this user has, and nobody else can change, stays as it was verified.
 
 A directory that its group may write is refused for each group, also for the group of root: where a directory has an
 ACL, the bits of the group are the most that any user or group named in the ACL can have.
+
+A path such as /dev/stdin names a descriptor that the caller has opened. The descriptor is read as it is. An open by the
+path would open the file behind it anew, with the rights of this process.
 """
 
 import os
 import re
 import stat
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
+#: a link to an open file of a process: an open of the link opens the file anew
+_LINK_TO_OPEN_FILE = re.compile("/proc/(?:[^/]+/)+fd/[^/]+")
 _MOST_LINKS = 40  #: as of Linux
+
+#: called with the path, the status of the open file, and whether the caller has given a descriptor
+Verify = Callable[[str, os.stat_result, bool], None]
 
 
 def verify_own_way(path: str) -> None:
@@ -37,6 +48,8 @@ def verify_own_way(path: str) -> None:
         if not _verify(entry):
             at = entry
             continue
+        if _LINK_TO_OPEN_FILE.fullmatch(entry):
+            raise NotOwn(f"{entry} is an open file of a process")
         target, links = os.readlink(entry), links + 1
         if links > _MOST_LINKS:
             raise NotOwn(f"{entry} is one of too many links")
@@ -44,16 +57,39 @@ def verify_own_way(path: str) -> None:
         todo += reversed(target.split(os.sep))
 
 
-def verify_own_file(path: str) -> None:
-    """Raise NotOwn unless `path` leads to a regular file that only root and this user can change. Raises OSError.
+def read_named(path: str, most_bytes: int, verify: Optional[Verify] = None) -> bytes:
+    """Return the first bytes of a file that an option names: `most_bytes`, and one more of a longer file.
 
-    Links of root and of this user are followed: the trusted certificates of a system are behind such a link. What was
-    verified stays as it was, so the file can be opened by its path. A descriptor of the caller is not looked at.
+    `verify` raises for a file that is not to be read; then a link as the last name is refused. Without `verify`, the
+    file is a regular file that only root and this user can change. Links of root and of this user are followed then:
+    the trusted certificates of a system are behind such a link. A descriptor of the caller is read as it is.
+
+    Raises NotOwn, OSError, and the errors of `verify`.
     """
-    if given_descriptor(path) is None:
-        verify_own_way(os.path.join(path, ""))
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise NotOwn(f"{path} is no regular file")
+    given = given_descriptor(path)
+    if given is not None:
+        descriptor = os.dup(given)
+    else:
+        verify_own_way(os.path.join(path, "") if verify is None else path)
+        follows = 0 if verify is None else os.O_NOFOLLOW
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follows)
+    try:
+        (verify or _verify_trusted)(path, os.fstat(descriptor), given is not None)
+        parts = [os.read(descriptor, most_bytes + 1)]
+        while parts[-1] and sum(map(len, parts)) <= most_bytes:
+            parts.append(os.read(descriptor, most_bytes + 1 - sum(map(len, parts))))
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def verify_new(path: str) -> None:
+    """Raise NotOwn for a link, and for a file that another user has made or could replace. Raises OSError."""
+    verify_own_way(path)
+    if os.path.lexists(path):
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
+            raise NotOwnFile(f"{path} is a link, or belongs to another user")
 
 
 def given_descriptor(path: str) -> Optional[int]:
@@ -64,6 +100,10 @@ def given_descriptor(path: str) -> Optional[int]:
 
 class NotOwn(Exception):
     """Another user could lead a path to another file. The text is a clause that names the place."""
+
+
+class NotOwnFile(NotOwn):
+    """The place is safe, and the file there is not this user's."""
 
 
 def _verify(entry: str) -> bool:
@@ -77,3 +117,9 @@ def _verify(entry: str) -> bool:
         what = "directory" if stat.S_ISDIR(status.st_mode) else "file"
         raise NotOwn(f"other users can change the {what} {entry}")
     return False
+
+
+def _verify_trusted(path: str, status: os.stat_result, is_given: bool) -> None:
+    """Raise NotOwn unless the file is regular; `verify_own_way` has verified its owner and mode."""
+    if not is_given and not stat.S_ISREG(status.st_mode):
+        raise NotOwn(f"{path} is no regular file")

@@ -21,7 +21,7 @@ from typing import Callable, Iterator
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.files import remedy
+from relvmoiscsi.host.files import make_directory, open_private, remedy
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.wording import command
 
@@ -35,7 +35,7 @@ def run_directory(host: Host = THIS_HOST, name: str = "") -> str:
     path = host.at(RUN_DIRECTORY)
     parent = os.path.dirname(path)
     try:
-        os.makedirs(parent, 0o755, exist_ok=True)
+        make_directory(parent, 0o755)
         status = os.stat(parent)
     except OSError as error:
         raise Refused(f"{parent} cannot be used: {error.strerror}. {remedy(error)}") from error
@@ -58,7 +58,7 @@ def open_lock_file(name: str, host: Host = THIS_HOST, directory: str = "") -> in
     """
     path = os.path.join(run_directory(host, directory), name)
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_private(path, os.O_RDWR)
     except OSError as error:
         raise Refused(f"The lock {path} cannot be opened: {error.strerror}. {remedy(error)}") from error
     status = os.fstat(descriptor)
@@ -87,10 +87,8 @@ def only_one(name: str, host: Host, seconds: float, taken: Callable[[str], Excep
 def _make_private(path: str) -> None:
     """Make the directory if it is absent, and take the rights of other users away. Raises Refused for a foreign one."""
     try:
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
+        if not os.path.lexists(path):
+            make_directory(path, 0o700)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)

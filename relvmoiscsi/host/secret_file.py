@@ -14,22 +14,19 @@ import stat
 from typing import List
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.own_path import NotOwn, given_descriptor, verify_own_way
+from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.wording import command
+
+_MOST_BYTES = 65536  #: of a file: four users and passwords have some hundred
 
 
 def lines_of(path: str) -> List[str]:
     """Return the lines of a file of passwords. Raises UsageError; the message contains no line of the file."""
-    given = given_descriptor(path)
     try:
-        if given is not None:
-            descriptor = os.dup(given)
-        else:
-            verify_own_way(path)
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, encoding="utf-8") as file:
-            _verify(path, os.fstat(descriptor), given is not None)
-            return file.read().splitlines()
+        content = read_named(path, _MOST_BYTES, _verify)
+        if len(content) > _MOST_BYTES:
+            raise UsageError(f"{path} has more than {_MOST_BYTES} bytes. Give a file of passwords.")
+        return content.decode("utf-8").splitlines()
     except NotOwn as problem:
         raise UsageError(
             f"The file of passwords {path} is not safe: {problem}. Put it into another directory."

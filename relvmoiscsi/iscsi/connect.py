@@ -9,7 +9,7 @@ import threading
 from typing import Any, Callable, List, NamedTuple, Tuple
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import NoConnection, NotFound, Refused
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.portal import Portal
 
@@ -26,6 +26,12 @@ class Address(NamedTuple):
 
     family: int
     place: Tuple[Any, ...]
+
+
+class NoAddress(NoConnection, NotFound):
+    """The name of the target is unknown, or the resolver does not answer in time."""
+
+    sm_key = "DNSError"
 
 
 class Unreachable(Lost):
@@ -135,6 +141,5 @@ def _why_not(portal: Portal, number: int, seconds: float) -> str:
     return f"The portal {portal} takes no TCP connection: {errno.errorcode.get(number, number)}."
 
 
-def _no_address(portal: Portal, reason: str) -> NotFound:
-    problem = "The target {} has no address: {}. Check the name, or give an IP address."
-    return NotFound(problem.format(portal.host, reason), "DNSError")
+def _no_address(portal: Portal, reason: str) -> NoAddress:
+    return NoAddress(f"The target {portal.host} has no address: {reason}. Check the name, or give an IP address.")

@@ -3,7 +3,7 @@
 
 from typing import Dict, Optional, Tuple
 
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NoConnection, NotFound, Refused, RelvmoiscsiError
 
 INITIATOR_ERROR = 0x0200
 AUTHENTICATION_FAILED = 0x0201
@@ -39,7 +39,7 @@ _MEANINGS: Dict[int, Tuple[str, str]] = {
 }
 
 
-class Lost(NotFound):
+class Lost(NoConnection, NotFound):
     """The connection has ended. Unfinished commands can be repeated on a new connection."""
 
     sm_key = "ISCSITarget"
@@ -55,7 +55,7 @@ class Closed(Lost):
     sm_key = "ISCSILogin"
 
 
-class LoginRefused(Refused):
+class LoginRefused(NoConnection, Refused):
     """The target answered a login with a status other than success."""
 
     sm_key = "ISCSILogin"
@@ -97,7 +97,7 @@ class NoCommonAlgorithm(LoginRefused):
         super().__init__(target, AUTHENTICATION_FAILED, reason, "Allow MD5, SHA1 or SHA-256 for CHAP at the target.")
 
 
-class Unproven(Refused):
+class Unproven(NoConnection, Refused):
     """The target did not prove that it knows its own CHAP secret."""
 
     sm_key = "ISCSILogin"

@@ -44,7 +44,7 @@ from relvmoiscsi.device import (
     verify_readable,
     verify_writable,
 )
-from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, Refused
 from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi.faults import Lost, Violation
 from relvmoiscsi.iscsi.link import Link
@@ -184,24 +184,40 @@ class LunDevice(Device):
                 if not self._rest and self._is_known:
                     break
             except Lost as lost:
-                self._note_loss(lost)
+                log.info("%s: %s", self.name, lost)
+                self._drop(politely=False)
+                self._start_over()
+                self._losses += 1
+                self._violations = self._violations + 1 if isinstance(lost, Violation) else 0
+                if self._violations >= MAX_VIOLATIONS:
+                    problem = f"the target broke the protocol {MAX_VIOLATIONS} times in a row. {lost.message}"
+                    raise self._failure(problem.rstrip("."), errno.EIO) from lost
             except OutOfTime as over:
                 self._drop(politely=False)
-                problem = self._failure(over.message.rstrip("."), errno.ETIMEDOUT)
-                problem.sm_key = OutOfTime.sm_key
-                raise problem from over
+                failure = self._failure(over.message.rstrip("."), errno.ETIMEDOUT)
+                failure.sm_key = OutOfTime.sm_key
+                raise failure from over
         self._losses = self._violations = self._attentions = 0
 
     def _ready(self) -> Link:
         """Return a session that is ready for the batch: LUN known, reset before writes, unflushed writes repeated."""
         while True:
-            link, writes = self._connected(), self._action == WRITE or bool(self._to_repeat)
+            if self._link is not None and self._link.session.wants_end:
+                log.info("%s: the target asked for a logout", self.name)
+                self._drop(politely=True)
+            if self._link is None:
+                self._link = self._sessions.log_in_again(self._losses)
+                self._start_over()
+            link, writes = self._link, self._action == WRITE or bool(self._to_repeat)
+            lease_left = self.fence.expires - self.fence.clock()
             if not self._is_known:
                 self._look(link)
-            elif writes and not (self._has_looked and self._lease_left >= self.fence.lease_seconds / LEASE_PART):
-                self._look_at_fence(
-                    link
-                )  # first: a reset aborts the commands of all hosts, an overtaking host's among them
+            elif writes and not (self._has_looked and lease_left >= self.fence.lease_seconds / LEASE_PART):
+                # names and fence first: a reset aborts the commands of all hosts, an overtaking host's among them
+                asked = self._questions(with_fence=True)
+                tasks = looking.read(link, asked.commands, f"the name of {self.name}")
+                self._has_looked = True
+                self._judge(link, asked, tasks)
             elif writes and self._reset_on is not link:
                 self._reset(link)
             elif self._to_repeat:
@@ -211,19 +227,6 @@ class LunDevice(Device):
                     del self._to_repeat[0]
             else:
                 return link
-
-    def _connected(self) -> Link:
-        if self._link is not None and self._link.session.wants_end:
-            log.info("%s: the target asked for a logout", self.name)
-            self._drop(politely=True)
-        if self._link is None:
-            self._link = self._sessions.log_in_again(self._losses)
-            self._start_over()
-        return self._link
-
-    @property
-    def _lease_left(self) -> float:
-        return self.fence.expires - self.fence.clock()
 
     def _attempt(self, link: Link, rest: List[Operation]) -> None:
         """Send operations, or the first write alone, with the questions of `_questions`; judge all answers.
@@ -252,17 +255,14 @@ class LunDevice(Device):
             link.write_until = math.inf
             rest[: len(now)] = [operation for operation, task in zip(now, tasks) if not _is_done(task)]
         self._first_is_answered = True
-        if is_write:
-            self._fit_to_lease(_bytes_of(now), self.fence.clock() - asked.begun)
+        if is_write:  # fit the next attempt to the lease; few bytes tell nothing of many
+            count, seconds = _bytes_of(now), self.fence.clock() - asked.begun
+            wanted = self.fence.lease_seconds / LEASE_PART
+            if seconds > wanted:
+                self._attempt_bytes = max(1, int(count * wanted / seconds))
+            elif 2 * seconds <= wanted:
+                self._attempt_bytes = min(ATTEMPT_BYTES, max(self._attempt_bytes, 2 * count))
         self._judge(link, asked, tasks[len(now) :], list(zip(now, tasks)))
-
-    def _fit_to_lease(self, count: int, seconds: float) -> None:
-        """Choose the bytes of the next attempt, after `count` bytes took so long. Few bytes tell nothing of many."""
-        wanted = self.fence.lease_seconds / LEASE_PART
-        if seconds > wanted:
-            self._attempt_bytes = max(1, int(count * wanted / seconds))
-        elif 2 * seconds <= wanted:
-            self._attempt_bytes = min(ATTEMPT_BYTES, max(self._attempt_bytes, 2 * count))
 
     # --- names and fence
 
@@ -272,13 +272,6 @@ class LunDevice(Device):
         reads = [looking.asking(self.info.lun, scsi.read(*self._blocks(span)), span.length) for span in spans]
         places = [Operation(span.offset, span.length, command) for span, command in zip(spans, reads)]
         return Questions(looking.asking_names(self.info.lun), places, self.fence.clock(), with_fence)
-
-    def _look_at_fence(self, link: Link) -> None:
-        """Look at names and fence before a write."""
-        asked = self._questions(with_fence=True)
-        tasks = looking.read(link, asked.commands, f"the name of {self.name}")
-        self._has_looked = True
-        self._judge(link, asked, tasks)
 
     def _judge(
         self, link: Link, asked: Questions, answers: Sequence[Task], sent: Sequence[Tuple[Operation, Task]] = ()
@@ -311,21 +304,18 @@ class LunDevice(Device):
             self._start_over()
         elif verdict == Verdict.ELSEWHERE:
             self._move(reason)
+        elif verdict == Verdict.RESERVED:
+            raise reserved(self.name)
+        elif verdict == Verdict.READ_ONLY:
+            raise read_only(self.name, reason)
+        elif verdict == Verdict.UNMAPPED:
+            raise self._gone()
+        elif task.is_short and scsi.judge(task.status, task.sense) == Verdict.DONE:
+            raise self._failure(task.mismatch, errno.EIO, operation)
         else:
-            raise self._error(operation, task, verdict, reason)
-
-    def _error(self, operation: Operation, task: Task, verdict: Verdict, reason: str) -> RelvmoiscsiError:
-        if verdict == Verdict.RESERVED:
-            return reserved(self.name)
-        if verdict == Verdict.READ_ONLY:
-            return read_only(self.name, reason)
-        if verdict == Verdict.UNMAPPED:
-            return self._gone()
-        if task.is_short and scsi.judge(task.status, task.sense) == Verdict.DONE:
-            return self._failure(task.mismatch, errno.EIO, operation)
-        is_medium = task.status and scsi.parse_sense(task.sense).key == scsi.MEDIUM_ERROR
-        number = errno.ENODATA if is_medium else errno.EIO
-        return self._failure(scsi.explained(task.status, task.sense), number, operation)
+            is_medium = task.status and scsi.parse_sense(task.sense).key == scsi.MEDIUM_ERROR
+            number = errno.ENODATA if is_medium else errno.EIO
+            raise self._failure(scsi.explained(task.status, task.sense), number, operation)
 
     def _failure(self, reason: str, number: int, operation: Optional[Operation] = None) -> DeviceError:
         nothing = Operation(0, 0, Command(self.info.lun, b""))
@@ -345,16 +335,6 @@ class LunDevice(Device):
         link, self._link = self._link, None
         if link is not None:
             link.close(politely)
-
-    def _note_loss(self, lost: Lost) -> None:
-        log.info("%s: %s", self.name, lost)
-        self._drop(politely=False)
-        self._start_over()
-        self._losses += 1
-        self._violations = self._violations + 1 if isinstance(lost, Violation) else 0
-        if self._violations >= MAX_VIOLATIONS:
-            reason = f"the target broke the protocol {MAX_VIOLATIONS} times in a row. {lost.message}".rstrip(".")
-            raise self._failure(reason, errno.EIO) from lost
 
     def _move(self, reason: str) -> None:
         log.info("%s: this portal has no path to it: %s", self.name, reason)
@@ -393,7 +373,7 @@ class LunDevice(Device):
                 "ISCSIDevice",
             )
         self._is_known = True
-        if not self.fence.places:  # then the names are all that `_look_at_fence` would look at
+        if not self.fence.places:  # then the names are all that `_ready` would look at
             self._has_looked = True
             self.fence.verify([], begun)
 

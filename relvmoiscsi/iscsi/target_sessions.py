@@ -17,7 +17,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Fence
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, shown_bytes
 from relvmoiscsi.iscsi import chap
 from relvmoiscsi.iscsi.connect import Unreachable, connect
 from relvmoiscsi.iscsi.faults import (
@@ -243,8 +243,8 @@ def _log_in_at(portal: Portal, wanted: LoginRequest, initiator: Initiator, isid:
         link.close(politely=False)
         if link.first_bytes[:1] not in _FIRST_OF_A_TARGET:
             raise Violation(
-                f"What listens at {portal} does not speak iSCSI: its answer begins with {link.first_bytes[:32]!r}. "
-                f"Check the port; the usual port of iSCSI is {DEFAULT_PORT}."
+                f"What listens at {portal} does not speak iSCSI: its answer begins with "
+                f"{shown_bytes(link.first_bytes[:32])}. Check the port; the usual port of iSCSI is {DEFAULT_PORT}."
             ) from problem
         raise Violation(f"{portal} does not log in as RFC 7143 wants it. {problem.message}") from problem
     except BaseException:

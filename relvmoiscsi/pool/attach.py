@@ -22,7 +22,7 @@ or SR.create of another type.
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan, Originals
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
@@ -30,6 +30,7 @@ from relvmoiscsi.pool.luns import (
     ATTACHABLE,
     ATTACHED,
     CLONE,
+    DAMAGED,
     ORIGINAL,
     RESIGNATURED,
     UNCONNECTED,
@@ -145,11 +146,13 @@ def as_clones(found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[st
 def unseen(
     found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[str], everything: bool = False
 ) -> List[PoolLun]:
-    """Return the rows whose probe failed and which the caller may mean.
+    """Return the rows whose content is unknown and which the caller may mean: a failed probe, or a damaged LUN.
 
-    A row without a SCSIid is a target that gave no list.
+    A row without a SCSIid is a target that gave no list. Nobody can say of which SR a damaged LUN is a copy.
     """
-    return [lun for lun in found if lun.kind in UNSEEN and (of or everything or lun.scsi_id in scsi_ids)]
+    rows = [lun for lun in found if lun.kind in UNSEEN and (of or everything or lun.scsi_id in scsi_ids)]
+    lost = everything or of
+    return rows + [lun for lun in found if lost and lun.kind == DAMAGED and lun.scsi_id not in scsi_ids]
 
 
 def doubtful(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
@@ -159,9 +162,10 @@ def doubtful(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLu
 
 
 def passed_over(lun: PoolLun) -> Attached:
-    """Return the result for a LUN or a target whose probe failed."""
+    """Return the result for a damaged LUN, and for a LUN or a target whose probe failed."""
     what = lun.scsi_id or f"The target {lun.portal.target} {lun.portal.iqn}".strip()
-    error = PoolFailure(f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")
+    kind = FormatError if lun.kind == DAMAGED else PoolFailure
+    error = kind(f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")
     return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=error)
 
 

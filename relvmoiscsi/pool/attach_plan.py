@@ -6,7 +6,7 @@ of `attach`; `attach` executes no other step.
 """
 
 import threading
-from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -15,6 +15,7 @@ from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import ORIGINAL_SR, RUN, SCSI_ID, Pool
+from relvmoiscsi.wording import shown_time
 
 #: kinds of steps
 RESIGNATURE, INTRODUCE, MARK, CREATE_PBD, PLUG = "resignature", "introduce", "mark", "create PBD", "plug"
@@ -29,7 +30,7 @@ NAME = "{sr} {date}"
 class AttachRequest(NamedTuple):
     """What the caller wants `attach` to do with the LUNs."""
 
-    name: str = NAME  #: template for the names of the new SRs: {sr}, {date}, {scsi_id}
+    name: str = NAME  #: template for the names of the new SRs: {sr}, {date}, {changed}, {scsi_id}
     date: str = ""
     run: str = ""  #: identifies the run in the marks
     jobs: int = jobs.MOST
@@ -114,11 +115,25 @@ _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
 
 
 def names(pool: Pool, chosen: Sequence[PoolLun], wanted: AttachRequest) -> Dict[str, str]:
-    """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template."""
-    parts, taken, found = verify_template(wanted.name), {str(sr["name_label"]) for sr in pool.srs.values()}, {}
+    """Return the name of each new SR, by SCSIid; all names differ. Raises UsageError for a bad template.
+
+    Equal names get the time of the SR's last change, and then a number.
+    """
+    parts, there = verify_template(wanted.name), {str(sr["name_label"]) for sr in pool.srs.values()}
+    wishes: Dict[str, str] = {}
+    times: Dict[str, Set[str]] = {}
     for lun in chosen:
-        known = {"sr": lun.name or lun.of_sr or lun.scsi_id, "date": wanted.date, "scsi_id": lun.scsi_id}
-        found[lun.scsi_id] = records.unused_name("".join(text + known.get(field, "") for text, field in parts), taken)
+        changed = shown_time(lun.changed) if lun.changed else "unknown"
+        sr = lun.name or lun.of_sr or lun.scsi_id
+        known = {"sr": sr, "date": wanted.date, "changed": changed, "scsi_id": lun.scsi_id}
+        wish = wishes[lun.scsi_id] = "".join(text + known.get(field, "") for text, field in parts)
+        times.setdefault(wish, set()).add(lun.changed)
+    taken, found = set(there), {}
+    for lun in chosen:
+        wish = wishes[lun.scsi_id]
+        if lun.changed and (wish in there or len(times[wish]) > 1):  # the copies of three days differ in it
+            wish += f" (changed {shown_time(lun.changed)})"
+        found[lun.scsi_id] = records.unused_name(wish, taken)
     return found
 
 
@@ -126,7 +141,7 @@ def verify_template(template: str) -> List[Tuple[str, str]]:
     """Return the parts of a template: a text, and the field after the text. Raises UsageError."""
     if not template.strip():
         raise UsageError("--name is empty: give the SRs a name.")
-    return records.parts_of_template(template, "sr", "date", "scsi_id")
+    return records.parts_of_template(template, "sr", "date", "changed", "scsi_id")
 
 
 def plan(

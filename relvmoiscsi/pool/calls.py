@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 
 from relvmoiscsi import untrusted_xml
-from relvmoiscsi.errors import NotFound
+from relvmoiscsi.errors import NoConnection, NotFound
 from relvmoiscsi.host.xapi.api import AWAY, XapiFailure
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool import answer_forms
@@ -42,10 +42,20 @@ class PoolFailure(XapiFailure):
         super().__init__(message, description)
         if self.code in _NOT_THERE:
             self.exit_status = NotFound.exit_status
+        elif self.code in _NO_LOGIN:
+            self.exit_status = NoConnection.exit_status
 
 
 #: driver errors for a LUN, an IQN, a name or a portal that does not exist; sr_driver/codes.py has the numbers
 _NOT_THERE = [f"SR_BACKEND_FAILURE_{number}" for number in (67, 96, 107, 140, 141)]
+
+
+#: xapi refuses the login
+_NO_LOGIN = ("SESSION_AUTHENTICATION_FAILED", "SESSION_AUTHORIZATION_FAILED")
+
+
+class NotConnected(NoConnection, PoolFailure):
+    """No pool answers, or its certificate is not trusted."""
 
 
 class PoolGone(PoolFailure):
@@ -226,16 +236,22 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     sentence = _SENTENCES.get(code)
     if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith("No permission"):
         sentence = None  # an HTTP handler failed, and xapi put the handler's error into these details
+    if code == "NO_HOSTS_AVAILABLE" and method.startswith("VM."):
+        sentence = _NO_HOST_FOR_VM
     if sentence is not None:
         return PoolFailure(sentence.format(method, *(parameters + [""] * 3)), description)
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
-        return PoolFailure(f"{method}: {parameters[0]}", description)
+        return PoolFailure(f"{method}: {parameters[0].rstrip('.')}.", description)
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
 
 
 NO_READ_ONLY_DISK = (
     "A running HVM VM cannot get a read-only disk. Shut the VM down and repeat the command, or use --rw, which "
     "lets the VM write to the copy."
+)
+_NO_HOST_FOR_VM = (
+    "No running host can run the VM ({0}). A host needs the SRs and networks of the VM, enough free memory, and HVM "
+    "for a guest that needs it. xapi does not say which is missing. `xe vm-start vm=NAME on=HOST` says it for one host."
 )
 _SENTENCES = {
     "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. Use the role pool-operator; --hba "

@@ -18,18 +18,19 @@ from functools import partial
 from typing import Any, Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.own_path import NotOwn, verify_own_file
+from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import sdk
 from relvmoiscsi.host.xapi.sdk import GONE, reason
-from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, PoolFailure, failure
+from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, NotConnected, PoolFailure, failure
 
-__all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "connect", "url_of"]
+__all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "certificates_in", "connect", "url_of"]
 
 LOCAL = "local"
 TIMEOUT_SECONDS = 2 * EVENT_SECONDS  #: for one answer; every longer call is a task
 _MOST_MASTERS = 3  #: redirects to follow: the master may change during a login
 _LONGEST_NAME = 253  #: of DNS
+_MOST_CA_BYTES = 16 << 20  #: more than all certificates of a system
 _HOST = re.compile(r"\[[0-9a-f:.]+\]|[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -43,6 +44,7 @@ class Where(NamedTuple):
     insecure: bool = False  #: accept any certificate
     timeout: float = TIMEOUT_SECONDS
     socket_path: str = THIS_HOST.xapi_socket
+    certificates: Optional[str] = None  #: the content of `ca`, where the caller has read the file
 
 
 @contextmanager
@@ -76,7 +78,7 @@ def _logged_in(module: Any, where: Where) -> Any:
             url = _at(url, (*error.details, "")[1])
         except GONE as error:
             proxy("close")()
-            raise PoolFailure(_no_login(where, url, error)) from error
+            raise NotConnected(_no_login(where, url, error)) from error
     raise PoolFailure(
         f"The hosts of the pool disagree about the master; the last answer was {url}. Repeat the command in a minute."
     )
@@ -117,6 +119,8 @@ def _no_login(where: Where, url: str, error: BaseException) -> str:
             "certificate without the key."
         )
     if isinstance(error, OSError):
+        if where.pool == LOCAL and isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+            return "No xapi answers on this machine, which may be no dom0: give --pool, the URL of a host of the pool."
         return f"No pool answers at {url}: {reason(error)}. Check --pool and the network."
     return f"What answers at {url} is no XenAPI: {reason(error)}. Check --pool."
 
@@ -155,17 +159,30 @@ def _at(url: str, master: str) -> str:
     return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
 
 
-def _tls(where: Where) -> ssl.SSLContext:
-    """Return the TLS settings. Raises UsageError.
+def certificates_in(path: str) -> str:
+    """Return the trusted certificates in this file. One read serves several connections: the file may be a pipe.
 
-    Another user who could replace the certificates would say who gets the password.
+    Raises UsageError for a file that another user could replace: that user would say who gets the password.
     """
     try:
-        if where.ca is not None:
-            verify_own_file(where.ca)
-        context = ssl.create_default_context(cafile=where.ca)
+        content = read_named(path, _MOST_CA_BYTES)
     except NotOwn as problem:
         raise UsageError(f"The file of --ca is not safe: {problem}. Copy it into a directory of your own.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Give a file in PEM.") from error
+    if len(content) > _MOST_CA_BYTES:
+        raise UsageError(f"{path} has more than {_MOST_CA_BYTES} bytes. Give a file in PEM.")
+    return content.decode("ascii", "ignore")  # the names of certificates are in comments
+
+
+def _tls(where: Where) -> ssl.SSLContext:
+    """Return the TLS settings. Raises UsageError."""
+    try:
+        if where.ca is None:
+            context = ssl.create_default_context()
+        else:
+            content = certificates_in(where.ca) if where.certificates is None else where.certificates
+            context = ssl.create_default_context(cadata=content or "none")
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"{where.ca} holds no readable certificates: {reason(error)}. Give a file in PEM.") from error
     if where.insecure:

@@ -9,9 +9,11 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from relvmoiscsi import untrusted, untrusted_xml
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.scsi_id_text import is_scsi_id
 
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
 _ANY_IQN = "*"
+_MOST_SHOWN = 60  #: characters of a text that is refused
 
 
 class Seen(NamedTuple):
@@ -38,6 +40,7 @@ class OnLun(NamedTuple):
     old_vdis: Tuple[str, ...] = ()  #: the UUIDs of the original VDIs, while the journal is on the LUN
     vms: Tuple[str, ...] = ()  #: names of VMs whose records are on the LUN
     vms_saved: str = ""  #: when the records were saved
+    changed: str = ""  #: when LVM last changed the SR, in ISO 8601
 
 
 def iqns(failure: PoolFailure) -> List[str]:
@@ -47,13 +50,32 @@ def iqns(failure: PoolFailure) -> List[str]:
 
 
 def seen(failure: PoolFailure) -> List[Seen]:
-    """Return the LUNs of error 107. Raises PoolFailure for any other failure."""
+    """Return the LUNs of error 107. Raises PoolFailure for any other failure, and for a text that is no SCSIid."""
     rows = _rows(failure, SCSI_ID_MISSING, "LUN")
+    for row in rows:
+        verify_scsi_id(row.get("SCSIid", ""))
     return [
         Seen(row["SCSIid"], _number(row.get("LUNid")), _number(row.get("size")) or 0, row.get("vendor", ""))
         for row in rows
         if row.get("SCSIid")
     ]
+
+
+def verify_scsi_id(text: str) -> None:
+    """Raises PoolFailure for a listed text that is no SCSIid; "" stands for a LUN without a SCSIid."""
+    if text and not is_scsi_id(text):
+        raise PoolFailure(
+            f"The driver lists the SCSIid {text[:_MOST_SHOWN]!r}, which is none. Install the same version of "
+            "relvmoiscsi on all hosts."
+        )
+
+
+def _uuid(row: Dict[str, str], name: str) -> str:
+    """Return the UUID of an SR; "" without a UUID. Raises PoolFailure."""
+    uuid = row.get(name, "")
+    if uuid and not is_uuid(uuid):
+        raise PoolFailure(f"The probe's answer has the UUID {uuid[:_MOST_SHOWN]!r}, which is none. Check the LUN.")
+    return uuid
 
 
 def on_lun(document: str) -> OnLun:
@@ -67,9 +89,9 @@ def on_lun(document: str) -> OnLun:
     row = found[0]
     return OnLun(
         state=row["state"],
-        sr_uuid=row.get("UUID", ""),
-        old_uuid=row.get("old_uuid", ""),
-        new_uuid=row.get("new_uuid", ""),
+        sr_uuid=_uuid(row, "UUID"),
+        old_uuid=_uuid(row, "old_uuid"),
+        new_uuid=_uuid(row, "new_uuid"),
         name_label=row.get("name_label", ""),
         problem=row.get("problem", ""),
         one_vdi=row.get("one_vdi", ""),
@@ -78,6 +100,7 @@ def on_lun(document: str) -> OnLun:
         old_vdis=tuple(filter(is_uuid, row.get("old_vdis", "").split())),
         vms=_names(row.get("vms", "[]")),
         vms_saved=row.get("vms_saved", ""),
+        changed=row.get("changed", ""),
     )
 
 

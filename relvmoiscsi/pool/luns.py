@@ -31,7 +31,7 @@ from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, ProbePortal, is_cop
 ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
 RESIGNATURED, UNFINISHED = "resignatured", "unfinished"
 UNCONNECTED = "unconnected"
-UNREACHABLE, BUSY = "unreachable", "busy"
+UNREACHABLE, BUSY, DAMAGED = "unreachable", "busy", "damaged"
 
 #: kinds of LUNs that `attach` can attach as a copy
 ATTACHABLE = (CLONE, UNKNOWN_SR, RESIGNATURED, UNFINISHED, ATTACHED)
@@ -58,6 +58,7 @@ class PoolLun(NamedTuple):
     old_vdis: Tuple[str, ...] = ()  #: UUIDs of the original VDIs, while the journal is on the resignatured LUN
     vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has saved on the LUN
     vms_saved: str = ""  #: when the records were saved
+    changed: str = ""  #: when LVM last changed the SR on the LUN, in ISO 8601; "" where that is unknown
     number: Optional[int] = None  #: the master's kernel number of the LUN; None where the number is unknown
 
     @property
@@ -83,6 +84,7 @@ class PoolLun(NamedTuple):
             "one_vdi": self.one_vdi or None,
             "is_known_copy": self.is_ours or self.kind == ATTACHED,
             "database_of_this_pool": pool.ref in self.metadata_of,
+            "changed": self.changed or None,
             "vms": list(self.vms),
             "vms_saved": self.vms_saved or None,
             "problem": self.problem or None,
@@ -190,6 +192,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
             for row in page["luns"]:
                 lun = Seen(untrusted.text_of(row["scsi_id"]), None, untrusted.size_of(row.get("size_bytes") or 0), "")
+                lists.verify_scsi_id(lun.scsi_id)
                 texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
                 sr = pool.sr_on(lun.scsi_id)
                 if sr is not None and pool.pbds_of(sr):
@@ -199,9 +202,10 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                     found.append(_unreachable(pool, HBA, lun, texts["problem"]))
                 else:
                     databases = tuple(untrusted.texts_of(row.get("metadata_of") or []))
-                    on = OnLun(row["state"], is_copied=bool(row.get("copied")), metadata_of=databases, **texts)
+                    state = untrusted.text_of(row["state"])
+                    on = OnLun(state, is_copied=bool(row.get("copied")), metadata_of=databases, **texts)
                     found.append(named(pool, HBA, lun, on))
-            start = page["next"]
+            start = None if page["next"] is None else untrusted.text_of(page["next"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PoolFailure(
                 f"The answer of the plugin on the master cannot be read: {error}. Install the same version of "
@@ -211,7 +215,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
 
 
 #: fields of OnLun, and the plugin's names of these fields
-_ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": "problem"}
+_ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": "problem", "changed": "changed"}
 
 
 def look(calls: Calls, pool: Pool, portal: ProbePortal, lun: Seen) -> PoolLun:
@@ -280,11 +284,12 @@ def named(pool: Pool, portal: ProbePortal, lun: Seen, on: OnLun) -> PoolLun:
         old_vdis=on.old_vdis,
         vms=on.vms,
         vms_saved=on.vms_saved,
+        changed=on.changed,
     )
 
 
 def _kind(pool: Pool, scsi_id: str, on: OnLun) -> str:
-    if on.state in (UNFINISHED, "empty", "foreign", "damaged", BUSY):
+    if on.state in (UNFINISHED, "empty", "foreign", DAMAGED, BUSY):
         return on.state
     has_own_ids = on.state == RESIGNATURED and not on.is_copied
     sr = known_sr.find_sr(on.sr_uuid, pool.srs, pool.pbds) if on.sr_uuid else None
@@ -325,7 +330,7 @@ def _each_iqn(
             failures.append((portal, failure))
             continue
         has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # from the command line
-        there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target and one.chap_user}
+        there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target}
         for one in [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in iqns]:
             found.setdefault(one[:3], one)
     return list(found.values())

@@ -170,6 +170,18 @@ class Pool(NamedTuple):
             texts = [str(text) for text in known if text and (text == known[0] or "scsi-" in text)]
         return any(names_lun(text, scsi_id) for text in texts) if texts else None
 
+    def lun_of(self, sr: str) -> Optional[str]:
+        """Return the SCSIid of the SR's LUN. None where no PBD and no note of the storage manager names one LUN.
+
+        A PBD leads hosts to its LUN. The mark of `attach` is only a note, which a pool-operator can change.
+        """
+        listed = {str(pbd["device_config"].get("SCSIid", "")) for _, pbd in self.pbds_of(sr).values()}
+        if listed:
+            return listed.pop() if len(listed) == 1 else None
+        marked = str(self.srs[sr]["other_config"].get(SCSI_ID, ""))
+        notes = [text for text in map(str, self.srs[sr].get("sm_config", {}).values()) if "scsi-" in text]
+        return marked if marked and notes and all(names_lun(text, marked) for text in notes) else None
+
     def is_begun(self, scsi_id: str) -> bool:
         """Has a run of this pool begun to resignature this LUN, and not yet marked the SR of the LUN?"""
         return any(scsi_id in begun for begun in self.at_work.values())
@@ -231,13 +243,20 @@ def read(calls: Calls) -> Pool:
 
 
 def find_sr(pool: Pool, text: str) -> str:
-    """Return the SR with this UUID, or the only SR with this name. Raises NotFound, UsageError."""
+    """Return the SR with this UUID, the only SR with this name, or the copy on the LUN with this SCSIid.
+
+    Raises NotFound, UsageError.
+    """
     by_uuid = pool.sr_by_uuid(text.lower())
     if by_uuid is not None:
         return by_uuid
     found = [ref for ref, sr in pool.srs.items() if sr["name_label"] == text]
+    found = found or [ref for ref, sr in pool.copies() if sr["other_config"].get(SCSI_ID) == text]
     if not found:
-        raise NotFound(f"The pool has no SR with the UUID or the name {text!r}. `xe sr-list` lists the SRs.")
+        raise NotFound(
+            f"The pool has no SR with the UUID or the name {text!r}, and no copy on a LUN with this SCSIid. "
+            "`xe sr-list` lists the SRs."
+        )
     if len(found) > 1:
         uuids = ", ".join(sorted(str(pool.srs[ref]["uuid"]) for ref in found))
         raise UsageError(f"{len(found)} SRs of the pool have the name {text!r}; give a UUID: {uuids}.")
@@ -245,8 +264,10 @@ def find_sr(pool: Pool, text: str) -> str:
 
 
 def has_sr(pool: Pool, text: str) -> bool:
-    """Does the pool have an SR with this UUID or name?"""
-    return any(text.lower() == sr["uuid"] or text == sr["name_label"] for sr in pool.srs.values())
+    """Does `find_sr` find an SR?"""
+    return any(text in (sr["name_label"], sr["other_config"].get(SCSI_ID)) for sr in pool.srs.values()) or (
+        pool.sr_by_uuid(text.lower()) is not None
+    )
 
 
 def original_uuid(pool: Pool, text: str) -> str:

@@ -15,11 +15,11 @@ from relvmoiscsi.engine import (
     Volume,
     notes,
 )
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
-from relvmoiscsi.wording import human_size, printable, table, with_options
+from relvmoiscsi.wording import human_size, printable, shown_time, table, utc_time, with_options
 
 _LV_PREFIX = "Logical volume "  #: the start of a structure name that names a volume
 #: for a VDI that is made of several images
@@ -103,6 +103,8 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
             "id": dashed(lun.vg.id),
             "seqno": lun.vg.seqno,
             "extent_size_bytes": lun.vg.extent_size,
+            "changed": utc_time(lun.vg.changed),
+            "changed_on": lun.vg.changed_on or None,
             "extents": lun.vg.pe_count,
             "extents_allocated": sum(lv.extent_count for lv in lun.vg.lvs),
         },
@@ -204,7 +206,7 @@ def inspection_text(
     elif one is not None and one.state == CAN_BE_ONE and one.cost is not None:
         loss = "" if one.cost.images == 1 else " " + IRREVERSIBLE
         more.append("  one VDI  can be made" + cost_words(one.cost) + loss)
-    elif one is not None:
+    elif one is not None and one.problem is not None and one.problem.sm_key != UsageError.sm_key:  # else: name one
         more.append("  one VDI  cannot be made: " + printable(with_options(str(one.problem))))
     if saved is not None:
         names = ", ".join(vm.name_label for vm in saved.vms)
@@ -227,6 +229,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
         f"{human_size(lun.vg.pe_count * lun.vg.extent_size)} allocated in {len(lun.volumes)} volumes",
         "  LVM      VG {}, PV {}, generation {}".format(facts["vg"]["id"], facts["pv"]["id"], lun.vg.seqno),
         *more,
+        *_changed_lines(facts["vg"]),
         "",
     ]
     lines += table([["VDI", "size", "on LUN", "kind", "label"], *rows], right=(1, 2)) if rows else ["No VDIs."]
@@ -234,6 +237,14 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
     if others:
         lines += ["", "Other volumes: {}".format(", ".join(others))]
     return lines + note_lines(facts["notes"])
+
+
+def _changed_lines(vg: Mapping[str, Any]) -> List[str]:
+    """Return the line with the last change of the SR; nothing where LVM has not written a time."""
+    if vg["changed"] is None:
+        return []
+    on = printable(f" on {vg['changed_on']}") if vg["changed_on"] else ""
+    return [f"  changed  {shown_time(vg['changed'])} by LVM{on}: the SR's last change, not the time of a snapshot"]
 
 
 def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[Tuple[str, Mapping[str, Any]]]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Device
-from relvmoiscsi.errors import NO_WAY_OUT, DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
+from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError, UsageError, reading
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain, leaves, uuids_in_words
 from relvmoiscsi.resignature.reading import sm_journals, survey
@@ -121,30 +121,28 @@ def tell(error: FormatError, device_name: str, problems: Problems, request: Resi
     if error.message not in [problem.message for problem in problems.found]:
         problems = Problems((error,), problems.lun)
     every = [problem for problem in (*problems.found, *problems.later) if isinstance(problem, FormatError)]
+    ways = {problem: sentence(problem.way_out, device_name) for problem in every}  #: "" where none can be printed
     # a VDI that only SM's unfinished work would make has no volume to leave behind yet
     leavable_vdis = ("", *request.without, *problems.without)
     hopeless = next(
-        (each for each in every if each.way_out == NO_WAY_OUT or each.way_out.vdi not in leavable_vdis), None
+        (each for each in every if each.way_out.vdi not in leavable_vdis or not (each.way_out.vdi or ways[each])), None
     )
     if hopeless is not None:
         told = [] if hopeless.message == error.message else [hopeless.message]
         told.append(_NOTHING_HELPS)
     else:
-        told = [sentence(problem.way_out, device_name) for problem in every if not problem.way_out.vdi]
-        if problems.lun is not None and problems.without:
-            told.append(_leaving(problems.lun, problems.without, device_name, request))
+        told = [ways[problem] for problem in every if not problem.way_out.vdi]
+        if problems.lun is not None and problems.without:  # these VDIs cannot be read
+            rest, lost, _gone = leave(problems.lun, [*request.without, *problems.without])
+            remaining, chain = list(leaves(rest)), _chain(leave(problems.lun, request.without)[0], request.one)
+            if not remaining:
+                told += [_NO_VDI_REMAINS, _NOTHING_HELPS]
+            elif chain is not None and chain.leaf.name.uuid in lost:
+                named = ", ".join(uuids_in_words(remaining))
+                told += [f"VDI {chain.leaf.name.uuid} is the VDI to keep.", _NOTHING_HELPS]
+                told.append(f"These VDIs can be kept: {named}.")
+            else:
+                words = request.words or resignature_words(device_name)
+                told.append(without_sentence(words, problems.without))
         told = told or [_NOTHING_HELPS]
     error.message = " ".join(dict.fromkeys([error.message, *told]))
-
-
-def _leaving(lun: Lun, more: Sequence[str], device_name: str, request: ResignatureRequest) -> str:
-    """What leads on from the VDIs `more`, which cannot be read."""
-    rest, lost, _gone = leave(lun, [*request.without, *more])
-    remaining = list(leaves(rest))
-    if not remaining:
-        return f"{_NO_VDI_REMAINS} {_NOTHING_HELPS}"
-    chain = _chain(leave(lun, request.without)[0], request.one)
-    if chain is not None and chain.leaf.name.uuid in lost:
-        named = ", ".join(uuids_in_words(remaining))
-        return f"VDI {chain.leaf.name.uuid} is the VDI to keep. {_NOTHING_HELPS} These VDIs can be kept: {named}."
-    return without_sentence(request.words or resignature_words(device_name), more)

@@ -19,6 +19,7 @@ from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.sr_driver.protocol import Call, escaped
 from relvmoiscsi.sr_driver.transport import CallRequest, Transport
+from relvmoiscsi.wording import utc_time
 
 MOST_VDIS = 1500  #: xapi stores an answer in its database, with a limit of 64 KiB
 BUSY = "busy"  #: the state if another call works on the LUN: this probe has not read the LUN
@@ -45,6 +46,7 @@ def document(device: Device, scsi_id: str) -> str:
     - old_vdis: the VDIs before the resignature, while the journal exists. LVM may overwrite the journal after a plug.
     - one_vdi: whether the LUN has one VDI, or can be made an SR with one VDI.
     - metadata_of: the pools whose databases VDIs hold, if any.
+    - changed and changed_on: when and on which host LVM last changed the SR, where LVM has written the time.
     - vms: the names of VMs whose records are on the LUN, as JSON. vms_saved: the time of these records.
     """
     found = engine.inspect(device)
@@ -52,6 +54,8 @@ def document(device: Device, scsi_id: str) -> str:
     if found.lun is not None:
         label = found.lun.mgt.name_label if found.lun.mgt else ""
         rows += [("UUID", found.lun.sr_uuid), ("size", str(found.lun.size_bytes)), ("name_label", label)]
+        changed = utc_time(found.lun.vg.changed)
+        rows += [("changed", changed), ("changed_on", found.lun.vg.changed_on)] if changed is not None else []
     rows += [("Devlist", scsi_id), ("state", found.state)]
     if is_of_another_lun(found.commit_record, scsi_id):
         rows.append(("copied", "true"))

@@ -7,6 +7,7 @@ from typing import NamedTuple, Sequence, Tuple
 from relvmoiscsi.device import Range, align_up
 
 from .lvmreader import lvm_crc as crc
+from .lvmreader import read_label, read_mda
 from .sparse import SparseDisk
 
 MDA_MAGIC = bytes.fromhex("204c564d3220785b35412572304e2a3e")
@@ -80,6 +81,17 @@ def put_text(disk: SparseDisk, area: Range, offset: int, text: bytes) -> None:
     room = area.length - offset
     disk.poke(area.offset + offset, text[:room])
     disk.poke(area.offset + 512, text[room:])
+
+
+def replace_in_text(disk: SparseDisk, old: bytes, new: bytes) -> None:
+    """Make LVM's committed text another one of the same length, with its checksums."""
+    assert len(old) == len(new)
+    for area in read_label(disk).mdas:
+        mda = read_mda(disk, area)
+        text = mda.text.replace(old, new)
+        assert text != mda.text
+        put_text(disk, area, mda.text_offset, text)
+        disk.poke(area.offset, mda_header(area, [raw_locn(mda.text_offset, text)]))
 
 
 def vg_text(vg: VgText) -> bytes:

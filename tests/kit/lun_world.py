@@ -336,7 +336,7 @@ class World:
             text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
             asked = Portal(parsed.target, 3260)
             raise MissingKey(text, "ConfigTargetIQNMissing", unnamed.target_list(targets, asked))
-        if mine[0].chap and mine[0].chap != self._credentials(parsed.chap):
+        if mine[0].chap != self._credentials(parsed.chap):  # LIO refuses a login with CHAP that it does not want, too
             raise NotFound("The target does not accept the login.", "ISCSILogin")
         for lun in mine:
             if lun.scsi_id == parsed.scsi_id:

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from kit.advised import commands_in, problem_of
 from kit.builder import (
     AREA_DEFAULT,
     SMALL_BAT,
@@ -74,7 +75,9 @@ def verify(argv, ran):
     """What holds for every run of the command."""
     assert CONTRACT not in (ran.out + ran.err).lower()
     assert not CONTROL.search(ran.out + ran.err), repr(ran)
-    assert ran.status in (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, cli.EXIT_BUG, cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED)
+    if "--json" not in argv and not ran.err.startswith("usage: "):
+        assert [(advice, problem_of(advice)) for advice in commands_in(ran.out + ran.err) if problem_of(advice)] == []
+    assert ran.status in (*range(12), cli.EXIT_BUG, cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED)
     if ran.status and argv and argv[0] in WRITERS and not ran.err.startswith("usage: "):
         assert DISK_STATE.search(ran.err.rstrip("\n")), ran.err
     if "--json" in argv and ran.status not in (cli.EXIT_BUG, cli.EXIT_INTERRUPTED):
@@ -84,7 +87,7 @@ def verify(argv, ran):
 def verify_object(ran, on_device):
     found = ran.json
     assert ran.out == json.dumps(found, indent=2) + "\n"
-    if on_device and not {"targets", "luns"} & set(found):  # a list of what is behind a URL has no state
+    if on_device and not {"targets", "luns", "devices"} & set(found):  # a list of what is behind a URL has no state
         assert found["state"] in STATES or (found["state"] is None and "error" in found)
         assert "device" in found
     if "error" in found:

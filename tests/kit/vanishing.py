@@ -10,14 +10,14 @@ from unittest import mock
 def vanishing(times):
     """The first so many directories that are made are gone at once."""
     left = [times]
-    makedirs = os.makedirs
+    mkdir = os.mkdir
 
     def made(path, *more, **named):
-        makedirs(path, *more, **named)
+        mkdir(path, *more, **named)
         if left[0]:
             left[0] -= 1
             os.rmdir(path)
 
-    with mock.patch("os.makedirs", made):
+    with mock.patch("os.mkdir", made):
         yield
     assert left == [0]

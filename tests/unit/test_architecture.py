@@ -136,6 +136,9 @@ MAY_OPEN = {
     "direct.direct_command": "reads what is on a disk",
 }
 
+#: What makes a file or a directory with a mode that a umask changes: only `host.files` names these.
+MAKERS = {"makedirs", "mkdir", "O_CREAT", "mkstemp", "mkdtemp"}
+
 MAY_PRINT = ("__main__", "cli", "report")
 
 #: The one way of a word into a command that a message prints, to be copied to a shell.
@@ -170,6 +173,7 @@ EXIT_STATUS = {
     "Unfinished": 8,
     "Partial": 9,
     "Overtaken": 10,
+    "NoConnection": 11,
 }
 EXIT_STATUS_OF_A_BUG = 70
 
@@ -190,6 +194,8 @@ class Module:
         self.imports = list(self._find_imports(nodes))
         self.sm_keys = list(sm_keys(nodes))
         self.readers = list(readers(nodes))
+        attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+        self.makers = [(node.lineno, node.attr) for node in attributes if node.attr in MAKERS]
         self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
         self.quoted_by_hand = list(quoted_by_hand(nodes))
         calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
@@ -272,6 +278,12 @@ def touches_the_world(module):
     for line, name in module.calls:
         if name in WORLD_CALLS:
             yield f"{module.name}:{line} calls {name}"
+
+
+def makes(module):
+    """Names of what makes a file or a directory, elsewhere than where its mode is kept from the umask."""
+    if module.name != "host.files":
+        yield from (f"{module.name}:{line} has {name}; use relvmoiscsi.host.files" for line, name in module.makers)
 
 
 def prints(module):
@@ -511,6 +523,11 @@ def test_what_strangers_write_has_one_reader():
     assert set(MAY_READ) <= {module.name for module in package() if module.readers}
 
 
+def test_files_and_directories_are_made_in_one_module():
+    assert of_all(makes) == []
+    assert [module.name for module in package() if module.makers] == ["host.files"]
+
+
 def test_a_lun_is_opened_locked_and_written_in_one_room():
     assert of_all(past_the_corridor) == []
 
@@ -529,7 +546,7 @@ def test_every_sm_key_in_the_code_is_one_that_sm_ships():
 def test_an_error_has_the_exit_status_of_its_family():
     for error in error_classes():
         families = [base.__name__ for base in error.__mro__ if base.__name__ in EXIT_STATUS]
-        wanted = EXIT_STATUS[families[-1]] if families else EXIT_STATUS_OF_A_BUG
+        wanted = EXIT_STATUS[families[0]] if families else EXIT_STATUS_OF_A_BUG
         assert error.exit_status == wanted and (families or error is errors.RelvmoiscsiError), error.__name__
 
 
@@ -564,6 +581,8 @@ PV, PLAN, UDEV = "formats.lvm.pv", "resignature.plan", "host.disk.udev"
         (touches_the_world, "engine", "def late():\n    import time"),
         (touches_the_world, PLAN, "with open('/dev/sdc') as device: pass"),
         (prints, PLAN, "print('talk')"),
+        (makes, UDEV, "import os\nos.makedirs(path, 0o700)"),
+        (makes, UDEV, "import os\nos.open(path, os.O_RDWR | os.O_CREAT, 0o600)"),
         (reads, UDEV, "def is_number(text): return text.strip().isdigit()"),
         (reads, UDEV, "import json\nfacts = json.loads(text)"),
         (reads, UDEV, "import xmlrpc.client\nxmlrpc.client.loads(text)"),

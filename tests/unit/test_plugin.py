@@ -173,7 +173,8 @@ def test_a_clone_behind_a_target_of_an_sr_is_found_that_no_host_sees(member, cap
     assert (first["state"], first["sr"]) == ("clean", sr_of(ONE))
     assert (second["state"], second["device"]) == ("resignatured", f"iscsi://{target.portal}/{target.iqn}/1")
     assert {name for row in found["luns"] for name in row} == {
-        "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of", "name", "problem",
+        "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of", "changed", "name",
+        "problem",
     }  # fmt: skip
     assert 1 < most <= 4 and CHAP.secret not in caplog.text + json.dumps(found)
 

@@ -180,7 +180,7 @@ def test_copies_are_attached_lend_their_disks_and_are_discarded(lab, pool, stand
     attached = say(pool, "attach", "--all", "--target", "127.0.0.1", "--yes", "--name", "copy")["luns"]
     by_name = {row["name"]: next(copy for copy in copies if copy.scsi_id == row["scsi_id"]) for row in attached}
     assert sorted(by_name) == ["copy", "copy (2)"]
-    made = say(pool, "clone", "copy", "--all", "--yes")["vms"]
+    made = say(pool, "clone", "copy", "--all", "--same-networks", "--yes")["vms"]
     assert [(vm["name"]["old"], vm["status"]) for vm in made] == [("db", "cloned"), ("web", "cloned")]
     for label, vm, device in (("db tables", 0, 0), ("web data", 1, 1), ("web root", 1, 0)):
         found, before = content(by_name["copy"], made[vm]["disks"][device]["new"]), then[label]

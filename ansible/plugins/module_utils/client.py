@@ -14,6 +14,7 @@ try:
     from relvmoiscsi.pool import luns, records
     from relvmoiscsi.pool.connection import Where, connect
     from relvmoiscsi.scsi_id_text import typed_scsi_id
+    from relvmoiscsi.wording import printable, printable_lines
 
     IMPORT_ERROR = None
 except ImportError:
@@ -82,7 +83,8 @@ def play(module, work):
     """
     if IMPORT_ERROR is not None:
         module.fail_json(msg=NOT_INSTALLED, exception=IMPORT_ERROR)
-    result = {}
+    result, warn = {}, module.warn
+    module.warn = lambda text: warn(printable(text))
     try:
         verify(module.params)
         if module.params.get("scsi_ids"):
@@ -90,13 +92,32 @@ def play(module, work):
         with connect(where(module.params)) as calls:
             result = work(module, calls, records.read(calls))
     except RelvmoiscsiError as error:
-        module.fail_json(msg=in_words_of(module.params, str(error)))
+        module.fail_json(msg=printable(in_words_of(module.params, str(error))))
     for row in result.get("luns", result.get("vms", [])):
         if row.get("error"):
             row["error"] = in_words_of(module.params, row["error"])
     if result.pop("failed", False):
-        module.fail_json(**{**result, "msg": in_words_of(module.params, result["msg"])})
-    module.exit_json(**result)
+        module.fail_json(**shown({**result, "msg": in_words_of(module.params, result["msg"])}))
+    module.exit_json(**shown(result))
+
+
+def shown(value, lines=False):
+    """Return a result with escapes for control characters in all its texts: Ansible prints them as they are.
+
+    `lines`: texts are lines, as in `diff`, whose names have no line feeds (`line`).
+    """
+    if isinstance(value, dict):
+        return {shown(key): shown(each, lines or key == "diff") for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown(each, lines) for each in value]
+    if isinstance(value, str):
+        return printable_lines(value) if lines else printable(value)
+    return value
+
+
+def line(text):
+    """Return a line of a diff: a name of the pool may have line feeds, and becomes no second line."""
+    return printable(text) + "\n"
 
 
 NOT_INSTALLED = (

@@ -322,4 +322,4 @@ def _lines(side):
     head = [f"{key}: {value}" for key, value in side.items() if key not in ("hosts", "vms") and value is not None]
     head += [f"  {host}: {state}" for host, state in side.get("hosts", {}).items()]
     head += [f"  VM {name}" for name in side.get("vms", [])]
-    return "".join(line + "\n" for line in head)
+    return "".join(map(client.line, head))

@@ -77,7 +77,8 @@ def _wanted(params, calls, found, sr_uuid, sources, is_dry):
 
 def _cloned_row(result):
     changed = result.status in (clone.MADE, clone.WOULD)
-    after = f"{result.name}\n" + "".join(f"  disk {disk.userdevice}: {disk.new}\n" for disk in result.disks)
+    disks = [f"  disk {disk.userdevice}: {disk.new}" for disk in result.disks]
+    after = "".join(map(client.line, [result.name, *disks]))
     is_there = result.status == clone.ALREADY
     return {
         **result.facts(),
@@ -159,7 +160,7 @@ def _absent_row(found, made, is_check):
     old = found.vms[made.ref]["other_config"][inventory.COPY_OF]
     status = "would be destroyed" if is_check else "destroyed"
     told = {"vm": {"old": old, "new": made.uuid}, "name": {"old": None, "new": made.name}, "status": status}
-    return {**told, "error": None, "changed": True, "before": made.name + "\n", "after": ""}
+    return {**told, "error": None, "changed": True, "before": client.line(made.name), "after": ""}
 
 
 def ended(rows):
@@ -223,7 +224,7 @@ def _state(found, vm):
 
 
 def _disk_lines(name, disks):
-    return f"{name}\n" + "".join(f"  disk {device}: {uuid}\n" for device, uuid in sorted(disks.items()))
+    return "".join(map(client.line, [name, *(f"  disk {device}: {uuid}" for device, uuid in sorted(disks.items()))]))
 
 
 # --- rescue_disk
@@ -272,4 +273,4 @@ def _lent(found, copy, params):
 
 
 def _lent_lines(results):
-    return "".join(f"{each.name} ({each.vdi}): {each.mode}, {each.vm}\n" for each in results)
+    return "".join(client.line(f"{each.name} ({each.vdi}): {each.mode}, {each.vm}") for each in results)

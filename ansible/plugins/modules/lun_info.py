@@ -76,6 +76,9 @@ luns:
     database_of_this_pool:
       description: Whether this pool may write its database to a VDI on the LUN.
       type: bool
+    changed:
+      description: Time of the last change of the SR by LVM, not of the snapshot.
+      type: str
     vms:
       description: Names of VMs whose records are on the LUN.
       type: list

@@ -154,6 +154,22 @@ def test_a_copy_that_was_forgotten_is_attached_again_by_who_vouches_for_it(stage
     assert ended == (False, True) and sr_of(second) == first
 
 
+def test_no_name_of_the_pool_reaches_the_terminal_as_it_is(stage):
+    """Ansible prints texts as they are: in `msg`, in a warning, in rows, in the diff."""
+    name = "Production\nfatal: forged\u009b2J\u202e"
+    db = stage.lab.pool.db
+    db.set("SR", stage.lab.originals["Production"][1], "name_label", name)
+    copy_of(stage)
+    for task in (
+        ("lun_info", {}),
+        ("lun", {"state": "forgotten", "srs": [name]}),
+        ("lun", {"state": "detached", "all": True}),
+    ):
+        played = stage.play([task], "-vv", "--diff")
+        assert "forged" in played.out and not set("\u009b\u202e") & set(played.out), task
+        assert "\nfatal: forged" not in played.out, task
+
+
 # --- a mark
 
 

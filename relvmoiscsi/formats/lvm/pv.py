@@ -15,7 +15,7 @@ Sources: LVM2 lib/label/label.h, lib/format_text/layout.h.
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
-from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
+from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported, shown_bytes
 from relvmoiscsi.formats.checksum import lvm_crc
 from relvmoiscsi.formats.identity import parse_lvm_id
 from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
@@ -184,7 +184,7 @@ def parse_label(sector: bytes, number: int, where: Place) -> Label:
     if header.crc != computed:
         raise BadChecksum("LVM label", where, header.crc, computed)
     if header.type != LABEL_TYPE:
-        raise Unsupported("LVM label", where, f"its type is {header.type!r}")
+        raise Unsupported("LVM label", where, f"its type is {shown_bytes(header.type)}")
     if header.sector != number or header.offset != LabelHeader.SIZE:
         raise Malformed("LVM label", where, f"it says sector {header.sector}, contents at {header.offset}")
     pv = PvHeader.at(sector, LabelHeader.SIZE, where)

@@ -124,7 +124,7 @@ class TextSection:
         values = self.assignments[key].values
         strings = [value for value in values if isinstance(value, str)]
         if len(strings) != len(values):
-            raise self._problem(f"{key} is {list(values)!r}, expected strings")
+            raise self._problem(f"{key} is a list of {', '.join(map(str, values))}; expected strings")
         return strings
 
 

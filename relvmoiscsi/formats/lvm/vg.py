@@ -4,8 +4,9 @@
 SM makes volume groups of one PV and linear LVs. This module refuses every other volume group, and names the reason.
 """
 
+import re
 from bisect import bisect_left
-from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, WayOut, raise_defect, reading
@@ -80,6 +81,8 @@ class VolumeGroup(NamedTuple):
     pe_count: int
     extent_size: int  #: bytes
     lvs: Tuple[LogicalVolume, ...]
+    changed: int = 0  #: when LVM wrote the text, in seconds since 1970; 0 where the text has no readable time
+    changed_on: str = ""  #: the name of the host on which LVM wrote the text
 
     @property
     def data_end(self) -> int:
@@ -136,6 +139,7 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
     for section in _lv_sections(vg):
         with reading(on_defect):
             lvs.append(_lv(section, pv.name, vg.name))
+    changed, changed_on = (_value(root, key) for key in ("creation_time", "creation_host"))
     found = VolumeGroup(
         text=text,
         name=vg.name,
@@ -148,9 +152,17 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
         pe_count=pv.integer("pe_count"),
         extent_size=extent_size,
         lvs=tuple(lvs),
+        changed=changed if isinstance(changed, int) else 0,
+        changed_on=changed_on if isinstance(changed_on, str) else "",
     )
     _verify_volumes(found, where, on_defect)
     return found
+
+
+def _value(section: TextSection, key: str) -> Union[int, float, str, None]:
+    """The first value of a key that LVM does not need; None without a value."""
+    values = section.assignments[key].values if key in section.assignments else ()
+    return values[0] if values else None
 
 
 def _refuse_unreadable(text: str, vg: TextSection, where: Place) -> None:
@@ -186,9 +198,15 @@ def _refuse_unknown(vg: TextSection) -> None:
     _refuse_unknown_status(what, vg.where, _status(what, vg), _VG_STATUS, ways_out)
 
 
+#: what LVM leaves of a system ID. Source: LVM2 man/lvmsystemid.7
+_SYSTEM_ID = re.compile(r"[A-Za-z0-9_+.-]{1,127}")
+
+
 def _disowned(vg_name: str, key: str, value: object) -> WayOut:
     """The way out for a VG that belongs to another host, or to a cluster."""
     if key == "system_id":
+        if not _SYSTEM_ID.fullmatch(str(value)):  # it could end its string, and set all of LVM's configuration
+            return WayOut()
         config = f'global {{ system_id_source="lvmlocal" }} local {{ system_id="{value}" }}'
         return WayOut(("vgchange", "--systemid", "", vg_name), config)
     return WayOut(("vgchange", "--lock-type", "none", "--lock-opt", "force", vg_name))
@@ -242,7 +260,7 @@ def _lv(section: TextSection, pv_name: str, vg_name: str) -> LogicalVolume:
         stripes = child.assignments.get("stripes")
         values = stripes.values if stripes else ()
         if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
-            raise Malformed(what, child.where, f"{child.name} has the stripes {list(values)!r}")
+            raise Malformed(what, child.where, f"{child.name} has the stripes {', '.join(map(str, values)) or 'none'}")
         segments.append(Segment(child.integer("start_extent"), child.integer("extent_count", 1), values[1]))
     segments.sort()
     if section.integer("segment_count") != len(segments) or not segments:

@@ -8,6 +8,7 @@
 
 If a call is killed, the next call for the LUN removes the disks that the killed call has added. A reboot removes these
 disks and makes the entry void, so the file need not be durable. A call that writes a LUN's file holds the LUN's lock.
+Files and directories are root's alone (0600, 0700).
 """
 
 import json
@@ -18,8 +19,9 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.files import in_directory, text_of
+from relvmoiscsi.host.files import in_directory, open_private, text_of
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
+from relvmoiscsi.host.own_path import NotOwn, verify_own_way
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
 
@@ -41,10 +43,14 @@ def read(scsi_id: str, host: Host = THIS_HOST) -> Optional[Entry]:
     if not text:
         return None
     try:
+        verify_own_way(_path(scsi_id, host))
         facts = untrusted.object_of(text)
         entry = Entry(untrusted.text_of(facts.get("boot")), tuple(untrusted.texts_of(facts.get("there"))))
     except ValueError:
         log.warning("The clean-up journal %s cannot be read and is ignored.", _path(scsi_id, host))
+        return None
+    except (NotOwn, OSError) as error:  # another user's entry would name disks to remove
+        log.warning("The clean-up journal %s is ignored: %s.", _path(scsi_id, host), error)
         return None
     return entry if entry.boot == host.boot_id else None
 
@@ -55,13 +61,17 @@ def note(scsi_id: str, there: Sequence[str], host: Host = THIS_HOST) -> None:
     content = json.dumps(Entry(host.boot_id, tuple(there))._asdict(), sort_keys=True)
 
     def put() -> None:
+        verify_own_way(path)
         new = f"{path}.{os.getpid()}.new"
-        with open(new, "w", encoding="ascii") as file:
+        with open(open_private(new, os.O_WRONLY | os.O_TRUNC), "w", encoding="ascii") as file:
             file.write(content + "\n")
         os.rename(new, path)
 
     try:
-        in_directory(os.path.dirname(path), 0o755, put)
+        in_directory(os.path.dirname(path), 0o700, put)
+    except NotOwn as error:
+        problem = f"The clean-up journal {path} is not safe: {error}. Let root have that place alone, then try again."
+        raise Refused(problem).in_state("Nothing was written.") from None
     except OSError as error:
         problem = f"The clean-up journal {path} cannot be written: {error.strerror}."
         raise Refused(problem).in_state("Nothing was written.") from error

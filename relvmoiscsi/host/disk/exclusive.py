@@ -158,7 +158,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     if error.errno == errno.EBUSY:
         problem = f"{path} is in use by {_listing(users_of_block(device) if device else ())}."
     elif error.errno in (errno.EACCES, errno.EPERM):
-        problem = f"{path} cannot be opened: {error.strerror}. {permission_remedy(error.errno)}"
+        problem = f"{path} cannot be opened: {error.strerror}. {permission_remedy(error.errno, path)}"
     else:
         problem = f"{path} cannot be opened: {error.strerror}."
     refused = Refused(problem)

@@ -31,7 +31,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Usage
 from relvmoiscsi.host import flock, inherited_lock_fds, terminated
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.files import append, remedy
+from relvmoiscsi.host.files import append, open_private, remedy
 from relvmoiscsi.host.run_directory import RUN_DIRECTORY, only_one, run_directory
 from relvmoiscsi.host.this_host import THIS_HOST, UDEV_RULES, Host
 from relvmoiscsi.scsi_id_text import in_udev
@@ -214,7 +214,7 @@ def _switch_on(what: str, names: Sequence[str], host: Host, known: Iterable[str]
                 if flock.is_held(os.path.join(directory, name)):
                     owner = flock.owner_of(os.path.join(directory, name))
                     raise Refused(f"LUN {what} is being worked on by {owner}. Try again when that has ended.")
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = open_private(path, os.O_RDWR | os.O_EXCL)
             undo.callback(os.close, descriptor)
             try:
                 with open(descriptor, "w", encoding="ascii", closefd=False) as file:

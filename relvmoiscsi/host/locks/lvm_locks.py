@@ -28,7 +28,7 @@ from typing import Iterable, Iterator, List, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock, inherited_lock_fds
-from relvmoiscsi.host.files import remedy
+from relvmoiscsi.host.files import open_private, remedy
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def lock_file(path: str, deadline: float) -> Iterator[int]:
 def _open(path: str) -> int:
     try:
         flock.verify_own_lock(path)
-        return os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return open_private(path, os.O_APPEND | os.O_RDWR)
     except FileNotFoundError as error:
         problem = (
             f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in lvm.conf."

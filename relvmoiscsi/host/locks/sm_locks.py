@@ -30,7 +30,7 @@ from typing import Iterator
 from relvmoiscsi.errors import CommandFailed, Refused
 from relvmoiscsi.host import inherited_lock_fds, terminated
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.host.files import remedy
+from relvmoiscsi.host.files import make_directory, open_private, remedy
 from relvmoiscsi.host.flock import POLL_SECONDS, verify_own_lock
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -45,6 +45,7 @@ WAIT_SECONDS = 45.0  #: an LVM command of SM on a slow LUN takes up to 45 second
 LVM_LOCK = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
 FAIRLOCK_SERVICE = "fairlock@devicemapper.service"
+_MODE_OF_SM = 0o755  #: of SM's directories
 SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 
 
@@ -118,7 +119,7 @@ def _sm_lock(path: str, deadline: float) -> Iterator[None]:
 
 
 def _open(path: str) -> int:
-    """Open the lock file; repeat if SM removes the directory of the file between `os.makedirs` and `os.open`.
+    """Open the lock file; repeat if SM removes the new directory of the file.
 
     A shared lock of another user on a file that he may read would hold up SM and this process. SM makes its files
     readable for all users, so that only a directory of root alone could keep them away. What is made here is not.
@@ -126,11 +127,11 @@ def _open(path: str) -> int:
     for _ in range(10):
         try:
             verify_own_lock(path)
-            return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            return open_private(path, os.O_RDWR)
         except (FileNotFoundError, NotADirectoryError):
             directory = os.path.dirname(path)
             try:
-                os.makedirs(directory, 0o755, exist_ok=True)
+                make_directory(directory, _MODE_OF_SM)
             except OSError as error:
                 raise Refused(f"{directory} cannot be made: {error.strerror}. {remedy(error)}") from error
         except OSError as error:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence, cast
 from xml.parsers import expat
 
-from relvmoiscsi.errors import NotFound
+from relvmoiscsi.errors import CommandFailed, NotFound
 
 #: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
 GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.Error, expat.ExpatError)
@@ -64,6 +64,13 @@ class BoundedResponse(http.client.HTTPResponse):
             raise http.client.HTTPException(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
 
 
+class NoXenApi(CommandFailed, NotFound):
+    """Python cannot import XenAPI: what is missing is a program, and nothing of the pool."""
+
+    def __init__(self, message: str) -> None:
+        NotFound.__init__(self, message)
+
+
 def module() -> Any:
     """Return the module XenAPI. Raises NotFound if Python cannot import it."""
     if sys.flags.no_site:  # the package starts Python with -S, which is faster but cannot find dom0's XenAPI
@@ -71,7 +78,7 @@ def module() -> Any:
     try:
         return importlib.import_module("XenAPI")
     except ImportError as error:
-        raise NotFound(
+        raise NoXenApi(
             "The Python module XenAPI is not here. Install it: `pip install .[pool]` in a clone of relvmoiscsi's "
             "repository; dom0 has its own."
         ) from error

@@ -74,7 +74,7 @@ def sync(root: str = "/") -> WhitelistChange:
         if changed:
             directory = under(root, CONF_D)
             try:
-                os.makedirs(directory, 0o755, exist_ok=True)
+                files.make_directory(directory, 0o755)
                 files.replace(under(root, path), content, under(root, NEW_FILE))
                 files.sync_directory(directory)
             except OSError as error:

@@ -28,7 +28,7 @@ example:
 
 def add_command(command: CommandMaker) -> None:
     discarding = command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
-    discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
+    discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID, name or SCSIid")
     takes_copies(discarding)
     discarding.add_argument(
         "--with-vms", action="store_true", help="also destroy the VMs that `clone` has made on the copy"
@@ -49,7 +49,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
         made_vms.verify_free(calls, plan)
         if arguments.dry_run:
             would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
-            is_refused = bool(plan.all_losers()) and not arguments.leave_vms  # with --yes
+            is_refused = bool(plan.all_losers()) and arguments.yes and not arguments.leave_vms  # else the run asks
             return would._replace(status=Refused.exit_status) if is_refused else would
         if arguments.yes and not arguments.leave_vms:
             made_vms.verify_nobody_left(plan)
@@ -108,6 +108,13 @@ def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[
     return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
 
 
+def _next(pool: Pool, sr: str) -> str:
+    scsi_id = pool.lun_of(sr)
+    if scsi_id:
+        return f"  next: remove the LUN {scsi_id} on the array"
+    return "  next: find the LUN on the array, and remove it; only a note names it: " + lock.name_of(pool.srs[sr])
+
+
 def _discarded(
     plan: DiscardPlan,
     gone: Sequence[str],
@@ -136,7 +143,7 @@ def _discarded(
                 f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks on the copy'}: {', '.join(others)}"
             )
         if status == "discarded":
-            lines.append(f"  next: remove the LUN {lock.name_of(plan.pool.srs[ref])} on the array")
+            lines.append(_next(plan.pool, ref))
     row = {"sr": None, "name": None, "status": "not in the pool", "error": None, "vms": [], "snapshots": []}
     rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]

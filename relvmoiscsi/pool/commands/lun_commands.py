@@ -6,8 +6,8 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
-from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
-from relvmoiscsi.cli.output import Answer, Unheard, ask, must_be_able_to_ask, say, waiting
+from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, must_be_able_to_ask, say, waiting
 from relvmoiscsi.errors import Partial, UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
@@ -16,12 +16,11 @@ from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import secrets_command
 from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened, takes_copies
-from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import counted, human_size, printable, shell_words
+from relvmoiscsi.wording import counted, human_size, printable, shell_words, shown_time
 
 _LUNS = """\
 The command says what each LUN is: original, attached copy, clone of an SR, resignatured, unfinished, empty,
@@ -74,14 +73,14 @@ def add_commands(command: CommandMaker) -> None:
     attaching.add_argument(
         "--name",
         metavar="TEXT",
-        help="name of the new SRs; {sr}, {date} and {scsi_id} are replaced; default: {sr} {date}",
+        help="name of the new SRs; {sr}, {date}, {changed} and {scsi_id} are replaced; default: {sr} {date}",
     )
     attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
     _takes_portal(attaching)
     _takes_jobs(attaching)
     changes(attaching)
     mapping = command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
-    mapping.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+    mapping.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
 
 
 def _takes_portal(parser: argparse.ArgumentParser) -> None:
@@ -143,14 +142,22 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     if not seen:
         return "The pool sees no LUN behind these targets."
     rows = [("SCSIid", "size", "what it is")]
-    rows += [(lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun)) for lun in seen if lun.scsi_id]
+    rows += [
+        (lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + _changed(lun)) for lun in seen if lun.scsi_id
+    ]
     widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
     away = [lun for lun in seen if not lun.scsi_id]
     lines += [
         printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}") for lun in away
     ]
+    if any(lun.changed for lun in seen):
+        lines.append("`changed` is the last change of the SR by LVM, not the time of the snapshot.")
     return "\n".join(lines)
+
+
+def _changed(lun: PoolLun) -> str:
+    return printable(f"; changed {shown_time(lun.changed)}") if lun.changed else ""
 
 
 def _words(pool: Pool, lun: PoolLun) -> str:
@@ -165,8 +172,6 @@ def _words(pool: Pool, lun: PoolLun) -> str:
         luns.UNFINISHED: "resignature interrupted; `attach` finishes the resignature",
     }
     text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
-    if lun.one_vdi == "cannot be" and lun.kind in luns.UNTOUCHED:
-        text += "; cannot be made one VDI"
     if lun.vms:
         text += "; VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)
     if pool.ref in lun.metadata_of:
@@ -233,37 +238,28 @@ def _attached(
     if count and not arguments.yes:
         say(_would_attach(planned, passed_over).text)
         ask(arguments, f"Attach {counted(count, 'LUN')}?")
-    stream = None if arguments.json else Unheard(sys.stderr)
+    stream = None if arguments.json or arguments.quiet else Unheard(sys.stderr)
     steps = {row.lun.scsi_id: row.resignatures + row.attaches for row in planned if row.steps}
     with progress.shown(stream, steps, wanted.jobs) as shown, arguments.so_far.work(todo):
-        results = attach.carry_out(calls, pool, planned, wanted, _both(arguments.so_far, shown))
-    results += passed_over
-    facts = {"luns": [result.facts() for result in results]}
-    status = _status(results)
-    if not write_map({"srs": _map_of(results)}):
-        status = status or EXIT_NOT_PRINTED
-    return Answer(facts, _attached_text(results), status)
 
+        def tell(scsi_id: str, step: str, how: str) -> None:
+            is_done = (step, how) == (attach.ATTACHING, attach.OVER)
+            state = DONE if is_done else FAILED if how == attach.ENDED else UNDER_WAY
+            arguments.so_far.tell(scsi_id, state, step + (": done" if how == attach.OVER and not is_done else ""))
+            shown(scsi_id, step, how)
 
-def _both(so_far: SoFar, shown: attach.Progress) -> attach.Progress:
-    """Return a function that reports to the progress display and to `so_far`."""
-
-    def tell(scsi_id: str, step: str, how: str) -> None:
-        is_done = (step, how) == (attach.ATTACHING, attach.OVER)
-        state = DONE if is_done else FAILED if how == attach.ENDED else UNDER_WAY
-        so_far.tell(scsi_id, state, step + (": done" if how == attach.OVER and not is_done else ""))
-        shown(scsi_id, step, how)
-
-    return tell
-
-
-def _status(results: Sequence[Attached]) -> int:
-    """Return the exit status; for a single LUN, the status of its error."""
-    if all(result.status in (attach.DONE, attach.ALREADY) for result in results):
-        return 0
-    if len(results) == 1 and results[0].error is not None:
-        return results[0].error.exit_status
-    return Partial.exit_status
+        results = attach.carry_out(calls, pool, planned, wanted, tell)
+    answer = _attached_answer([*results, *passed_over])
+    srs = [
+        {
+            "scsi_id": result.scsi_id,
+            "sr": {"old": result.of_sr, "new": result.sr_uuid},
+            "vdis": [pair.facts() for pair in result.vdis],
+        }
+        for result in results
+        if result.sr_uuid
+    ]
+    return answer if write_map({"srs": srs}) else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
 
 def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:
@@ -276,15 +272,12 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
         {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "error": str(each.error)}
         for each in passed_over
     ]
-    return Answer({"would": rows}, "\n".join([head, *map(printable, lines)]), _would_status(planned, passed_over))
-
-
-def _would_status(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> int:
-    """Return the exit status that the run would have, as far as the plan tells."""
+    # the exit status that the run would have, as far as the plan tells
     errors = [row.error for row in planned] + [each.error for each in passed_over]
+    status = Partial.exit_status if any(errors) or any(row.down for row in planned) else 0
     if len(errors) == 1 and errors[0] is not None:
-        return errors[0].exit_status
-    return Partial.exit_status if any(errors) or any(row.down for row in planned) else 0
+        status = errors[0].exit_status
+    return Answer({"would": rows}, "\n".join([head, *map(printable, lines)]), status)
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -292,7 +285,8 @@ _AFTERWARDS = {hosts.DOWN: "when the host is up"}
 _CORRECTED = "after you correct the cause"
 
 
-def _attached_text(results: Sequence[Attached]) -> str:
+def _attached_answer(results: Sequence[Attached]) -> Answer:
+    """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
     lines = []
     for result in results:
         of = f' "{result.name}" ({result.sr_uuid}), {counted(len(result.vdis), "VDI")}' if result.name else ""
@@ -307,20 +301,10 @@ def _attached_text(results: Sequence[Attached]) -> str:
             sr = result.sr_uuid if result.name.startswith("-") else result.name  # a name, and no option
             clone = shell_words("relvmoiscsi", "pool", "clone", sr, "--all", "--isolated", "lab")
             lines.append(f"  next: {clone}")
-    return "\n".join(lines)
-
-
-def _map_of(results: Sequence[Attached]) -> List[Dict[str, Any]]:
-    """Return the content of --map-out."""
-    return [
-        {
-            "scsi_id": result.scsi_id,
-            "sr": {"old": result.of_sr, "new": result.sr_uuid},
-            "vdis": [pair.facts() for pair in result.vdis],
-        }
-        for result in results
-        if result.sr_uuid
-    ]
+    status = 0 if all(result.status in (attach.DONE, attach.ALREADY) for result in results) else Partial.exit_status
+    if status and len(results) == 1 and results[0].error is not None:
+        status = results[0].error.exit_status
+    return Answer({"luns": [result.facts() for result in results]}, "\n".join(lines), status)
 
 
 # --- map
@@ -340,13 +324,11 @@ def _map(arguments: argparse.Namespace) -> Answer:
         "name": sr["name_label"],
         "vdis": [{**pair.facts(), "vms": vms.get(pair.old, [])} for pair in pairs],
     }
-    lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])] + [_pair_line(pair, vms) for pair in pairs]
+    lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
+    for pair in pairs:
+        notes = [note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown]
+        notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
+        before = pair.old or ("gone from the pool" if vdis.is_derived(pair.new) else "")
+        text = f"  {before:<36}  {'became' if before else 'is new'}  {pair.new}  {pair.name_label}"
+        lines.append(text + (" [{}]".format("; ".join(notes)) if notes else ""))
     return Answer(facts, "\n".join(map(printable, lines)))
-
-
-def _pair_line(pair: Pair, vms: Dict[str, List[str]]) -> str:
-    notes = [note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown]
-    notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
-    before = pair.old or ("gone from the pool" if vdis.is_derived(pair.new) else "")
-    text = f"  {before:<36}  {'became' if before else 'is new'}  {pair.new}  {pair.name_label}"
-    return text + (" [{}]".format("; ".join(notes)) if notes else "")

@@ -12,7 +12,7 @@ from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.connection import LOCAL, Where, connect
+from relvmoiscsi.pool.connection import LOCAL, Where, certificates_in, connect
 from relvmoiscsi.pool.records import Pool
 
 #: called with name, function, summary and text of a command of `relvmoiscsi pool`; returns its parser
@@ -48,8 +48,10 @@ def takes_copies(parser: argparse.ArgumentParser) -> None:
 
 def changes(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that changes something."""
-    parser.add_argument("--dry-run", action="store_true", help="print what the command would do and change nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument(
+        "-n", "--dry-run", action="store_true", help="print what the command would do and change nothing"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def where(arguments: argparse.Namespace) -> Where:
@@ -62,8 +64,9 @@ def where(arguments: argparse.Namespace) -> Where:
         password = first_line(arguments.password_file)
     if pool != LOCAL and not password:
         raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
+    certificates = None if arguments.ca is None else certificates_in(arguments.ca)
     user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
-    return Where(pool, user, password, arguments.ca, arguments.insecure)
+    return Where(pool, user, password, arguments.ca, arguments.insecure, certificates=certificates)
 
 
 @contextmanager

@@ -4,12 +4,13 @@
 import argparse
 from typing import Any, Sequence
 
-from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask
-from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask, say
+from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
 from relvmoiscsi.pool.commands.options import changes, opened, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
+from relvmoiscsi.pool.night_log import NightLog
 from relvmoiscsi.wording import printable
 
 _POOL = """\
@@ -43,7 +44,11 @@ def add_pool(make: Maker) -> None:
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
+        sub.add_argument(
+            "-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="print only errors and questions"
+        )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
+        sub.add_argument("--log", metavar="FILE", help="append what is done, and how it ends, to FILE")
         takes_connection(sub)
         return sub
 
@@ -57,12 +62,21 @@ def add_pool(make: Maker) -> None:
 
 
 def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:
-    """Run a command that reports its progress to `so_far`. Raises Interrupted after Ctrl-C."""
-    arguments.so_far = SoFar()
+    """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
+    log = NightLog(arguments.log, arguments.words, say)
+    arguments.so_far = SoFar(log.tell)
     try:
         answer: Answer = run(arguments)
+        log.tell(f"{answer.text}\nends with exit status {answer.status}")
     except KeyboardInterrupt as stop:
-        raise arguments.so_far.interrupted(stop) from stop
+        interrupted = arguments.so_far.interrupted(stop)
+        log.tell(f"interrupted: {interrupted}")
+        raise interrupted from stop
+    except RelvmoiscsiError as error:
+        log.tell(f"{error}\nends with exit status {error.exit_status}")
+        raise
+    finally:
+        log.close()
     return answer
 
 

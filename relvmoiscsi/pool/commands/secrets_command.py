@@ -3,7 +3,7 @@
 
 import argparse
 import time
-from typing import Dict, List
+from typing import List
 
 from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
 from relvmoiscsi.host.secret_file import first_line
@@ -30,7 +30,7 @@ example:
 def add_command(command: CommandMaker) -> None:
     parser = command("secrets", _secrets, "list or remove unused Secrets with CHAP passwords", _SECRETS)
     parser.add_argument("--remove", action="store_true", help="destroy the listed Secrets")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--chap-password-file", metavar="FILE", help="also find this CHAP password, which no SR uses now"
     )
@@ -43,24 +43,20 @@ def _secrets(arguments: argparse.Namespace) -> Answer:
     passwords: List[str] = [first_line(file)] if file else []
     with opened(arguments) as (calls, pool):
         found = orphans.find(calls, pool, passwords)
+        uuids = sorted(found.values())
         if not arguments.remove or not found:
-            return _listed(found)
+            count = f"{len(found)} Secrets hold a CHAP password and are unused; --remove destroys the Secrets."
+            none = "There is no unused Secret with a CHAP password of this pool."
+            return Answer({"secrets": uuids, "removed": False}, "\n".join([*uuids, count]) if found else none)
         if not arguments.yes:
-            say("\n".join(sorted(found.values())))
+            say("\n".join(uuids))
         ask(arguments, f"Destroy {counted(len(found), 'Secret')}?")
         say(f"Listing the Secrets again in {orphans.CALL_SECONDS:.0f} seconds: a running call may need a Secret.")
         time.sleep(orphans.CALL_SECONDS)
         now = orphans.find(calls, pool, passwords)
         gone = {ref: uuid for ref, uuid in found.items() if ref in now}
-        count = secrets.destroy(calls, gone)
-    return Answer({"secrets": sorted(gone.values()), "removed": True}, f"{count} Secrets were destroyed.")
-
-
-def _listed(found: Dict[str, str]) -> Answer:
-    lines = sorted(found.values())
-    lines.append(f"{len(found)} Secrets hold a CHAP password and are unused; --remove destroys the Secrets.")
-    text = "\n".join(lines) if found else "There is no unused Secret with a CHAP password of this pool."
-    return Answer({"secrets": sorted(found.values()), "removed": False}, text)
+        destroyed = secrets.destroy(calls, gone)
+    return Answer({"secrets": sorted(gone.values()), "removed": True}, f"{destroyed} Secrets were destroyed.")
 
 
 def clean(calls: Calls, pool: Pool, is_dry: bool) -> None:

@@ -3,7 +3,7 @@
 
 import threading
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.wording import printable
 
@@ -28,7 +28,8 @@ class Interrupted(KeyboardInterrupt):
 class SoFar:
     """The progress of each LUN, VM or SR of a command. Several threads may report at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Callable[[str], None] = lambda _: None) -> None:
+        self._log = log  #: gets a line for each report
         self._rows: Dict[str, Tuple[str, str]] = {}
         self._lock = threading.Lock()
         self._is_started, self._is_over = False, False
@@ -65,6 +66,7 @@ class SoFar:
         with self._lock:
             if not self._is_over:
                 self._rows[name] = state, what
+                self._log(f"{name}: {state}" + (f" ({what})" if what else ""))
 
     def interrupted(self, stop: KeyboardInterrupt) -> Interrupted:
         """Return the exception that replaces `stop`. The text of `stop`, if any, says how to continue."""

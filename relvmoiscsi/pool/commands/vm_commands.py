@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequ
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, must_be_able_to_ask, say, waiting
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
-from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.calls import Calls, PoolGone
 from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
@@ -23,8 +23,9 @@ from relvmoiscsi.pool.vms.restore import Restored
 from relvmoiscsi.wording import counted, printable, shell_words, time_left
 
 _CLONE = """\
-The command makes halted VMs that use the disks of the copy; no data is copied. It refuses a VM with a disk
-that is not on the copy. The new VMs have new MACs. They have no HA, no PCI devices, no tags and no keys of
+The command makes halted VMs that use the disks of the copy; no data is copied. Say which networks the new VMs
+are on: --isolated, --network or --same-networks. The command refuses a VM with a disk that is not on the copy,
+unless --omit-disks is given. The new VMs have new MACs. They have no HA, no PCI devices, no tags and no keys of
 backup tools. After an interrupted or failed run, repeat the command: no VM is made twice.
 
 example:
@@ -67,7 +68,7 @@ example:
 
 def add_commands(command: CommandMaker) -> None:
     cloning = command("clone", _clone, "make VMs from the disks of a copy", _CLONE)
-    cloning.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+    cloning.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     cloning.add_argument("vms", metavar="VM", nargs="*", help="VMs whose disks are on the copy, by UUID or name")
     cloning.add_argument("--all", action="store_true", help="select all VMs that have disks on the copy")
     cloning.add_argument(
@@ -88,6 +89,14 @@ def add_commands(command: CommandMaker) -> None:
         action="append",
         default=[],
         help="OLD=NEW: connect VIFs on network OLD to network NEW; repeatable",
+    )
+    nets.add_argument(
+        "--same-networks",
+        action="store_true",
+        help="connect the new VMs to the networks of their originals; their addresses may conflict",
+    )
+    cloning.add_argument(
+        "--omit-disks", action="store_true", help="clone a VM without its disks that are not on the copy"
     )
     cloning.add_argument("--keep-mac", action="store_true", help="keep the MACs of the originals")
     cloning.add_argument("--snapshots", action="store_true", help="also make the VMs' snapshots that are on the copy")
@@ -117,10 +126,10 @@ def add_commands(command: CommandMaker) -> None:
 def _describe_restore(command: CommandMaker) -> None:
     what = "replace a VM's disks with the disks of a copy"
     restoring = command("restore", _restore, what, _RESTORE)
-    restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID or name")
-    restoring.add_argument("vm", metavar="VM", nargs="?", help="the VM to restore, by UUID or name")
-    restoring.add_argument("--disk", metavar="LIST", help="restore only these disks, by device: 0,1")
-    restoring.add_argument("--shutdown", action="store_true", help="shut the VM down first")
+    restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID, name or SCSIid")
+    restoring.add_argument("vms", metavar="VM", nargs="*", help="the VMs to restore, by UUID or name")
+    restoring.add_argument("--disk", metavar="LIST", help="of one VM: restore only these disks, by device: 0,1")
+    restoring.add_argument("--shutdown", action="store_true", help="shut the VMs down first")
     ways = restoring.add_mutually_exclusive_group()
     ways.add_argument("--undo", metavar="VM", help="put the old disks of this VM back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
@@ -130,7 +139,7 @@ def _describe_restore(command: CommandMaker) -> None:
 
 def _describe_rescue(command: CommandMaker) -> None:
     rescuing = command("rescue", _rescue, "add a disk of a copy to a VM for a while", _RESCUE)
-    rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+    rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     rescuing.add_argument(
         "vdi", metavar="VDI", nargs="?", help="the disk, by its UUID, the UUID of the original VDI, or its name"
     )
@@ -162,14 +171,21 @@ def _clone(arguments: argparse.Namespace) -> Answer:
             saved = save_vms.read(calls, copy, arguments.trust_records)
             sources = save_vms.choose(found, copy, saved, arguments.vms, arguments.all)
         else:
-            sources = choice.choose(found, copy, arguments.vms, arguments.all)
+            sources = choice.choose(found, copy, arguments.vms, arguments.all, arguments.omit_disks)
         wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
+        if not arguments.same_networks:
+            choice.verify_networks_said(found, sources, wanted)
+        warnings = _warnings(found, sources, wanted)
         planned = clone.would(calls, pool, with_network, copy, sources, wanted)
         count = sum(each.status == clone.WOULD for each in planned)
         if arguments.dry_run or not count:  # no question for an empty plan
-            return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned), _status(planned))
+            return Answer(
+                {"vms": [each.facts() for each in planned]},
+                "\n".join([_cloned_text(planned), *warnings]),
+                _status(planned),
+            )
         if not arguments.yes:
-            say("Planned:\n" + _cloned_text(planned))
+            say("\n".join(["Planned:", _cloned_text(planned), *warnings]))
         ask(arguments, f"Clone {counted(count, 'VM')}?")
         found = inventory.read(calls)  # the pool may have changed during the question
         todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
@@ -179,7 +195,7 @@ def _clone(arguments: argparse.Namespace) -> Answer:
     lines = [_cloned_text(results)]
     if any(each.status == clone.MADE for each in results):  # what a person must know before the first start
         lines += clone.TO_KNOW
-        lines += [clone.SAME_NETWORK] if choice.used_networks(found, sources, wanted) else []
+        lines += warnings
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
 
 
@@ -204,12 +220,19 @@ def _wanted(
         keep_mac=arguments.keep_mac,
         snapshots=arguments.snapshots,
         without=without,
+        omits_disks=arguments.omit_disks,
         jobs=arguments.jobs,
     )
     if arguments.isolated:
         ref, found = choice.isolated_network(calls, found, arguments.isolated, dry_run, copy.uuid)
         wanted = wanted._replace(isolated=ref)
     return wanted, found
+
+
+def _warnings(found: Inventory, sources: Sequence[VmSource], wanted: choice.CloneRequest) -> List[str]:
+    """Return what a person must know before the run, as sentences."""
+    names = sorted(set(choice.used_networks(found, sources, wanted).values()))
+    return [printable(clone.SAME_NETWORK.format(", ".join(map(repr, names))))] if names else []
 
 
 def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
@@ -234,7 +257,7 @@ def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[VmSou
     def tell(source: VmSource, status: str) -> None:
         state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
         arguments.so_far.tell(vm, state, status if state == DONE else "clone")
-        if not arguments.json:
+        if not (arguments.json or arguments.quiet):
             with lock:
                 if status and vm in todo:
                     (failed if state == FAILED else made).append(vm)
@@ -253,9 +276,10 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
     lines: List[str] = []
     for each in results:
         of = f' "{each.name}"' + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
+        verb = "becomes" if each.status == clone.WOULD else "became"
         lines.append(f"{each.vm_name}: {each.status}{of}")
-        lines += [f"  disk {disk.userdevice}: {disk.old} became {disk.new}" for disk in each.disks]
-        lines += [f"  network {device}: {old} became {new}" for device, (old, new) in sorted(each.networks.items())]
+        lines += [f"  disk {disk.userdevice}: {disk.old} {verb} {disk.new}" for disk in each.disks]
+        lines += [f"  network {device}: {old} {verb} {new}" for device, (old, new) in sorted(each.networks.items())]
         lines += [f'  with its snapshot "{name}"' for name in each.snapshots]
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
@@ -280,30 +304,67 @@ def _status(results: Sequence[Cloned]) -> int:
 
 def _restore(arguments: argparse.Namespace) -> Answer:
     back = arguments.undo or arguments.home or arguments.keep
-    if back and (arguments.sr or arguments.disk is not None) or not (back or arguments.vm):
-        missing = "" if back else _missing(SR=arguments.sr, VM=arguments.vm)
+    if back and (arguments.sr or arguments.disk is not None) or not (back or arguments.vms):
+        missing = "" if back else _missing(SR=arguments.sr, VM=arguments.vms)
         raise UsageError(
             "Give a copy and a VM: `restore SR VM`. With --undo, --home or --keep, give only the VM." + missing
         )
     devices = _devices(arguments.disk)
+    if devices and len(arguments.vms) > 1:
+        raise UsageError("--disk names disks of one VM: restore the VMs one by one.")
     must_be_able_to_ask(arguments)
     with opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         if back:
             return _back(arguments, calls, found, inventory.find_vm(found, back))
-        copy, vm = choice.find_copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
-        swaps = restore.plan(found, copy, vm, devices, records.today())
-        planned = restore.restore(calls, vm, swaps, arguments.shutdown, dry_run=True)
-        if arguments.dry_run:
-            return _restored(planned)
-        if planned.status != restore.ALREADY:
-            _ask(arguments, planned, f"Restore {printable(planned.name)}?")
-        with _work(arguments, planned.name, "restore"), waiting("the pool"):
-            result = restore.restore(calls, vm, swaps, arguments.shutdown)
-    return _restored(result, restore.TO_KNOW)
+        copy = choice.find_copy(pool, found, arguments.sr)
+        vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in arguments.vms))
+
+        def each(vm: str, dry_run: bool) -> Restored:
+            swaps = restore.plan(found, copy, vm, devices, records.today())
+            return restore.restore(calls, vm, swaps, arguments.shutdown, dry_run)
+
+        planned = _of_each(found, vms, lambda vm: each(vm, True))
+        todo = [row for row in planned if row.status == restore.WOULD]
+        if arguments.dry_run or not todo:
+            return _all_restored(planned)
+        _ask(arguments, planned, "Restore {}?".format(", ".join(printable(row.name) for row in todo)))
+
+        def work(vm: str) -> Restored:
+            name = str(found.vms[vm]["name_label"])
+            with arguments.so_far.one(name, "restore"):
+                return each(vm, False)
+
+        with arguments.so_far.work([row.name for row in todo]), waiting("the pool"):
+            results = _of_each(found, vms, work)
+    return _all_restored(results, restore.TO_KNOW)
 
 
-def _missing(**arguments: Optional[str]) -> str:
+def _of_each(found: Inventory, vms: Sequence[str], work: Callable[[str], Restored]) -> List[Restored]:
+    """Return the result for each VM. A VM that fails stops no other; the error of an only VM propagates."""
+    results = []
+    for vm in vms:
+        try:
+            results.append(work(vm))
+        except PoolGone:
+            raise
+        except RelvmoiscsiError as error:
+            if len(vms) == 1:
+                raise
+            results.append(restore.result_of(found.vms[vm], restore.FAILED, error=error))
+    return results
+
+
+def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> Answer:
+    if len(results) == 1:
+        return _restored(results[0], to_know)
+    texts = [_restored(result).text for result in results]
+    rows = [{**each.facts(), "error": None if each.error is None else str(each.error)} for each in results]
+    is_partial = any(each.error is not None for each in results)
+    return Answer({"vms": rows}, "\n".join([*texts, *to_know]), Partial.exit_status if is_partial else 0)
+
+
+def _missing(**arguments: Any) -> str:
     """Return the names of the missing arguments, as a sentence."""
     names = [name for name, value in arguments.items() if not value]
     return f" Missing: {', '.join(names)}."
@@ -337,7 +398,7 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
         if arguments.home
         else ("keep", f"Leave the disks of {name} as they are and remove the journal?")
     )
-    _ask(arguments, planned, question)
+    _ask(arguments, [planned], question)
     shown: ContextManager[Any] = waiting("the pool")
     if arguments.home:
         shown = bar
@@ -352,12 +413,16 @@ def _work(arguments: argparse.Namespace, name: str, what: str) -> Iterator[None]
         yield
 
 
-def _ask(arguments: argparse.Namespace, planned: Restored, question: str) -> None:
-    """Print the plan and return after a yes. Raises Refused."""
+def _ask(arguments: argparse.Namespace, planned: Sequence[Restored], question: str) -> None:
+    """Print the plans and return after a yes. Raises Refused."""
     if not arguments.yes:
-        say(_restored(planned).text)
-    first = f"{printable(planned.name)} is running. The run shuts the VM down and leaves the VM halted. "
-    ask(arguments, (first if planned.shuts_down else "") + question)
+        say(_all_restored(planned).text)
+    first = "".join(
+        f"{printable(each.name)} is running. The run shuts the VM down and leaves the VM halted. "
+        for each in planned
+        if each.shuts_down
+    )
+    ask(arguments, first + question)
 
 
 _SHUTS_DOWN = "the VM is running: the run shuts the VM down and leaves the VM halted"
@@ -373,7 +438,9 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         if result.status == restore.WOULD_HOME:
             lines.append(f"  disk {disk.userdevice}: {new} is moved to the SR {disk.home}")
         elif result.status != restore.HOME:
-            lines.append(f"  disk {disk.userdevice}: {old} became {new}")
+            lines.append(
+                f"  disk {disk.userdevice}: {old} {'becomes' if result.status in _WOULD_BE else 'became'} {new}"
+            )
     if result.shuts_down:
         is_ahead = result.status in _WOULD_BE
         lines.append(
@@ -383,6 +450,7 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         f"  no longer needed: {uuid} ({shell_words('xe', 'vdi-destroy', f'uuid={uuid}')})" for uuid in result.waiting
     ]
     lines += [f"  {note}" for note in result.notes]
+    lines += [f"  {result.error}"] if result.error is not None else []
     lines += [f"  {step}" for step in _next_of(result)]
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
 

@@ -2,7 +2,7 @@
 """Choose the VMs to clone, and the names, networks, MACs and edited records of their copies."""
 
 import unicodedata
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
@@ -32,6 +32,7 @@ class CloneRequest(NamedTuple):
     keep_mac: bool = False
     snapshots: bool = False
     without: Sequence[str] = ()  #: classes to leave out: "VGPU", "VTPM"
+    omits_disks: bool = False  #: True: the copy of a VM lacks the disks that are not on the copy of the SR
     jobs: int = jobs.MOST
     patience: float = PATIENCE_SECONDS
 
@@ -57,7 +58,9 @@ def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
     return inventory.copy_of(pool, found, ref)
 
 
-def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False) -> List[VmSource]:
+def choose(
+    found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False, omits_disks: bool = False
+) -> List[VmSource]:
     """Return the VMs with these UUIDs or names, or all VMs with a disk on the copy. Raises NotFound, UsageError.
 
     A VM that cannot be cloned has the reason as its `problem`.
@@ -67,23 +70,25 @@ def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool 
     refs = [inventory.find_vm(found, name) for name in names]
     if everything:
         ours = {ref for ref, _ in found.copies_on(copy.uuid)}
-        refs += [
-            ref
-            for ref in inventory.in_order(found.named_vms())
-            if ref not in ours and any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(ref).values())
-        ]
+        refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
     if not refs:
         raise NotFound(
             f"No VM of the pool has a disk whose copy is on {copy.name!r}. "
             f"{command('relvmoiscsi', 'pool', 'map', copy.uuid)} lists the disks."
         )
     return [
-        VmSource(found.vms[ref]["uuid"], found.vms[ref]["name_label"], ref, problem=_problem(found, copy, ref))
+        VmSource(
+            found.vms[ref]["uuid"], found.vms[ref]["name_label"], ref, problem=_problem(found, copy, ref, omits_disks)
+        )
         for ref in dict.fromkeys(refs)
     ]
 
 
-def _problem(found: Inventory, copy: Copy, vm: str) -> Optional[Refused]:
+def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
+    return any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(vm).values())
+
+
+def _problem(found: Inventory, copy: Copy, vm: str, omits_disks: bool) -> Optional[Refused]:
     disks, name = found.disks_of(vm), found.vms[vm]["name_label"]
     missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
     mine = found.vbds_of(vm).values()
@@ -97,6 +102,8 @@ def _problem(found: Inventory, copy: Copy, vm: str) -> Optional[Refused]:
     )
     if not disks:
         return Refused(f"The VM {name!r} has no disk.")
+    if omits_disks and _has_any(found, copy, vm):
+        return None
     if lent:
         return Refused(
             f"The VM {name!r} has disks that were lent by `rescue`: {words}. Take the disks "
@@ -106,6 +113,7 @@ def _problem(found: Inventory, copy: Copy, vm: str) -> Optional[Refused]:
         return Refused(
             f"The VM {name!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of "
             "the VM would lack these disks or write to the originals."
+            + (" --omit-disks clones the VM without these disks." if len(missing) < len(disks) else "")
         )
     return None
 
@@ -177,13 +185,7 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
 
     An old network may exist only in saved records. Raises NotFound, Refused, UsageError.
     """
-    used: Dict[str, str] = {}  #: names of the networks of these VMs, by UUID
-    for source in sources:
-        if source.document:
-            used.update(ova.networks(source.document))
-        elif source.ref:
-            there = [found.networks[vif["network"]] for vif in found.vifs_of(source.ref).values()]
-            used.update((str(network["uuid"]), str(network["name_label"])) for network in there)
+    used = _networks_of(found, sources)
     chosen: Dict[str, str] = {}
     for old, new in pairs:
         ref = inventory.find(found.networks, new, "network")
@@ -198,6 +200,18 @@ def networks(found: Inventory, sources: Sequence[VmSource], pairs: Iterable[Tupl
             raise UsageError(f"--network {old}={new}: the network {old!r} already has another NEW.")
         chosen[uuid] = ref
     return chosen
+
+
+def _networks_of(found: Inventory, sources: Sequence[VmSource]) -> Dict[str, str]:
+    """Return the names of the networks of these VMs, by UUID, from the pool or from saved records."""
+    used: Dict[str, str] = {}
+    for source in sources:
+        if source.document:
+            used.update(ova.networks(source.document))
+        elif source.ref:
+            there = [found.networks[vif["network"]] for vif in found.vifs_of(source.ref).values()]
+            used.update((str(network["uuid"]), str(network["name_label"])) for network in there)
+    return used
 
 
 def network_of(found: Inventory, wanted: CloneRequest, uuid: str) -> Optional[str]:
@@ -292,12 +306,22 @@ def verify_as_wanted(found: Inventory, copy: str, wanted: CloneRequest) -> None:
         )
 
 
-def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> Set[str]:
-    """Return the names of the networks that would hold both an original and its copy."""
-    names = set()
-    for source in sources:
-        for vif in found.vifs_of(source.ref).values():
-            network = found.networks[vif["network"]]
-            if network_of(found, wanted, network["uuid"]) == vif["network"]:
-                names.add(str(network["name_label"]))
-    return names
+def used_networks(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> Dict[str, str]:
+    """Return the names of the networks, by UUID, that would hold both an original and its copy."""
+    here = {str(network["uuid"]): ref for ref, network in found.networks.items()}
+    return {
+        uuid: name
+        for uuid, name in _networks_of(found, sources).items()
+        if uuid in here and network_of(found, wanted, uuid) == here[uuid]
+    }
+
+
+def verify_networks_said(found: Inventory, sources: Sequence[VmSource], wanted: CloneRequest) -> None:
+    """Raises UsageError where a copy would be on the network of its original, and the caller has not said so."""
+    used = used_networks(found, [source for source in sources if source.problem is None], wanted)
+    names = sorted(repr(name) for uuid, name in used.items() if uuid not in wanted.networks)
+    if names:
+        raise UsageError(
+            f"The copies would be on the networks of their originals: {', '.join(names)}. Addresses may conflict. Give "
+            "--isolated NET, --network OLD=NEW for each network, or --same-networks. Nothing was changed."
+        )

@@ -37,7 +37,7 @@ TO_KNOW = (
     "HA is off for the copies. Xen Orchestra skips the copies in backups (tag xo:no-bak). "
     "The first backup of a copy is a full backup.",
 )
-SAME_NETWORK = "The copies are on the networks of their originals: expect conflicts. --isolated NET avoids them."
+SAME_NETWORK = "warning: copies are on the networks of their originals, {}: expect conflicts of addresses."
 
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")  #: of a clone
 
@@ -317,6 +317,7 @@ class _Clone:
             TAGS,
             wanted.snapshots,
             wanted.without,
+            wanted.omits_disks,
             f"{random.getrandbits(63)}:{random.getrandbits(63)}",
         )
         edited = ova.edited(document, edit)

@@ -80,6 +80,7 @@ class RecordEdit(NamedTuple):
     tags: Sequence[str] = ()
     snapshots: bool = False
     without: Sequence[str] = ()  #: classes to leave out: VGPU, VTPM
+    omits_disks: bool = False  #: drop the disks that are not on the copy, with a note
     generation_id: str = ""  #: for the clone, if the original has one: xapi makes no new id for a template
 
 
@@ -116,7 +117,8 @@ class Edited(NamedTuple):
 def edited(document: bytes, edit: RecordEdit) -> Edited:
     """Return the edited file.
 
-    Raises Refused where a disk of the VM is not on the copy, UsageError for a network that is not in the pool.
+    Raises Refused where a disk of the VM is not on the copy, unless the edit omits such disks. Raises UsageError for a
+    network that is not in the pool.
     """
     ova = Ova(document)
     notes: List[str] = []
@@ -189,7 +191,7 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
     used: Set[str] = set()
     moved: Dict[str, Record] = {}  #: VDIs on the copy, by id of the VDI in the file
     homes: Set[str] = set()  #: SRs (ids) of the moved VDIs
-    disks = []
+    disks, omitted = [], []
     for vbd in ova.of("VBD"):
         vbd.set("currently_attached", False)
         vdi, device = vdis.get(vbd.text("VDI")), vbd.text("userdevice")
@@ -208,12 +210,19 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
         name, old = vdi.text("name_label"), vdi.text("uuid")
         new = edit.new_disk(old)
         if new is None:
+            if edit.omits_disks:
+                omitted.append(vbd)
+                notes.append(f'without its disk {device}, "{name}" ({old}), which is not on the copy')
+                continue
             raise Refused(f"The disk {device} of the VM, {name!r} ({old}), is not on this copy.")
         moved[vdi.id] = new
         used.add(vdi.id)
         homes.add(vdi.text("SR"))
         if vbd.text("VM") == main.id:
             disks.append(CloneDisk(device, old, new["uuid"]))
+    if omitted and not disks:
+        raise Refused("No disk of the VM is on this copy. Select other VMs.")
+    ova.drop(omitted)
     ova.drop([vdi for vdi in vdis.values() if vdi.id not in used])
     for each, new in moved.items():
         names = {"snapshot_of": NULL, "parent": NULL, "uuid": new["uuid"], "location": new["location"]}

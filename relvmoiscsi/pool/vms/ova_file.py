@@ -6,7 +6,6 @@ record. References in the record to other objects of the file have the form of a
 unchanged, for files of any xapi release. Source: xen-api ocaml/xapi/{export,import,importexport}.ml.
 """
 
-import io
 import tarfile
 import xml.etree.ElementTree as ET
 from typing import Collection, Dict, Iterable, List, Mapping, Sequence, Union
@@ -195,16 +194,19 @@ class Ova:
 
 
 def unpack(archive: bytes) -> bytes:
-    """Return ova.xml of an export. Raises Refused."""
+    """Return ova.xml of an export: a regular file, the first of the archive. Raises Refused.
+
+    Only the first header is read: no header of a long name, of pax or of a sparse file leads to another place or size.
+    """
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
-            member = tar.next()
-            file = tar.extractfile(member) if member is not None and member.name == _NAME else None
-            if file is None:
-                raise Refused("The export of the pool has no ova.xml.")
-            return file.read()
+        member = tarfile.TarInfo.frombuf(archive[:_BLOCK], "utf-8", "surrogateescape")
+        if not 0 <= member.size <= len(archive) - _BLOCK:
+            raise tarfile.ReadError("it ends before its first file ends")
     except tarfile.TarError as error:
         raise Refused(f"The export of the pool is not a tar archive: {error}.") from error
+    if member.name != _NAME or member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+        raise Refused("The export of the pool has no ova.xml.")
+    return archive[_BLOCK : _BLOCK + member.size]
 
 
 def pack(document: bytes) -> bytes:

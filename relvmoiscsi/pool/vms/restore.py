@@ -15,18 +15,19 @@ after a move by another tool or a revert to a snapshot. move_home ends a journal
 With `dry_run`, each function makes the same checks, raises the same errors, and changes nothing.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool.calls import Calls, Record
 from relvmoiscsi.pool.vms import restore_journal, run_states, swap_disks, vbds
 from relvmoiscsi.pool.vms.inventory import NULL, Copy, Inventory
-from relvmoiscsi.pool.vms.restore_journal import LockedVm, Swap
+from relvmoiscsi.pool.vms.restore_journal import Swap
 from relvmoiscsi.wording import command
 
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
 WOULD_UNDO, WOULD_HOME = "would be undone", "would be taken home"
+FAILED = "failed"
 KEPT, WOULD_KEEP = "kept as it is", "would be kept as it is"
 
 TO_KNOW = (
@@ -50,6 +51,7 @@ class Restored(NamedTuple):
     notes: Sequence[str] = ()
     shuts_down: bool = False  #: whether the run shuts (or shut) the VM down; the VM stays halted
     is_halted: bool = False  #: whether the VM is halted after `keep`
+    error: Optional[RelvmoiscsiError] = None  #: with FAILED
     left_copies: Sequence[str] = ()  #: after `keep`: UUIDs of copies that have no disk of the VM any more
 
     def facts(self) -> Dict[str, Any]:
@@ -149,7 +151,8 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
             disks += _others(locked.read(), disks)
         record = locked.read()
         is_done = _is_done(calls, vm, record, disks)
-        if not is_done or _must_remake_vbds(locked, record):
+        # a call of the interrupted run may still work on a VBD of the halted VM: make the VBDs again
+        if not is_done or (locked.is_after_a_cut and record["power_state"] == "Halted"):
             swap_disks.halt(locked, disks, lambda now: _look(calls, vm, now, disks), shutdown)
             for swap in disks:
                 swap_disks.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
@@ -160,11 +163,6 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
         notes += swap_disks.rename(calls, waiting)
         shuts_down = record["power_state"] == "Running" and not is_done
         return result_of(record, DONE, disks, notes=notes, shuts_down=shuts_down)
-
-
-def _must_remake_vbds(locked: LockedVm, record: Record) -> bool:
-    """Must the VBDs be made again? A call of the interrupted run may still work on a VBD of the halted VM."""
-    return locked.is_after_a_cut and bool(record["power_state"] == "Halted")
 
 
 def _others(record: Record, swaps: Sequence[Swap]) -> List[Swap]:
@@ -255,7 +253,7 @@ def undo(calls: Calls, vm: str, shutdown: bool = False, dry_run: bool = False) -
             is_swapped = is_swapped or device.vdi != swap.old
             if restore_journal.is_home(calls, record, swap, device):
                 restore_journal.write_arrived(locked, record, swap, device.vdi)
-        if is_swapped or _must_remake_vbds(locked, record):
+        if is_swapped or (locked.is_after_a_cut and record["power_state"] == "Halted"):  # as in `restore`
             swap_disks.halt(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
             moved = restore_journal.all_arrived(locked.read())
             for swap in swaps:

@@ -19,7 +19,8 @@ CLONES = (
 )
 KEEPING = "The disks of the VM are as they were. Parts of the journal may remain. Repeat the command."
 SAVING = (
-    "The records of the last complete save stay valid. The next save removes a VDI that this save has left on the SR."
+    "The records of an earlier complete save stay valid, if the SR has any. The next save removes a VDI that this save "
+    "has left on the SR."
 )
 
 

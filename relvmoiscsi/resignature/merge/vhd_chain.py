@@ -21,7 +21,7 @@ from itertools import compress
 from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, in_pieces, read_pieces
-from relvmoiscsi.errors import Malformed, Place, Refused
+from relvmoiscsi.errors import Malformed, Place, Refused, shown_bytes
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, DynamicHeader, Footer, Vhd
@@ -164,7 +164,9 @@ def _content(volume: Volume) -> Vhd:
     content = volume.content
     assert isinstance(content, Vhd)  # `vdi_choice` refuses all other contents
     if content.footer.creator_app != CREATOR:
-        raise Refused(f"{volume.name.text} was made by {content.footer.creator_app!r}, not by the storage manager.")
+        raise Refused(
+            f"{volume.name.text} was made by {shown_bytes(content.footer.creator_app)}, not by the storage manager."
+        )
     if content.header.block_size != blocks.BLOCK_BYTES:
         raise Refused(f"{volume.name.text} has blocks of {content.header.block_size} bytes, not of 2 MiB.")
     if blocks.block_count(content.virtual_size) > content.header.max_bat_entries:

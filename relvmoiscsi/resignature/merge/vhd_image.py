@@ -10,7 +10,7 @@ after the commit    bitmaps of holes: all zeros; then the entries of holes in th
 from array import array
 from hashlib import sha256
 from itertools import chain
-from typing import Dict, Iterable, Iterator, Sequence, Tuple
+from typing import Iterable, Iterator, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, torn_bytes
 from relvmoiscsi.errors import Refused
@@ -215,7 +215,15 @@ class _NewImage(VolumeRanges):
         for owned in self.layout.copied:
             found = self._sectors(owned)
             yield from self._put(owned, [(owned.owner, found.bits), *found.below])
-        replaced = self._replaced()
+        # For each new extent behind the head, by its first byte: the distance to the old extent that it replaces. A
+        # block may reach into such an extent while its bitmap stays in an old extent. The bitmap will be all ones also
+        # for the old image. So the filled sectors are written to the old extent, too.
+        made, replaced, new = self.layout, {}, extents_of(self.lv.segments)
+        for extent in made.fresh:
+            if any(extent in piece.extents for piece in made.moved):
+                member, at = made.source_of(extent)
+                pe = extents_of(self.members[member].lv.segments)[at]
+                replaced[new[extent] * EXTENT_BYTES] = (pe - new[extent]) * EXTENT_BYTES
         for owned in self.layout.staying:
             if owned.filled_sectors:
                 in_place = not self._is_fresh(self._slot(owned))
@@ -225,21 +233,6 @@ class _NewImage(VolumeRanges):
                     old = replaced.get(align_down(copy.target - self.vg.pe_start, EXTENT_BYTES))
                     if in_place and old is not None:
                         yield copy._replace(target=copy.target + old)
-
-    def _replaced(self) -> Dict[int, int]:
-        """For each new extent behind the head, by its first byte: the distance to the old extent that it replaces.
-
-        A block may reach into such an extent while its bitmap stays in an old extent. The bitmap will be all ones also
-        for the old image. So the filled sectors are written to the old extent, too.
-        """
-        made, found = self.layout, {}
-        new = extents_of(self.lv.segments)
-        for extent in made.fresh:
-            if any(extent in piece.extents for piece in made.moved):
-                member, old = made.source_of(extent)
-                pe = extents_of(self.members[member].lv.segments)[old]
-                found[new[extent] * EXTENT_BYTES] = (pe - new[extent]) * EXTENT_BYTES
-        return found
 
     def _put(self, owned: OwnedBlock, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[BlockCopy]:
         """The copies of a block's sectors from their images, and zeros for the sectors that no image has."""

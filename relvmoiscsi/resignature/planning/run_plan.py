@@ -46,6 +46,9 @@ class Plan(NamedTuple):
     unseen: Unseen = Unseen()  #: the part of a new image that the run still has to write
     written: Written = Written()  #: the part of a new image that the run has written
 
+    def __repr__(self) -> str:
+        return f"Plan({self.run.ids.sr} becomes {self.run.ids.new_sr})"
+
     @property
     def run(self) -> Run:
         return self.journal.run

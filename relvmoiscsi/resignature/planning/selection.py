@@ -83,9 +83,13 @@ def _cheapest_merge(device: Device, lun: Lun, chain: Chain, request: OneVdiReque
     leaf = chain.leaf
     # the modules of a format are imported when a chain of the format is merged
     if leaf.name.kind == naming.QCOW2:
-        from relvmoiscsi.resignature.merge.qcow2_image import strategies  # noqa: PLC0415
+        from relvmoiscsi.resignature.merge import qcow2_image  # noqa: PLC0415
+
+        strategies = qcow2_image.strategies
     else:
-        from relvmoiscsi.resignature.merge.vhd_image import strategies  # noqa: PLC0415
+        from relvmoiscsi.resignature.merge import vhd_image  # noqa: PLC0415
+
+        strategies = vhd_image.strategies
     for strategy in strategies(device, lun, chain, seed):
         cost = _cost(lun, chain, strategy.counts)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
@@ -132,8 +136,7 @@ def _with_work(lun: Lun, chain: Chain, leaf: Volume, merged: FrozenSet[str]) -> 
         hidden = "its hidden parent become" if parents == 1 else f"its {parents} hidden parents become"
         sentences.append(f"VDI {leaf.name.uuid} and {hidden} one image.")
     if chain.dropped:
-        names = ", ".join(volume.name.text for volume in chain.dropped)
-        sentences.append(f"Only VDI {leaf.name.uuid} stays; these volumes go: {names}.")
+        sentences.append(f"Only VDI {leaf.name.uuid} stays.")
     return lun._replace(
         work=Work(
             rest._replace(volumes=volumes, mgt=mgt, work=None),

@@ -188,7 +188,7 @@ def _run(payload: BytesIO) -> Run:
     (text_length,) = struct.unpack("<Q", payload.read(8))
     facts = untrusted.object_of(payload.read(text_length), MAX_JOURNAL_BYTES, _MOST_VALUES)
     kinds = {name: kind for kind, name in KINDS.items()}
-    return Run(  # the bytes behind the facts are read in the order in which `encode` writes them
+    run = Run(  # the bytes behind the facts are read in the order in which `encode` writes them
         kind=kinds[facts["kind"]],
         run_id=bytes.fromhex(facts["run_id"]),
         scsi_id=_text_or_none(facts["scsi_id"]),
@@ -208,10 +208,22 @@ def _run(payload: BytesIO) -> Run:
             for pieces, what, kind, around in facts["fields"]
         ),
         block_bytes=untrusted.size_of(facts["block_bytes"]),
-        rebuilt=_rebuilt(facts["rebuilt"], payload) if "rebuilt" in facts else None,
         one=_text_or_none(facts.get("one")),
         unverified=tuple(untrusted.texts_of(facts.get("unverified", []))),
     )
+    if "rebuilt" not in facts:
+        return run
+    rebuilt = Rebuilt(
+        lv_id=untrusted.text_of(facts["rebuilt"]["lv_id"]),
+        segments=tuple(Segment(*_sizes(item)) for item in facts["rebuilt"]["segments"]),
+        full=decode_units(facts["rebuilt"]["full"]),
+        empty=decode_units(facts["rebuilt"]["empty"]),
+        table=tuple(
+            TableUnit(untrusted.size_of(at), _bytes(payload, length), _bytes(payload, length), *_sizes((first, end)))
+            for at, length, first, end in facts["rebuilt"]["table"]
+        ),
+    )
+    return run._replace(rebuilt=rebuilt)
 
 
 def _text_or_none(value: Any) -> Optional[str]:
@@ -239,19 +251,6 @@ def _move(item: Sequence[Sequence[Any]], payload: BytesIO) -> MdaMove:
     old = _bytes(payload, MdaHeader.SIZE)
     second_header = _bytes(payload, MdaHeader.SIZE if second != original else 0)
     return MdaMove(original, second, old, second_header, _bytes(payload, MdaHeader.SIZE))
-
-
-def _rebuilt(facts: Dict[str, Any], payload: BytesIO) -> Rebuilt:
-    return Rebuilt(
-        lv_id=untrusted.text_of(facts["lv_id"]),
-        segments=tuple(Segment(*_sizes(item)) for item in facts["segments"]),
-        full=decode_units(facts["full"]),
-        empty=decode_units(facts["empty"]),
-        table=tuple(
-            TableUnit(untrusted.size_of(at), _bytes(payload, length), _bytes(payload, length), *_sizes((first, end)))
-            for at, length, first, end in facts["table"]
-        ),
-    )
 
 
 def _ranges(values: Sequence[Sequence[Any]]) -> Tuple[Range, ...]:

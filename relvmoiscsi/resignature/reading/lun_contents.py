@@ -105,6 +105,9 @@ class Lun(NamedTuple):
     stale_mdas: bool = False  #: the metadata areas hold texts of different generations
     work: "Optional[Work]" = None
 
+    def __repr__(self) -> str:
+        return f"Lun({self.name!r}, SR {self.sr_uuid}, {len(self.volumes)} volumes)"
+
     def settled(self) -> "Lun":
         """The LUN after SM's unfinished work. A resignature changes the identities of this LUN."""
         return self.work.lun if self.work else self

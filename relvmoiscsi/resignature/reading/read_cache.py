@@ -24,7 +24,13 @@ class ReadCache(ForwardingDevice):
         if missing:
             for part, data in zip(missing, self._device.read(missing)):
                 self._keep(part.offset, data)
-        return [self._part(wanted) if data is None else data for wanted, data in zip(ranges, found)]
+        for number, wanted in enumerate(ranges):
+            if found[number] is None:  # cached now, maybe in several stretches
+                stretches = range(self._first(wanted.offset), bisect_left(self._starts, wanted.end))
+                parts = [(wanted.offset - self._starts[index], wanted.end - self._starts[index]) for index in stretches]
+                pieces = [self._known[index][max(0, at) : end] for index, (at, end) in zip(stretches, parts)]
+                found[number] = b"".join(pieces)
+        return [data or b"" for data in found]
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         raise TypeError("a survey does not write")
@@ -115,17 +121,6 @@ class ReadCache(ForwardingDevice):
             self._known[index] = known = bytearray(known)
         known[at : at + len(data)] = data
         return True
-
-    def _part(self, wanted: Range) -> bytes:
-        """The bytes of a range that is cached as a whole."""
-        part = self._whole_part(wanted)
-        if part is not None:
-            return part
-        found = []
-        for index in range(self._first(wanted.offset), bisect_left(self._starts, wanted.end)):
-            start, known = self._starts[index], self._known[index]
-            found.append(known[max(0, wanted.offset - start) : wanted.end - start])
-        return b"".join(found)
 
 
 def uncached(device: Device) -> Device:

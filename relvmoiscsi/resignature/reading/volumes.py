@@ -2,7 +2,7 @@
 """Read the contents of the volumes of an SR: the heads of all volumes in one batch, then the rest in a second batch."""
 
 from operator import attrgetter
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
 from relvmoiscsi.errors import FormatError, Place, Truncated
@@ -58,7 +58,16 @@ def read_all_volumes(
     volumes = [reader.volume() for reader in readers]
     disks = {str(volume.name.uuid): volume for volume in volumes if volume.is_disk}
     mgt = next((reader.mgt for reader in readers if reader.mgt is not None), None)
-    return tuple(_with_agreed_parent(volume, disks) for volume in volumes), mgt
+    for number, volume in enumerate(volumes):
+        if isinstance(volume.content, vhd.Vhd):
+            try:
+                located = vhd.located_parents(volume.content, volume.texts, volume.name.text)
+                parent = agreed_parent(volume, located, disks)
+                is_disputed = any(one != volume.parent for one in located)
+                volumes[number] = volume._replace(parent=parent, disputed=is_disputed)
+            except FormatError as problem:
+                volumes[number] = volume._replace(content=Unreadable(problem), parent=None, texts=(), empty=None)
+    return tuple(volumes), mgt
 
 
 class _VerifiedVhds:
@@ -178,18 +187,6 @@ def _read_batch(device: Device, vg: VolumeGroup, readers: Sequence[_VolumeReader
     found = iter(read_volumes(device, vg, wanted))
     for reader in readers:
         reader.parts = [next(found) for _ in reader.wanted]
-
-
-def _with_agreed_parent(volume: Volume, disks: Mapping[str, Volume]) -> Volume:
-    """The volume with the parent of `agreed_parent`; Unreadable when no named parent fits."""
-    if not isinstance(volume.content, vhd.Vhd):
-        return volume
-    try:
-        located = vhd.located_parents(volume.content, volume.texts, volume.name.text)
-        parent = agreed_parent(volume, located, disks)
-    except FormatError as problem:
-        return volume._replace(content=Unreadable(problem), parent=None, texts=(), empty=None)
-    return volume._replace(parent=parent, disputed=any(one != volume.parent for one in located))
 
 
 # --- VM records that `relvmoiscsi pool save-vms` has saved on the SR

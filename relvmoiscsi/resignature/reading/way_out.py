@@ -10,9 +10,13 @@ LVM's commands meet a clone beside its original: both have the same ids. `lvm_co
     backup=0, archive=0       LVM's backup of the original in /etc/lvm has the name of the clone's volume group
     checks=0                  LVM knows no setting of another release
 
+A writer of the LUN chooses its names. A name that LVM would not give could be an option, and is in no command. A path
+with a character that could end the filter is in no command either.
+
 Tried with LVM 2.02.180 and 2.03.16. Source: LVM2 conf/example.conf.in, lib/config/config_settings.h.
 """
 
+import re
 from typing import Sequence
 
 from relvmoiscsi.errors import WayOut
@@ -20,6 +24,22 @@ from relvmoiscsi.wording import command
 
 #: in place of a device that LVM does not see: an image file, or a LUN in a session of relvmoiscsi
 PLACEHOLDER = "/dev/CLONE"
+
+#: a volume group, or a volume of a group: what LVM accepts as a name, which begins with no dash
+_PART = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9_+.][A-Za-z0-9_+.-]*"
+_NAME = re.compile(f"{_PART}(?:/{_PART})?")
+#: words of the commands that this package writes down
+_OUR_WORDS = (
+    "",
+    "--deltag",
+    "--lock-opt",
+    "--lock-type",
+    "--restoremissing",
+    "--systemid",
+    "--updatemetadata",
+    "--uuid",
+)
+_PATH = re.compile("/dev/[A-Za-z0-9/_.:+@#=-]+")
 
 
 def resignature_words(device_name: str) -> Sequence[str]:
@@ -44,7 +64,7 @@ def without_sentence(words: Sequence[str], more: Sequence[str]) -> str:
 
 def sentence(way_out: WayOut, device_name: str) -> str:
     """The sentence for a way out without a VDI to leave behind."""
-    if way_out.lvm:
+    if way_out.lvm and all(_is_safe(word, device_name) for word in way_out.lvm):
         where = "" if _is_disk(device_name) else f", as the disk {PLACEHOLDER} of a host"
         return f"This command of LVM changes nothing but the clone{where}: {lvm_command(device_name, way_out)}."
     return way_out.sentence
@@ -53,7 +73,8 @@ def sentence(way_out: WayOut, device_name: str) -> str:
 def lvm_command(device_name: str, way_out: WayOut) -> str:
     """A command of LVM that sees no other disk than the clone, and leaves the volumes in the kernel alone."""
     disk = device_name if _is_disk(device_name) else PLACEHOLDER
-    only_clone = f'["a|^{disk}$|","r|.*|"]'
+    pattern = re.sub(r"[.+]", r"[\g<0>]", disk)
+    only_clone = f'["a|^{pattern}$|","r|.*|"]'
     config = (
         f"devices {{ filter={only_clone} global_filter={only_clone} use_devicesfile=0 }} "
         "global { activation=0 metadata_read_only=0 use_lvmetad=0 } backup { backup=0 archive=0 } config { checks=0 }"
@@ -63,4 +84,8 @@ def lvm_command(device_name: str, way_out: WayOut) -> str:
 
 
 def _is_disk(device_name: str) -> bool:
-    return device_name.startswith("/dev/")
+    return _PATH.fullmatch(device_name) is not None
+
+
+def _is_safe(word: str, device_name: str) -> bool:
+    return word in (*_OUR_WORDS, device_name) or _NAME.fullmatch(word) is not None

@@ -85,14 +85,14 @@ def _pieces_of(unseen: Unseen) -> Iterator[List[Chunk]]:
 
 
 def _copies_of(unseen: Unseen) -> Iterator[List[BlockCopy]]:
+    """The copies in batches, each copy in pieces of at most PIECE_BYTES."""
+
+    def pieces(copies: Iterable[BlockCopy]) -> Iterator[BlockCopy]:
+        for copy in copies:
+            for done in range(0, copy.length, PIECE_BYTES):
+                length = min(PIECE_BYTES, copy.length - done)
+                zeros = copy.zeros if done + length == copy.length else 0
+                yield BlockCopy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
+
     for several in unseen.copies:
-        yield from batches(_short(several), lambda piece: piece.length)
-
-
-def _short(copies: Iterable[BlockCopy]) -> Iterator[BlockCopy]:
-    """The copies in pieces of at most PIECE_BYTES."""
-    for copy in copies:
-        for done in range(0, copy.length, PIECE_BYTES):
-            length = min(PIECE_BYTES, copy.length - done)
-            zeros = copy.zeros if done + length == copy.length else 0
-            yield BlockCopy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
+        yield from batches(pieces(several), lambda piece: piece.length)

@@ -35,7 +35,9 @@ def guest_byte(key):
 
 def test_a_sound_lun_is_0_and_says_its_state(image, command):
     ran, facts = command("check", image), command("check", image, "--json")
-    assert (ran.status, facts.status, ran.out) == (0, 0, f"{image}: every structure checks; state clean.\n")
+    assert (ran.status, facts.status, ran.out) == (
+        0, 0, f"{image}: every structure checks; state clean.\nnext: relvmoiscsi resignature {image}\n",
+    )  # fmt: skip
     shown = command("show", image, "--json").json
     assert {**facts.json, "one_vdi": shown["one_vdi"], "saved_vms": None, "lun": shown["lun"]} == shown
 
@@ -51,7 +53,7 @@ def test_a_damaged_lun_is_5_and_every_defect_is_told(image, unwritten):
 
     ran, facts = unwritten(5, "check", image), unwritten(5, "check", image, "--json")
     lines, found = ran.out.splitlines(), facts.json
-    assert lines[0] == f"{image}: damaged, 3 defects:"
+    assert lines[0] == f"{image}: damaged, 3 defects:" and lines[-1].startswith("next: ")
     assert sorted(line[2:20] for line in lines[1:4]) == sorted(words[:18] for words in places)
     assert [defect["message"] for defect in found["defects"]] == [line[2:] for line in lines[1:4]]
     assert {defect["vdi"] for defect in found["defects"]} == {None, UUIDS["disk"], UUIDS["snapshot"]}
@@ -69,7 +71,7 @@ def test_what_check_only_warns_of_is_told(tmp_path, command):
     ran, facts = command("check", tmp_path / "lun"), command("check", tmp_path / "lun", "--json").json
 
     assert ran.status == 0 and "Journal zero_" in facts["notes"][0]
-    assert ["note: " + sentence for sentence in facts["notes"]] == ran.out.splitlines()[1:]
+    assert ["note: " + sentence for sentence in facts["notes"]] == ran.out.splitlines()[1:-1]
 
 
 def test_parts_that_contradict_each_other_are_5_each_is_told_and_the_lun_is_no_less_clean(tmp_path, unwritten):
@@ -89,13 +91,21 @@ def test_parts_that_contradict_each_other_are_5_each_is_told_and_the_lun_is_no_l
 # --- two
 
 
+def findings(lines):
+    """Of a comparison: a sentence of verdict is before them, and the next step behind."""
+    return lines[1:-1]
+
+
 @pytest.fixture
 def compared(original, unwritten):
     """`compared(4, clone, sentence, ...)`: the check ends so, and prints these lines as its problems."""
 
     def run(status, clone, *lines, other=original):
         ran = unwritten(status, "check", clone, "--original", other)
-        assert not lines or ran.out.splitlines() == list(lines)
+        found = ran.out.splitlines()
+        assert not lines or findings(found) == list(lines)
+        assert status == 0 or re.match(r".* is no finished copy of .*: [0-9]+ findings?\.", found[0])
+        assert status == 0 or found[-1].startswith("next: ")
         return ran
 
     return run
@@ -109,7 +119,7 @@ def test_a_copy_shares_every_identity_with_its_original(image, original, compare
     for identity in lvm_ids + [UUIDS[key] for key in ("sr", "base", "disk", "snapshot", "data")]:
         assert f"{identity} is on both: " in ran.out
     assert (facts["shares_nothing"], facts["bytes_compared"]) == (False, 0)
-    assert facts["problems"] == ran.out.splitlines() and all(line.endswith(".") for line in facts["problems"])
+    assert facts["problems"] == findings(ran.out.splitlines()) and all(line.endswith(".") for line in facts["problems"])
 
 
 def test_after_a_resignature_nothing_is_shared_and_all_data_is_the_same(
@@ -203,7 +213,7 @@ def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from
 
     compared(0, image)
     flipped(image, guest_byte("data"))
-    first, *rest = compared(4, image).out.splitlines()
+    first, *rest = findings(compared(4, image).out.splitlines())
     assert first.startswith("The original is another SR: ") and first.endswith(MAY_STILL)
     assert rest == [f"{image} differs from what is expected at byte {guest_byte('data')}."]
 

@@ -6,8 +6,10 @@ but for UUIDs and the date; and the same Python runs. Pools are the simulated on
 import doctest
 import inspect
 import json
+import os
 import re
 import time
+import uuid
 from contextlib import ExitStack
 
 import pytest
@@ -20,9 +22,10 @@ from kit.pool.client import connected
 from kit.pool_lab import IQN, TARGET, Lab
 from kit.shell import TOP
 from kit.xe import xe
-from relvmoiscsi import engine
+from relvmoiscsi import engine, errors
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.saved_vms import NAME_LABEL
+from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 PROMPT = "[y/N] "
@@ -117,6 +120,30 @@ def test_the_page_describes_what_python_is_given():
         words = inspect.signature(getattr(engine, name)).parameters
         assert f"``{name}({', '.join(words)})``" in page
     assert sorted(functions) == ["compare", "inspect", "prepare", "recover", "resignature", "undo"]
+
+
+def test_the_page_says_of_each_family_of_errors_what_it_leaves():
+    table = text_of("docs/python.rst").partition("leaves on the LUN\n")[2].partition("Every error")[0]
+    families = {
+        each.__name__ for each in errors.RelvmoiscsiError.__subclasses__() if each.__module__ == errors.__name__
+    }
+    assert set(re.findall(r"``([A-Z]\w+)``", table)) == families
+
+
+def test_a_finished_lun_is_refused_for_other_ids_and_a_plan_is_one_line(luns, command):
+    request = engine.ResignatureRequest(scsi_id="36001405f", sr_uuid=str(uuid.uuid4()))
+    with open_device("clone.img", writable=True) as device:
+        prepared = engine.prepare(device, os.urandom, request)
+        for each in (prepared, prepared.plan, prepared.lun):
+            assert "\n" not in repr(each) and len(repr(each)) < 300
+        engine.resignature(device, prepared)
+        assert isinstance(engine.prepare(device, os.urandom, request), engine.AlreadyDone)
+        ids = prepared.plan.run.ids
+        vdi = next(old for old in ids.uuids if old != ids.sr)
+        chosen = IdMap(ids.sr, {vdi: str(uuid.uuid4())}, {})
+        for other in (request._replace(sr_uuid=str(uuid.uuid4())), request._replace(chosen=chosen)):
+            with pytest.raises(errors.Refused, match="already has other ids: .*`again`"):
+                engine.prepare(device, os.urandom, other)
 
 
 # --- a pool: docs/pool.rst, docs/pool-vms.rst

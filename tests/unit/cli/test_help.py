@@ -58,6 +58,49 @@ def test_an_unknown_word_is_status_2_with_the_usage(command, words):
     assert ran.status == 2 and ran.err.startswith("usage: relvmoiscsi") and not ran.out
 
 
+@pytest.mark.parametrize(
+    ("words", "usage", "near"),
+    [
+        ("resigature x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi resignature`?"),
+        ("resig x", "relvmoiscsi [-h]", "Did you mean `relvmoiscsi resignature`?"),
+        ("pool lun", "relvmoiscsi pool [-h]", "Did you mean `relvmoiscsi pool luns`?"),
+        ("resignature x --dryrun", "relvmoiscsi resignature [-h]", "Did you mean --dry-run?"),
+        ("pool luns --taget=y", "relvmoiscsi pool luns [-h]", "Did you mean --target?"),
+        ("direct ad", "relvmoiscsi direct [-h]", "Did you mean `relvmoiscsi direct add`?"),
+        ("undo x --no-such-thing", "relvmoiscsi undo [-h]", ""),
+        ("xyzzy", "relvmoiscsi [-h]", "The commands: show, check,"),
+    ],
+)
+def test_a_usage_error_has_the_usage_of_its_command_and_what_was_meant(command, words, usage, near):
+    ran = command(*words.split())
+    assert ran.status == 2 and ran.err.startswith("usage: " + usage) and not ran.out
+    assert near in " ".join(ran.err.split()) and ("Did you mean" in ran.err) == ("Did you mean" in near)
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ("help", "--help"),
+        ("help show", "show --help"),
+        ("help pool attach", "pool attach --help"),
+        ("pool help", "pool --help"),
+        ("pool help attach", "pool attach --help"),
+        ("direct help", "direct --help"),
+        ("version", "--version"),
+    ],
+)
+def test_help_and_version_may_be_words(command, words, same):
+    ran = command(*words.split())
+    assert ran.status == 0 and ran.out == command(*same.split()).out and ran.out
+
+
+def test_short_options_are_the_long_ones(command, image):
+    assert "dry run" in command("resignature", image, "-n").out
+    ran = command("resignature", image, "-y", "-q")
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+    assert command("show", image, "--json", "-q").json["state"] == "resignatured"
+
+
 def test_version(command):
     assert command("--version").out == f"relvmoiscsi {__version__}\n"
 

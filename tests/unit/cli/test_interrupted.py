@@ -3,10 +3,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from kit import examples
+from kit import examples, shell
 from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, vhd
 from kit.examples import steps
 from kit.shell import SR, WRITERS, content, pair
@@ -184,3 +186,73 @@ def test_who_has_a_handler_of_his_own_keeps_it(image, command, monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert set(heard) == {signal.SIGTERM} and len(heard) > 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("words", [["show", "/nowhere"], ["pool", "luns"], ["--help"], ["--version"], ["help", "pool"]])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_during_the_imports_is_told(words, number):
+    """The process stops at its first import behind the frame, and gets the signal there."""
+    late = "relvmoiscsi.cli.overview" if words == ["--help"] else "relvmoiscsi.cli.parser"
+    code = (
+        "import sys, os, signal\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {late!r}: os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "from relvmoiscsi.cli import main\n"
+        f"sys.exit(main({words!r}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=shell.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    said = b"relvmoiscsi: Interrupted. Nothing was written. Repeat the command.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (cli.EXIT_INTERRUPTED, b"", said)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "words", [["show", "--help"], ["--help"], ["--version"], ["pool", "--help"], ["pool", "luns", "-h"]]
+)
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        (">/dev/full", "relvmoiscsi: The result cannot be printed: No space left on device.\n"),
+        (">&-", "relvmoiscsi: The result cannot be printed: the standard output is closed.\n"),
+        ("", ""),  # into a pipe without a reader
+    ],
+)
+def test_help_that_cannot_be_printed_is_74_and_no_traceback(words, way, why):
+    line = " ".join([sys.executable, "-m", "relvmoiscsi", *words, way])
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        ["bash", "-c", line], env=shell.environment(), stdin=subprocess.DEVNULL, stdout=writer,
+        stderr=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr.decode()) == (cli.EXIT_NOT_PRINTED, why)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["2>/dev/full", "2>&-"])
+def test_an_error_of_usage_that_cannot_be_printed_is_2(way):
+    for words, status in (("shw", 2), ("show /nowhere", 3)):
+        line = f"{sys.executable} -m relvmoiscsi {words} {way}"
+        assert subprocess.call(["bash", "-c", line], env=shell.environment(), stdin=subprocess.DEVNULL) == status
+
+
+def test_ctrl_c_at_a_question_begins_a_line_of_its_own(image, command, monkeypatch, type_in):
+    type_in("")
+
+    def pressed():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.stdin, "readline", pressed)
+    ran = command("resignature", image)
+    assert ran.status == cli.EXIT_INTERRUPTED
+    assert ran.err.endswith("[y/N] \nrelvmoiscsi: Interrupted. Nothing was written.\n")

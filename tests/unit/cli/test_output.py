@@ -4,16 +4,20 @@
 import argparse
 import io
 import logging
+import re
 import threading
 
 import pytest
 
 from kit.clock import Clock
+from kit.streams import Terminal
 from relvmoiscsi import cli
 from relvmoiscsi.cli import output
 from relvmoiscsi.cli.output import BOLD, Bar, human_time, painted, width, wrapped
 
 GIB = 1 << 30
+NEW = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
+UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 @pytest.mark.parametrize(
@@ -30,6 +34,28 @@ GIB = 1 << 30
 )
 def test_a_long_line_goes_on_below_where_its_sentence_begins(text, lines):
     assert wrapped(text, 22).split("\n") == lines
+
+
+class Utf8Terminal(Terminal):
+    encoding = "utf-8"
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_on_a_terminal_no_row_is_wider_and_no_uuid_is_cut(command, image, monkeypatch, terminal, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    uuids = set(re.findall(UUID, command("resignature", image, "--dry-run").out + command("show", image).out))
+    for words in (["show", image], ["resignature", image, "--dry-run", "--sr-uuid", NEW], ["map", "--sr", NEW, *uuids]):
+        whole = command(*words).out
+        shown = Utf8Terminal()
+        monkeypatch.setattr("sys.stdout", shown)
+        assert cli.main(list(map(str, words))) == 0
+        monkeypatch.undo()
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = re.sub("\033\\[[0-9]*m", "", shown.getvalue())
+        paths = [line for line in text.splitlines() if str(image) in line]
+        assert [line for line in text.splitlines() if len(line) > columns and line not in paths] == []
+        assert set(re.findall(UUID, text)) == set(re.findall(UUID, whole)) and text.split() == whole.split()
+    assert any(len(line) > columns for line in whole.splitlines()) or columns == 80, "a program reads whole rows"
 
 
 @pytest.mark.parametrize("variable, columns", [("132", 132), ("", 80), ("wide", 80)])

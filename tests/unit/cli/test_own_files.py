@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Files that an option names: passwords are read from this user's own files, maps are written to this user's own."""
 
+import argparse
 import os
 import stat
 
 import pytest
 
+from relvmoiscsi.cli import resignature
 from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.parser import make_parser
+from relvmoiscsi.cli.resignature import _chosen as read_map
+from relvmoiscsi.cli.url_login import credentials
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.own_path import NotOwn, verify_own_file, verify_own_way
+from relvmoiscsi.host import own_path, secret_file
+from relvmoiscsi.host.own_path import NotOwn, read_named, verify_own_way
 from relvmoiscsi.host.secret_file import first_line, lines_of
+from relvmoiscsi.pool.commands import options
+from relvmoiscsi.pool.commands.options import takes_connection, where
 
 
 @pytest.fixture
@@ -243,11 +251,96 @@ def test_no_other_user_says_which_map_and_which_certificates_root_takes(
 
 def test_links_of_this_user_lead_to_certificates_of_the_system(file):
     (file.parent / "link").symlink_to(file)
-    verify_own_file(str(file.parent / "link"))
+    assert read_named(str(file.parent / "link"), 9) == file.read_bytes()[:10], "and it is seen to be longer"
+
+
+#: each option that names a file to read: (what reads the file, what it says of a file that cannot be read)
+READERS = {
+    "map": lambda path: read_map(argparse.Namespace(map=path, sr_uuid=None)),
+    "ca": lambda path: where(connection("--pool", "https://xs1", "--ca", path)),
+    "password-file": lambda path: where(connection("--pool", "https://xs1", "--password-file", path)),
+    "chap-password-file": first_line,
+    "chap-file": lambda path: credentials(path, ""),
+}
+
+
+def files_of(parser):
+    """The options that name a file, of a parser and of all its commands."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from files_of(each)
+        elif action.metavar == "FILE":
+            yield action.option_strings[-1][2:]
+
+
+def test_each_option_that_names_a_file_is_in_the_table():
+    assert set(files_of(make_parser())) == {*READERS, "map-out"}
+
+
+def connection(*words):
+    parser = argparse.ArgumentParser()
+    takes_connection(parser)
+    return parser.parse_args(words)
+
+
+@pytest.fixture
+def of_write_only(file):
+    """The descriptor of a file that the caller may write, and may not read."""
+    file.chmod(0o600)
+    descriptor = os.open(str(file), os.O_WRONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("form", ["/dev/fd/{}", "/proc/self/fd/{}"])
+@pytest.mark.parametrize("option", READERS)
+def test_what_the_caller_may_not_read_root_does_not_open_for_him(of_write_only, monkeypatch, option, form):
+    """sudo relvmoiscsi ... --map /dev/stdin 0>>/var/log/of-root"""
+    monkeypatch.setenv("XENSERVER_PASSWORD", "x")
+    with pytest.raises(UsageError, match="Bad file descriptor"):
+        READERS[option](form.format(of_write_only))
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["/dev/./fd/{}", "/dev//fd/{}", "/proc/{pid}/fd/{}", "/proc/thread-self/fd/{}", "/proc/{pid}/task/{pid}/fd/{}"],
+)
+@pytest.mark.parametrize("option", READERS)
+def test_no_other_name_of_a_descriptor_is_opened_anew(of_write_only, monkeypatch, option, form):
+    monkeypatch.setenv("XENSERVER_PASSWORD", "x")
+    with pytest.raises(UsageError, match="is an open file of a process|belongs to another user|cannot be read"):
+        READERS[option](form.format(of_write_only, pid=os.getpid()))
+
+
+def test_a_given_descriptor_is_read_from_where_it_is(file):
+    with open(str(file), "rb") as opened:
+        os.read(opened.fileno(), 2)
+        assert read_named(f"/dev/fd/{opened.fileno()}", 1000) == file.read_bytes()[2:]
+
+
+def test_certificates_of_a_pipe_are_read_once_for_all_connections(monkeypatch, tmp_path):
+    monkeypatch.setenv("XENSERVER_PASSWORD", "x")
     reader, writer = os.pipe()
+    os.write(writer, "# Größe\n-----BEGIN".encode())
     os.close(writer)
-    verify_own_file(f"/dev/fd/{reader}")
+    assert where(connection("--pool", "https://xs1", "--ca", f"/dev/fd/{reader}")).certificates == "# Gre\n-----BEGIN"
     os.close(reader)
+
+
+@pytest.mark.parametrize("option", READERS)
+def test_a_file_without_an_end_is_not_read_into_memory(file, monkeypatch, option):
+    monkeypatch.setenv("XENSERVER_PASSWORD", "x")
+    for module in (options, secret_file, resignature):
+        for name in ("_MOST_CA_BYTES", "_MOST_BYTES", "_MOST_MAP_BYTES"):
+            monkeypatch.setattr(module, name, 20, raising=False)
+    file.chmod(0o600)
+    file.write_text("x" * 10000)
+    reads = []
+    monkeypatch.setattr(own_path.os, "read", lambda fd, size, real=os.read: reads.append(size) or real(fd, size))
+    with pytest.raises(UsageError, match="more than 20|not valid JSON"):
+        READERS[option](str(file))
+    assert max(reads) <= 21
 
 
 @pytest.mark.parametrize(

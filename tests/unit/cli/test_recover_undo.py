@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from kit import shell
+from kit.advised import commands_in
 from kit.cuts import read_mark
 from kit.examples import WHOLE
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, TOP, content, flipped, pair, patched, tree
@@ -141,7 +142,8 @@ def test_recover_says_what_it_took_back_or_finished_and_twice_is_once(request, c
     assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4 and lines[6].endswith(" flushes")
     now = "clean" if lun == "unfinished" else "resignatured"
     told = f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
-    assert unwritten(0, "recover", path).out == told
+    after = f"resignature {path}" if lun == "unfinished" else f"check --original ORIGINAL {path}"
+    assert unwritten(0, "recover", path).out == f"{told}next: relvmoiscsi {after}\n"
 
 
 def test_recover_says_that_it_finished_even_where_something_else_is_damaged(committed, command):
@@ -252,3 +254,15 @@ def test_a_command_to_copy_has_the_name_of_the_device_as_a_shell_reads_it(finish
     missing = "0a0b0c0d-0000-4000-8000-000000000001"
     said = command("resignature", path, "--yes", "--without", missing).err
     assert f"`relvmoiscsi show {shlex.quote(str(path))}` lists the VDIs." in said
+
+
+@pytest.mark.parametrize("name", ["my clone.img", "-dash.img", "it's.img", "a;b.img", "--yes.img"])
+def test_what_is_advised_for_a_strange_name_can_be_pasted(image, command, monkeypatch, name):
+    """Each run of the command in a test checks so what it prints; this one has names that need it."""
+    monkeypatch.chdir(image.parent)
+    image.rename(name)
+    for words in (["check"], ["recover", "--yes"], ["resignature", "--yes"], ["check"], ["undo", "--yes"]):
+        ran = command(*words, "--", name)
+        advised = commands_in(ran.out)
+        assert ran.status == 0 and (advised or words[0] == "resignature")
+        assert {shlex.split(advice)[-1] for advice in advised} <= {name}

@@ -38,8 +38,8 @@ def test_vdis_are_drawn_under_their_parents_with_label_size_kind_hidden_and_cbt(
     assert lines[1].split() == ["state", "clean"]
     assert lines[4] == "  device   image file, 57.5 MiB"
     assert lines[5] == "  pool     This is an image file: no pool was asked whether it is in use."
-    assert lines[6].startswith(f"  one VDI  cannot be made: {image} has 2 live VDIs, and one is wanted: ")
-    assert lines[6].endswith("(`--vdis all`).") and "`--vdi`" in lines[6] and "vdis=" not in lines[6]
+    changed = "2026-11-21 00:11 UTC by LVM on xen-host-1"
+    assert lines[6] == f"  changed  {changed}: the SR's last change, not the time of a snapshot"
     table = lines.index("") + 1
     assert lines[table].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
     assert lines[table + 1 : table + 5] == [
@@ -79,7 +79,8 @@ GONE, RAW_BASE = cbtlog("gone"), raw("base", hidden=True)
         ([vhd("disk")], {}, "is", "yes"),
         ([vhd("disk"), GONE], {"also": ("gone",)}, "can be", "can be made, which is one image; 1 volume goes. No data"),
         ([BASE, LEAF], {"free_extents": 40}, "can be", "can be made from 2 images; 1 volume goes. No data to copy. "),
-        ([vhd("disk", snapshot_of="disk")], {}, "cannot be", "cannot be made: {} has no live VDI: every disk on it is"),
+        ([vhd("disk", snapshot_of="disk")], {}, "cannot be", ""),  # one must be named: said to who asks for one VDI
+        ([vhd("disk"), vhd("other")], {}, "cannot be", ""),
         ([RAW_BASE, LEAF], {"free_extents": 40}, "cannot be", "cannot be made: LV-"),
     ],
 )
@@ -88,8 +89,10 @@ def test_it_says_whether_the_lun_is_one_vdi_or_can_be(tmp_path, command, unwritt
     lun(path, *volumes, **more)
     told, found = unwritten(0, "show", path).out, command("show", path, "--json").json["one_vdi"]
 
-    line = " ".join(" ".join(itertools.takewhile(bool, told.splitlines()[6:])).split())
-    assert line.startswith("one VDI " + words.format(path)) and line.endswith(found["problem"] or "")
+    rows = itertools.takewhile(lambda line: not line.startswith("  changed  "), told.splitlines()[6:])
+    line = " ".join(" ".join(rows).split())
+    assert line.startswith("one VDI " + words) if words else line == ""
+    assert not words or line.endswith(found["problem"] or "")
     assert set(found) == {"state", "cost", "problem"} and found["state"] == state
     assert (found["cost"] is not None, found["problem"] is not None) == (state == "can be", state == "cannot be")
 
@@ -239,3 +242,14 @@ def test_labels_with_terminal_sequences_are_shown_and_not_sent(tmp_path, command
     assert shown[2].json["sr"]["name_label"] == "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e red"
     lun(path, raw("data", label="one\nVDI two"))
     assert "raw   one\\nVDI two\n" in command("show", path).out
+
+
+def test_several_devices_are_shown_one_after_another_and_one_that_is_not_there_hides_no_other(image, command, tmp_path):
+    one, none = command("show", image), tmp_path / "none"
+    ran = command("show", image, none, image)
+    assert ran.status == 9 and ran.out.split("\n\n" + f"{none} is not there")[0] == one.out.rstrip("\n")
+    assert ran.out.count(one.out.rstrip("\n")) == 2
+    rows = command("show", image, none, "--json").json["devices"]
+    assert [row["device"] for row in rows] == [str(image), str(none)]
+    assert rows[0] == command("show", image, "--json").json and rows[1]["error"]["exit_status"] == 3
+    assert command("show", image, image).status == 0 and command("show", none, none).status == 3

@@ -110,7 +110,7 @@ def test_the_length_in_the_header_is_the_bytes_in_use(header, length):
     "header, error, sentence",
     [
         (b"XSSM\x00\x08\x00\x00\x01\x00\x02\x00", Unsupported, "the binary form of releases before 6.0"),
-        (b"", Malformed, "MGT header at byte 0 of MGT: it begins with b'    '"),
+        (b"", Malformed, 'MGT header at byte 0 of MGT: it begins with "    "'),
         (b"XSSM:2048:1", Malformed, "it reads"),
         (b"XSSM:-2048:1:2", Malformed, "it reads"),
         ("XSSM:٢٠٤٨:1:2".encode(), Malformed, "it reads"),
@@ -118,7 +118,7 @@ def test_the_length_in_the_header_is_the_bytes_in_use(header, length):
         (b"XSSM:1024:1:2", Malformed, "1024 of 4194304 bytes are in use"),
         (b"XSSM:2560:1:2", Malformed, "2560 of 4194304 bytes are in use"),
         (b"XSSM:4195328:1:2", Malformed, "4195328 of 4194304 bytes are in use"),
-        (b"XSSM:" + b"9" * 400 + b":1:2", Malformed, "it reads b.XSSM:999"),
+        (b"XSSM:" + b"9" * 400 + b":1:2", Malformed, "it reads .XSSM:999"),
     ],
 )
 def test_a_header_that_is_none_is_refused(header, error, sentence):

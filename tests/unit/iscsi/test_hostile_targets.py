@@ -18,7 +18,7 @@ from kit.iscsi.proxy import Cut, CuttingProxy
 from kit.iscsi.quirks import FAMILIES, QUIRKS, TWO_PORTALS, USER, Quirk, quirk
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, shown_bytes
 from relvmoiscsi.iscsi import (
     Credentials,
     DiscoveredTarget,
@@ -536,4 +536,4 @@ def test_a_port_of_another_service_is_told_with_what_it_said(banner):
     with HostileTarget(quirks=[other]) as target:
         problem = assert_refused(NotFound, "does not speak iSCSI: its answer begins with", opened, target)
 
-    assert repr(banner[:32]) in str(problem) and "RFC 7143" not in str(problem)
+    assert shown_bytes(banner[:32]) in str(problem) and "b'" not in str(problem) and "RFC 7143" not in str(problem)

@@ -96,6 +96,9 @@ def test_a_certificate_is_verified_unless_somebody_says_no(world, tmp_path):
         with pytest.raises(PoolFailure, match="certificate of https://127.0.0.1:.* is not trusted.*--ca"):
             names_of_hosts(where)
         assert names_of_hosts(where._replace(ca=certificate)) == ["xs1"]
+        assert names_of_hosts(where._replace(ca="-", certificates=Path(certificate).read_text())) == ["xs1"]
+        with pytest.raises(UsageError, match="holds no readable certificates"):
+            names_of_hosts(where._replace(ca="-", certificates=""))
         assert names_of_hosts(where._replace(insecure=True)) == ["xs1"]
         with pytest.raises(PoolFailure, match="not trusted"):
             names_of_hosts(where._replace(pool=pool.url.replace("127.0.0.1", "localhost"), ca=certificate))
@@ -270,6 +273,11 @@ BUSY = ["OTHER_OPERATION_IN_PROGRESS", "SR", "OpaqueRef:1", "vdi_create", "Opaqu
         # until its heartbeat is late, xapi takes a host for live and cannot reach it
         ("PBD.plug", ["HOST_OFFLINE", "OpaqueRef:1"], "The host is down."),
         ("PBD.plug", ["CANNOT_CONTACT_HOST", "OpaqueRef:1"], "The host is down."),
+        # of a start, xapi does not say what is missing
+        ("VM.start", ["NO_HOSTS_AVAILABLE"], "enough free memory, and HVM for a guest that needs it."),
+        ("Async.VM.resume", ["NO_HOSTS_AVAILABLE"], "enough free memory, and HVM for a guest that needs it."),
+        ("PUT /import_raw_vdi", ["NO_HOSTS_AVAILABLE"], "has all SRs attached that PUT /import_raw_vdi needs."),
+        ("Async.VDI.create", ["SR_BACKEND_FAILURE_1", "errno=2"], "VDI.create: errno=2."),
     ],
 )
 def test_what_xapi_answers_is_said_in_a_sentence(method, details, said):

@@ -139,11 +139,14 @@ def test_each_iqn_has_the_chap_of_its_own_sr():
     world = World()
     with world.pool(hosts=("xs1",)) as pool:
         lab = Lab(world, pool)
-        for name, chap in (("one", ("alice", "a")), ("two", ("bob", "b"))):
+        for name, chap in (("one", ("alice", "a")), ("two", ("bob", "b")), ("three", ())):
             lab.original(name, target="10.0.0.8", iqn="iqn.2026-01.test:" + name, chap=chap)
             lab.clone(name)
-        kinds = [lun.kind for lun in lab.look(ProbePortal("10.0.0.8"))]
-    assert sorted(kinds) == ["clone", "clone", "original", "original"]
+        with connect(lab.where()) as calls:
+            portal = ProbePortal("10.0.0.8").as_known(records.read(calls).portals())  # as of --target
+        assert portal.chap_user == "alice"
+        kinds = [lun.kind for lun in lab.look(portal)]
+    assert sorted(kinds) == ["clone"] * 3 + ["original"] * 3
 
 
 def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
@@ -168,6 +171,7 @@ def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
         ("size_bytes", "7"),
         ("size_bytes", -1),
         ("scsi_id", ["x"]),
+        ("state", ["x"]),
         ("name", 7),
         ("metadata_of", "x"),
     ],
@@ -190,6 +194,20 @@ def test_an_answer_of_the_plugin_with_another_type_is_said(lab, world, key, valu
 def test_a_probe_that_cannot_be_read_is_said(document):
     with pytest.raises(PoolFailure):
         lists.on_lun(document)
+
+
+@pytest.mark.parametrize("scsi_id", ["a b", "a/b", "..", "/dev/sda", "x" * 256, "\u0660", "3600\u202e", "3600\u009b2J"])
+def test_a_text_that_is_no_scsi_id_is_in_no_list(scsi_id):
+    document = f"<LUNs><LUN><SCSIid>{scsi_id}</SCSIid></LUN></LUNs>"
+    with pytest.raises(PoolFailure, match="which is none") as caught:
+        lists.seen(PoolFailure("listed", ["SR_BACKEND_FAILURE_107", "", "", document]))
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["UUID", "old_uuid", "new_uuid"])
+def test_an_sr_in_a_probe_has_a_uuid(name):
+    with pytest.raises(PoolFailure, match="which is none"):
+        lists.on_lun(f"<SRlist><SR><state>resignatured</state><{name}>x</{name}></SR></SRlist>")
 
 
 @pytest.mark.parametrize("read", [lists.iqns, lists.seen])

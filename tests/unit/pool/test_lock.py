@@ -203,6 +203,22 @@ def test_a_thread_refreshes_it_while_the_work_goes_on_also_when_the_pool_was_awa
     assert keys(lab) == []
 
 
+def test_an_answer_that_nobody_expects_does_not_end_the_thread(lab, calls, monkeypatch):
+    monkeypatch.setattr(lock, "REFRESH_SECONDS", 0.01)
+    real, failed = lock._now, []
+
+    def now(*arguments):
+        if len(failed) < 3:
+            failed.append(arguments)
+            raise TypeError("no date")
+        return real(*arguments)
+
+    with lock.held(calls, [WHAT], "restore --home") as mine:
+        monkeypatch.setattr(lock, "_now", now)
+        until(lambda: len(failed) == 3 and any(not key.endswith((":1", ":2")) for key in keys(lab)))
+        mine.verify(calls)
+
+
 def test_of_the_run_that_refreshes_and_one_that_breaks_it_at_the_same_moment_one_has_it(lab, calls, other):
     slow = taken(calls)
     lab.later()

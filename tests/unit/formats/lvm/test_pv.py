@@ -98,7 +98,7 @@ def test_a_label_is_searched_in_the_first_four_sectors(number):
     [
         ({"s1": label_sector(1), "s3": label_sector(3)}, Malformed, "sectors 1 and 3 both hold one"),
         # LVM takes the first for its type alone, and skips the second
-        ({"s2": b"labelone" + label_sector(2)[8:]}, BadMagic, "at byte 1024 of /dev/sdc: it begins with b'labelone'"),
+        ({"s2": b"labelone" + label_sector(2)[8:]}, BadMagic, 'at byte 1024 of /dev/sdc: it begins with "labelone"'),
         ({"s1": patched(500, "<B", 1, sealed=False), "s2": label_sector(2)}, BadChecksum, "at byte 512 .* 0x6e2f3246"),
     ],
 )
@@ -110,7 +110,7 @@ def test_two_labels_and_damaged_ones_are_refused(sectors, error, sentence):
 @pytest.mark.parametrize(
     "offset, form, value, error, sentence",
     [
-        (24, "8s", b"LVM2 xxx", Unsupported, "its type is b'LVM2 xxx'"),  # hidden
+        (24, "8s", b"LVM2 xxx", Unsupported, 'its type is "LVM2 xxx"'),  # hidden
         (8, "<I", 2, Malformed, "it says sector 2"),
         (20, "<I", 40, Malformed, "contents at 40"),
         (32, "32s", b"n" * 31 + b"$", FormatError, "PV id of the LVM label at byte 512 .* is not an LVM id"),
@@ -227,7 +227,7 @@ def test_every_flipped_bit_under_the_checksum_of_a_header_is_found(bit):
 @pytest.mark.parametrize(
     "offset, form, value, error, sentence",
     [
-        (4, "<B", 0x21, BadMagic, "it begins with b'!LVM2 x"),
+        (4, "<B", 0x21, BadMagic, 'it begins with "!LVM2 x'),
         (20, "<I", 2, Unsupported, "its version is 2"),
         (24, "<Q", 8192, Malformed, "it says 11530240 bytes at 8192"),
         (32, "<Q", 1044480, Malformed, "it says 1044480 bytes at 4096, the label says 11530240 bytes"),

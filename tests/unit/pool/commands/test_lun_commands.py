@@ -3,11 +3,13 @@
 
 import errno
 import json
+import re
 import signal
 import sys
 
 import pytest
 
+from kit.build_lvm import replace_in_text
 from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Image, Lab, sr_disk
@@ -46,6 +48,16 @@ def lab(world, name_pool, image_of_originals):
         image_of_originals.put(made)
         name_pool(pool)
         yield made
+
+
+def test_the_lun_to_remove_is_the_one_that_the_hosts_have_plugged(lab, copy, clone, pool_command):
+    """A pool-operator may write the mark, which could name the LUN of the original."""
+    db, original = lab.pool.db, lab.originals["Production"][0]
+    (sr,) = db.refs("SR", name_label=copy)
+    config = {**db.get("SR", sr, "other_config"), "relvmoiscsi:scsi-id": original}
+    db.set("SR", sr, "other_config", config)
+    ran = pool_command("discard", copy, "--yes")
+    assert ran.status == 0 and f"next: remove the LUN {clone} on the array" in ran.out and original not in ran.out
 
 
 @pytest.fixture
@@ -115,7 +127,7 @@ def test_a_clone_of_an_sr_that_no_host_has_attached_is_attached_with_the_word(la
     (row,) = [row for row in pool_command("luns", "--json").json["luns"] if row["scsi_id"] == clone]
     assert (row["kind"], row["copy_of"], row["is_known_copy"]) == ("unconnected", uuid, False)
     why = '"Production", which no live host has attached on another LUN: original or clone is unknown'
-    assert f"  {why}\n" in pool_command("luns").out
+    assert f"  {why}; changed 20" in pool_command("luns").out
 
     ran = pool_command("attach", "--clones-of", "Production", "--yes")
     assert ran.status == 4 and "add --unplugged" in ran.err and lab.world.sr_uuid(clone) == uuid
@@ -170,6 +182,62 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     assert "did not appear" in rows[bad][1] and "iqn.2026-01.test:refuses" in rows[None][1]
     told = pool_command("luns", "--target", TARGET).out
     assert f"The LUNs behind {TARGET} iqn.2026-01.test:refuses are unknown" in told
+
+
+@pytest.mark.parametrize("words", [("--all",), ("--clones-of", "Production")])
+def test_a_damaged_clone_is_named_and_gives_a_status(lab, world, clone, pool_command, words):
+    lost = lab.clone("Production")
+    replace_in_text(world.lun(lost).disk, b"physical_volumes", b"physical_nothing")
+    assert lab.lun(lost).kind == "damaged"
+    dry = pool_command("attach", *words, "--dry-run")
+    assert dry.status == 9 and f"{lost}: {lost} was skipped. Its state is damaged: " in " ".join(dry.out.split())
+    ran = pool_command("attach", *words, "--yes", "--json")
+    rows = {row["scsi_id"]: row["status"] for row in ran.json["luns"]}
+    assert (ran.status, rows) == (9, {clone: "attached", lost: "failed"})
+    assert pool_command("attach", *words, "--yes").status == 9, "each night"
+    assert pool_command("attach", clone, "--yes").status == 0
+
+
+def test_the_scsi_id_of_a_copy_is_enough_for_every_command_that_takes_a_copy(lab, clone, copy, pool_command):
+    lab.vm("web", lab.vdi("Production", "root disk")[0])
+    assert pool_command("map", clone).out == pool_command("map", "a copy").out
+    assert pool_command("clone", clone, "web", "--yes").status == 0
+    assert pool_command("discard", clone, "--with-vms", "--yes").status == 0
+    ran = pool_command("map", lab.originals["Production"][0])
+    assert ran.status == 3 and "no copy on a LUN with this SCSIid" in ran.err
+
+
+def test_the_log_has_the_night(lab, world, clone, pool_command, tmp_path, monkeypatch):
+    log = tmp_path / "night.log"
+    assert pool_command("attach", clone, "--yes", "--name", "a copy", "--log", log).status == 0
+    assert pool_command("discard", "none", "--yes", "--log", log).status == 3
+    lines = log.read_text().splitlines()
+    assert all(re.match(r"20..-..-..T..:..:..Z \[[0-9]+\] ", line) for line in lines)
+    told = [line.split("] ", 1)[1] for line in lines]
+    assert told[0] == f"begins: relvmoiscsi pool attach {clone} --yes --name 'a copy' --log {log}"
+    assert f"{clone}: under way (resignature)" in told and f"{clone}: done (attach)" in told
+    assert any(line.startswith(f'{clone}: attached "a copy"') for line in told)
+    assert told[-1] == "ends with exit status 3" and "The pool has no SR" in told[-2]
+    for path, said in ((tmp_path / "no" / "log", "cannot be opened"), (tmp_path, "cannot be opened")):
+        before = len(lab.pool.api.calls)
+        ran = pool_command("discard", "a copy", "--yes", "--log", path)
+        assert ran.status == 2 and said in ran.err and len(lab.pool.api.calls) == before
+    (tmp_path / "link").symlink_to(log)
+    assert pool_command("discard", "a copy", "--yes", "--log", tmp_path / "link").status == 2
+
+
+def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab, world, clone, pool_command):
+    other = lab.clone("Production")
+    then, now = "changed 2026-11-20 00:11 UTC", "changed 2026-11-21 00:11 UTC"
+    replace_in_text(world.lun(other).disk, b"creation_time = 1795219866\t", b"creation_time = 1795133466\t")
+    rows = {line.split()[0]: line for line in pool_command("luns").out.splitlines() if "clone of" in line}
+    assert then in rows[other] and now in rows[clone]
+    assert "not the time of the snapshot" in pool_command("luns").out
+    assert {lun["scsi_id"]: lun["changed"] for lun in pool_command("luns", "--json").json["luns"]}[other] == (
+        "2026-11-20T00:11:06Z"
+    )
+    ran = pool_command("attach", "--all", "--yes", "--name", "copy").out
+    assert f'"copy ({then})"' in " ".join(ran.split()) and f'"copy ({now})"' in " ".join(ran.split())
 
 
 def test_an_sr_that_is_there_keeps_its_name_and_that_is_said(clone, copy, pool_command):
@@ -406,7 +474,7 @@ def test_a_password_is_needed_from_afar(lab, pool_command, monkeypatch, tmp_path
     assert pool_command("luns", "--password-file", tmp_path / "password").status == 0
     (tmp_path / "password").write_text("wrong\n")
     ran = pool_command("luns", "--password-file", tmp_path / "password")
-    assert ran.status == 6 and "does not accept this user and password" in ran.err and "wrong" not in ran.err
+    assert ran.status == 11 and "does not accept this user and password" in ran.err and "wrong" not in ran.err
 
 
 def test_chap_of_the_command_line(lab, world, pool_command, tmp_path):

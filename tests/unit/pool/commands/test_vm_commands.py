@@ -171,7 +171,7 @@ def fresh(office, _run):
 
 
 def one_is_there(office, run):
-    run("clone", "copy", "web", "--yes")
+    run("clone", "copy", "web", "--same-networks", "--yes")
 
 
 def all_are_there(office, run):
@@ -191,7 +191,7 @@ def all_but_one_cannot_be(office, run):
 
 def one_is_half(office, run):
     office.pool.api.before = lambda method, _: method == "VM.add_to_other_config" and fail()
-    run("clone", "copy", "web", "--yes")
+    run("clone", "copy", "web", "--same-networks", "--yes")
     office.pool.api.before = None
 
 
@@ -201,7 +201,15 @@ def with_a_snapshot(office, _run):
 
 
 @pytest.mark.states("state", "more", few=8)
-@pytest.mark.parametrize("more", [[], ["--isolated", "lab"], ["--snapshots"], ["--isolated", "lab", "--keep-mac"]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--same-networks"],
+        ["--isolated", "lab"],
+        ["--same-networks", "--snapshots"],
+        ["--isolated", "lab", "--keep-mac"],
+    ],
+)
 @pytest.mark.parametrize(
     "state", [fresh, one_is_there, all_are_there, one_cannot_be, all_but_one_cannot_be, one_is_half, with_a_snapshot]
 )
@@ -231,19 +239,65 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     one_cannot_be(office, pool_command)
     type_in("no\n")
     ran = refused(4, "Clone 1 VM? [y/N]", "clone", "copy", "web", "--isolated", "lab")
-    assert "web: would be cloned" in ran.err and "  network 0: office became lab" in ran.err
+    assert "web: would be cloned" in ran.err and "  network 0: office becomes lab" in ran.err
     refused(2, "use --yes", "clone", "copy", "web", "--json")
-    assert "The copies are on the networks of their originals" in pool_command("clone", "copy", "web", "--yes").out
+    warned = "warning: copies are on the networks of their originals, 'office'"
+    assert warned in pool_command("clone", "copy", "web", "--same-networks", "--yes").out
     type_in("y\n")
-    ran = pool_command("clone", "copy", "--all")
+    ran = pool_command("clone", "copy", "--all", "--same-networks")
+    before = ran.err[: ran.err.index("[y/N]")]
+    assert warned in " ".join(before.split()), "before the question"
     assert ran.status == 9 and "Clone 1 VM? [y/N]" in ran.err and "relvmoiscsi: db: cloned" in ran.err
     type_in("")
-    ran = refused(0, ": already there", "clone", "copy", "web", "db")
+    ran = refused(0, ": already there", "clone", "copy", "web", "db", "--same-networks")
     assert "[y/N]" not in ran.err and ran.out.count(": already there") == 2
     ran = refused(9, "is on the network office", "clone", "copy", "web", "db", "--isolated", "lab")
     assert "[y/N]" not in ran.err and not office.pool.db.refs("network", name_label="lab")
     ran = refused(4, "has disks that are not on the copy", "clone", "copy", "mixed", "--yes")
     assert "mixed: failed" in ran.out and "hostname" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ([], 2),
+        (["--network", "yard=lab"], 2),
+        (["--network", "office=lab"], 0),
+        (["--network", "office=office"], 0),
+        (["--same-networks"], 0),
+        (["--isolated", "wire"], 0),
+    ],
+)
+@pytest.mark.parametrize("way", ["--yes", "--dry-run"])
+def test_no_copy_is_on_the_network_of_its_original_unless_somebody_says_so(
+    office, pool_command, refused, words, status, way
+):
+    office.network("lab")
+    office.vm("bare", office.vdi("Production", "before")[0], networks=[office.network("yard")])
+    vms = ["web", "bare"] if "yard=lab" in words else ["web"]
+    if status:
+        refused(
+            2, "The copies would be on the networks of their originals: 'office'.", "clone", "copy", *vms, *words, way
+        )
+        return
+    ran = pool_command("clone", "copy", *vms, *words, way)
+    warned = "warning: copies are on the networks of their originals, 'office'" in ran.out
+    assert ran.status == 0 and warned == (words[-1] in ("--same-networks", "office=office"))
+    assert ("network 0: office becomes " in ran.out) == (way == "--dry-run")
+
+
+def test_a_vm_with_a_disk_elsewhere_is_cloned_with_the_disks_that_are_on_the_copy(office, pool_command, refused):
+    one_cannot_be(office, pool_command)
+    ran = refused(4, "--omit-disks clones the VM without these disks", "clone", "copy", "mixed", "--yes")
+    assert "has disks that are not on the copy" in ran.out
+    ran = pool_command("clone", "copy", "mixed", "--omit-disks", "--yes")
+    (clone,) = made(office)
+    elsewhere = office.pool.db.get("VDI", office.vdi("Testing", "data")[0], "uuid")
+    assert ran.status == 0 and f'without its disk 1, "data" ({elsewhere}), which is not on the copy' in ran.out
+    assert list(office.disks_of(clone)) == ["0"]
+    office.vm("stranger", office.vdi("Testing", "data")[0])
+    ran = refused(4, "has disks that are not on the copy", "clone", "copy", "stranger", "--omit-disks", "--yes")
+    assert "--omit-disks clones" not in ran.out
 
 
 def test_in_a_terminal_clone_says_the_remaining_time(office, pool_command, monkeypatch):
@@ -272,10 +326,11 @@ def test_with_its_vms_the_question_and_the_answer_name_them(office, pool_command
 
 
 def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_said(office, pool_command, refused):
-    pool_command("clone", "copy", "db", "--name", "{vm} too", "--yes")
+    pool_command("clone", "copy", "db", "--name", "{vm} too", "--same-networks", "--yes")
     told = "  halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms): db too"
-    refused(4, told, "discard", "copy", "--dry-run")
-    refused(0, "", "discard", "copy", "--dry-run", "--leave-vms")
+    refused(0, told, "discard", "copy", "--dry-run")  # the run asks, and ends so after a yes
+    refused(4, told, "discard", "copy", "--dry-run", "--yes")
+    refused(0, "", "discard", "copy", "--dry-run", "--yes", "--leave-vms")
     (row,) = pool_command("discard", "copy", "--dry-run", "--json").json["srs"]
     assert row["vms_left_without_disks"] == ["db too"]
     ran = refused(4, "would lose their disks: db too. Nothing was changed.", "discard", "copy", "--yes")
@@ -288,7 +343,7 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
 @pytest.mark.parametrize("words", [[], ["--with-vms"]])
 def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office, pool_command, refused, type_in, words):
     """The VM is a person's, although it is called as a copy is: --with-vms does not destroy it."""
-    pool_command("clone", "copy", "web", "--name", "experiment", "--yes")
+    pool_command("clone", "copy", "web", "--name", "experiment", "--same-networks", "--yes")
     office.attach(office.clone("Production"))
     office.vm("experiment", office.on_copy("data"))
     refused(4, "would lose their disks: experiment", "discard", "--all", "--yes", *words)
@@ -318,7 +373,7 @@ def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives
 
 
 def test_what_is_gone_is_told_where_the_sr_stays(office, pool_command):
-    pool_command("clone", "copy", "web", "--name", "gone", "--yes")
+    pool_command("clone", "copy", "web", "--name", "gone", "--same-networks", "--yes")
     office.pool.api.before = lambda method, _: method == "Async.PBD.unplug" and fail()
     ran = pool_command("discard", "copy", "--with-vms", "--yes")
     assert ran.status == 9 and "  destroyed: the VMs gone" in ran.out and made(office) == []
@@ -356,6 +411,26 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     assert office.pool.db.get("VM", office.web, "power_state") == "Halted"
     again = pool_command("restore", "copy", "web", "--shutdown", "--dry-run")
     assert "is running" not in again.out, "it is halted"
+
+
+@pytest.mark.parametrize("way", ["--yes", "asked"])
+def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_command, refused, type_in, way):
+    one_cannot_be(halted, pool_command)
+    words = ("restore", "copy", "web", "db", "mixed")
+    refused(2, "--disk names disks of one VM", *words, "--disk", "0", "--yes")
+    dry = refused(9, "web: would be restored", *words, "--dry-run")
+    assert "db: would be restored" in dry.out and "mixed: failed" in dry.out
+    type_in("y\n")
+    ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
+    assert ran.status == 9 and all(word in ran.out for word in ("web: restored", "db: restored", "mixed: failed"))
+    assert way == "--yes" or "Restore web, db? [y/N]" in ran.err
+    assert "is not on this copy" in " ".join(ran.out.split())
+    for vm in (halted.web, halted.db_vm):
+        assert {sr for sr, _ in halted.disks_of(vm).values()} == {halted.pool.db.by_uuid("SR", halted.copy.sr_uuid)}
+    rows = {
+        row["name"]: (row["status"], bool(row["error"])) for row in pool_command(*words, "--json", "--yes").json["vms"]
+    }
+    assert rows == {"web": ("already restored", False), "db": ("already restored", False), "mixed": ("failed", True)}
 
 
 def test_home_the_plan_names_the_disks_that_are_moved_and_the_run_those_no_longer_needed(restored, pool_command):
@@ -444,7 +519,7 @@ def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, in
 @pytest.mark.processes
 def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command, interrupts):
     interrupts(halted.pool, ("PUT /import_metadata", 3))  # each is tried first
-    words = ["clone", "copy", "--all", "--yes", "--jobs", "1", "--json"]
+    words = ["clone", "copy", "--all", "--same-networks", "--yes", "--jobs", "1", "--json"]
     ran = pool_command(*words)
     states = {row["name"].split()[0]: (row["state"], row["what"]) for row in ran.json["so_far"]}
     assert ran.status == 130 and states == {"db": ("done", "cloned"), "web": ("under way", "clone")}

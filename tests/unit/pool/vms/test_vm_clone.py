@@ -2,6 +2,7 @@
 """Copies of VMs: never a way to the original's disks, nothing of the original changed."""
 
 import http.client
+import tarfile
 
 import pytest
 
@@ -400,6 +401,34 @@ def test_a_request_has_a_short_head_and_an_import_is_awaited_by_its_task(day, mo
     monkeypatch.setattr(http.client.HTTPResponse, "read", read)
     monkeypatch.setattr(transfer, "MOST_HEADER_BYTES", 400)
     assert day.clone_one().status == MADE
+
+
+def archive_of(content=b"some text", **fields):
+    member = tarfile.TarInfo("ova.xml")
+    member.size = len(content)
+    for name, value in fields.items():
+        setattr(member, name, value)
+    return member.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512 + 1024)
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        *(archive_of(type=kind) for kind in b"1 2 3 4 5 6 7 S L K x g V".split()),
+        *(
+            archive_of(name=name)
+            for name in ("/ova.xml", "../ova.xml", "./ova.xml", "x/ova.xml", "ova.xml/", "x" * 300)
+        ),
+        *(archive_of(size=size) for size in (1 << 20, 1 << 60, -1, -(1 << 60))),
+        archive_of(type=b"L") * 3000,
+        archive_of(b"9999 size=99999999999999999999\n", type=b"x") + archive_of(),
+        archive_of()[:515],
+        archive_of().replace(b"ustar", b"\xff\xff\xff\xff\xff"),
+    ],
+)
+def test_only_a_regular_file_of_its_name_and_size_is_taken_from_an_export(archive):
+    with pytest.raises(Refused, match="The export of the pool (has no ova.xml|is not a tar archive)"):
+        ova_file.unpack(archive)
 
 
 def test_an_answer_that_is_no_tar_is_told():

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The log of --log FILE: what the pool commands of a night were, how far each came, and how each ended.
+
+Every line has the time in UTC and the id of the process, so that the lines of parallel commands can be told apart. A
+line is one write at the end of the file. A log that cannot be written stops no work.
+"""
+
+import os
+import shlex
+import time
+from typing import Callable, Optional, Sequence
+
+from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError
+from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.wording import printable
+
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class NightLog:
+    """The log file; without a path, nothing is written."""
+
+    def __init__(self, path: Optional[str], words: Sequence[str], say: Callable[[str], None]) -> None:
+        """Begin with the command; `say` gets a sentence if the log cannot be written.
+
+        Raises UsageError where the file cannot be opened.
+        """
+        self._path, self._file, self._say = path, -1, say
+        if path is None:
+            return
+        try:
+            verify_own_way(path)
+            self._file = os.open(path, _FLAGS, 0o644)
+        except NotOwn as problem:
+            text = f"{path} is no safe place for a log: {problem}. Give a directory of your own."
+            raise UsageError(text).in_state(NOTHING_WRITTEN) from None
+        except OSError as error:
+            raise UsageError(f"The log {path} cannot be opened: {error.strerror}.").in_state(NOTHING_WRITTEN) from error
+        self.tell("begins: " + " ".join(map(shlex.quote, words)))
+
+    def tell(self, text: str) -> None:
+        """Append each line of the text."""
+        if self._file == -1:
+            return
+        head = "{} [{}] ".format(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), os.getpid())
+        lines = "".join(f"{head}{printable(line)}\n" for line in text.split("\n"))
+        try:
+            os.write(self._file, lines.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            self._say(f"The log {self._path} cannot be written: {error.strerror}. The command goes on.")
+            self.close()
+
+    def close(self) -> None:
+        if self._file != -1:
+            os.close(self._file)
+            self._file = -1

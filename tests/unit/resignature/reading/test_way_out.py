@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a LUN calls its volumes is no option, no configuration and no filter of the command that a message prints."""
+
+import shlex
+
+import pytest
+
+from relvmoiscsi.errors import Place, Unsupported, WayOut
+from relvmoiscsi.formats.lvm.text_format import parse
+from relvmoiscsi.formats.lvm.vg import _refuse_unknown
+from relvmoiscsi.resignature.reading.way_out import PLACEHOLDER, sentence
+
+SYSTEM_ID = 'vg {{ system_id = "{}"\n}}\n'
+
+
+def way_out_of(system_id):
+    with pytest.raises(Unsupported, match="it has a system_id") as refused:
+        _refuse_unknown(parse(SYSTEM_ID.format(system_id), Place("/dev/sdc", 0)).section("vg"))
+    return refused.value.way_out
+
+
+def test_the_system_id_of_a_host_is_in_the_command():
+    assert 'local { system_id="host.a-1" }' in sentence(way_out_of("host.a-1"), "/dev/sdc")
+
+
+@pytest.mark.parametrize(
+    "system_id", [r"x\" } devices { filter=[\"a|.*|\"] } local { system_id=\"x", "a b", "x" * 128, r"\\"]
+)
+def test_a_system_id_cannot_set_the_configuration_of_lvm(system_id):
+    """The filter keeps LVM away from the original, and other settings name programs that LVM starts."""
+    assert sentence(way_out_of(system_id), "/dev/sdc") == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["-f", "--config", "vg/--yes", "../etc", "a/b/c", "vg;id", "vg\n", "vg|x", "\\", "/dev/sdd"],
+)
+def test_a_name_that_lvm_does_not_give_is_in_no_command(name):
+    assert sentence(WayOut(("vgimport", name)), "/dev/sdc") == ""
+    assert sentence(WayOut(("lvremove", f"-{name}/lv")), "/dev/sdc") == ""
+
+
+@pytest.mark.parametrize(
+    ("disk", "pattern"),
+    [
+        ("/dev/sdc", "/dev/sdc"),
+        ("/dev/disk/by-id/scsi-3600", "/dev/disk/by-id/scsi-3600"),
+        ("/dev/mapper/1x.+y", "/dev/mapper/1x[.][+]y"),
+        *(
+            (disk, PLACEHOLDER)
+            for disk in ("/dev/mapper/1x.*", "/dev/mapper/1|a|", '/dev/mapper/1"', "/dev/x\\", "/root/image")
+        ),
+    ],
+)
+def test_the_filter_lets_the_clone_through_and_no_other_disk(disk, pattern):
+    words = shlex.split(sentence(WayOut(("vgimport", "vg")), disk).split("`")[1])
+    assert words[0] == "vgimport" and words[-1] == "vg"
+    assert f'filter=["a|^{pattern}$|","r|.*|"] global_filter=["a|^{pattern}$|","r|.*|"]' in words[2]
