@@ -348,7 +348,7 @@ def test_a_file_without_an_end_is_not_read_into_memory(file, monkeypatch, option
     [
         ('{"uuids": {"top secret": "x"}}', "an id of pair 1 is wrong: a UUID"),
         ('{"lvm_ids": {"top secret": "x"}}', "an id of pair 1 is wrong: an LVM id"),
-        ('{"new_sr": "top secret"}', "The new_sr of the map is no UUID"),
+        ('{"new_sr": "top secret"}', "The new_sr of the map is not a UUID"),
         ('{"top secret": 1, "top secret": 1}', "is not valid JSON: a value cannot be read"),
         ("top secret:x", "is not valid JSON: line 1, column 1 cannot be read"),
     ],
