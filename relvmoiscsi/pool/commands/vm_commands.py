@@ -169,7 +169,7 @@ def _clone(arguments: argparse.Namespace) -> Answer:
         copy = choice.find_copy(pool, found, arguments.sr)
         if arguments.from_snapshot:
             saved = save_vms.read(calls, copy, arguments.trust_records)
-            sources = save_vms.choose(found, copy, saved, arguments.vms, arguments.all)
+            sources = save_vms.choose(found, saved, arguments.vms, arguments.all)
         else:
             sources = choice.choose(found, copy, arguments.vms, arguments.all, arguments.omit_disks)
         wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
