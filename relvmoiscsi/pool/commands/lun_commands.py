@@ -153,9 +153,10 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     if not seen:
         return "The pool sees no LUN behind these targets."
     rows = [("SCSIid", "size", "what it is")]
-    rows += [
-        (lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + _changed(lun)) for lun in seen if lun.scsi_id
-    ]
+    for lun in seen:
+        if lun.scsi_id:
+            changed = printable(f"; changed {shown_time(lun.changed)}") if lun.changed else ""
+            rows.append((lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + changed))
     widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
     away = [lun for lun in seen if not lun.scsi_id]
@@ -165,10 +166,6 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     if any(lun.changed for lun in seen):
         lines.append("`changed` is the last change of the SR by LVM, not the time of the snapshot.")
     return "\n".join(lines)
-
-
-def _changed(lun: PoolLun) -> str:
-    return printable(f"; changed {shown_time(lun.changed)}") if lun.changed else ""
 
 
 def _words(pool: Pool, lun: PoolLun) -> str:

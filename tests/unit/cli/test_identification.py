@@ -9,7 +9,6 @@ import pytest
 from kit import shell
 from kit.live import STATES
 from kit.shell import SCSI_ID, SR, WRITERS, content, patched, tree
-from relvmoiscsi.host.disk.scsi_id import Hardware
 from relvmoiscsi.lun import disk_source
 from relvmoiscsi.lun import run as run_module
 
@@ -19,7 +18,7 @@ NO_XAPI = "No xapi on this machine: no pool was asked whether this LUN is in use
 @pytest.fixture
 def disk(lun, monkeypatch):
     """The LUN, of an array that says what it is."""
-    monkeypatch.setattr(disk_source, "hardware_of", lambda _path, _host: Hardware("ACME", "Rocket", "x42"))
+    monkeypatch.setattr(disk_source, "hardware_of", lambda _path, _host: ("ACME", "Rocket", "x42"))
     return lun
 
 
