@@ -387,10 +387,12 @@ def _since(settled: str, always: bool = True) -> Iterator[None]:
     try:
         yield
     except (RelvmoiscsiError, KeyboardInterrupt) as problem:
+        if not settled:
+            raise  # an error without a state may come after writes
         state = problem.disk_state or NOTHING_WRITTEN if isinstance(problem, RelvmoiscsiError) else str(problem)
-        if settled and state == NOTHING_WRITTEN:
+        if state == NOTHING_WRITTEN:
             state = f"{settled}; nothing else was written."
-        elif settled and state and always:
+        elif state and always:
             state = f"{settled}. {state}"
         if isinstance(problem, RelvmoiscsiError):
             problem.disk_state = state
