@@ -105,7 +105,7 @@ def test_who_has_it_is_told_to_the_other_with_the_command_that_breaks_it(lab, ca
 def test_what_another_client_says_that_it_does_is_no_command_of_a_shell(lab, calls):
     """A vm-operator may write a lock."""
     write_open(lab, f"{WHAT}:1", doing="restore --undo;reboot $(id)", refreshed=lock._Locks(calls).now(), token="t")
-    is_refused(calls, re.escape("`relvmoiscsi pool restore '--undo;reboot' '$(id)'` of eve"))
+    is_refused(calls, re.escape("`relvmoiscsi pool restore -- '--undo;reboot' '$(id)'` of eve"))
 
 
 def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
@@ -155,7 +155,7 @@ class Stepped(threading.Thread):
             self.has_locks = True
         except Refused:
             self.mine.release()
-        except Exception as bug:  # noqa: BLE001 - the test asserts that there is none
+        except Exception as bug:  # noqa: BLE001 - the test raises it
             self.bug = bug
         self._at_call.put(False)
 
@@ -303,7 +303,7 @@ def test_a_thread_refreshes_it_while_the_work_goes_on_also_when_the_pool_was_awa
 
 def test_an_answer_that_nobody_expects_does_not_end_the_thread(lab, calls, monkeypatch):
     monkeypatch.setattr(lock, "REFRESH_SECONDS", 0.01)
-    real, failed = lock._now, []
+    real, failed = lock._Locks.now, []
 
     def now(*arguments):
         if len(failed) < 3:
@@ -312,7 +312,7 @@ def test_an_answer_that_nobody_expects_does_not_end_the_thread(lab, calls, monke
         return real(*arguments)
 
     with lock.held(calls, [WHAT], "restore --home") as mine:
-        monkeypatch.setattr(lock, "_now", now)
+        monkeypatch.setattr(lock._Locks, "now", now)
         until(lambda: len(failed) == 3 and any(not key.endswith((":1", ":2")) for key in keys(lab)))
         mine.verify(calls)
 
