@@ -16,9 +16,10 @@ import ssl
 import sys
 import xmlrpc.client
 from functools import partial
-from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence, cast
+from typing import Any, Callable, Mapping, Optional, Sequence, cast
 from xml.parsers import expat
 
+from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import CommandFailed, NotFound
 
 #: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
@@ -142,9 +143,7 @@ class XapiTransport(xmlrpc.client.Transport):
             self.close()
 
     def getparser(self) -> Any:
-        parser, unmarshaller = super().getparser()  # type: Any, Any
-        parser._parser.StartDoctypeDeclHandler = _no_doctype  # the entities of a hostile server could fill the memory
-        return parser, unmarshaller
+        return untrusted_xml.xmlrpc_parser()
 
     def parse_response(self, response: Any) -> Any:
         """Return an answer that the SDK can read. Raises the errors in GONE, for any bytes."""
@@ -170,10 +169,6 @@ def _verify_is_xapis(found: Sequence[Any]) -> None:
     is_error = answer.get("Status") == "Failure" and isinstance(details, list) and len(details) > 0
     if not is_success and not (is_error and all(isinstance(detail, str) for detail in details or ())):
         raise xmlrpc.client.ResponseError("the answer is XML-RPC, and no answer of xapi")
-
-
-def _no_doctype(*_: Any) -> NoReturn:
-    raise xmlrpc.client.ResponseError("the answer has a document type")
 
 
 class UnixConnection(http.client.HTTPConnection):

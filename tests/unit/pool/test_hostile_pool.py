@@ -81,6 +81,7 @@ LOGINS = {
     "two parameters": (http(HEAD + "</value></param><param><value>" + TAIL), NO_XAPI),
     "a call": (http("<methodCall><methodName>x</methodName><params/></methodCall>"), NO_XAPI),
     "a number of many digits": (http(HEAD + "<int>" + "9" * 5000 + "</int>" + TAIL), "is no XenAPI"),
+    "a number of some digits": (http(HEAD + "<int>" + "9" * 4000 + "</int>" + TAIL), "is out of range"),
     "a fault": (fault("<int>1</int>", "no \u202e"), r"the fault 1, no \u202e"),
     "a fault of another form": (http("<methodResponse><fault><value>1</value></fault></methodResponse>"), NO_XML),
     "a fault without a text": (fault("<array><data/></array>", "<struct/>"), "a fault without a text"),
