@@ -29,12 +29,35 @@ GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.
 #: of one answer: the records of all VDIs of a pool with some 100000 of them
 MOST_ANSWER_BYTES = 256 << 20
 _PIECE_BYTES = 1 << 16
+#: of all lines of one answer: status, headers, sizes of chunks, and what follows the last chunk
+_MOST_LINE_BYTES = 8 << 20
+
+
+class _BoundedLines:
+    """The file of an answer. Lines may come for ever: http.client skips each `100 Continue`, and each trailer."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._left = file, _MOST_LINE_BYTES
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._file.readline(limit)
+        self._left -= len(line)
+        if self._left < 0:
+            raise http.client.HTTPException("the answer has lines without end")
+        return line
 
 
 class BoundedResponse(http.client.HTTPResponse):
     """An answer that is read up to MOST_ANSWER_BYTES: a hostile server could fill the memory."""
 
     _read_bytes = 0
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.fp: Any = _BoundedLines(self.fp)
 
     def begin(self) -> None:
         """Read the headers. Raises HTTPException for a compressed answer: some bytes could become any number."""

@@ -71,6 +71,8 @@ LOGINS = {
     "a huge size of a chunk": (chunks("f" * 30 + "\r\n<a/>\r\n0\r\n\r\n"), "incomplete"),
     "a long size of a chunk": (chunks("0" * 70000 + "\r\n"), "more than"),
     "a chunk without an end": (chunks("9\r\n<a/>"), "incomplete"),
+    "a beginning without an end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 400000, "lines without end"),
+    "an end without an end": (chunks("1\r\na\r\n0\r\n" + "X: x\r\n" * 1500000), "lines without end"),
     # no XML-RPC
     "a web page": (http("<!DOCTYPE html><html></html>"), "document type"),
     "half a document": (http(HEAD), NO_XML),
