@@ -171,6 +171,8 @@ def resignature_of(
 ) -> Tuple[OpenLun, Union[CompletedRun, Finished]]:
     """Give a LUN new identities; the SCSIid of the request is that of the open LUN. Return the LUN, closed.
 
+    After a CompletedRun, the caller calls `refresh` of the LUN, and tells what that returns.
+
     Raises the errors of `resignature`, and Refused where a finished run does not fit the request.
     """
     if not request.again:
@@ -198,7 +200,10 @@ def plan_of(
 
 @contextmanager
 def to_write(source: LunSource, permission: Permission) -> Iterator[OpenLun]:
-    """Open a LUN for a write, for the block. The map of a run goes to SMlog, or to syslog on a machine without SM."""
+    """Open a LUN for a write, for the block. The map of a run goes to SMlog, or to syslog on a machine without SM.
+
+    After the block, a caller that has written calls `refresh` of the LUN, and tells what that returns.
+    """
     with recording(source.host), source.opened(permission, to_write=True) as lun:
         yield lun
 
