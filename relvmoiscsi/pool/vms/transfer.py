@@ -124,9 +124,17 @@ def _answered(
             if method == "PUT" and status == http.client.OK:
                 return status, b"", None  # sent before the import; the connection ends with the import
             if status == http.client.FOUND and "vdi" in query:
-                return status, b"", urllib.parse.urlsplit(response.getheader("Location", "")).netloc
+                return status, b"", _host_in(response.getheader("Location", ""))
             return status, response.read(None if status == http.client.OK else _MOST_PAGE_BYTES), None
     except GONE as error:
         raise PoolGone(f"The pool at {calls.url} closed the connection during {path}: {reason(error)}.") from error
     finally:
         connection.close()
+
+
+def _host_in(url: str) -> str:
+    """Return the host of a redirect, for a sentence; the whole text where it is no URL."""
+    try:
+        return urllib.parse.urlsplit(url).netloc or url[:_MOST_SAID]
+    except ValueError:
+        return url[:_MOST_SAID]

@@ -71,6 +71,8 @@ LOGINS = {
     "a huge size of a chunk": (chunks("f" * 30 + "\r\n<a/>\r\n0\r\n\r\n"), "incomplete"),
     "a long size of a chunk": (chunks("0" * 70000 + "\r\n"), "more than"),
     "a chunk without an end": (chunks("9\r\n<a/>"), "incomplete"),
+    "a beginning without an end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 400000, "lines without end"),
+    "an end without an end": (chunks("1\r\na\r\n0\r\n" + "X: x\r\n" * 1500000), "lines without end"),
     # no XML-RPC
     "a web page": (http("<!DOCTYPE html><html></html>"), "document type"),
     "half a document": (http(HEAD), NO_XML),
@@ -81,6 +83,7 @@ LOGINS = {
     "two parameters": (http(HEAD + "</value></param><param><value>" + TAIL), NO_XAPI),
     "a call": (http("<methodCall><methodName>x</methodName><params/></methodCall>"), NO_XAPI),
     "a number of many digits": (http(HEAD + "<int>" + "9" * 5000 + "</int>" + TAIL), "is no XenAPI"),
+    "a number of some digits": (http(HEAD + "<int>" + "9" * 4000 + "</int>" + TAIL), "is out of range"),
     "a fault": (fault("<int>1</int>", "no \u202e"), r"the fault 1, no \u202e"),
     "a fault of another form": (http("<methodResponse><fault><value>1</value></fault></methodResponse>"), NO_XML),
     "a fault without a text": (fault("<array><data/></array>", "<struct/>"), "a fault without a text"),
