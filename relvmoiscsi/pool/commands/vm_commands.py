@@ -131,7 +131,7 @@ def _describe_restore(command: CommandMaker) -> None:
     restoring.add_argument("--disk", metavar="LIST", help="of one VM: restore only these disks, by device: 0,1")
     restoring.add_argument("--shutdown", action="store_true", help="shut the VMs down first")
     ways = restoring.add_mutually_exclusive_group()
-    ways.add_argument("--undo", metavar="VM", help="put the old disks of this VM back")
+    ways.add_argument("--undo", metavar="VM", nargs="+", help="put the old disks of these VMs back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
     changes(restoring)
@@ -316,7 +316,8 @@ def _restore(arguments: argparse.Namespace) -> Answer:
     with opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         if back:
-            return _back(arguments, calls, found, inventory.find_vm(found, back))
+            names = arguments.undo or [back]
+            return _back(arguments, calls, found, list(dict.fromkeys(inventory.find_vm(found, vm) for vm in names)))
         copy = choice.find_copy(pool, found, arguments.sr)
         vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in arguments.vms))
 
@@ -378,19 +379,24 @@ def _devices(text: Optional[str]) -> List[str]:
     return devices
 
 
-def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
-    name, bar = printable(found.vms[vm]["name_label"]), Bar()
+def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vms: Sequence[str]) -> Answer:
+    """Undo the restore of several VMs; or end the restore of an only VM."""
+    bar = Bar()
 
-    def work(dry_run: bool) -> Restored:
+    def work(vm: str, dry_run: bool) -> Restored:
+        name = printable(found.vms[vm]["name_label"])
         if arguments.undo:
             return restore.undo(calls, vm, arguments.shutdown, dry_run)
         if arguments.home:
             return move_home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved"), dry_run, bar)
         return restore.keep(calls, vm, dry_run)
 
-    planned = work(dry_run=True)
-    if arguments.dry_run:
-        return _restored(planned)
+    planned = _of_each(found, vms, lambda vm: work(vm, True))
+    todo = [vm for vm, row in zip(vms, planned) if row.error is None]
+    if arguments.dry_run or not todo:
+        return _all_restored(planned)
+    names = [str(found.vms[vm]["name_label"]) for vm in todo]
+    name = printable(", ".join(names))
     what, question = (
         ("undo", f"Undo the restore of {name}?")
         if arguments.undo
@@ -398,12 +404,17 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
         if arguments.home
         else ("keep", f"Leave the disks of {name} as they are and remove the journal?")
     )
-    _ask(arguments, [planned], question)
+    _ask(arguments, planned, question)
     shown: ContextManager[Any] = waiting("the pool")
     if arguments.home:
         shown = bar
-    with _work(arguments, planned.name, what), shown:
-        return _restored(work(dry_run=False))
+
+    def carried_out(vm: str) -> Restored:
+        with arguments.so_far.one(str(found.vms[vm]["name_label"]), what):
+            return work(vm, False)
+
+    with arguments.so_far.work(names), shown:
+        return _all_restored(_of_each(found, vms, carried_out))
 
 
 @contextmanager
