@@ -128,7 +128,7 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
         made = command(arguments)
         made.verify()
         look = f"{wording.command('relvmoiscsi', 'show', made.device)} shows the state of {made.device}."
-        with new_file(getattr(arguments, "map_out", None), look) as finish:
+        with new_file(getattr(arguments, "map_out", None), arguments.command, look) as finish:
             found = made.run()
             return found if finish(found.facts) else found._replace(status=EXIT_NOT_PRINTED)
 

@@ -190,7 +190,9 @@ def _attach(arguments: argparse.Namespace) -> Answer:
     if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
         raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
     attach_plan.verify_template(_template(arguments))
-    with new_file(arguments.map_out, "`relvmoiscsi pool map` prints the same UUIDs.") as finish:
+    with new_file(
+        arguments.map_out, "pool attach --map-out", "`relvmoiscsi pool map` prints the same UUIDs."
+    ) as finish:
         must_be_able_to_ask(arguments)
         with opened(arguments) as (calls, pool), _seen(arguments, calls, pool, source) as seen:
             return _attached(arguments, calls, pool, seen, finish)
@@ -249,7 +251,7 @@ def _attached(
             shown(scsi_id, step, how)
 
         results = attach.carry_out(calls, pool, planned, wanted, tell)
-    answer = _attached_answer([*results, *passed_over])
+    answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
     srs = [
         {
             "scsi_id": result.scsi_id,
@@ -277,7 +279,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     status = Partial.exit_status if any(errors) or any(row.down for row in planned) else 0
     if len(errors) == 1 and errors[0] is not None:
         status = errors[0].exit_status
-    return Answer({"would": rows}, "\n".join([head, *map(printable, lines)]), status)
+    return Answer({"changed": is_any, "would": rows}, "\n".join([head, *map(printable, lines)]), status)
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -285,7 +287,7 @@ _AFTERWARDS = {hosts.DOWN: "when the host is up"}
 _CORRECTED = "after you correct the cause"
 
 
-def _attached_answer(results: Sequence[Attached]) -> Answer:
+def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
     lines = []
     for result in results:
@@ -304,7 +306,8 @@ def _attached_answer(results: Sequence[Attached]) -> Answer:
     status = 0 if all(result.status in (attach.DONE, attach.ALREADY) for result in results) else Partial.exit_status
     if status and len(results) == 1 and results[0].error is not None:
         status = results[0].error.exit_status
-    return Answer({"luns": [result.facts() for result in results]}, "\n".join(lines), status)
+    facts = {"changed": is_changed, "luns": [result.facts() for result in results]}
+    return Answer(facts, "\n".join(lines), status)
 
 
 # --- map

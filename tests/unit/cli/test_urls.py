@@ -450,12 +450,24 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
         "size_bytes": clone.size_bytes,
         "state": "clean",
         "sr": {"uuid": shell.tree().truth.sr_uuid, "name_label": "test SR"},
-        "vdis": 4,
+        "vdi_count": 4,
+        "same_sr_as": [],
         "problem": None,
     }
     assert (second["lun"], second["state"], second["sr"]["uuid"]) == (1, "empty", None)
     assert third["state"] is None and text.status == 0 and "LUN 2: It is reserved by another host." in text.out
     assert re.search(rf"^  0 +{first['scsi_id']} .* clean +{first['sr']['uuid']}", text.out, re.MULTILINE)
+
+
+def test_luns_with_one_sr_are_marked(command, clone):
+    sr = shell.tree().truth.sr_uuid
+    with serving(clone, SparseDisk(1 << 20), clone.copy(), shell.tree(1).disk.copy()) as target:
+        luns = command("show", url(target), "--json").json["luns"]
+        lines = command("show", url(target)).out.splitlines()
+    assert [lun["same_sr_as"] for lun in luns] == [[2], [], [0], []]
+    assert [line for line in lines if line.startswith("note: ")] == [
+        f"note: the LUNs 0, 2 hold one SR, {sr}: an original and its copies, or copies alone."
+    ]
 
 
 def test_luns_with_one_scsi_id_are_told_of_and_not_written_to(command, clone):
