@@ -8,11 +8,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from relvmoiscsi import engine
 from relvmoiscsi.cli import on_lun
 from relvmoiscsi.cli.on_lun import DeviceCommand
-from relvmoiscsi.cli.output import Answer, say
-from relvmoiscsi.cli.url_login import url_of
+from relvmoiscsi.cli.output import Answer, say, waiting
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Lost
+from relvmoiscsi.lun.url_login import url_of
 from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.wording import human_size, printable, table
 
@@ -54,7 +54,7 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
     Raises UsageError, NotFound, Refused.
     """
     text, login = command.device, (command.initiator_name, command.chap_file)
-    source = url_of(*login, text, on_lun.HOST)
+    source = url_of(*login, text, on_lun.HOST, waiting=waiting)
     url = source.url
     if url.lun is not None:
         with suppress(Lost):  # the command that opens the LUN logs in again
@@ -78,7 +78,7 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
             return Listed(info, problem=info.problem)
         where = text.rstrip("/") + f"/{info.number}"
         try:
-            with url_of(*login, where, on_lun.HOST, LIST_SECONDS, info.scsi_id).opened_to_read() as opened:
+            with url_of(*login, where, on_lun.HOST, LIST_SECONDS, info.scsi_id, waiting).opened_to_read() as opened:
                 found = engine.inspect(opened.device)
         except RelvmoiscsiError as problem:
             return Listed(info, problem=problem.message)

@@ -15,6 +15,7 @@ PUBLIC = [
     "relvmoiscsi.engine",
     "relvmoiscsi.errors",
     "relvmoiscsi.iscsi",
+    "relvmoiscsi.lun.named_device",
     "relvmoiscsi.pool.connection",
     "relvmoiscsi.report",
 ]

@@ -25,7 +25,7 @@ from kit.xe import xe
 from relvmoiscsi import engine, errors
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.saved_vms import NAME_LABEL
-from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.lun.named_device import open_device
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 PROMPT = "[y/N] "

@@ -11,11 +11,11 @@ from relvmoiscsi.cli import resignature
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.cli.resignature import _chosen as read_map
-from relvmoiscsi.cli.url_login import credentials
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host import own_path, secret_file
 from relvmoiscsi.host.own_path import NotOwn, read_named, verify_own_way
 from relvmoiscsi.host.secret_file import first_line, lines_of
+from relvmoiscsi.lun.url_login import credentials
 from relvmoiscsi.pool.commands import options
 from relvmoiscsi.pool.commands.options import takes_connection, where
 
