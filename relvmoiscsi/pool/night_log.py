@@ -11,10 +11,9 @@ import time
 from typing import Callable, Optional, Sequence
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError
-from relvmoiscsi.host.own_path import NotOwn, verify_own_way
+from relvmoiscsi.host.files import open_private
+from relvmoiscsi.host.own_path import NotOwn, verify_new
 from relvmoiscsi.wording import printable
-
-_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NightLog:
@@ -29,8 +28,8 @@ class NightLog:
         if path is None:
             return
         try:
-            verify_own_way(path)
-            self._file = os.open(path, _FLAGS, 0o644)
+            verify_new(path)
+            self._file = open_private(path, os.O_WRONLY | os.O_APPEND)
         except NotOwn as problem:
             text = f"{path} is no safe place for a log: {problem}. Give a directory of your own."
             raise UsageError(text).in_state(NOTHING_WRITTEN) from None

@@ -79,7 +79,8 @@ def verify(argv, ran):
     assert CONTRACT not in (ran.out + ran.err).lower()
     assert not CONTROL.search(ran.out + ran.err), repr(ran)
     if "--json" not in argv and not ran.err.startswith("usage: "):
-        assert [(advice, problem_of(advice)) for advice in commands_in(ran.out + ran.err) if problem_of(advice)] == []
+        wrong = {advice: problem_of(advice) for advice in commands_in(ran.out + ran.err) if problem_of(advice)}
+        assert not wrong, wrong
     assert ran.status in (*range(12), cli.EXIT_BUG, cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED)
     if ran.status and argv and argv[0] in WRITERS and not ran.err.startswith("usage: "):
         assert DISK_STATE.search(ran.err.rstrip("\n")), ran.err

@@ -162,8 +162,8 @@ def map_file(tmp_path, facts):
 @pytest.mark.parametrize(
     "uuid, says",
     [
-        ("", "is no UUID"),
-        (SR[:-1] + "A", "is no UUID"),
+        ("", "is not a UUID"),
+        (SR[:-1] + "A", "is not a UUID"),
         ("00000000-0000-0000-0000-000000000000", "is the nil UUID"),
         (tree().truth.uuids["disk"], "already on the LUN"),
     ],

@@ -97,9 +97,7 @@ class Office:
 
     def sources(self, *names, everything=False, trusted=""):
         return self.with_copy(
-            lambda calls, _, found, copy: save_vms.choose(
-                found, copy, save_vms.read(calls, copy, trusted), names, everything
-            )
+            lambda calls, _, found, copy: save_vms.choose(found, save_vms.read(calls, copy, trusted), names, everything)
         )
 
     def made_of(self, sources, work=clone.clone, **wanted):
