@@ -313,7 +313,8 @@ class RestoreCommand(PoolChange):
         alone = {end: [vm] for end, vm in (("home", arguments.home), ("keep", arguments.keep)) if vm}
         ends: Dict[str, List[str]] = {"undo": arguments.undo or [], **alone}
         #: how the command ends a restore, and of which VMs; "" for a restore
-        self.end, self.ended_vms = next(((end, vms) for end, vms in ends.items() if vms), ("", []))
+        self.end: str = next((end for end, vms in ends.items() if vms), "")
+        self.ended_vms: Sequence[str] = ends.get(self.end, [])
         if self.end and (self.sr or arguments.disk is not None) or not (self.end or self.vms):
             missing = "" if self.end else _missing(SR=self.sr, VM=self.vms)
             raise UsageError(
