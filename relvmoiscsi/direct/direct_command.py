@@ -84,7 +84,7 @@ def add_direct(make: Maker) -> None:
             formatter_class=group.formatter_class,
             **listed,
         )
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=run, command="direct " + name)
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )

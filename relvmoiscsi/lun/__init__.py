@@ -3,6 +3,7 @@
 
     opened.py    a source, which opens what a caller names; an open LUN: its names, its device, its guard
     source.py    an image file; disk_source.py: a disk of this machine; url_source.py: a LUN behind a target
+    url_login.py who logs in to the target of a URL; named_device.py: the device of a name, for programs
     call.py      how a driver's call opens a LUN: over a session, or as disks
     gate.py      what each batch of reads and writes passes first: the time of the call
     guard.py     who may write: the pool's answer, and the locks of a write

@@ -28,7 +28,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
 BASE = ("errors", "deadline", "device", "vpd", "scsi", "scsi_id_text", "portal", "wording", "untrusted",
-        "untrusted_xml", "__init__")  # fmt: skip
+        "untrusted_xml", "json_answer", "__init__")  # fmt: skip
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
@@ -62,6 +62,7 @@ MAY_IMPORT = {
     "wording": (),
     "untrusted": (),
     "untrusted_xml": (),
+    "json_answer": (),
     "device": (),
     "errors": (),
     "__init__": (),

@@ -218,7 +218,7 @@ class AttachCommand(PoolChange):
 
     def run(self) -> Answer:
         look = "`relvmoiscsi pool map` prints the same UUIDs."
-        with new_file(self.map_out, look) as write_map, self.opened() as (calls, pool):
+        with new_file(self.map_out, "pool attach --map-out", look) as write_map, self.opened() as (calls, pool):
             of = [records.original_uuid(pool, text) for text in self.clones_of]
             with self.search.seen(calls, pool, self.so_far, self.dry_run) as seen:
                 planned = self._plan(calls, pool, seen, of)
@@ -231,7 +231,7 @@ class AttachCommand(PoolChange):
                     say(_would_attach(planned, passed_over).text)
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
-                answer = _attached_answer([*results, *passed_over])
+                answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
                 is_written = write_map({"srs": [_map_row(result) for result in results if result.sr_uuid]})
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
@@ -290,7 +290,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     status = Partial.exit_status if any(errors) or any(row.down for row in planned) else 0
     if len(errors) == 1 and errors[0] is not None:
         status = errors[0].exit_status
-    return Answer({"would": rows}, "\n".join([head, *map(printable, lines)]), status)
+    return Answer({"changed": is_any, "would": rows}, "\n".join([head, *map(printable, lines)]), status)
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -298,7 +298,7 @@ _AFTERWARDS = {hosts.DOWN: "when the host is up"}
 _CORRECTED = "after you correct the cause"
 
 
-def _attached_answer(results: Sequence[Attached]) -> Answer:
+def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
     lines = []
     for result in results:
@@ -317,7 +317,8 @@ def _attached_answer(results: Sequence[Attached]) -> Answer:
     status = 0 if all(result.status in (attach.DONE, attach.ALREADY) for result in results) else Partial.exit_status
     if status and len(results) == 1 and results[0].error is not None:
         status = results[0].error.exit_status
-    return Answer({"luns": [result.facts() for result in results]}, "\n".join(lines), status)
+    facts = {"changed": is_changed, "luns": [result.facts() for result in results]}
+    return Answer(facts, "\n".join(lines), status)
 
 
 # --- map

@@ -40,7 +40,7 @@ def add_pool(make: Maker) -> None:
     def command(name: str, kind: Type[PoolCommand], what: str, more: str) -> argparse.ArgumentParser:
         text = what[:1].upper() + what[1:] + ".\n\n" + more
         sub = commands.add_parser(name, description=text, formatter_class=group.formatter_class, help=what)
-        sub.set_defaults(run=lambda arguments: _tells_how_far(kind, arguments))
+        sub.set_defaults(run=lambda arguments: _tells_how_far(kind, arguments), command="pool " + name)
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )

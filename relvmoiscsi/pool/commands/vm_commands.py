@@ -5,7 +5,7 @@ import argparse
 import sys
 import threading
 import time
-from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
@@ -130,7 +130,7 @@ def _describe_restore(command: CommandMaker) -> None:
     restoring.add_argument("--disk", metavar="LIST", help="of one VM: restore only these disks, by device: 0,1")
     restoring.add_argument("--shutdown", action="store_true", help="shut the VMs down first")
     ways = restoring.add_mutually_exclusive_group()
-    ways.add_argument("--undo", metavar="VM", help="put the old disks of this VM back")
+    ways.add_argument("--undo", metavar="VM", nargs="+", help="put the old disks of these VMs back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
     changes(restoring)
@@ -310,9 +310,11 @@ class RestoreCommand(PoolChange):
         self.sr: str = arguments.sr or ""
         self.vms: Sequence[str] = arguments.vms
         self.shutdown: bool = arguments.shutdown
-        ends = {"undo": arguments.undo, "home": arguments.home, "keep": arguments.keep}
-        #: how the command ends a restore, and of which VM; "" for a restore
-        self.end, self.ended_vm = next(((end, str(vm)) for end, vm in ends.items() if vm), ("", ""))
+        alone = {end: [vm] for end, vm in (("home", arguments.home), ("keep", arguments.keep)) if vm}
+        ends: Dict[str, List[str]] = {"undo": arguments.undo or [], **alone}
+        #: how the command ends a restore, and of which VMs; "" for a restore
+        self.end: str = next((end for end, vms in ends.items() if vms), "")
+        self.ended_vms: Sequence[str] = ends.get(self.end, [])
         if self.end and (self.sr or arguments.disk is not None) or not (self.end or self.vms):
             missing = "" if self.end else _missing(SR=self.sr, VM=self.vms)
             raise UsageError(
@@ -326,7 +328,8 @@ class RestoreCommand(PoolChange):
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
             if self.end:
-                return self._end(calls, found, inventory.find_vm(found, self.ended_vm))
+                ended = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.ended_vms))
+                return self._end(calls, found, ended)
             copy = choice.find_copy(pool, found, self.sr)
             vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.vms))
 
@@ -348,11 +351,12 @@ class RestoreCommand(PoolChange):
                 results = _of_each(found, vms, work)
         return _all_restored(results, restore.TO_KNOW)
 
-    def _end(self, calls: Calls, found: Inventory, vm: str) -> Answer:
-        """End the restore of a VM, after the question."""
-        name, bar = printable(found.vms[vm]["name_label"]), Bar()
+    def _end(self, calls: Calls, found: Inventory, vms: Sequence[str]) -> Answer:
+        """End the restore of each VM, after the question."""
+        bar = Bar()
 
-        def work(dry_run: bool) -> Restored:
+        def work(vm: str, dry_run: bool) -> Restored:
+            name = printable(found.vms[vm]["name_label"])
             if self.end == "undo":
                 return restore.undo(calls, vm, self.shutdown, dry_run)
             if self.end == "home":
@@ -361,15 +365,21 @@ class RestoreCommand(PoolChange):
                 )
             return restore.keep(calls, vm, dry_run)
 
-        planned = work(dry_run=True)
-        if self.dry_run:
-            return _restored(planned)
-        self._ask([planned], _END_QUESTIONS[self.end].format(name))
+        planned = _of_each(found, vms, lambda vm: work(vm, True))
+        names = [row.name for row in planned if row.error is None]
+        if self.dry_run or not names:
+            return _all_restored(planned)
+        self._ask(planned, _END_QUESTIONS[self.end].format(printable(", ".join(names))))
+
+        def carried_out(vm: str) -> Restored:
+            with self.so_far.one(str(found.vms[vm]["name_label"]), self.end):
+                return work(vm, False)
+
         shown: ContextManager[Any] = waiting("the pool")
         if self.end == "home":
             shown = bar
-        with self.work(planned.name, self.end), shown:
-            return _restored(work(dry_run=False))
+        with self.so_far.work(names), shown:
+            return _all_restored(_of_each(found, vms, carried_out))
 
     def _ask(self, planned: Sequence[Restored], question: str) -> None:
         """Print the plans and return after a yes. Raises Refused."""

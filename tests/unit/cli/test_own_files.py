@@ -11,11 +11,11 @@ from relvmoiscsi.cli import resignature
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.cli.resignature import ResignatureCommand
-from relvmoiscsi.cli.url_login import credentials
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host import own_path, secret_file
 from relvmoiscsi.host.own_path import NotOwn, read_named, verify_own_way
 from relvmoiscsi.host.secret_file import first_line, lines_of
+from relvmoiscsi.lun.url_login import credentials
 from relvmoiscsi.pool import connection as connection_module
 from relvmoiscsi.pool.commands.options import takes_connection, where
 
@@ -124,8 +124,8 @@ def test_what_is_no_text_is_not_shown(password):
 
 
 def written(path):
-    with new_file(str(path), "look") as finish:
-        assert finish({"state": "resignatured"})
+    with new_file(str(path), "pool attach --map-out", "look") as finish:
+        assert finish({"srs": []})
 
 
 def test_a_map_is_readable_for_its_owner_alone_also_in_the_place_of_an_empty_file_of_all(tmp_path):

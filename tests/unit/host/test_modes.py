@@ -81,8 +81,8 @@ def drop_in(host):
 
 
 def new_map(host):
-    with new_file(host.at("map.json"), "look") as finish:
-        assert finish({})
+    with new_file(host.at("map.json"), "pool attach --map-out", "look") as finish:
+        assert finish({"srs": []})
     return modes(host.root)
 
 
