@@ -19,7 +19,7 @@ from cinder.db import api as db
 from cinder.volume import group_types, volume_utils
 from oslo_log import log as logging
 
-from relvmoiscsi.cli.url_login import initiator_name
+from relvmoiscsi.lun.url_login import initiator_name
 from relvmoiscsi_cinder.asking import VDIS, WANTED, vdis_wanted
 from relvmoiscsi_cinder.command import Told, give_identities
 from relvmoiscsi_cinder.place import Place, on_this_host, place_of

@@ -10,8 +10,8 @@ from rtslib_fb.utils import normalize_wwn
 
 from kit.iscsi.options import Chap
 from kit.iscsi.programs import Tgt, free_port, missing
-from relvmoiscsi.cli import url_login as login
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.lun import url_login as login
 from relvmoiscsi_cinder import resignature
 from relvmoiscsi_cinder.place import place_of
 from tests.kit_cinder import EMPTY, Driver, FileCase, LocalTarget, check, show
