@@ -150,13 +150,18 @@ def _at(url: str, master: str) -> str:
         host = f"[{ipaddress.IPv6Address(master)}]" if ":" in master else master
     except ValueError:
         host = ""
-    if not _HOST.fullmatch(host) or len(host) > _LONGEST_NAME:
+    if not is_host(host):
         raise PoolFailure(
             f"The host at {url} is a member of a pool, and answers {master[:_LONGEST_NAME]!r} for the address of the "
             "master. Check --pool, or give the address of the master."
         )
     parts = urllib.parse.urlsplit(url)
     return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
+
+
+def is_host(text: str) -> bool:
+    """Is this the part of a URL that names a host: a name, an IPv4 address, or an IPv6 address in brackets?"""
+    return len(text) <= _LONGEST_NAME and _HOST.fullmatch(text) is not None
 
 
 def certificates_in(path: str) -> str:

@@ -16,7 +16,7 @@ import ssl
 import sys
 import xmlrpc.client
 from functools import partial
-from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence, cast
+from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence, Tuple, cast
 from xml.parsers import expat
 
 from relvmoiscsi.errors import CommandFailed, NotFound
@@ -28,12 +28,14 @@ GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.
 #: of one answer: the records of all VDIs of a pool with some 100000 of them
 MOST_ANSWER_BYTES = 256 << 20
 _PIECE_BYTES = 1 << 16
+_MOST_INTERIM = 8  #: answers with the status 100 before the answer; xapi sends none
 
 
 class BoundedResponse(http.client.HTTPResponse):
-    """An answer that is read up to MOST_ANSWER_BYTES: a hostile server could fill the memory."""
+    """An answer that is read up to MOST_ANSWER_BYTES: a hostile server could fill the memory, or never answer."""
 
     _read_bytes = 0
+    _statuses = 0
 
     def begin(self) -> None:
         """Read the headers. Raises HTTPException for a compressed answer: some bytes could become any number."""
@@ -51,6 +53,14 @@ class BoundedResponse(http.client.HTTPResponse):
         self._read_bytes += len(data) if amt is not None else 0
         self._verify()
         return data
+
+    def _read_status(self) -> Tuple[str, int, str]:
+        """Raises HTTPException after many answers that announce an answer: http.client waits for the answer forever."""
+        self._statuses += 1
+        if self._statuses > _MOST_INTERIM + 1:
+            raise http.client.HTTPException(f"it announced an answer {_MOST_INTERIM} times, and did not answer")
+        found: Tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+        return found
 
     def _read_next_chunk_size(self) -> int:
         """Raises ValueError, which http.client takes for a broken answer: a negative size would have no limit."""
