@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo playground test check unit unit36 judges cinder collection sanity clients vm e2e exhaustive bench acceptance acceptance-clean docs rpm pack clean
+.PHONY: help demo playground test check unit unit36 judges cinder collection sanity clients vm e2e exhaustive bench acceptance acceptance-clean docs rpm pack release clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -70,6 +70,9 @@ rpm:  ## the package for dom0, in build/rpm
 
 pack: rpm  ## update ISO for xapi, repository for yum: KEY=<gpg key> [GNUPGHOME=<directory>] signs them
 	@python3 supp-pack/build_pack.py $(if $(KEY),--key "$(KEY)")
+
+release:  ## what a user takes, in build/release: RPMs, ISO, repository, sdist and wheel, collection, pages; KEY=<gpg key>
+	@bash tools/release.sh $(if $(KEY),--key "$(KEY)")
 
 clean:  ## remove everything that make made
 	rm -rf .venv build dist ./*.egg-info .coverage* htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache

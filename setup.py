@@ -33,7 +33,7 @@ setup(
     long_description_content_type="text/x-rst",
     license="LGPL-2.1-only",
     packages=find_packages(include=["relvmoiscsi", "relvmoiscsi.*"]),
-    package_data={"relvmoiscsi": ["py.typed"]},  # type checkers read the annotations of the package
+    package_data={"relvmoiscsi": ["py.typed", "answers.schema.json"]},  # for type checkers; for readers of --json
     python_requires=">=3.6",
     # XenAPI: where xapi is asked, in dom0, which has it, and by `relvmoiscsi pool`. tqdm: for bars of that command.
     extras_require={"pool": ["XenAPI", "tqdm"]},

@@ -54,7 +54,7 @@ def round_trips() -> List[Number]:
 
 def copies() -> List[Number]:
     """Reading and writing, beside `qemu-img` over libiscsi. Each round does everything once."""
-    what, goal = "copy of guest data over iSCSI, as a part of the speed of qemu-img", f"at least {PART_OF_QEMU} each"
+    what, goal = "guest data over iSCSI, as a part of the speed of qemu-img", f"at least {PART_OF_QEMU} each"
     reason = can_run()
     with _directory() as directory:
         found = {} if reason else _copies(directory)

@@ -86,5 +86,5 @@ def numbers() -> List[Number]:
         ("--jobs", "time", "memory"),
         [[str(jobs), f"{one.seconds:.1f} s", f"{one.bytes / (1 << 20):.0f} MiB"] for jobs, one in found.items()],
     )
-    what = "pool attach: ten LUNs at a time, as many times as fast as one by one"
+    what = "pool attach: ten LUNs at a time, times as fast as one by one"
     return [Number(what, f"at least {GOAL:g}", f"{ratio:.1f}", ratio >= GOAL)]

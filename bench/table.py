@@ -66,6 +66,10 @@ class Number(NamedTuple):
 
 
 def print_numbers(numbers: Sequence[Number]) -> None:
+    """Two lines for each, so that 80 columns show it: the goal, and what was seen."""
     said = {True: "met", False: "MISSED", None: "NOT RUN"}
-    rows = [(one.what, one.goal, one.seen, said[one.is_met]) for one in numbers]
-    print_table("What a run costs", ("", "goal", "seen", ""), rows)
+    title = "What a run costs, the goal, and what was seen"
+    lines = PRINTED[title] = []
+    for one in numbers:
+        lines += [f"  {one.what}: {one.goal}", f"    {said[one.is_met]}: {one.seen}"]
+    print(f"\n{title}\n", *lines, sep="\n")

@@ -75,7 +75,7 @@ def numbers() -> List[Number]:
 
 def _number(name: str, seen: str, is_met: Optional[bool]) -> Number:
     what, goal = GOALS[name]
-    return Number(f"SR.create in the VM, as a part of {what}", f"at most {goal}", seen, is_met)
+    return Number(f"SR.create, as a part of {what}", f"at most {goal}", seen, is_met)
 
 
 def _measured() -> Optional[Measured]:

@@ -13,7 +13,7 @@ author = "the developers of relvmoiscsi"
 copyright = "the developers of relvmoiscsi; LGPL 2.1"
 release = version = re.findall('__version__ = "(.+)"', (TOP / "relvmoiscsi/__init__.py").read_text(encoding="utf-8"))[0]
 
-extensions = ["help_pages", "protocol_tables", "readme_links", "search_words"]
+extensions = ["answer_tables", "help_pages", "protocol_tables", "readme_links", "search_words"]
 exclude_patterns = ["_ext", "_static", "requirements.txt"]
 #: most literal blocks are sessions and drawings; a block in a language says so itself
 highlight_language = "none"

@@ -6,7 +6,7 @@
                  `problems` has a sentence for each target that did not answer. Of such a target, the answer lists only
                  the LUNs that the host sees.
                  {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
-                 "changed", "name", "problem"}, ...], "problems": [], "next": null}
+                 "changed_at", "name", "problem"}, ...], "problems": [], "next": null}
     map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
                  {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the active runs on this host
@@ -55,6 +55,7 @@ from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.lun_lock import locked_luns
 from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.json_answer import answer_text
 from relvmoiscsi.scsi_id_text import is_scsi_id, typed_scsi_id
 from relvmoiscsi.wording import ALL, VDIS, utc_time, with_options
 
@@ -143,7 +144,13 @@ def classify(arguments: Arguments, host: Host = THIS_HOST, see: Look = look, fin
                 row.update(state=None, problem=str(error)[:500])
         return row
 
-    return _page("luns", [(scsi_id, partial(made, scsi_id)) for scsi_id in ids], {"problems": problems}, deadline)
+    return _page(
+        "plugin classify",
+        "luns",
+        [(scsi_id, partial(made, scsi_id)) for scsi_id in ids],
+        {"problems": problems},
+        deadline,
+    )
 
 
 def _read_ahead(
@@ -183,7 +190,7 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
         "old_sr": found.run.ids.sr if found.run else None,
         "copied": is_of_another_lun(found.commit_record, scsi_id),
         "metadata_of": sorted(set(databases(found.lun).values())) if found.lun else [],
-        "changed": utc_time(found.lun.vg.changed) if found.lun else None,
+        "changed_at": utc_time(found.lun.vg.changed) if found.lun else None,
         "name": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
         "problem": str(found.problem)[:500] if found.problem else None,
     }
@@ -211,7 +218,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             start = arguments.get("from", "")
             vdis = sorted((vdi for vdi in found["vdis"] if vdi["new"] >= start), key=itemgetter("new"))
             rows: List[_Row] = [(vdi["new"], vdi.copy) for vdi in vdis]
-            return _page("vdis", rows, {"sr": found["sr"]})
+            return _page("plugin map", "vdis", rows, {"sr": found["sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
 
 
@@ -228,7 +235,7 @@ def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> s
             except RelvmoiscsiError:
                 pass  # a LUN that does not answer is being read
         rows.append({"scsi_id": scsi_id, "by": [owner], "phase": phase, "percent": percent})
-    return json.dumps({"runs": rows})
+    return answer_text("plugin status", {"runs": rows})
 
 
 def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
@@ -308,16 +315,17 @@ def fitted(facts: Dict[str, Any]) -> str:
     """Return the facts as JSON, without long lists; `left_out` names each missing list. `map` pages the VDIs."""
     left_out: List[str] = []
     for name in ("plan", "lvs", "other_uuids", "vdis", "notes"):
-        text = json.dumps({**facts, "left_out": left_out})
+        text = answer_text("plugin resignature", {**facts, "left_out": left_out})
         if len(text) <= MOST_BYTES:
             return text
         if name in facts:
             facts = {key: value for key, value in facts.items() if key != name}
             left_out = [*left_out, name]
-    return json.dumps({**facts, "left_out": left_out})
+    return answer_text("plugin resignature", {**facts, "left_out": left_out})
 
 
 def _page(
+    function: str,
     name: str,
     rows: Iterable[_Row],
     more: Optional[Dict[str, Any]] = None,
@@ -335,7 +343,7 @@ def _page(
         taken.append(text)
         size += len(text) + 2
     found = {**(more or {}), name: [json.loads(text) for text in taken], "next": following}
-    return json.dumps(found)
+    return answer_text(function, found)
 
 
 def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
@@ -349,7 +357,7 @@ def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
         raise UsageError("The argument number is no number. Give the LUN's number, as the kernel has it.")
     deadline = Deadline(iscsi_sessions.ADD_SECONDS)
     problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, untrusted.number(number), deadline, host)
-    return json.dumps({"problems": problems})
+    return answer_text("plugin add_lun", {"problems": problems})
 
 
 FUNCTIONS = {

@@ -46,7 +46,7 @@ def json_of(text: Union[str, bytes], most_bytes: int = MOST_BYTES, most_values: 
     said = text if isinstance(text, str) else text.decode("utf-8")
     _verify_size(said, most_values)
     found = json.loads(
-        said, parse_int=_integer, parse_float=_float, parse_constant=_no_number, object_pairs_hook=_object
+        said, parse_int=integer, parse_float=_float, parse_constant=_no_number, object_pairs_hook=_object
     )
     if "\\u" in said:
         json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair: no terminal and no xapi takes it
@@ -84,6 +84,13 @@ def size_of(value: Any) -> int:
     return value
 
 
+def integer(text: str) -> int:
+    """Return a whole number of at most 18 digits, with or without a sign. Raises ValueError for a longer text."""
+    if len(text) > MOST_DIGITS + 2:
+        raise ValueError(f"{text[:40]!r} is out of range")
+    return int(text)
+
+
 def xml_safe(text: str) -> str:
     """Return the text with a question mark for each character that XML forbids."""
     return _NOT_XML.sub("?", text)
@@ -108,12 +115,6 @@ def _object(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
             raise ValueError(f"it has the name {name[:40]!r} twice")
         found[name] = value
     return found
-
-
-def _integer(text: str) -> int:
-    if len(text) > MOST_DIGITS + 2:
-        raise ValueError(f"{text[:40]!r} is out of range")
-    return int(text)  # JSON has no other digits than ASCII digits
 
 
 def _float(text: str) -> float:

@@ -81,9 +81,11 @@ def printable_lines(text: str) -> str:
 def with_options(text: str) -> str:
     """Return a text of the engine with the options of the command: `vdi` becomes `--vdi`, `vdis=all` `--vdis all`.
 
-    The engine names device-config keys of the SR driver.
+    The engine names device-config keys of the SR driver, and fields of a request.
     """
-    return re.sub(r"`(vdis?|without)(?:=(\w+))?`", lambda key: "`--" + " ".join(filter(None, key.groups())) + "`", text)
+    return re.sub(
+        r"`(vdis?|without|again)(?:=(\w+))?`", lambda key: "`--" + " ".join(filter(None, key.groups())) + "`", text
+    )
 
 
 def shell_words(*words: str) -> str:

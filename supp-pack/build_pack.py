@@ -8,7 +8,7 @@
         Packages/update-relvmoiscsi-*.rpm    requires the payload, records the update on the host.
         Packages/control-relvmoiscsi-*.rpm   requires what the payload requires of a host; installed first.
         repodata/repomd.xml  repomd.xml.asc  names and checksums of all files above, except update.xml.
-    build/pack/repo/                         the payload, repodata, and relvmoiscsi.repo to copy to a host.
+    build/pack/repo/                         the payload, relvmoiscsi-pool, repodata, relvmoiscsi.repo for a host.
     build/pack/RPM-GPG-KEY-relvmoiscsi       the public key, also in repo/, if a key was given.
 
 The same RPM gives the same bytes: every date is SOURCE_DATE_EPOCH, or the build time of the RPM. Signatures contain the
@@ -378,6 +378,11 @@ def make_all(package: Package, key: Optional[Key], epoch: int, work: Path, made:
     make_iso(root, made / f"{NAME}-{package.version}.iso", package, epoch)
 
     shutil.copyfile(str(root / "Packages" / package.path.name), str(repository / package.path.name))
+    beside = package.path.with_name(package.path.name.replace(NAME, NAME + "-pool", 1))
+    if beside.exists():
+        shutil.copyfile(str(beside), str(repository / beside.name))
+        if key:
+            sign_rpm(repository / beside.name, key)
     make_repodata(repository, epoch, None, key)
     (repository / (NAME + ".repo")).write_text(repo_file(signed=key is not None), encoding="ascii")
     if key:

@@ -27,6 +27,7 @@ NEEDED=(
     istgt:istgt
     iscsi-inq:libiscsi-bin
     tshark:tshark
+    chromium:chromium
 )
 
 # The VM of the end-to-end tests, and what runs inside it; only for `tools/need-packages.sh e2e`

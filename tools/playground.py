@@ -20,6 +20,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "tests")]
 
+from kit.builder import raw  # noqa: E402
 from kit.lun_world import World  # noqa: E402
 from kit.pool_lab import Lab, lab_of_three, sr_disk  # noqa: E402
 
@@ -30,7 +31,7 @@ A simulated pool, in this process only. Nothing here touches a real host.
 
   SR      "Production", in use, on the LUN {original}
 
-  VMs     web and db run, with disks on "Production"; helper is halted
+  VMs     web, db and mail run, with disks on "Production"; helper is halted
 
   LUNs    {clone}: an array snapshot of "Production", mapped to all hosts
 
@@ -46,7 +47,7 @@ Try it, and type `exit` at the end:
 
   relvmoiscsi pool luns
   relvmoiscsi pool attach {clone}
-  relvmoiscsi pool clone "Production {today}" web --isolated night
+  relvmoiscsi pool clone "Production {today}" web db mail --isolated night
   xe vm-start vm="web {today}"
 """
 
@@ -101,14 +102,13 @@ def main() -> int:
 def _furnish(lab: Lab) -> dict:
     """Put into the pool what the playground says that there is. Return the words of its texts."""
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = lab.world.plugin
-    original = lab.original("Production")
+    original = lab.original("Production", volumes=[raw("mail", label="mail store", extents=1)])
     clone = lab.clone("Production")
     target = lab.world.lun(original)
     foreign = lab.world.add(target.target, target.iqn, sr_disk("of another pool"))
     office = lab.network("office")
-    root, data, before = (lab.vdi("Production", label)[0] for label in ("root disk", "data", "before"))
-    lab.vm("web", root, data, networks=[office], state="Running")
-    lab.vm("db", before, networks=[office], state="Running")
+    for name, disk in (("web", "root disk"), ("db", "data"), ("mail", "mail store")):
+        lab.vm(name, lab.vdi("Production", disk)[0], networks=[office], state="Running")
     lab.vm("helper", networks=[office])
     return {"original": original, "clone": clone, "foreign": foreign, "today": time.strftime("%Y-%m-%d")}
 

@@ -70,11 +70,11 @@ def _without_help(words: "List[str]") -> "List[str]":
 
 
 def _run(arguments: "Namespace") -> int:
-    import json  # noqa: PLC0415 - --help needs none of these imports
-    import logging  # noqa: PLC0415
+    import logging  # noqa: PLC0415 - --help needs none of these imports
 
     from relvmoiscsi.cli.output import RED, LogFormatter, print_result, print_text, say  # noqa: PLC0415
     from relvmoiscsi.errors import RelvmoiscsiError, error_facts  # noqa: PLC0415
+    from relvmoiscsi.json_answer import answer_text  # noqa: PLC0415
     from relvmoiscsi.wording import printable, with_options  # noqa: PLC0415
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
@@ -86,7 +86,7 @@ def _run(arguments: "Namespace") -> int:
     try:
         answer: Answer = arguments.run(arguments)
         if arguments.json:
-            is_printed = print_result(json.dumps(answer.facts, indent=2))
+            is_printed = print_result(answer_text(arguments.command, answer.facts, indent=2))
         else:
             is_printed = arguments.quiet or print_text(answer.text)
         return answer.status if is_printed else EXIT_NOT_PRINTED
@@ -98,7 +98,7 @@ def _run(arguments: "Namespace") -> int:
 
             facts = failure_facts(arguments, error)
         if arguments.json:
-            print_result(json.dumps({**facts, **error_facts(error)}, indent=2))
+            print_result(answer_text(arguments.command, {**facts, **error_facts(error)}, indent=2))
         say(printable(str(error)), RED)
         return error.exit_status
     except KeyboardInterrupt as stop:
@@ -110,7 +110,8 @@ def _run(arguments: "Namespace") -> int:
                 "message": message,
                 "disk_state": state,
             }
-            print_result(json.dumps({"error": facts, **getattr(stop, "facts", {})}, indent=2))
+            facts = {"error": facts, **getattr(stop, "facts", {})}
+            print_result(answer_text(arguments.command, facts, indent=2))
         say(message + (" " + printable(state) if state else _how_to_tell(arguments) or _AGAIN))
         return EXIT_INTERRUPTED
     except Exception:  # noqa: BLE001 - a bug: print the traceback, and return EXIT_BUG

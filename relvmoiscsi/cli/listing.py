@@ -8,11 +8,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from relvmoiscsi import engine
 from relvmoiscsi.cli import on_lun
 from relvmoiscsi.cli.on_lun import DeviceCommand
-from relvmoiscsi.cli.output import Answer, say
-from relvmoiscsi.cli.url_login import url_of
+from relvmoiscsi.cli.output import Answer, say, waiting
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo
 from relvmoiscsi.iscsi.faults import Lost
+from relvmoiscsi.lun.url_login import url_of
 from relvmoiscsi.lun.url_source import each_at_once
 from relvmoiscsi.wording import human_size, printable, table
 
@@ -26,8 +26,9 @@ class Listed(NamedTuple):
     state: Optional[str] = None  #: the engine's state; None where the LUN was not read
     sr_uuid: Optional[str] = None
     sr_name_label: Optional[str] = None
-    vdis: Optional[int] = None
+    vdi_count: Optional[int] = None
     problem: Optional[str] = None  #: why `state` or the SR is missing
+    same_sr_as: Sequence[int] = ()  #: numbers of the other LUNs with this SR
 
     def facts(self) -> Dict[str, Any]:
         """Return the values for --json."""
@@ -41,7 +42,8 @@ class Listed(NamedTuple):
             "size_bytes": info.size_bytes or None,
             "state": self.state,
             "sr": {"uuid": self.sr_uuid, "name_label": self.sr_name_label},
-            "vdis": self.vdis,
+            "vdi_count": self.vdi_count,
+            "same_sr_as": list(self.same_sr_as),
             "problem": self.problem,
         }
 
@@ -52,7 +54,7 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
     Raises UsageError, NotFound, Refused.
     """
     text, login = command.device, (command.initiator_name, command.chap_file)
-    source = url_of(*login, text, on_lun.HOST)
+    source = url_of(*login, text, on_lun.HOST, waiting=waiting)
     url = source.url
     if url.lun is not None:
         with suppress(Lost):  # the command that opens the LUN logs in again
@@ -76,7 +78,7 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
             return Listed(info, problem=info.problem)
         where = text.rstrip("/") + f"/{info.number}"
         try:
-            with url_of(*login, where, on_lun.HOST, LIST_SECONDS, info.scsi_id).opened_to_read() as opened:
+            with url_of(*login, where, on_lun.HOST, LIST_SECONDS, info.scsi_id, waiting).opened_to_read() as opened:
                 found = engine.inspect(opened.device)
         except RelvmoiscsiError as problem:
             return Listed(info, problem=problem.message)
@@ -86,9 +88,22 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
         label = lun.mgt.name_label if lun.mgt else ""
         return Listed(info, found.state, lun.sr_uuid, label, len(lun.disks()), reason)
 
-    luns = each_at_once([partial(read, info) for info in infos])
+    luns = _with_same_srs(each_at_once([partial(read, info) for info in infos]))
     facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
     return Answer(facts, "\n".join(_lun_lines(text, luns)))
+
+
+def _with_same_srs(luns: Sequence[Listed]) -> List[Listed]:
+    """Return the LUNs, each with the numbers of the other LUNs that hold its SR."""
+    by_sr: Dict[Optional[str], List[int]] = {}
+    for lun in luns:
+        by_sr.setdefault(lun.sr_uuid, []).append(lun.info.number)
+    return [
+        lun._replace(same_sr_as=[number for number in by_sr[lun.sr_uuid] if number != lun.info.number])
+        if lun.sr_uuid
+        else lun
+        for lun in luns
+    ]
 
 
 def _say_equal_scsi_ids(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:
@@ -118,7 +133,12 @@ def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
         rows.append([str(info.number), info.scsi_id or "-", size, name, lun.state or "not read", sr])
     told = [lun for lun in luns if lun.problem and lun.state in (None, engine.DAMAGED)]
     problems = [f"LUN {lun.info.number}: {lun.problem}" for lun in told]
-    return [f"{text}: LUNs behind the target", *_indented(rows), *map(printable, problems)]
+    same = {lun.sr_uuid: sorted([lun.info.number, *lun.same_sr_as]) for lun in luns if lun.same_sr_as}
+    notes = [
+        f"note: the LUNs {', '.join(map(str, numbers))} hold one SR, {sr}: an original and its copies, or copies alone."
+        for sr, numbers in same.items()
+    ]
+    return [f"{text}: LUNs behind the target", *_indented(rows), *map(printable, problems + notes)]
 
 
 def _indented(rows: Sequence[Sequence[str]]) -> List[str]:

@@ -9,7 +9,6 @@ directory on the way to the file: that user could direct a command of root to an
 """
 
 import errno
-import json
 import os
 import stat
 from contextlib import contextmanager, suppress
@@ -19,14 +18,16 @@ from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
 from relvmoiscsi.host.files import open_private, sync_directory
 from relvmoiscsi.host.own_path import NotOwn, NotOwnFile, verify_new
+from relvmoiscsi.json_answer import answer_text
 
 
 @contextmanager
-def new_file(path: Optional[str], look: str) -> Iterator[Callable[[Dict[str, Any]], bool]]:
+def new_file(path: Optional[str], command: str, look: str) -> Iterator[Callable[[Dict[str, Any]], bool]]:
     """Yield a function that writes facts to the file and returns whether the write succeeded.
 
-    Without a path, the function does nothing. After a failed write, `look` is printed: the sentence on where to find
-    the map. Raises UsageError before the block where the file cannot be made, or has content already.
+    Without a path, the function does nothing. `command` is the name of the answer in the schema. After a failed write,
+    `look` is printed: the sentence on where to find the map. Raises UsageError before the block where the file cannot
+    be made, or has content already.
     """
     if path is None:
         yield lambda facts: True
@@ -34,16 +35,16 @@ def new_file(path: Optional[str], look: str) -> Iterator[Callable[[Dict[str, Any
     with in_state(NOTHING_WRITTEN):
         if not path.strip():
             raise UsageError("The FILE of --map-out is empty. Give the name of a new file.")
-        file = _MapFile(path, look)
+        file = _MapFile(path, command, look)
     yield file.finish
 
 
 class _MapFile:
     """A new file, written under a temporary name in the same directory."""
 
-    def __init__(self, path: str, look: str) -> None:
+    def __init__(self, path: str, command: str, look: str) -> None:
         """Raises UsageError when the file cannot be made, or exists with content."""
-        self._path, self._look = os.path.abspath(path), look
+        self._path, self._command, self._look = os.path.abspath(path), command, look
         try:
             verify_new(self._path)
             if not _is_free(self._path):
@@ -63,7 +64,7 @@ class _MapFile:
         """Write the content and rename the file. Return False, with a sentence on stderr, when a step fails."""
         try:
             with self._new() as file:
-                file.write(json.dumps(facts, indent=2).encode("ascii") + b"\n")
+                file.write(answer_text(self._command, facts, indent=2).encode("ascii") + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
                 if not _is_free(self._path):

@@ -9,7 +9,17 @@ from typing import Any, Dict, List, Optional, Type
 
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.cli.map_out import new_file
-from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Asked, Command, ask, must_be_able_to_ask, say, tell
+from relvmoiscsi.cli.output import (
+    EXIT_NOT_PRINTED,
+    Answer,
+    Asked,
+    Command,
+    ask,
+    must_be_able_to_ask,
+    say,
+    tell,
+    waiting,
+)
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.lun import run
@@ -57,9 +67,9 @@ class DeviceCommand:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
         if not is_url(word):
             return source_at(word, HOST, self._only_block)
-        from relvmoiscsi.cli.url_login import url_of  # noqa: PLC0415 - a path needs no initiator
+        from relvmoiscsi.lun.url_login import url_of  # noqa: PLC0415 - a path needs no initiator
 
-        return url_of(self.initiator_name, self.chap_file, word, HOST)
+        return url_of(self.initiator_name, self.chap_file, word, HOST, waiting=waiting)
 
 
 class WriteCommand(DeviceCommand, Asked):
@@ -128,7 +138,7 @@ def on_lun(command: Type[DeviceCommand]) -> Command:
         made = command(arguments)
         made.verify()
         look = f"{wording.command('relvmoiscsi', 'show', made.device)} shows the state of {made.device}."
-        with new_file(getattr(arguments, "map_out", None), look) as finish:
+        with new_file(getattr(arguments, "map_out", None), arguments.command, look) as finish:
             found = made.run()
             return found if finish(found.facts) else found._replace(status=EXIT_NOT_PRINTED)
 

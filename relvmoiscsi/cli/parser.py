@@ -164,7 +164,7 @@ def _add_command(name: str, sub: argparse.ArgumentParser, what: str) -> None:
 
     def command(run: Command, more: str) -> argparse.ArgumentParser:
         sub.description = what + more
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=run, command=name)
         sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
         sub.add_argument("-q", "--quiet", action="store_true", help="print only errors, warnings and questions")
         sub.add_argument(

@@ -119,6 +119,7 @@ def _way_out(defects: Sequence[RelvmoiscsiError]) -> str:
     return f"next: {words}\nIf the original is whole, the copy is incomplete: take the copy again from the array."
 
 
+_FINISHED = "No next step is needed on the LUN: a host may attach the clone beside its original."
 _TAKE_AGAIN = "next: attach neither beside the other; take the copy again from the array, and resignature that copy."
 
 
@@ -190,4 +191,4 @@ class CheckCommand(DeviceCommand):
             f"{facts['device']} shares no identity with {name}, and nothing else differs ({compared} of data compared)."
         )
         lost = [f"note: the clone does not hold VDI {uuid} of the original." for uuid in found.left_behind]
-        return Answer(facts, "\n".join([text, *lost]))
+        return Answer(facts, "\n".join([text, *lost, _FINISHED]))

@@ -53,4 +53,5 @@ def _settings(arguments: argparse.Namespace) -> Answer:
         f"vdis      {found.vdis}: {means}",
         f"copy      {found.copy_mib} MiB that a call may copy to make one VDI",
     ]
-    return Answer(dict(found._asdict(), file=HOST.config, changed=is_changed), "\n".join(lines))
+    facts = {"deadline": found.deadline, "vdis_setting": found.vdis, "copy_mib": found.copy_mib}
+    return Answer({**facts, "file": HOST.config, "changed": is_changed}, "\n".join(lines))

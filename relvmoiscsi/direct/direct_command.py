@@ -26,7 +26,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.lun.pool_records import read_pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
-from relvmoiscsi.wording import human_size, printable, shell_words, table
+from relvmoiscsi.wording import command, human_size, printable, shell_words, table
 
 HOST = THIS_HOST
 
@@ -84,7 +84,7 @@ def add_direct(make: Maker) -> None:
             formatter_class=group.formatter_class,
             **listed,
         )
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=run, command="direct " + name)
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
@@ -142,22 +142,20 @@ def _add(arguments: argparse.Namespace) -> Answer:
 def _checked_device(entry: DirectLun, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
     """Return the device of a LUN that a VM may get, after the checks; "" for a LUN that this host does not see."""
     disks = udev.disks_of(entry.scsi_id, HOST)
-    before = multipath.look(entry.scsi_id, HOST)
-    if not disks and not before.had_map:
+    has_map = multipath.find_map(entry.scsi_id, HOST) is not None
+    if not disks and not has_map:
         return ""
-    if before.had_map or not has_multipathing:
-        device = direct.device_of(entry.scsi_id, HOST)
-        _check_device(device, is_new, notes)
-        return device
-    for disk in disks:  # a VM that writes through a path must not get a map beside the path
-        _check_device(disk, True, notes)
-    try:
-        with waiting("the map of multipathd", multipath.DAEMON_SECONDS + multipath.MAP_SECONDS):
-            made = multipath.ensure_map(before, disks, host=HOST)
-    except RelvmoiscsiError:
-        multipath.flush_map(before, host=HOST)
-        raise
-    return made.kernel_name
+    if has_multipathing and not has_map:
+        for disk in disks:  # a VM that writes through a path must not get a map beside the path
+            _check_device(disk, True, notes)
+        raise Refused(
+            f"Multipathing of this host is on, and LUN {entry.scsi_id} has no multipath map. Make the map with "
+            f"{command('multipath', '-a', entry.scsi_id)}, then {command('multipath', entry.scsi_id)}. If multipathd "
+            "does not run, start multipathd first. Then repeat the command."
+        )
+    device = direct.device_of(entry.scsi_id, HOST)
+    _check_device(device, is_new, notes)
+    return device
 
 
 def _check_device(device: str, is_new: bool, notes: List[str]) -> None:

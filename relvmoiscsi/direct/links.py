@@ -92,7 +92,7 @@ def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
 
 def is_for_multipath(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Return whether multipath will take the LUN: the LUN had a map before, and multipathing is on."""
-    if not multipath.look(scsi_id, host).had_wwid:
+    if not multipath.is_listed(scsi_id, host):
         return False
     sockets = text_of(os.path.join(host.proc, "net/unix")).split()
     links = [host.at(f"etc/systemd/system/{target}/multipathd.service") for target in _ENABLED]

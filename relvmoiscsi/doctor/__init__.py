@@ -55,7 +55,7 @@ def _is_dom0(host: Host) -> bool:
 
 
 def _no_dom0(host: Host) -> Finding:
-    sentence = f"This is no dom0: there is no {', no '.join(SIGNS_OF_DOM0)}."
+    sentence = f"This machine is not a dom0: it has no {', no '.join(SIGNS_OF_DOM0)}."
     advice = "Run doctor as root in dom0, on a host of the pool. The commands on a LUN need no dom0 and no doctor."
     return problem("dom0", sentence, advice)
 

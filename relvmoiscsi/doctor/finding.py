@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A finding: the result of one check on a host; and the JSON form for other hosts."""
 
-import json
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi import untrusted
+from relvmoiscsi.json_answer import answer_text
 
 OK = "ok"
 WARNING = "warning"  #: works, and the administrator should know
@@ -63,7 +63,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 def to_json(version: str, findings: Sequence[Finding]) -> str:
     """Return the answer of the host plugin."""
-    return json.dumps({"version": version, "findings": [finding._asdict() for finding in findings]})
+    return answer_text("plugin doctor", {"version": version, "findings": [finding._asdict() for finding in findings]})
 
 
 def from_json(text: str) -> Tuple[str, List[Finding]]:

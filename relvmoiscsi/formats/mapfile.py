@@ -64,7 +64,7 @@ def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
     try:
         return checked_uuid(facts["new_sr"])
     except UsageError:
-        raise UsageError("The new_sr of the map is no UUID as SM writes it: 36 characters, lower case.") from None
+        raise UsageError("The new_sr of the map is not a UUID of 36 characters in lower case.") from None
 
 
 def _uuid_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
@@ -104,7 +104,7 @@ def _joined(pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
 def checked_uuid(text: Any) -> str:
     """`text`, when it is a UUID as SM writes UUIDs and not all zeros. Raises UsageError otherwise."""
     if not isinstance(text, str) or not is_uuid(text):
-        raise UsageError(f"{text!r} is no UUID as SM writes it: 36 characters, lower case.")
+        raise UsageError(f"{text!r} is not a UUID of 36 characters in lower case.")
     if not text.strip("0-"):
         raise UsageError(f"{text} is the nil UUID: no SR and no VDI can have it. Choose another UUID.")
     return text

@@ -10,7 +10,7 @@ import re
 import shlex
 import signal
 import subprocess
-from typing import Callable, NamedTuple, Optional, Sequence
+from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host import terminated
@@ -50,12 +50,13 @@ def run(argv: Sequence[str], accept: Sequence[int] = (0,), timeout: float = TIME
     """
     log.debug("running %s", " ".join(shlex.quote(word) for word in argv))
     process: Optional[subprocess.Popen[bytes]] = None
+    output: List[bytes] = []
     try:
         process = _start(argv)
         with terminated.waiting():
-            output = process.communicate(timeout=timeout)
+            output += process.communicate(timeout=timeout)
     except BaseException as error:  # Ctrl-C and Terminated, too: the program must not outlive this call
-        if process is not None and process.returncode is None:
+        if process is not None and not output:  # of a program that has ended, a child may hold the pipes
             _kill(process)
         if isinstance(error, subprocess.TimeoutExpired):
             raise _failure(argv, TIMED_OUT, f"it did not end within {timeout:g} seconds and was stopped") from None

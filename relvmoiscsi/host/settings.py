@@ -19,7 +19,7 @@ in capitals. So a call with such a line is refused as well. The doctor names eve
 import logging
 import math
 import re
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.deadline import DEFAULT_SECONDS
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
@@ -45,13 +45,6 @@ DEFAULT_COPY_MIB = 1024
 
 #: the comment above a section that `with_vdis` made
 MARK = "# Calls of the SR driver; see `relvmoiscsi settings --help`."
-
-
-class OneVdiSetting(NamedTuple):
-    """The caller or the host wants one VDI."""
-
-    most_bytes: int  #: of guest data that a call may copy
-    note: str = ""  #: the source of the wish, for a refusal; empty if the call itself asks for one VDI
 
 
 class Settings(NamedTuple):
@@ -88,8 +81,11 @@ def _deadline(settings: Dict[str, str], path: str) -> float:
     return seconds
 
 
-def one_vdi(asked: Optional[str] = None, path: str = THIS_HOST.config) -> Optional[OneVdiSetting]:
+def one_vdi(asked: Optional[str] = None, path: str = THIS_HOST.config) -> Optional[Tuple[int, str]]:
     """Return the limits for one VDI, if the call (`asked`) or else the host asks for one VDI; None to keep all VDIs.
+
+    The limits are the most bytes of guest data that a call may copy, and the source of the wish, for a refusal: "" if
+    the call itself asks for one VDI.
 
     Raises Refused for an invalid setting: with a guess, the caller might get an SR that it cannot use.
     """
@@ -102,7 +98,7 @@ def one_vdi(asked: Optional[str] = None, path: str = THIS_HOST.config) -> Option
     note = (
         "" if asked else f"One VDI is wanted by `vdis = one` in section [{SECTION}] of {path}; the call does not say."
     )
-    return OneVdiSetting(_copy_mib(settings, path) << 20, note)
+    return _copy_mib(settings, path) << 20, note
 
 
 def _settings(text: str, path: str) -> Dict[str, str]:

@@ -6,7 +6,7 @@ import ipaddress
 import select
 import socket
 import threading
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, Callable, List, Tuple
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NoConnection, NotFound, Refused
@@ -21,13 +21,6 @@ _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETD
 Lookup = Callable[..., List[Any]]
 
 
-class Address(NamedTuple):
-    """An address of a portal, as the socket module returns it."""
-
-    family: int
-    place: Tuple[Any, ...]
-
-
 class NoAddress(NoConnection, NotFound):
     """The name of the target is unknown, or the resolver does not answer in time."""
 
@@ -38,8 +31,8 @@ class Unreachable(Lost):
     """No TCP connection to the portal is possible."""
 
 
-def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo) -> List[Address]:
-    """Return the addresses of a portal in the resolver's order.
+def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo) -> List[Tuple[int, Tuple[Any, ...]]]:
+    """Return the addresses of a portal in the resolver's order: family and socket address.
 
     Raises NotFound (DNSError) if the name is unknown or the resolver does not answer in time.
     """
@@ -64,23 +57,23 @@ def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo)
     if failures or not answers:
         reason = (getattr(failures[0], "strerror", None) or str(failures[0])) if failures else "it has no address"
         raise _no_address(portal, reason) from (failures[0] if failures else None)
-    return list(dict.fromkeys(Address(answer[0], answer[4]) for answer in answers))
+    return list(dict.fromkeys((answer[0], answer[4]) for answer in answers))
 
 
 def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup = socket.getaddrinfo) -> socket.socket:
     """Return a non-blocking connection. Raises NotFound (DNSError), Unreachable, Lost, Refused, OutOfTime."""
     failures: List[str] = []
     is_reset = False
-    for address in resolve(portal, deadline.within(RESOLVE_SECONDS), lookup):
+    for family, address in resolve(portal, deadline.within(RESOLVE_SECONDS), lookup):
         deadline.check(f"{portal} was tried")
         seconds = deadline.within(CONNECT_SECONDS)
-        candidate = Portal(str(address.place[0]), portal.port)
-        connection = socket.socket(address.family, socket.SOCK_STREAM)
+        candidate = Portal(str(address[0]), portal.port)
+        connection = socket.socket(family, socket.SOCK_STREAM)
         try:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _leave_by(connection, interface)
-            number = connection.connect_ex(address.place)
+            number = connection.connect_ex(address)
             if number == errno.EINPROGRESS:
                 poll = select.poll()
                 poll.register(connection, select.POLLOUT)

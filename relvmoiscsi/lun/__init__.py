@@ -3,12 +3,24 @@
 
     opened.py    a source, which opens what a caller names; an open LUN: its names, its device, its guard
     source.py    an image file; disk_source.py: a disk of this machine; url_source.py: a LUN behind a target
+    url_login.py who logs in to the target of a URL; named_device.py: the device of a name, for programs
     call.py      how a driver's call opens a LUN: over a session, or as disks
     gate.py      what each batch of reads and writes passes first: the time of the call
     guard.py     who may write: the pool's answer, and the locks of a write
     users.py     the rule for the question who uses the LUN; pool_records.py and known_sr.py find the answer
     run.py       look, settle, plan, consent, carry out, record; answer.py: the result as facts
 
-A command, the plugin and the SR drivers call this room, and nothing below it that writes. A new transport is a source,
-or a way to open in call.py. A new guard or lock is in guard.py, for every entrance.
+A command, the plugin and the SR drivers call this room, and nothing below it that writes. Where a new thing belongs:
+
+    a transport         a LunSource beside url_source.py, and cli/on_lun.py chooses it by the word of the caller. For a
+                        driver: a way to open in call.py, and a Transport in sr_driver/
+    a user in the pool  users.objection: the one rule of all entrances
+    a user on this host host/disk/holders.py: an exclusive open refuses the LUN for the users that holders.py finds
+    a lock              guard._take_locks, for a LUN that LVM sees. For every LUN: CommandGuard.held and hold_in_call
+    an entrance         run.resignature_of and plan_of with a Permission, as the plugin; answer.py has the JSON. The
+                        room has a row in tests/unit/test_architecture.py
+    a refusal           of the pool: users.objection; its override is in Permission and CommandGuard.ask, and for a
+                        driver in Question. Of the content: the engine; its override is in ResignatureRequest. Of a
+                        script alone, as for a later copy: the consent of each entrance
+    a question          run._ask asks the pool; the consent of each entrance asks a person, or refuses a script
 """

@@ -27,7 +27,7 @@ class Identification:
         self._lun, self._pool = lun, pool
         self._sr_uuid = content.sr_uuid if content else sr_uuid
         self._name_label = (content.mgt.name_label if content.mgt else "") if content else None
-        self._vdis = len(content.disks()) if content else None
+        self._vdi_count = len(content.disks()) if content else None
         self._is_sm_at_work = content is not None and any(one.name.kind == naming.JOURNAL for one in content.volumes)
 
     def facts(self) -> Dict[str, Any]:
@@ -41,7 +41,7 @@ class Identification:
             "serial": lun.serial or None,
             "size_bytes": lun.device.size_bytes,
             "sr": {"uuid": self._sr_uuid, "name_label": self._name_label},
-            "vdis": self._vdis,
+            "vdi_count": self._vdi_count,
             "storage_manager_at_work": self._is_sm_at_work,
             "pool": self._pool.facts(),
         }
@@ -51,7 +51,7 @@ class Identification:
         found = [self.device_line()]
         if self._sr_uuid:
             label = f' "{self._name_label}"' if self._name_label else ""
-            count = {None: "", 1: ", 1 VDI"}.get(self._vdis, f", {self._vdis} VDIs")
+            count = {None: "", 1: ", 1 VDI"}.get(self._vdi_count, f", {self._vdi_count} VDIs")
             found.append(printable(f"  SR       {self._sr_uuid}{label}{count}"))
         return [*found, self.pool_line(), *([f"  note     {_AT_WORK}"] if self._is_sm_at_work else [])]
 

@@ -171,6 +171,8 @@ def resignature_of(
 ) -> Tuple[OpenLun, Union[CompletedRun, Finished]]:
     """Give a LUN new identities; the SCSIid of the request is that of the open LUN. Return the LUN, closed.
 
+    After a CompletedRun, the caller calls `refresh` of the LUN, and tells what that returns.
+
     Raises the errors of `resignature`, and Refused where a finished run does not fit the request.
     """
     if not request.again:
@@ -198,7 +200,10 @@ def plan_of(
 
 @contextmanager
 def to_write(source: LunSource, permission: Permission) -> Iterator[OpenLun]:
-    """Open a LUN for a write, for the block. The map of a run goes to SMlog, or to syslog on a machine without SM."""
+    """Open a LUN for a write, for the block. The map of a run goes to SMlog, or to syslog on a machine without SM.
+
+    After the block, a caller that has written calls `refresh` of the LUN, and tells what that returns.
+    """
     with recording(source.host), source.opened(permission, to_write=True) as lun:
         yield lun
 
@@ -382,20 +387,22 @@ def _ask(lun: OpenLun, proposal: Proposal, consent: Consent) -> None:
 def _since(settled: str, always: bool = True) -> Iterator[None]:
     """Add to errors of the block that an earlier run was settled before.
 
-    With `always=False`, only an error with the state "nothing was written" is changed.
+    With `always=False`, only an error with the state "nothing was written" is changed. An error without a state is not
+    taken for such an error: the run may have written already.
     """
     try:
         yield
-    except (RelvmoiscsiError, KeyboardInterrupt) as problem:
-        state = problem.disk_state or NOTHING_WRITTEN if isinstance(problem, RelvmoiscsiError) else str(problem)
-        if settled and state == NOTHING_WRITTEN:
-            state = f"{settled}; nothing else was written."
-        elif settled and state and always:
-            state = f"{settled}. {state}"
-        if isinstance(problem, RelvmoiscsiError):
-            problem.disk_state = state
-        elif state:
-            problem.args = (state,)
+    except RelvmoiscsiError as error:
+        if settled and error.disk_state == NOTHING_WRITTEN:
+            error.disk_state = f"{settled}; nothing else was written."
+        elif settled and always:
+            error.disk_state = f"{settled}. {error.disk_state}".strip()
+        raise
+    except KeyboardInterrupt as stop:
+        if settled and str(stop) == NOTHING_WRITTEN:
+            stop.args = (f"{settled}; nothing else was written.",)
+        elif settled and str(stop) and always:
+            stop.args = (f"{settled}. {stop}",)
         raise
 
 

@@ -74,12 +74,13 @@ def _logged_in(module: Any, where: Where) -> Any:
         except module.Failure as error:
             proxy("close")()
             if error.details[0] != "HOST_IS_SLAVE":
-                raise failure("session.login_with_password", error.details) from error
+                refused = failure("session.login_with_password", error.details)
+                raise NotConnected(refused.message, refused.description) from error
             url = _at(url, (*error.details, "")[1])
         except GONE as error:
             proxy("close")()
             raise NotConnected(_no_login(where, url, error)) from error
-    raise PoolFailure(
+    raise NotConnected(
         f"The hosts of the pool disagree about the master; the last answer was {url}. Repeat the command in a minute."
     )
 
@@ -150,18 +151,13 @@ def _at(url: str, master: str) -> str:
         host = f"[{ipaddress.IPv6Address(master)}]" if ":" in master else master
     except ValueError:
         host = ""
-    if not is_host(host):
-        raise PoolFailure(
+    if not _HOST.fullmatch(host) or len(host) > _LONGEST_NAME:
+        raise NotConnected(
             f"The host at {url} is a member of a pool, and answers {master[:_LONGEST_NAME]!r} for the address of the "
             "master. Check --pool, or give the address of the master."
         )
     parts = urllib.parse.urlsplit(url)
     return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
-
-
-def is_host(text: str) -> bool:
-    """Is this the part of a URL that names a host: a name, an IPv4 address, or an IPv6 address in brackets?"""
-    return len(text) <= _LONGEST_NAME and _HOST.fullmatch(text) is not None
 
 
 def certificates_in(path: str) -> str:

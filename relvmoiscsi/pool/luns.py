@@ -84,7 +84,7 @@ class PoolLun(NamedTuple):
             "one_vdi": self.one_vdi or None,
             "is_known_copy": self.is_ours or self.kind == ATTACHED,
             "database_of_this_pool": pool.ref in self.metadata_of,
-            "changed": self.changed or None,
+            "changed_at": self.changed or None,
             "vms": list(self.vms),
             "vms_saved": self.vms_saved or None,
             "problem": self.problem or None,
@@ -215,7 +215,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
 
 
 #: fields of OnLun, and the plugin's names of these fields
-_ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": "problem", "changed": "changed"}
+_ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": "problem", "changed": "changed_at"}
 
 
 def look(calls: Calls, pool: Pool, portal: ProbePortal, lun: Seen) -> PoolLun:

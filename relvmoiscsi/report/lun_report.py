@@ -103,7 +103,7 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
             "id": dashed(lun.vg.id),
             "seqno": lun.vg.seqno,
             "extent_size_bytes": lun.vg.extent_size,
-            "changed": utc_time(lun.vg.changed),
+            "changed_at": utc_time(lun.vg.changed),
             "changed_on": lun.vg.changed_on or None,
             "extents": lun.vg.pe_count,
             "extents_allocated": sum(lv.extent_count for lv in lun.vg.lvs),
@@ -143,7 +143,8 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
 
 def cost_facts(cost: Cost) -> Dict[str, int]:
     """Return the cost of one VDI for `resignature --vdis one --json`."""
-    return dict(cost._asdict())
+    renamed = {"dropped": "dropped_count", "copied": "copied_count"}  # elsewhere these keys are a list and a truth
+    return {renamed.get(name, name): value for name, value in cost._asdict().items()}
 
 
 def cost_text(cost: Cost) -> str:
@@ -241,10 +242,10 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
 
 def _changed_lines(vg: Mapping[str, Any]) -> List[str]:
     """Return the line with the last change of the SR; nothing where LVM has not written a time."""
-    if vg["changed"] is None:
+    if vg["changed_at"] is None:
         return []
     on = printable(f" on {vg['changed_on']}") if vg["changed_on"] else ""
-    return [f"  changed  {shown_time(vg['changed'])} by LVM{on}: the SR's last change, not the time of a snapshot"]
+    return [f"  changed  {shown_time(vg['changed_at'])} by LVM{on}: the SR's last change, not the time of a snapshot"]
 
 
 def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[Tuple[str, Mapping[str, Any]]]:

@@ -53,7 +53,6 @@ NUMBERS: Dict[str, int] = {
     "MetadataError": 181,
     "EIO": 200,
     "SMGeneral": SM_GENERAL,
-    "MultipathdCommsFailure": 430,
     "MultipathGenericFailure": 431,
 }
 

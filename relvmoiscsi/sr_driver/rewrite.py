@@ -3,13 +3,12 @@
 
 import logging
 import os
-from typing import Optional
+from typing import Optional, Tuple
 
 from relvmoiscsi import report
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.engine import AlreadyDone, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.settings import OneVdiSetting
 from relvmoiscsi.lun import run
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.lun.run import NewRun, Proposal, Settlement
@@ -25,9 +24,9 @@ _WHY = {
 }
 
 
-def rewrite(lun: OpenLun, config: CallRequest, asked: Optional[OneVdiSetting], deadline: Deadline) -> str:
+def rewrite(lun: OpenLun, config: CallRequest, asked: Optional[Tuple[int, str]], deadline: Deadline) -> str:
     """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID."""
-    one = OneVdiRequest(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
+    one = OneVdiRequest(config.vdi, *asked) if asked is not None else None
     request = ResignatureRequest(lun.ids.own, one=one, clear_databases=config.clear_databases)
     done = run.resignature(lun, request, os.urandom, log_step, CopyLog(lun.name, deadline), settles_undo=True)
     if isinstance(done, AlreadyDone):

@@ -11,7 +11,7 @@ from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import attach, luns, records
+from relvmoiscsi.pool import attach, lock, luns, records
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import choice, clone, forget, inventory
 
@@ -226,7 +226,9 @@ class Lab:
     def discard(self, sr_uuid):
         with connect(self.where()) as calls:
             pool = records.read(calls)
-            forget.discard(calls, pool, pool.sr_by_uuid(sr_uuid))
+            sr = pool.sr_by_uuid(sr_uuid)
+            with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
+                forget.forget(calls, held, pool, sr, None)
 
     def forget_original(self, name):
         self.unplug(self.originals[name][1])

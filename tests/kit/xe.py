@@ -76,12 +76,28 @@ def _vm_shutdown(api, given):
     (api.VM.hard_shutdown if given.get("force") == "true" else api.VM.clean_shutdown)(vm)
 
 
+def _vm_destroy(api, given):
+    """The real `xe` takes the UUID alone here."""
+    api.VM.destroy(api.VM.get_by_uuid(given["uuid"]))
+
+
+def _vm_list(api, given):
+    wanted = given.get("name-label")
+    found = [vm for vm in api.VM.get_all_records().values() if not vm["is_a_template"] and not vm["is_control_domain"]]
+    found = [vm for vm in found if not vm["is_a_snapshot"] and wanted in (None, vm["name_label"])]
+    if "--minimal" in given:
+        return ",".join(vm["uuid"] for vm in found) + "\n"
+    return "".join(f"{vm['uuid']}  {vm['power_state'].lower():8}  {vm['name_label']}\n" for vm in found)
+
+
 COMMANDS = {
     "sr-create": _sr_create,
     "sr-probe": _sr_probe,
     "sr-param-set": _sr_param_set,
     "vm-start": _vm_start,
     "vm-shutdown": _vm_shutdown,
+    "vm-destroy": _vm_destroy,
+    "vm-list": _vm_list,
 }
 
 

@@ -9,8 +9,9 @@ from functools import lru_cache
 import pytest
 
 from kit import shell
+from kit.examples import IS_36
 from kit.streams import Terminal
-from relvmoiscsi import cli
+from relvmoiscsi import cli, json_answer
 from relvmoiscsi.cli import parser
 from relvmoiscsi.formats.lvm import text_format, vg
 from relvmoiscsi.iscsi.link import Link
@@ -22,6 +23,20 @@ def texts_are_parsed_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vg, "parse", lru_cache(maxsize=64)(text_format.parse))
         yield
+
+
+@pytest.fixture(autouse=True)
+def each_answer_is_in_the_schema(monkeypatch):
+    """Every answer of a command or of the plugin, of whatever test, is what the schema says."""
+    if IS_36:
+        yield
+        return
+    from kit import answers  # noqa: PLC0415 - the validator is not on Python 3.6
+
+    problems = []
+    monkeypatch.setattr(json_answer, "json", answers.noted(problems))
+    yield
+    assert problems == []
 
 
 @pytest.fixture

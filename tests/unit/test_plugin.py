@@ -47,7 +47,9 @@ def host(tmp_path, monkeypatch):
 
 def answered(function, arguments, *more):
     """The JSON that the plugin answers with."""
-    return json.loads(function(arguments, *more))
+    found = json.loads(function(arguments, *more))
+    assert found.pop("command").startswith("plugin ") and found.pop("json_version") == 1
+    return found
 
 
 def pages(function, arguments, key, *more):
@@ -173,7 +175,7 @@ def test_a_clone_behind_a_target_of_an_sr_is_found_that_no_host_sees(member, cap
     assert (first["state"], first["sr"]) == ("clean", sr_of(ONE))
     assert (second["state"], second["device"]) == ("resignatured", f"iscsi://{target.portal}/{target.iqn}/1")
     assert {name for row in found["luns"] for name in row} == {
-        "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of", "changed", "name",
+        "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of", "changed_at", "name",
         "problem",
     }  # fmt: skip
     assert 1 < most <= 4 and CHAP.secret not in caplog.text + json.dumps(found)
@@ -327,11 +329,29 @@ def test_options_become_those_of_the_command():
 
 
 def test_a_long_answer_leaves_out_what_can_be_asked_for():
-    facts = {"state": "resignatured", "lvs": ["x" * 1000] * 40, "vdis": ["y" * 1000] * 59, "notes": []}
+    pair = {"old": "x" * 250, "new": "x" * 250}
+    pool = {"asked": False, "uuid": None, "name_label": None, "overridden": False, "sentence": ""}
+    lun = {
+        "kind": "block device",
+        "scsi_id": None,
+        "vendor": None,
+        "model": None,
+        "serial": None,
+        "size_bytes": 0,
+        "sr": {"uuid": None, "name_label": None},
+        "vdi_count": 0,
+        "storage_manager_at_work": False,
+        "pool": pool,
+    }
+    counts = {"already_done": False, "writes": 0, "bytes_written": 0, "flushes": 0}
+    facts = {"state": "resignatured", "device": "/dev/sdx", "scsi_id": None, **counts, "lun": lun}
+    vdi = {"old": "", "new": "", "name_label": "y" * 400, "lv": pair}
+    facts.update(lvs=[{"name": pair, "id": pair}] * 40, vdis=[vdi] * 59, notes=[])
     text = plugin.fitted(facts)
 
     assert len(text) <= plugin.MOST_BYTES and json.loads(text)["left_out"] == ["lvs"]
-    assert json.loads(plugin.fitted({"vdis": ["y" * 1000] * 70}))["left_out"] == ["vdis"]
+    del facts["lvs"]
+    assert json.loads(plugin.fitted({**facts, "vdis": [vdi] * 70}))["left_out"] == ["vdis"]
 
 
 # --- one LUN for SM
@@ -340,7 +360,7 @@ def test_a_long_answer_leaves_out_what_can_be_asked_for():
 def test_a_host_without_a_session_to_the_target_has_nothing_to_add(tmp_path):
     arguments = {"iqn": IQN, "scsi_id": SCSI_ID, "number": "12"}
 
-    assert json.loads(plugin.add_lun(arguments, Host(str(tmp_path)))) == {"problems": []}
+    assert answered(plugin.add_lun, arguments, Host(str(tmp_path))) == {"problems": []}
 
 
 @pytest.mark.processes

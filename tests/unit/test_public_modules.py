@@ -15,6 +15,7 @@ PUBLIC = [
     "relvmoiscsi.engine",
     "relvmoiscsi.errors",
     "relvmoiscsi.iscsi",
+    "relvmoiscsi.lun.named_device",
     "relvmoiscsi.pool.connection",
     "relvmoiscsi.report",
 ]
@@ -44,3 +45,4 @@ def test_what_is_installed_says_that_it_has_types(tmp_path):
     subprocess.run([sys.executable, "setup.py", *words], cwd=str(TOP), check=True, stderr=subprocess.PIPE)
 
     assert (tmp_path / "lib/relvmoiscsi/py.typed").is_file()
+    assert (tmp_path / "lib/relvmoiscsi/answers.schema.json").is_file()

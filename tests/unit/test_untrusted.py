@@ -155,3 +155,15 @@ def test_what_xml_does_not_have_is_a_question_mark_and_the_rest_is_read_back():
         assert safe in (f"a{chr(code)}b", "a?b")
         read = untrusted_xml.xml_of("<a>{}</a>".format(safe.replace("&", "&amp;").replace("<", "&lt;"))).text
         assert read == safe.replace("\r", "\n")
+
+
+@pytest.mark.parametrize("tag", ["int", "i1", "i2", "i4", "i8", "biginteger"])
+def test_a_long_number_in_xmlrpc_is_refused_before_python_reads_it(tag):
+    """Python 3.6 has no limit of its own, and later releases take 4300 digits."""
+
+    def document(digits):
+        return f"<params><param><value><{tag}>{digits}</{tag}></value></param></params>"
+
+    assert untrusted_xml.xmlrpc_of(document("-1"))[0] == (-1,)
+    with pytest.raises(ValueError, match="out of range"):
+        untrusted_xml.xmlrpc_of(document("9" * 4000))

@@ -31,6 +31,10 @@ def present(module, calls, pool):
     copy = choice.find_copy(pool, found, params["sr"])
     sources = _sources(module, calls, found, copy)
     wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
+    if params["same_networks"] and (params["isolated"] or params["networks"]):
+        raise UsageError("same_networks contradicts isolated and networks: give one of them. Nothing was changed.")
+    if not params["same_networks"]:
+        _verify_networks_said(found, sources, wanted)
     results = clone.would(calls, pool, with_network, copy, sources, wanted)
     if not module.check_mode and any(result.status == clone.WOULD for result in results):
         wanted, found = _wanted(params, calls, found, copy.uuid, sources, False)
@@ -39,6 +43,18 @@ def present(module, calls, pool):
     if params["state"] == "started":
         _start(module, calls, rows, wanted)
     return ended(rows)
+
+
+def _verify_networks_said(found, sources, wanted):
+    """Raises UsageError, with the names of the module's options."""
+    try:
+        choice.verify_networks_said(found, sources, wanted)
+    except UsageError as error:
+        error.message = error.message.replace(
+            "--isolated NET, --network OLD=NEW for each network, or --same-networks",
+            "isolated, networks with each network, or same_networks=true",
+        )
+        raise
 
 
 def _sources(module, calls, found, copy):

@@ -76,7 +76,7 @@ luns:
     database_of_this_pool:
       description: Whether this pool may write its database to a VDI on the LUN.
       type: bool
-    changed:
+    changed_at:
       description: Time of the last change of the SR by LVM, not of the snapshot.
       type: str
     vms:

@@ -63,6 +63,12 @@ options:
     description:
       - The new network for each network of the originals, as a dict of old names or UUIDs to new names or UUIDs.
     type: dict
+  same_networks:
+    description:
+      - Connect the new VMs to the networks of their originals. Their addresses may conflict.
+      - Without O(isolated), O(networks) and this option, a VM with a network of its original is refused.
+    type: bool
+    default: false
   keep_mac:
     description:
       - Keep the MACs of the originals.
@@ -143,6 +149,7 @@ def main():
         "name": {"type": "str", "default": "{vm} {date}"},
         "isolated": {"type": "str"},
         "networks": {"type": "dict"},
+        "same_networks": {"type": "bool", "default": False},
         "keep_mac": {"type": "bool", "default": False},
         "snapshots": {"type": "bool", "default": False},
         "from_snapshot": {"type": "bool", "default": False},

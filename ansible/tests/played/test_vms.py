@@ -57,12 +57,24 @@ def test_vms_of_a_copy_are_made_started_and_destroyed(day):
 def test_a_copy_on_another_network_is_refused_and_not_started(day, wish, state):
     if "networks" in wish:
         day.lab.network("lab", wire=False)
-    day.now("vm_clone", sr="A copy", all=True)
+    day.now("vm_clone", sr="A copy", all=True, same_networks=True)
     ended, check, real = day.both("vm_clone", sr="A copy", all=True, state=state, **wish)
     assert ended == (True, False) and all("'web" in each["msg"] and "office" in each["msg"] for each in (check, real))
     ((ref, vm),) = copies(day).items()
     assert vm["power_state"] == "Halted" and networks(day, ref) == ["office"]
     assert bool(day.lab.pool.db.records("network", name_label="lab")) == ("networks" in wish)
+
+
+def test_a_copy_is_on_the_network_of_its_original_only_by_a_word(day):
+    ended, check, real = day.both("vm_clone", sr="A copy", all=True)
+    assert ended == (True, False) and not copies(day)
+    for told in (check, real):
+        assert "Give isolated, networks with each network, or same_networks=true. Nothing was changed." in told["msg"]
+    found = day.now("vm_clone", sr="A copy", all=True, same_networks=True, isolated="lab")
+    assert found["failed"] and "contradicts" in found["msg"] and not copies(day)
+    found = day.now("vm_clone", sr="A copy", all=True, same_networks=True)
+    ((ref, _),) = copies(day).items()
+    assert found["changed"] and networks(day, ref) == ["office"]
 
 
 def test_a_network_without_a_name_is_an_error(day):

@@ -17,7 +17,7 @@ import os
 import stat
 import time
 from glob import escape, glob
-from typing import NamedTuple, Optional, Tuple
+from typing import Optional, Tuple
 
 from relvmoiscsi import scsi
 from relvmoiscsi.errors import DeviceError, NotFound, Refused
@@ -76,22 +76,14 @@ def scsi_id_at(path: str, host: Host = THIS_HOST) -> Optional[str]:
         return None
 
 
-class Hardware(NamedTuple):
-    """The names that a disk reports; "" for a missing value."""
-
-    vendor: str = ""
-    model: str = ""
-    serial: str = ""
-
-
-def hardware_of(path: str, host: Host = THIS_HOST) -> Hardware:
+def hardware_of(path: str, host: Host = THIS_HOST) -> Tuple[str, str, str]:
     """Return vendor, model and unit serial number, from sysfs, of the disk at `path` or of a path of the map.
 
-    All values are "" for a file that is no disk. Raises NotFound.
+    A missing value is ""; all values are "" for a file that is no disk. Raises NotFound.
     """
     name = kernel_name(path, host)
     if name is None:
-        return Hardware()
+        return "", "", ""
     slaves = glob(os.path.join(escape(os.path.join(host.sysfs, "block", name)), "slaves/*"))
     disk = os.path.basename(min(slaves)) if slaves else name
     device = os.path.join(host.sysfs, "block", disk, "device")
@@ -99,8 +91,8 @@ def hardware_of(path: str, host: Host = THIS_HOST) -> Hardware:
         vendor, model = (_attribute(device, key).decode("ascii", "replace").strip() for key in ("vendor", "model"))
     except DeviceError as error:
         log.debug("%s: no vendor and model: %s", path, error)
-        return Hardware()
-    return Hardware(vendor, model, unit_serial(os.path.join(device, "vpd_pg80")))
+        return "", "", ""
+    return vendor, model, unit_serial(os.path.join(device, "vpd_pg80"))
 
 
 class _SgIoHdr(ctypes.Structure):

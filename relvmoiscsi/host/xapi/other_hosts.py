@@ -14,7 +14,6 @@ work. So a host also answers whether a call of relvmoiscsi works on the LUN ther
 Each host locks before it asks. So at least one of two hosts learns of the other host's call, and is refused.
 """
 
-import json
 import logging
 import re
 import threading
@@ -28,6 +27,7 @@ from relvmoiscsi.host.disk import hiding, holders, udev
 from relvmoiscsi.host.locks.lun_lock import is_lun_locked
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.json_answer import answer_text
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ def use_of_lun(scsi_id: str, host: Host = THIS_HOST) -> Use:
 
 
 def to_json(use: Use) -> str:
-    return json.dumps({"disks": use.disks, "stacked": use.stacked, "is_worked_on": use.is_worked_on})
+    facts = {"disks": use.disks, "stacked": use.stacked, "is_worked_on": use.is_worked_on}
+    return answer_text("plugin lun", facts)
 
 
 def from_json(text: str) -> Use:

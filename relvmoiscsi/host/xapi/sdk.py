@@ -16,9 +16,10 @@ import ssl
 import sys
 import xmlrpc.client
 from functools import partial
-from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Mapping, Optional, Sequence, cast
 from xml.parsers import expat
 
+from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import CommandFailed, NotFound
 
 #: what a failed connection raises; on Python 3.6 a certificate for another host is no OSError
@@ -28,14 +29,35 @@ GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.
 #: of one answer: the records of all VDIs of a pool with some 100000 of them
 MOST_ANSWER_BYTES = 256 << 20
 _PIECE_BYTES = 1 << 16
-_MOST_INTERIM = 8  #: answers with the status 100 before the answer; xapi sends none
+#: of all lines of one answer: status, headers, sizes of chunks, and what follows the last chunk
+_MOST_LINE_BYTES = 8 << 20
+
+
+class _BoundedLines:
+    """The file of an answer. Lines may come for ever: http.client skips each `100 Continue`, and each trailer."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._left = file, _MOST_LINE_BYTES
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._file.readline(limit)
+        self._left -= len(line)
+        if self._left < 0:
+            raise http.client.HTTPException("the answer has lines without end")
+        return line
 
 
 class BoundedResponse(http.client.HTTPResponse):
-    """An answer that is read up to MOST_ANSWER_BYTES: a hostile server could fill the memory, or never answer."""
+    """An answer that is read up to MOST_ANSWER_BYTES: a hostile server could fill the memory."""
 
     _read_bytes = 0
-    _statuses = 0
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.fp: Any = _BoundedLines(self.fp)
 
     def begin(self) -> None:
         """Read the headers. Raises HTTPException for a compressed answer: some bytes could become any number."""
@@ -53,14 +75,6 @@ class BoundedResponse(http.client.HTTPResponse):
         self._read_bytes += len(data) if amt is not None else 0
         self._verify()
         return data
-
-    def _read_status(self) -> Tuple[str, int, str]:
-        """Raises HTTPException after many answers that announce an answer: http.client waits for the answer forever."""
-        self._statuses += 1
-        if self._statuses > _MOST_INTERIM + 1:
-            raise http.client.HTTPException(f"it announced an answer {_MOST_INTERIM} times, and did not answer")
-        found: Tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
-        return found
 
     def _read_next_chunk_size(self) -> int:
         """Raises ValueError, which http.client takes for a broken answer: a negative size would have no limit."""
@@ -152,9 +166,7 @@ class XapiTransport(xmlrpc.client.Transport):
             self.close()
 
     def getparser(self) -> Any:
-        parser, unmarshaller = super().getparser()  # type: Any, Any
-        parser._parser.StartDoctypeDeclHandler = _no_doctype  # the entities of a hostile server could fill the memory
-        return parser, unmarshaller
+        return untrusted_xml.xmlrpc_parser()
 
     def parse_response(self, response: Any) -> Any:
         """Return an answer that the SDK can read. Raises the errors in GONE, for any bytes."""
@@ -180,10 +192,6 @@ def _verify_is_xapis(found: Sequence[Any]) -> None:
     is_error = answer.get("Status") == "Failure" and isinstance(details, list) and len(details) > 0
     if not is_success and not (is_error and all(isinstance(detail, str) for detail in details or ())):
         raise xmlrpc.client.ResponseError("the answer is XML-RPC, and no answer of xapi")
-
-
-def _no_doctype(*_: Any) -> NoReturn:
-    raise xmlrpc.client.ResponseError("the answer has a document type")
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -53,7 +53,7 @@ def way_out(lun_sr: str, stacked: Sequence[str], attachments: Optional[Attachmen
     what = f"The volumes in use belong to the SR {lun_sr}, which is the SR that this LUN holds."
     if is_attached is None:
         return (
-            f"{what} Whether this host has that SR attached cannot be told. Run "
+            f"{what} It is unknown whether this host has that SR attached. Run "
             f"{command('xe', 'pbd-list', f'sr-uuid={lun_sr}')} when xapi answers: if the PBD of this host is "
             "attached, this LUN may be the original in use. Deactivate no volume before that is known. Then repeat the "
             "command."

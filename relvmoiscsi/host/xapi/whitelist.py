@@ -16,7 +16,7 @@ xapi reads every file in xapi.conf.d. So `sync` writes new content to a file in 
 
 import os
 from contextlib import contextmanager
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import Dict, Iterable, Iterator, List, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import files
@@ -42,15 +42,10 @@ _TEXT = """\
 Files = Dict[str, bytes]  #: content by path without the root, in the order in which xapi reads the files
 
 
-class WhitelistChange(NamedTuple):
-    """The change to the drop-in, in a sentence for an administrator."""
-
-    changed: bool  #: xapi will read another list than before
-    sentence: str
-
-
-def sync(root: str = "/") -> WhitelistChange:
+def sync(root: str = "/") -> Tuple[bool, str]:
     """Bring the drop-in up to date with the other files under `root`. A second call changes nothing.
+
+    Return whether xapi will read another list than before, and a sentence for an administrator.
 
     Raises NotFound or Refused if a file cannot be read or written; xapi then reads the earlier list.
     """
@@ -58,12 +53,12 @@ def sync(root: str = "/") -> WhitelistChange:
         ours, others = _files(root)
         settings = [setting for path, content in others.items() for setting in conf.settings_of(path, content)]
         if not settings:
-            return WhitelistChange(False, f"Neither {CONF} nor {CONF_D} sets {SM_PLUGINS}: nothing was written.")
+            return False, f"Neither {CONF} nor {CONF_D} sets {SM_PLUGINS}: nothing was written."
         base = settings[-1]
         plugins = base.plugins + tuple(name for name in OURS if not allows(base.plugins, name))
         source = printable(base.path)
         if plugins == base.plugins:
-            return WhitelistChange(_unlink(root, ours), f"{source} accepts {' and '.join(OURS)} already.")
+            return _unlink(root, ours), f"{source} accepts {' and '.join(OURS)} already."
         path = os.path.join(CONF_D, _name(list(others), settings))
         words = {"written": _WRITTEN, "setting": SM_PLUGINS, "source": source}
         content = os.fsencode(_TEXT.format(plugins=" ".join(plugins), **words))
@@ -81,14 +76,14 @@ def sync(root: str = "/") -> WhitelistChange:
                 raise _unchanged(path, error) from error
             _unlink(root, [name for name in ours if name != path])
         was = "was written" if changed else "is up to date"
-        return WhitelistChange(changed, f"{printable(path)} {was}: the drivers of {source}, {' and '.join(OURS)}.")
+        return changed, f"{printable(path)} {was}: the drivers of {source}, {' and '.join(OURS)}."
 
 
-def remove(root: str = "/") -> WhitelistChange:
-    """Remove the drop-ins under `root`. Raises NotFound or Refused as `sync` does."""
+def remove(root: str = "/") -> Tuple[bool, str]:
+    """Remove the drop-ins under `root`. Return, and raise, as `sync` does."""
     with _alone(root):
         ours, _others = _files(root)
-        return WhitelistChange(_unlink(root, ours), " ".join(f"{printable(path)} was removed." for path in ours))
+        return _unlink(root, ours), " ".join(f"{printable(path)} was removed." for path in ours)
 
 
 def printable(text: str) -> str:

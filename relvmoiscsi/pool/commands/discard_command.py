@@ -4,12 +4,13 @@
 import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, waiting
+from relvmoiscsi.cli.output import Answer, ask, waiting
 from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened, takes_copies
+from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, takes_copies
+from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
@@ -27,7 +28,7 @@ example:
 
 
 def add_command(command: CommandMaker) -> None:
-    discarding = command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
+    discarding = command("discard", DiscardCommand, "unplug and forget copies; the LUNs are not changed", _DISCARD)
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID, name or SCSIid")
     takes_copies(discarding)
     discarding.add_argument(
@@ -39,38 +40,60 @@ def add_command(command: CommandMaker) -> None:
     changes(discarding)
 
 
-def _discard(arguments: argparse.Namespace) -> Answer:
-    if not (arguments.srs or arguments.clones_of or arguments.all):
-        raise UsageError("No copy is selected: give SRs, --clones-of SR, or --all.")
-    must_be_able_to_ask(arguments)
-    with opened(arguments) as (calls, pool):
-        refs, gone = _copies(pool, arguments)
-        plan = made_vms.plan(calls, refs, arguments.with_vms)
-        made_vms.verify_free(calls, plan)
-        if arguments.dry_run:
-            would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
-            is_refused = bool(plan.all_losers()) and arguments.yes and not arguments.leave_vms  # else the run asks
-            return would._replace(status=Refused.exit_status) if is_refused else would
-        if arguments.yes and not arguments.leave_vms:
-            made_vms.verify_nobody_left(plan)
-        destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
-        uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
-        if refs:
-            ask(arguments, _question(plan))
-            made_vms.verify_as_told(plan, made_vms.plan(calls, refs, arguments.with_vms))
+class DiscardCommand(PoolChange):
+    """Unplug and forget copies."""
 
-        said = {ref: '"{name_label}" ({uuid})'.format(**plan.pool.srs[ref]) for ref in refs}
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.srs: Sequence[str] = arguments.srs
+        self.clones_of: Sequence[str] = arguments.clones_of
+        self.all, self.with_vms, self.leave_vms = arguments.all, arguments.with_vms, arguments.leave_vms
+        if not (self.srs or self.clones_of or self.all):
+            raise UsageError("No copy is selected: give SRs, --clones-of SR, or --all.")
 
-        def one(calls: Calls, ref: str) -> None:
-            with arguments.so_far.one(said[ref], "discard"):
-                made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
+    def run(self) -> Answer:
+        with self.opened() as (calls, pool):
+            refs, gone = self._copies(pool)
+            plan = made_vms.plan(calls, refs, self.with_vms)
+            made_vms.verify_free(calls, plan)
+            if self.dry_run:
+                would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
+                is_refused = bool(plan.all_losers()) and self.yes and not self.leave_vms  # else the run asks
+                return would._replace(status=Refused.exit_status) if is_refused else would
+            if self.yes and not self.leave_vms:
+                made_vms.verify_nobody_left(plan)
+            destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
+            uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
+            if refs:
+                ask(self, _question(plan))
+                made_vms.verify_as_told(plan, made_vms.plan(calls, refs, self.with_vms))
 
-        with arguments.so_far.work(list(said.values())), waiting("the pool"):
-            outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
-            if arguments.with_vms and gone:
-                made_vms.clean_networks(calls, gone)
-        failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
-    return _discarded(plan, gone, failed, "discarded", destroyed)
+            said = {ref: '"{name_label}" ({uuid})'.format(**plan.pool.srs[ref]) for ref in refs}
+
+            def one(calls: Calls, ref: str) -> None:
+                with self.so_far.one(said[ref], "discard"):
+                    made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
+
+            with self.so_far.work(list(said.values())), waiting("the pool"):
+                outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
+                if self.with_vms and gone:
+                    made_vms.clean_networks(calls, gone)
+            failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
+        return _discarded(plan, gone, failed, "discarded", destroyed)
+
+    def _copies(self, pool: Pool) -> Tuple[List[str], List[str]]:
+        """Return (the selected SRs, the given UUIDs that the pool no longer has). Raises NotFound, UsageError."""
+        wanted = {records.original_uuid(pool, text) for text in self.clones_of}
+        refs, gone = [], []
+        for text in self.srs:
+            if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
+                gone.append(text.lower())
+            else:
+                refs.append(records.find_sr(pool, text))
+        for ref, sr in pool.copies():
+            if self.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
+                refs.append(ref)
+        return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
 
 
 def _question(plan: DiscardPlan) -> str:
@@ -91,21 +114,6 @@ def _question(plan: DiscardPlan) -> str:
 
 _WOULD_DISCARD = "would be discarded"
 _LOSE = "halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms)"
-
-
-def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
-    """Return (the selected SRs, the given UUIDs that the pool no longer has). Raises NotFound, UsageError."""
-    wanted = {records.original_uuid(pool, text) for text in arguments.clones_of}
-    refs, gone = [], []
-    for text in arguments.srs:
-        if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
-            gone.append(text.lower())
-        else:
-            refs.append(records.find_sr(pool, text))
-    for ref, sr in pool.copies():
-        if arguments.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
-            refs.append(ref)
-    return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
 
 
 def _next(pool: Pool, sr: str) -> str:

@@ -4,10 +4,10 @@
 import argparse
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.cli.map_out import new_file
-from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, must_be_able_to_ask, say, waiting
+from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, say, waiting
 from relvmoiscsi.errors import Partial, UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
@@ -15,8 +15,8 @@ from relvmoiscsi.pool.attach import Attached
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import secrets_command
-from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened, takes_copies
-from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
+from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, PoolCommand, changes, takes_copies
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.scsi_id_text import typed_scsi_id
@@ -47,10 +47,10 @@ example:
 
 
 def add_commands(command: CommandMaker) -> None:
-    listing = command("luns", _luns, "list and classify the LUNs that the pool sees", _LUNS)
+    listing = command("luns", LunsCommand, "list and classify the LUNs that the pool sees", _LUNS)
     _takes_portal(listing)
     _takes_jobs(listing)
-    attaching = command("attach", _attach, "attach clones as SRs on all hosts", _ATTACH)
+    attaching = command("attach", AttachCommand, "attach clones as SRs on all hosts", _ATTACH)
     attaching.add_argument(
         "scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` or the array prints it"
     )
@@ -79,7 +79,9 @@ def add_commands(command: CommandMaker) -> None:
     _takes_portal(attaching)
     _takes_jobs(attaching)
     changes(attaching)
-    mapping = command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
+    mapping = command(
+        "map", PoolMapCommand, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP
+    )
     mapping.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
 
 
@@ -108,43 +110,53 @@ def _takes_jobs(parser: argparse.ArgumentParser) -> None:
 # --- luns
 
 
-def _luns(arguments: argparse.Namespace) -> Answer:
-    source = _source(arguments)
-    with opened(arguments) as (calls, pool), _seen(arguments, calls, pool, source) as seen:
-        return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
+class _Search:
+    """The search for LUNs, from the options of `luns` and `attach`."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Raises UsageError."""
+        file = arguments.chap_password_file
+        if bool(arguments.chap_user) != bool(file):
+            raise UsageError("--chap-user and --chap-password-file need each other: give both.")
+        password = first_line(file) if file else ""
+        target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
+        user, is_hba = arguments.chap_user or "", arguments.hba
+        self._source = luns.LunSearch(target, iqn, port, user, password, is_hba, arguments.jobs)
+        self._source.verify()
+        self._cleans_secrets: bool = arguments.clean_secrets
+
+    @contextmanager
+    def seen(self, calls: Calls, pool: Pool, so_far: SoFar, is_dry: bool = False) -> Iterator[List[PoolLun]]:
+        """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
+        with ExitStack() as stack:
+            with waiting("the LUNs of the pool"):
+                seen = stack.enter_context(luns.seen(calls, pool, self._source, say))
+            yield seen
+        if self._cleans_secrets:
+            with so_far.work():
+                secrets_command.clean(calls, pool, is_dry)
 
 
-def _source(arguments: argparse.Namespace) -> luns.LunSearch:
-    """Return the source of LUNs from the options. Raises UsageError."""
-    file = arguments.chap_password_file
-    if bool(arguments.chap_user) != bool(file):
-        raise UsageError("--chap-user and --chap-password-file need each other: give both.")
-    password = first_line(file) if file else ""
-    target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
-    source = luns.LunSearch(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
-    source.verify()
-    return source
+class LunsCommand(PoolCommand):
+    """List and classify the LUNs that the pool sees."""
 
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.search = _Search(arguments)
 
-@contextmanager
-def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.LunSearch) -> Iterator[List[PoolLun]]:
-    """Yield the LUNs. After the block, remove the Secrets of killed runs, with --clean-secrets."""
-    with ExitStack() as stack:
-        with waiting("the LUNs of the pool"):
-            seen = stack.enter_context(luns.seen(calls, pool, source, say))
-        yield seen
-    if arguments.clean_secrets:
-        with arguments.so_far.work():
-            secrets_command.clean(calls, pool, getattr(arguments, "dry_run", False))
+    def run(self) -> Answer:
+        with self.opened() as (calls, pool), self.search.seen(calls, pool, self.so_far) as seen:
+            return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
 
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     if not seen:
         return "The pool sees no LUN behind these targets."
     rows = [("SCSIid", "size", "what it is")]
-    rows += [
-        (lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + _changed(lun)) for lun in seen if lun.scsi_id
-    ]
+    for lun in seen:
+        if lun.scsi_id:
+            changed = printable(f"; changed {shown_time(lun.changed)}") if lun.changed else ""
+            rows.append((lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun) + changed))
     widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
     away = [lun for lun in seen if not lun.scsi_id]
@@ -154,10 +166,6 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     if any(lun.changed for lun in seen):
         lines.append("`changed` is the last change of the SR by LVM, not the time of the snapshot.")
     return "\n".join(lines)
-
-
-def _changed(lun: PoolLun) -> str:
-    return printable(f"; changed {shown_time(lun.changed)}") if lun.changed else ""
 
 
 def _words(pool: Pool, lun: PoolLun) -> str:
@@ -184,82 +192,87 @@ def _words(pool: Pool, lun: PoolLun) -> str:
 _OTHER_POOL = "Another pool may use this LUN"
 
 
-def _attach(arguments: argparse.Namespace) -> Answer:
-    source = _source(arguments)
-    arguments.scsi_ids = [typed_scsi_id(text) for text in arguments.scsi_ids]
-    if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
-        raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
-    attach_plan.verify_template(_template(arguments))
-    with new_file(arguments.map_out, "`relvmoiscsi pool map` prints the same UUIDs.") as finish:
-        must_be_able_to_ask(arguments)
-        with opened(arguments) as (calls, pool), _seen(arguments, calls, pool, source) as seen:
-            return _attached(arguments, calls, pool, seen, finish)
+class AttachCommand(PoolChange):
+    """Attach clones as SRs on all hosts."""
+
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.search = _Search(arguments)
+        self.scsi_ids = [typed_scsi_id(text) for text in arguments.scsi_ids]
+        self.clones_of: Sequence[str] = arguments.clones_of
+        self.all: bool = arguments.all
+        if not (self.scsi_ids or self.clones_of or self.all):
+            raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
+        self.foreign: bool = arguments.foreign
+        self.is_named = arguments.name is not None
+        self.map_out: Optional[str] = arguments.map_out
+        self.request = AttachRequest(
+            arguments.name if self.is_named else attach_plan.NAME,
+            records.today(),
+            records.run_id(),
+            arguments.jobs,
+            arguments.leave_others,
+            are_unplugged=arguments.unplugged,
+        )
+        attach_plan.verify_template(self.request.name)
+
+    def run(self) -> Answer:
+        look = "`relvmoiscsi pool map` prints the same UUIDs."
+        with new_file(self.map_out, "pool attach --map-out", look) as write_map, self.opened() as (calls, pool):
+            of = [records.original_uuid(pool, text) for text in self.clones_of]
+            with self.search.seen(calls, pool, self.so_far, self.dry_run) as seen:
+                planned = self._plan(calls, pool, seen, of)
+                passed_over = [attach.passed_over(lun) for lun in attach.unseen(seen, self.scsi_ids, of, self.all)]
+                todo = [row.lun.scsi_id for row in planned if row.steps]
+                lock.verify_free(calls, todo)
+                if self.dry_run:
+                    return _would_attach(planned, passed_over)
+                if todo and not self.yes:
+                    say(_would_attach(planned, passed_over).text)
+                    ask(self, f"Attach {counted(len(todo), 'LUN')}?")
+                results = self._carry_out(calls, pool, planned, todo)
+                answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
+                is_written = write_map({"srs": [_map_row(result) for result in results if result.sr_uuid]})
+                return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
+
+    def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
+        """Return the steps of the chosen LUNs, with a line for each skipped LUN and each name without effect."""
+        if self.request.are_unplugged:
+            seen = attach.as_clones(seen, self.scsi_ids, of)
+        chosen = attach.choose(seen, self.scsi_ids, of, self.all, self.foreign)
+        for lun in attach.doubtful(seen, chosen) if of or self.all else []:
+            why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
+            say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}."))
+        if not self.request.leave_others:
+            attach.verify_none_left(seen, chosen)
+        planned = attach_plan.plan(calls, pool, chosen, self.request, seen)
+        for row in planned if self.is_named else []:
+            if row.sr:
+                say(printable(f'{row.lun.scsi_id}: the SR "{row.name}" keeps its name; --name is for new SRs.'))
+        return planned
+
+    def _carry_out(self, calls: Calls, pool: Pool, planned: Sequence[LunPlan], todo: Sequence[str]) -> List[Attached]:
+        """Attach the LUNs, and report each step to the terminal and to `so_far`."""
+        stream = None if self.json or self.quiet else Unheard(sys.stderr)
+        steps = {row.lun.scsi_id: row.resignatures + row.attaches for row in planned if row.steps}
+        with progress.shown(stream, steps, self.request.jobs) as shown, self.so_far.work(todo):
+
+            def tell(scsi_id: str, step: str, how: str) -> None:
+                is_done = (step, how) == (attach.ATTACHING, attach.OVER)
+                state = DONE if is_done else FAILED if how == attach.ENDED else UNDER_WAY
+                self.so_far.tell(scsi_id, state, step + (": done" if how == attach.OVER and not is_done else ""))
+                shown(scsi_id, step, how)
+
+            return attach.carry_out(calls, pool, planned, self.request, tell)
 
 
-def _template(arguments: argparse.Namespace) -> str:
-    """Return the template for the names of new SRs."""
-    return attach_plan.NAME if arguments.name is None else str(arguments.name)
-
-
-def _attached(
-    arguments: argparse.Namespace,
-    calls: Calls,
-    pool: Pool,
-    seen: Sequence[PoolLun],
-    write_map: Callable[[Dict[str, Any]], bool],
-) -> Answer:
-    of = [records.original_uuid(pool, text) for text in arguments.clones_of]
-    seen = attach.as_clones(seen, arguments.scsi_ids, of) if arguments.unplugged else seen
-    chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all, arguments.foreign)
-    left = attach.unseen(seen, arguments.scsi_ids, of, arguments.all)
-    for lun in attach.doubtful(seen, chosen) if of or arguments.all else []:
-        why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
-        say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}."))
-    if not arguments.leave_others:
-        attach.verify_none_left(seen, chosen)
-    wanted = AttachRequest(
-        _template(arguments),
-        records.today(),
-        records.run_id(),
-        arguments.jobs,
-        arguments.leave_others,
-        are_unplugged=arguments.unplugged,
-    )
-    planned = attach_plan.plan(calls, pool, chosen, wanted, seen)
-    for row in planned if arguments.name is not None else []:
-        if row.sr:
-            say(printable(f'{row.lun.scsi_id}: the SR "{row.name}" keeps its name; --name is for new SRs.'))
-    passed_over = [attach.passed_over(lun) for lun in left]
-    todo = [row.lun.scsi_id for row in planned if row.steps]
-    lock.verify_free(calls, todo)
-    if arguments.dry_run:
-        return _would_attach(planned, passed_over)
-    count = len(todo)
-    if count and not arguments.yes:
-        say(_would_attach(planned, passed_over).text)
-        ask(arguments, f"Attach {counted(count, 'LUN')}?")
-    stream = None if arguments.json or arguments.quiet else Unheard(sys.stderr)
-    steps = {row.lun.scsi_id: row.resignatures + row.attaches for row in planned if row.steps}
-    with progress.shown(stream, steps, wanted.jobs) as shown, arguments.so_far.work(todo):
-
-        def tell(scsi_id: str, step: str, how: str) -> None:
-            is_done = (step, how) == (attach.ATTACHING, attach.OVER)
-            state = DONE if is_done else FAILED if how == attach.ENDED else UNDER_WAY
-            arguments.so_far.tell(scsi_id, state, step + (": done" if how == attach.OVER and not is_done else ""))
-            shown(scsi_id, step, how)
-
-        results = attach.carry_out(calls, pool, planned, wanted, tell)
-    answer = _attached_answer([*results, *passed_over])
-    srs = [
-        {
-            "scsi_id": result.scsi_id,
-            "sr": {"old": result.of_sr, "new": result.sr_uuid},
-            "vdis": [pair.facts() for pair in result.vdis],
-        }
-        for result in results
-        if result.sr_uuid
-    ]
-    return answer if write_map({"srs": srs}) else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
+def _map_row(result: Attached) -> Dict[str, Any]:
+    """Return the old and new UUIDs of a LUN, for --map-out."""
+    return {
+        "scsi_id": result.scsi_id,
+        "sr": {"old": result.of_sr, "new": result.sr_uuid},
+        "vdis": [pair.facts() for pair in result.vdis],
+    }
 
 
 def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:
@@ -277,7 +290,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     status = Partial.exit_status if any(errors) or any(row.down for row in planned) else 0
     if len(errors) == 1 and errors[0] is not None:
         status = errors[0].exit_status
-    return Answer({"would": rows}, "\n".join([head, *map(printable, lines)]), status)
+    return Answer({"changed": is_any, "would": rows}, "\n".join([head, *map(printable, lines)]), status)
 
 
 #: the end of the line about a host that has not plugged an SR
@@ -285,7 +298,7 @@ _AFTERWARDS = {hosts.DOWN: "when the host is up"}
 _CORRECTED = "after you correct the cause"
 
 
-def _attached_answer(results: Sequence[Attached]) -> Answer:
+def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
     """Return the results as facts and text; the exit status, for a single LUN, is the status of its error."""
     lines = []
     for result in results:
@@ -304,31 +317,41 @@ def _attached_answer(results: Sequence[Attached]) -> Answer:
     status = 0 if all(result.status in (attach.DONE, attach.ALREADY) for result in results) else Partial.exit_status
     if status and len(results) == 1 and results[0].error is not None:
         status = results[0].error.exit_status
-    return Answer({"luns": [result.facts() for result in results]}, "\n".join(lines), status)
+    facts = {"changed": is_changed, "luns": [result.facts() for result in results]}
+    return Answer(facts, "\n".join(lines), status)
 
 
 # --- map
 
 
-def _map(arguments: argparse.Namespace) -> Answer:
-    with opened(arguments) as (calls, pool):
-        ref = records.find_sr(pool, arguments.sr)
-        records.verify_copy(pool, ref)
-        sr = pool.srs[ref]
-        original = pool.sr_by_uuid(sr["other_config"][records.ORIGINAL_SR])
-        originals = vdis.of_sr(calls, original) if original is not None else {}
-        pairs = vdis.pairs(sr["uuid"], vdis.of_sr(calls, ref), originals)
-        vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
-    facts = {
-        "sr": {"old": sr["other_config"][records.ORIGINAL_SR] or None, "new": sr["uuid"]},
-        "name": sr["name_label"],
-        "vdis": [{**pair.facts(), "vms": vms.get(pair.old, [])} for pair in pairs],
-    }
-    lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
-    for pair in pairs:
-        notes = [note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown]
-        notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
-        before = pair.old or ("gone from the pool" if vdis.is_derived(pair.new) else "")
-        text = f"  {before:<36}  {'became' if before else 'is new'}  {pair.new}  {pair.name_label}"
-        lines.append(text + (" [{}]".format("; ".join(notes)) if notes else ""))
-    return Answer(facts, "\n".join(map(printable, lines)))
+class PoolMapCommand(PoolCommand):
+    """Map the VDIs of a copy to the VDIs of the original."""
+
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.sr: str = arguments.sr
+
+    def run(self) -> Answer:
+        with self.opened() as (calls, pool):
+            ref = records.find_sr(pool, self.sr)
+            records.verify_copy(pool, ref)
+            sr = pool.srs[ref]
+            original = pool.sr_by_uuid(sr["other_config"][records.ORIGINAL_SR])
+            originals = vdis.of_sr(calls, original) if original is not None else {}
+            pairs = vdis.pairs(sr["uuid"], vdis.of_sr(calls, ref), originals)
+            vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
+        facts = {
+            "sr": {"old": sr["other_config"][records.ORIGINAL_SR] or None, "new": sr["uuid"]},
+            "name": sr["name_label"],
+            "vdis": [{**pair.facts(), "vms": vms.get(pair.old, [])} for pair in pairs],
+        }
+        lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
+        for pair in pairs:
+            notes = [
+                note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown
+            ]
+            notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
+            before = pair.old or ("gone from the pool" if vdis.is_derived(pair.new) else "")
+            text = f"  {before:<36}  {'became' if before else 'is new'}  {pair.new}  {pair.name_label}"
+            lines.append(text + (" [{}]".format("; ".join(notes)) if notes else ""))
+        return Answer(facts, "\n".join(map(printable, lines)))

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Common code of the pool commands: options for the pool, for the choice of copies, for confirmation; the session."""
+"""Common code of the pool commands: their base, options for the pool, for copies, for confirmation; the session."""
 
 import argparse
 import gc
 import os
 from contextlib import ExitStack, contextmanager
-from typing import Any, Callable, Iterator, Tuple
+from typing import Callable, Iterator, Tuple, Type
 
-from relvmoiscsi.cli.output import waiting
+from relvmoiscsi.cli.output import Answer, Asked, must_be_able_to_ask, waiting
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.connection import LOCAL, Where, certificates_in, connect
 from relvmoiscsi.pool.records import Pool
-
-#: called with name, function, summary and text of a command of `relvmoiscsi pool`; returns its parser
-CommandMaker = Callable[[str, Any, str, str], argparse.ArgumentParser]
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
 
@@ -69,12 +67,50 @@ def where(arguments: argparse.Namespace) -> Where:
     return Where(pool, user, password, arguments.ca, arguments.insecure, certificates=certificates)
 
 
-@contextmanager
-def opened(arguments: argparse.Namespace) -> Iterator[Tuple[Calls, Pool]]:
-    """Open a session, and read the pool. Raises UsageError, PoolFailure."""
-    gc.enable()  # other commands end before a collection pays off
-    with ExitStack() as stack:
-        with waiting("the answer of the pool"):
-            calls = stack.enter_context(connect(where(arguments)))
-            pool = records.read(calls)
-        yield calls, pool
+class PoolCommand(Asked):
+    """A command on a pool, with its options: those that name the pool, and the options of all."""
+
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        """Raises UsageError."""
+        self.json, self.quiet = bool(arguments.json), bool(arguments.quiet)
+        self.so_far = so_far
+        self._where = where(arguments)
+
+    def run(self) -> Answer:
+        raise NotImplementedError
+
+    @contextmanager
+    def opened(self) -> Iterator[Tuple[Calls, Pool]]:
+        """Open a session, and read the pool. Raises PoolFailure."""
+        gc.enable()  # other commands end before a collection pays off
+        with ExitStack() as stack:
+            with waiting("the answer of the pool"):
+                calls = stack.enter_context(connect(self._where))
+                pool = records.read(calls)
+            yield calls, pool
+
+
+class PoolChange(PoolCommand):
+    """A command that changes the pool, with the options of `changes`."""
+
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.yes: bool = arguments.yes
+        self.dry_run: bool = arguments.dry_run
+
+    @contextmanager
+    def opened(self) -> Iterator[Tuple[Calls, Pool]]:
+        """Open a session, and read the pool. Raises PoolFailure, and UsageError where a question has no terminal."""
+        must_be_able_to_ask(self)
+        with super().opened() as found:
+            yield found
+
+    @contextmanager
+    def work(self, name: str, what: str) -> Iterator[None]:
+        """Report one change to `so_far` for the block."""
+        with self.so_far.work(), self.so_far.one(name, what):
+            yield
+
+
+#: called with name, class, summary and text of a command of `relvmoiscsi pool`; returns its parser
+CommandMaker = Callable[[str, Type[PoolCommand], str, str], argparse.ArgumentParser]

@@ -2,13 +2,13 @@
 """The group of pool commands, and `unlock`."""
 
 import argparse
-from typing import Any, Sequence
+from typing import Sequence, Type
 
-from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask, say
+from relvmoiscsi.cli.output import Answer, Maker, ask, say
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.commands import discard_command, lun_commands, secrets_command, vm_commands
-from relvmoiscsi.pool.commands.options import changes, opened, takes_connection
+from relvmoiscsi.pool.commands.options import PoolChange, PoolCommand, changes, takes_connection
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.night_log import NightLog
 from relvmoiscsi.wording import printable
@@ -37,10 +37,10 @@ def add_pool(make: Maker) -> None:
     group = make(_no_command, _POOL)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 
-    def command(name: str, run: Any, what: str, more: str) -> argparse.ArgumentParser:
+    def command(name: str, kind: Type[PoolCommand], what: str, more: str) -> argparse.ArgumentParser:
         text = what[:1].upper() + what[1:] + ".\n\n" + more
         sub = commands.add_parser(name, description=text, formatter_class=group.formatter_class, help=what)
-        sub.set_defaults(run=lambda arguments: _tells_how_far(run, arguments))
+        sub.set_defaults(run=lambda arguments: _tells_how_far(kind, arguments), command="pool " + name)
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
@@ -54,22 +54,22 @@ def add_pool(make: Maker) -> None:
 
     lun_commands.add_commands(command)
     discard_command.add_command(command)
-    unlocking = command("unlock", _unlock, "break the lock that a killed client has left on a copy", _UNLOCK)
+    unlocking = command("unlock", UnlockCommand, "break the lock that a killed client has left on a copy", _UNLOCK)
     unlocking.add_argument("sr", metavar="SR", help="the copy, by UUID or name, or the lock name from the refusal")
     changes(unlocking)
     vm_commands.add_commands(command)
     secrets_command.add_command(command)
 
 
-def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:
+def _tells_how_far(kind: Type[PoolCommand], arguments: argparse.Namespace) -> Answer:
     """Run a command that reports its progress to `so_far`, and to --log. Raises Interrupted after Ctrl-C."""
     log = NightLog(arguments.log, arguments.words, say)
-    arguments.so_far = SoFar(log.tell)
+    so_far = SoFar(log.tell)
     try:
-        answer: Answer = run(arguments)
+        answer = kind(arguments, so_far).run()
         log.tell(f"{answer.text}\nends with exit status {answer.status}")
     except KeyboardInterrupt as stop:
-        interrupted = arguments.so_far.interrupted(stop)
+        interrupted = so_far.interrupted(stop)
         log.tell(f"interrupted: {interrupted}")
         raise interrupted from stop
     except RelvmoiscsiError as error:
@@ -87,26 +87,32 @@ def _no_command(_arguments: argparse.Namespace) -> Answer:
     )
 
 
-def _unlock(arguments: argparse.Namespace) -> Answer:
-    must_be_able_to_ask(arguments)
-    with opened(arguments) as (calls, pool):
-        locks = lock.read(calls)
-        what = str(arguments.sr)
-        if what not in locks and records.has_sr(pool, what):
-            what = lock.name_of(pool.srs[records.find_sr(pool, what)])
-        if what not in locks:
-            raise NotFound(printable(f"There is no lock on {arguments.sr!r}. Nothing was changed."))
-        found = lock.to_break(calls, what)
-        if arguments.dry_run:
-            would = [f"{each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
-            return Answer({"would": [each.facts() for each in found]}, "\n".join(map(printable, would)))
-        ask(arguments, _question(found))
-        with arguments.so_far.work():
-            broken = lock.unlock(calls, what, found)
-    lines = [printable(f"{each.what}: unlocked; it was locked by {each.text()}") for each in broken]
-    if not lines:
-        lines = [printable(f"{what}: the lock has gone meanwhile. Nothing was changed.")]
-    return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines))
+class UnlockCommand(PoolChange):
+    """Break the lock that a killed client has left on a copy."""
+
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.sr: str = arguments.sr
+
+    def run(self) -> Answer:
+        with self.opened() as (calls, pool):
+            locks = lock.read(calls)
+            what = self.sr
+            if what not in locks and records.has_sr(pool, what):
+                what = lock.name_of(pool.srs[records.find_sr(pool, what)])
+            if what not in locks:
+                raise NotFound(printable(f"There is no lock on {self.sr!r}. Nothing was changed."))
+            found = lock.to_break(calls, what)
+            if self.dry_run:
+                would = [f"{each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
+                return Answer({"would": [each.facts() for each in found]}, "\n".join(map(printable, would)))
+            ask(self, _question(found))
+            with self.so_far.work():
+                broken = lock.unlock(calls, what, found)
+            lines = [printable(f"{each.what}: unlocked; it was locked by {each.text()}") for each in broken]
+            if not lines:
+                lines = [printable(f"{what}: the lock has gone meanwhile. Nothing was changed.")]
+            return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines))
 
 
 def _question(found: Sequence[lock.Lock]) -> str:

@@ -9,7 +9,8 @@ from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import orphans, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure
-from relvmoiscsi.pool.commands.options import CommandMaker, opened
+from relvmoiscsi.pool.commands.options import CommandMaker, PoolCommand
+from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.wording import counted, printable
 
@@ -28,7 +29,7 @@ example:
 
 
 def add_command(command: CommandMaker) -> None:
-    parser = command("secrets", _secrets, "list or remove unused Secrets with CHAP passwords", _SECRETS)
+    parser = command("secrets", SecretsCommand, "list or remove unused Secrets with CHAP passwords", _SECRETS)
     parser.add_argument("--remove", action="store_true", help="destroy the listed Secrets")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
@@ -36,27 +37,34 @@ def add_command(command: CommandMaker) -> None:
     )
 
 
-def _secrets(arguments: argparse.Namespace) -> Answer:
-    if arguments.remove:
-        must_be_able_to_ask(arguments)
-    file = arguments.chap_password_file
-    passwords: List[str] = [first_line(file)] if file else []
-    with opened(arguments) as (calls, pool):
-        found = orphans.find(calls, pool, passwords)
-        uuids = sorted(found.values())
-        if not arguments.remove or not found:
-            count = f"{len(found)} Secrets hold a CHAP password and are unused; --remove destroys the Secrets."
-            none = "There is no unused Secret with a CHAP password of this pool."
-            return Answer({"secrets": uuids, "removed": False}, "\n".join([*uuids, count]) if found else none)
-        if not arguments.yes:
-            say("\n".join(uuids))
-        ask(arguments, f"Destroy {counted(len(found), 'Secret')}?")
-        say(f"Listing the Secrets again in {orphans.CALL_SECONDS:.0f} seconds: a running call may need a Secret.")
-        time.sleep(orphans.CALL_SECONDS)
-        now = orphans.find(calls, pool, passwords)
-        gone = {ref: uuid for ref, uuid in found.items() if ref in now}
-        destroyed = secrets.destroy(calls, gone)
-    return Answer({"secrets": sorted(gone.values()), "removed": True}, f"{destroyed} Secrets were destroyed.")
+class SecretsCommand(PoolCommand):
+    """List or remove unused Secrets with CHAP passwords."""
+
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.yes, self.remove = bool(arguments.yes), bool(arguments.remove)
+        if self.remove:
+            must_be_able_to_ask(self)
+        file = arguments.chap_password_file
+        self.passwords: List[str] = [first_line(file)] if file else []
+
+    def run(self) -> Answer:
+        with self.opened() as (calls, pool):
+            found = orphans.find(calls, pool, self.passwords)
+            uuids = sorted(found.values())
+            if not self.remove or not found:
+                count = f"{len(found)} Secrets hold a CHAP password and are unused; --remove destroys the Secrets."
+                none = "There is no unused Secret with a CHAP password of this pool."
+                return Answer({"secrets": uuids, "removed": False}, "\n".join([*uuids, count]) if found else none)
+            if not self.yes:
+                say("\n".join(uuids))
+            ask(self, f"Destroy {counted(len(found), 'Secret')}?")
+            say(f"Listing the Secrets again in {orphans.CALL_SECONDS:.0f} seconds: a running call may need a Secret.")
+            time.sleep(orphans.CALL_SECONDS)
+            now = orphans.find(calls, pool, self.passwords)
+            gone = {ref: uuid for ref, uuid in found.items() if ref in now}
+            destroyed = secrets.destroy(calls, gone)
+        return Answer({"secrets": sorted(gone.values()), "removed": True}, f"{destroyed} Secrets were destroyed.")
 
 
 def clean(calls: Calls, pool: Pool, is_dry: bool) -> None:

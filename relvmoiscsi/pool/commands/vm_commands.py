@@ -5,15 +5,14 @@ import argparse
 import sys
 import threading
 import time
-from contextlib import contextmanager
-from typing import Any, Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, must_be_able_to_ask, say, waiting
+from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolGone
-from relvmoiscsi.pool.commands.options import CommandMaker, changes, opened
-from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY
+from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes
+from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
 from relvmoiscsi.pool.vms.choice import VmSource
 from relvmoiscsi.pool.vms.clone import Cloned
@@ -67,7 +66,7 @@ example:
 
 
 def add_commands(command: CommandMaker) -> None:
-    cloning = command("clone", _clone, "make VMs from the disks of a copy", _CLONE)
+    cloning = command("clone", CloneCommand, "make VMs from the disks of a copy", _CLONE)
     cloning.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     cloning.add_argument("vms", metavar="VM", nargs="*", help="VMs whose disks are on the copy, by UUID or name")
     cloning.add_argument("--all", action="store_true", help="select all VMs that have disks on the copy")
@@ -118,27 +117,27 @@ def add_commands(command: CommandMaker) -> None:
     _describe_restore(command)
     _describe_rescue(command)
     what = "save VM records on the SR before the array's snapshot"
-    saving = command("save-vms", _save, what, _SAVE)
+    saving = command("save-vms", SaveVmsCommand, what, _SAVE)
     saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
     changes(saving)
 
 
 def _describe_restore(command: CommandMaker) -> None:
     what = "replace a VM's disks with the disks of a copy"
-    restoring = command("restore", _restore, what, _RESTORE)
+    restoring = command("restore", RestoreCommand, what, _RESTORE)
     restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID, name or SCSIid")
     restoring.add_argument("vms", metavar="VM", nargs="*", help="the VMs to restore, by UUID or name")
     restoring.add_argument("--disk", metavar="LIST", help="of one VM: restore only these disks, by device: 0,1")
     restoring.add_argument("--shutdown", action="store_true", help="shut the VMs down first")
     ways = restoring.add_mutually_exclusive_group()
-    ways.add_argument("--undo", metavar="VM", help="put the old disks of this VM back")
+    ways.add_argument("--undo", metavar="VM", nargs="+", help="put the old disks of these VMs back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
     changes(restoring)
 
 
 def _describe_rescue(command: CommandMaker) -> None:
-    rescuing = command("rescue", _rescue, "add a disk of a copy to a VM for a while", _RESCUE)
+    rescuing = command("rescue", RescueCommand, "add a disk of a copy to a VM for a while", _RESCUE)
     rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     rescuing.add_argument(
         "vdi", metavar="VDI", nargs="?", help="the disk, by its UUID, the UUID of the original VDI, or its name"
@@ -154,79 +153,102 @@ def _describe_rescue(command: CommandMaker) -> None:
 # --- clone
 
 
-def _clone(arguments: argparse.Namespace) -> Answer:
-    if arguments.jobs < 1:
-        raise UsageError(f"--jobs {arguments.jobs}: give 1 or more VMs in parallel.")
-    if not (arguments.vms or arguments.all):
-        raise UsageError("No VM is selected: give VMs, or --all.")
-    if arguments.trust_records and not arguments.from_snapshot:
-        raise UsageError("--trust-records is about saved records: add --from-snapshot.")
-    _pairs(arguments.network)
-    choice.verify_template(arguments.name)
-    must_be_able_to_ask(arguments)
-    with opened(arguments) as (calls, pool):
-        found = inventory.read(calls)
-        copy = choice.find_copy(pool, found, arguments.sr)
-        if arguments.from_snapshot:
-            saved = save_vms.read(calls, copy, arguments.trust_records)
-            sources = save_vms.choose(found, copy, saved, arguments.vms, arguments.all)
-        else:
-            sources = choice.choose(found, copy, arguments.vms, arguments.all, arguments.omit_disks)
-        wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
-        if not arguments.same_networks:
-            choice.verify_networks_said(found, sources, wanted)
-        warnings = _warnings(found, sources, wanted)
-        planned = clone.would(calls, pool, with_network, copy, sources, wanted)
-        count = sum(each.status == clone.WOULD for each in planned)
-        if arguments.dry_run or not count:  # no question for an empty plan
-            return Answer(
-                {"vms": [each.facts() for each in planned]},
-                "\n".join([_cloned_text(planned), *warnings]),
-                _status(planned),
-            )
-        if not arguments.yes:
-            say("\n".join(["Planned:", _cloned_text(planned), *warnings]))
-        ask(arguments, f"Clone {counted(count, 'VM')}?")
-        found = inventory.read(calls)  # the pool may have changed during the question
-        todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
-        with arguments.so_far.work(todo), waiting("the pool"):
-            wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
-            results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments, todo))
-    lines = [_cloned_text(results)]
-    if any(each.status == clone.MADE for each in results):  # what a person must know before the first start
-        lines += clone.TO_KNOW
-        lines += warnings
-    return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
+class CloneCommand(PoolChange):
+    """Make VMs from the disks of a copy."""
 
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.sr: str = arguments.sr
+        self.vms: Sequence[str] = arguments.vms
+        self.all: bool = arguments.all
+        self.from_snapshot: bool = arguments.from_snapshot
+        self.trust_records: str = arguments.trust_records
+        if arguments.jobs < 1:
+            raise UsageError(f"--jobs {arguments.jobs}: give 1 or more VMs in parallel.")
+        if not (self.vms or self.all):
+            raise UsageError("No VM is selected: give VMs, or --all.")
+        if self.trust_records and not self.from_snapshot:
+            raise UsageError("--trust-records is about saved records: add --from-snapshot.")
+        self.pairs = _pairs(arguments.network)
+        self.isolated: Optional[str] = arguments.isolated
+        self.same_networks: bool = arguments.same_networks
+        choice.verify_template(arguments.name)
+        #: without the networks, which the pool has
+        self.request = choice.CloneRequest(
+            arguments.name,
+            records.today(),
+            records.run_id(),
+            keep_mac=arguments.keep_mac,
+            snapshots=arguments.snapshots,
+            without=[cls for cls, is_out in (("VTPM", arguments.no_vtpm), ("VGPU", arguments.no_vgpu)) if is_out],
+            omits_disks=arguments.omit_disks,
+            jobs=arguments.jobs,
+        )
 
-def _wanted(
-    arguments: argparse.Namespace,
-    calls: Calls,
-    found: Inventory,
-    copy: Copy,
-    sources: Sequence[VmSource],
-    dry_run: bool,
-) -> Tuple[choice.CloneRequest, Inventory]:
-    """Return the options for `clone`, and the inventory with the isolated network.
+    def run(self) -> Answer:
+        with self.opened() as (calls, pool):
+            found = inventory.read(calls)
+            copy = choice.find_copy(pool, found, self.sr)
+            sources = self._sources(calls, found, copy)
+            wanted, with_network = self._with_networks(calls, found, copy, sources, dry_run=True)
+            if not self.same_networks:
+                choice.verify_networks_said(found, sources, wanted)
+            warnings = _warnings(found, sources, wanted)
+            planned = clone.would(calls, pool, with_network, copy, sources, wanted)
+            todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
+            if self.dry_run or not todo:  # no question for an empty plan
+                return _cloned(planned, warnings)
+            if not self.yes:
+                say("\n".join(["Planned:", _cloned(planned, warnings).text]))
+            ask(self, f"Clone {counted(len(todo), 'VM')}?")
+            found = inventory.read(calls)  # the pool may have changed during the question
+            with self.so_far.work(todo), waiting("the pool"):
+                wanted, found = self._with_networks(calls, found, copy, sources, dry_run=False)
+                results = clone.clone(calls, pool, found, copy, sources, wanted, self._told(todo))
+        is_any = any(each.status == clone.MADE for each in results)
+        # what a person must know before the first start
+        return _cloned(results, [*clone.TO_KNOW, *warnings] if is_any else [])
 
-    Raises NotFound, Refused, UsageError.
-    """
-    without = [cls for cls, is_out in (("VTPM", arguments.no_vtpm), ("VGPU", arguments.no_vgpu)) if is_out]
-    wanted = choice.CloneRequest(
-        arguments.name,
-        records.today(),
-        records.run_id(),
-        networks=choice.networks(found, sources, _pairs(arguments.network)),
-        keep_mac=arguments.keep_mac,
-        snapshots=arguments.snapshots,
-        without=without,
-        omits_disks=arguments.omit_disks,
-        jobs=arguments.jobs,
-    )
-    if arguments.isolated:
-        ref, found = choice.isolated_network(calls, found, arguments.isolated, dry_run, copy.uuid)
-        wanted = wanted._replace(isolated=ref)
-    return wanted, found
+    def _sources(self, calls: Calls, found: Inventory, copy: Copy) -> List[VmSource]:
+        if self.from_snapshot:
+            saved = save_vms.read(calls, copy, self.trust_records)
+            return save_vms.choose(found, saved, self.vms, self.all)
+        return choice.choose(found, copy, self.vms, self.all, self.request.omits_disks)
+
+    def _with_networks(
+        self, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[VmSource], dry_run: bool
+    ) -> Tuple[choice.CloneRequest, Inventory]:
+        """Return the request with the networks of the pool, and the inventory with the isolated network.
+
+        Raises NotFound, Refused, UsageError.
+        """
+        wanted = self.request._replace(networks=choice.networks(found, sources, self.pairs))
+        if self.isolated:
+            ref, found = choice.isolated_network(calls, found, self.isolated, dry_run, copy.uuid)
+            wanted = wanted._replace(isolated=ref)
+        return wanted, found
+
+    def _told(self, todo: Sequence[str]) -> Callable[[VmSource, str], None]:
+        """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
+
+        In a terminal, it also prints the remaining time, by the VMs of `todo` that were made.
+        """
+        lock, begun = threading.Lock(), time.monotonic()
+        made: List[str] = []
+        failed: List[str] = []
+
+        def tell(source: VmSource, status: str) -> None:
+            state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
+            self.so_far.tell(vm, state, status if state == DONE else "clone")
+            if not (self.json or self.quiet):
+                with lock:
+                    if status and vm in todo:
+                        (failed if state == FAILED else made).append(vm)
+                    is_known = is_terminal(sys.stderr) and len(made) >= self.request.jobs
+                    left = time_left(len(made), len(todo) - len(failed), time.monotonic() - begun) if is_known else ""
+                    say(printable(f"{source.name}: {status or 'begins'}{left}"))
+
+        return tell
 
 
 def _warnings(found: Inventory, sources: Sequence[VmSource], wanted: choice.CloneRequest) -> List[str]:
@@ -245,34 +267,11 @@ def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
     return pairs
 
 
-def _told(arguments: argparse.Namespace, todo: Sequence[str]) -> Callable[[VmSource, str], None]:
-    """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
-
-    In a terminal, it also prints the remaining time, by the VMs of `todo` that were made.
-    """
-    lock, begun = threading.Lock(), time.monotonic()
-    made: List[str] = []
-    failed: List[str] = []
-
-    def tell(source: VmSource, status: str) -> None:
-        state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
-        arguments.so_far.tell(vm, state, status if state == DONE else "clone")
-        if not (arguments.json or arguments.quiet):
-            with lock:
-                if status and vm in todo:
-                    (failed if state == FAILED else made).append(vm)
-                is_known = is_terminal(sys.stderr) and len(made) >= arguments.jobs
-                left = time_left(len(made), len(todo) - len(failed), time.monotonic() - begun) if is_known else ""
-                say(printable(f"{source.name}: {status or 'begins'}{left}"))
-
-    return tell
-
-
 def _said(source: VmSource) -> str:
     return f"{source.name} ({source.uuid})"
 
 
-def _cloned_text(results: Sequence[Cloned]) -> str:
+def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
     lines: List[str] = []
     for each in results:
         of = f' "{each.name}"' + (f" ({each.uuid})" if each.uuid else "") if each.error is None else ""
@@ -286,7 +285,8 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
             lines.append(f"  {each.error}")
         if each.status == clone.MADE:
             lines.append(f"  next: {_start(each.uuid)}")
-    return "\n".join(map(printable, lines))
+    facts = {"vms": [each.facts() for each in results]}
+    return Answer(facts, "\n".join([*map(printable, lines), *to_know]), _status(results))
 
 
 def _status(results: Sequence[Cloned]) -> int:
@@ -302,42 +302,102 @@ def _status(results: Sequence[Cloned]) -> int:
 # --- restore
 
 
-def _restore(arguments: argparse.Namespace) -> Answer:
-    back = arguments.undo or arguments.home or arguments.keep
-    if back and (arguments.sr or arguments.disk is not None) or not (back or arguments.vms):
-        missing = "" if back else _missing(SR=arguments.sr, VM=arguments.vms)
-        raise UsageError(
-            "Give a copy and a VM: `restore SR VM`. With --undo, --home or --keep, give only the VM." + missing
-        )
-    devices = _devices(arguments.disk)
-    if devices and len(arguments.vms) > 1:
-        raise UsageError("--disk names disks of one VM: restore the VMs one by one.")
-    must_be_able_to_ask(arguments)
-    with opened(arguments) as (calls, pool):
-        found = inventory.read(calls)
-        if back:
-            return _back(arguments, calls, found, inventory.find_vm(found, back))
-        copy = choice.find_copy(pool, found, arguments.sr)
-        vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in arguments.vms))
+class RestoreCommand(PoolChange):
+    """Replace disks of VMs with the disks of a copy, or end such a restore."""
 
-        def each(vm: str, dry_run: bool) -> Restored:
-            swaps = restore.plan(found, copy, vm, devices, records.today())
-            return restore.restore(calls, vm, swaps, arguments.shutdown, dry_run)
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.sr: str = arguments.sr or ""
+        self.vms: Sequence[str] = arguments.vms
+        self.shutdown: bool = arguments.shutdown
+        alone = {end: [vm] for end, vm in (("home", arguments.home), ("keep", arguments.keep)) if vm}
+        ends: Dict[str, List[str]] = {"undo": arguments.undo or [], **alone}
+        #: how the command ends a restore, and of which VMs; "" for a restore
+        self.end: str = next((end for end, vms in ends.items() if vms), "")
+        self.ended_vms: Sequence[str] = ends.get(self.end, [])
+        if self.end and (self.sr or arguments.disk is not None) or not (self.end or self.vms):
+            missing = "" if self.end else _missing(SR=self.sr, VM=self.vms)
+            raise UsageError(
+                "Give a copy and a VM: `restore SR VM`. With --undo, --home or --keep, give only the VM." + missing
+            )
+        self.devices = _devices(arguments.disk)
+        if self.devices and len(self.vms) > 1:
+            raise UsageError("--disk names disks of one VM: restore the VMs one by one.")
 
-        planned = _of_each(found, vms, lambda vm: each(vm, True))
-        todo = [row for row in planned if row.status == restore.WOULD]
-        if arguments.dry_run or not todo:
+    def run(self) -> Answer:
+        with self.opened() as (calls, pool):
+            found = inventory.read(calls)
+            if self.end:
+                ended = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.ended_vms))
+                return self._end(calls, found, ended)
+            copy = choice.find_copy(pool, found, self.sr)
+            vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.vms))
+
+            def each(vm: str, dry_run: bool) -> Restored:
+                swaps = restore.plan(found, copy, vm, self.devices, records.today())
+                return restore.restore(calls, vm, swaps, self.shutdown, dry_run)
+
+            planned = _of_each(found, vms, lambda vm: each(vm, True))
+            todo = [row for row in planned if row.status == restore.WOULD]
+            if self.dry_run or not todo:
+                return _all_restored(planned)
+            self._ask(planned, "Restore {}?".format(", ".join(printable(row.name) for row in todo)))
+
+            def work(vm: str) -> Restored:
+                with self.so_far.one(str(found.vms[vm]["name_label"]), "restore"):
+                    return each(vm, False)
+
+            with self.so_far.work([row.name for row in todo]), waiting("the pool"):
+                results = _of_each(found, vms, work)
+        return _all_restored(results, restore.TO_KNOW)
+
+    def _end(self, calls: Calls, found: Inventory, vms: Sequence[str]) -> Answer:
+        """End the restore of each VM, after the question."""
+        bar = Bar()
+
+        def work(vm: str, dry_run: bool) -> Restored:
+            name = printable(found.vms[vm]["name_label"])
+            if self.end == "undo":
+                return restore.undo(calls, vm, self.shutdown, dry_run)
+            if self.end == "home":
+                return move_home.home(
+                    calls, vm, lambda device: say(f"{name}: disk {device} is being moved"), dry_run, bar
+                )
+            return restore.keep(calls, vm, dry_run)
+
+        planned = _of_each(found, vms, lambda vm: work(vm, True))
+        names = [row.name for row in planned if row.error is None]
+        if self.dry_run or not names:
             return _all_restored(planned)
-        _ask(arguments, planned, "Restore {}?".format(", ".join(printable(row.name) for row in todo)))
+        self._ask(planned, _END_QUESTIONS[self.end].format(printable(", ".join(names))))
 
-        def work(vm: str) -> Restored:
-            name = str(found.vms[vm]["name_label"])
-            with arguments.so_far.one(name, "restore"):
-                return each(vm, False)
+        def carried_out(vm: str) -> Restored:
+            with self.so_far.one(str(found.vms[vm]["name_label"]), self.end):
+                return work(vm, False)
 
-        with arguments.so_far.work([row.name for row in todo]), waiting("the pool"):
-            results = _of_each(found, vms, work)
-    return _all_restored(results, restore.TO_KNOW)
+        shown: ContextManager[Any] = waiting("the pool")
+        if self.end == "home":
+            shown = bar
+        with self.so_far.work(names), shown:
+            return _all_restored(_of_each(found, vms, carried_out))
+
+    def _ask(self, planned: Sequence[Restored], question: str) -> None:
+        """Print the plans and return after a yes. Raises Refused."""
+        if not self.yes:
+            say(_all_restored(planned).text)
+        first = "".join(
+            f"{printable(each.name)} is running. The run shuts the VM down and leaves the VM halted. "
+            for each in planned
+            if each.shuts_down
+        )
+        ask(self, first + question)
+
+
+_END_QUESTIONS = {
+    "undo": "Undo the restore of {}?",
+    "home": "Move the disks of {} to its own SR?",
+    "keep": "Leave the disks of {} as they are and remove the journal?",
+}
 
 
 def _of_each(found: Inventory, vms: Sequence[str], work: Callable[[str], Restored]) -> List[Restored]:
@@ -376,53 +436,6 @@ def _devices(text: Optional[str]) -> List[str]:
     if not all(devices):
         raise UsageError(f"--disk {text!r}: give devices, for example 0,1. Without --disk, all disks are restored.")
     return devices
-
-
-def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
-    name, bar = printable(found.vms[vm]["name_label"]), Bar()
-
-    def work(dry_run: bool) -> Restored:
-        if arguments.undo:
-            return restore.undo(calls, vm, arguments.shutdown, dry_run)
-        if arguments.home:
-            return move_home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved"), dry_run, bar)
-        return restore.keep(calls, vm, dry_run)
-
-    planned = work(dry_run=True)
-    if arguments.dry_run:
-        return _restored(planned)
-    what, question = (
-        ("undo", f"Undo the restore of {name}?")
-        if arguments.undo
-        else ("home", f"Move the disks of {name} to its own SR?")
-        if arguments.home
-        else ("keep", f"Leave the disks of {name} as they are and remove the journal?")
-    )
-    _ask(arguments, [planned], question)
-    shown: ContextManager[Any] = waiting("the pool")
-    if arguments.home:
-        shown = bar
-    with _work(arguments, planned.name, what), shown:
-        return _restored(work(dry_run=False))
-
-
-@contextmanager
-def _work(arguments: argparse.Namespace, name: str, what: str) -> Iterator[None]:
-    """Report one change to `so_far` for the block."""
-    with arguments.so_far.work(), arguments.so_far.one(name, what):
-        yield
-
-
-def _ask(arguments: argparse.Namespace, planned: Sequence[Restored], question: str) -> None:
-    """Print the plans and return after a yes. Raises Refused."""
-    if not arguments.yes:
-        say(_all_restored(planned).text)
-    first = "".join(
-        f"{printable(each.name)} is running. The run shuts the VM down and leaves the VM halted. "
-        for each in planned
-        if each.shuts_down
-    )
-    ask(arguments, first + question)
 
 
 _SHUTS_DOWN = "the VM is running: the run shuts the VM down and leaves the VM halted"
@@ -480,44 +493,50 @@ def _start(vm: str) -> str:
 # --- rescue
 
 
-def _rescue(arguments: argparse.Namespace) -> Answer:
-    if arguments.done and arguments.rw or not arguments.done and not (arguments.vdi and arguments.vm):
-        missing = "" if arguments.done else _missing(VDI=arguments.vdi, **{"--vm": arguments.vm})
-        raise UsageError("Give a disk and a VM: `rescue SR VDI --vm VM`. To take disks back, use --done." + missing)
-    must_be_able_to_ask(arguments)
-    with opened(arguments) as (calls, pool):
-        found = inventory.read(calls)
-        copy = choice.find_copy(pool, found, arguments.sr)
-        vdi = rescue.find(copy, arguments.vdi) if arguments.vdi else None
-        vm = inventory.find_vm(found, arguments.vm) if arguments.vm else None
-        if arguments.done:
-            return _take_back(arguments, calls, found, copy, rescue.lent(found, copy, vdi, vm))
-        assert vdi is not None and vm is not None
-        planned = rescue.lend(calls, found, copy, vdi, vm, arguments.rw, dry_run=True)
-        if arguments.dry_run:
-            return _lent(copy, [planned])
-        if planned.status == rescue.WOULD:
-            ask(arguments, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
-        with _work(arguments, planned.name, "lend"), waiting("the pool"):
-            result = rescue.lend(calls, found, copy, vdi, vm, arguments.rw)
-    return _lent(copy, [result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
+class RescueCommand(PoolChange):
+    """Lend a disk of a copy to a VM, or take lent disks back."""
 
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.sr: str = arguments.sr
+        self.vdi: Optional[str] = arguments.vdi or None
+        self.vm: Optional[str] = arguments.vm or None
+        self.rw, self.done = bool(arguments.rw), bool(arguments.done)
+        if self.done and self.rw or not self.done and not (self.vdi and self.vm):
+            missing = "" if self.done else _missing(VDI=self.vdi, **{"--vm": self.vm})
+            raise UsageError("Give a disk and a VM: `rescue SR VDI --vm VM`. To take disks back, use --done." + missing)
 
-def _take_back(
-    arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]
-) -> Answer:
-    rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
-    if arguments.dry_run:
-        return _lent(copy, rows)
-    ask(arguments, f"Take {counted(len(vbds), 'disk')} back?")
-    said = [f"{row.name} ({row.vdi}), {row.vm}" for row in rows]
-    results: List[Lent] = []
-    with arguments.so_far.work(said):
-        for name, vbd in zip(said, vbds):
-            arguments.so_far.tell(name, UNDER_WAY, "take back")
-            results += rescue.take_back(calls, found, copy, [vbd])
-            arguments.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
-    return _lent(copy, results)
+    def run(self) -> Answer:
+        with self.opened() as (calls, pool):
+            found = inventory.read(calls)
+            copy = choice.find_copy(pool, found, self.sr)
+            vdi = rescue.find(copy, self.vdi) if self.vdi else None
+            vm = inventory.find_vm(found, self.vm) if self.vm else None
+            if self.done:
+                return self._take_back(calls, found, copy, rescue.lent(found, copy, vdi, vm))
+            assert vdi is not None and vm is not None
+            planned = rescue.lend(calls, found, copy, vdi, vm, self.rw, dry_run=True)
+            if self.dry_run:
+                return _lent(copy, [planned])
+            if planned.status == rescue.WOULD:
+                ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
+            with self.work(planned.name, "lend"), waiting("the pool"):
+                result = rescue.lend(calls, found, copy, vdi, vm, self.rw)
+        return _lent(copy, [result], [rescue.TO_KNOW] + ([] if self.rw else [rescue.READ_ONLY]))
+
+    def _take_back(self, calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]) -> Answer:
+        rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
+        if self.dry_run:
+            return _lent(copy, rows)
+        ask(self, f"Take {counted(len(vbds), 'disk')} back?")
+        said = [f"{row.name} ({row.vdi}), {row.vm}" for row in rows]
+        results: List[Lent] = []
+        with self.so_far.work(said):
+            for name, vbd in zip(said, vbds):
+                self.so_far.tell(name, UNDER_WAY, "take back")
+                results += rescue.take_back(calls, found, copy, [vbd])
+                self.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
+        return _lent(copy, results)
 
 
 def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
@@ -540,22 +559,28 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
 # --- save-vms
 
 
-def _save(arguments: argparse.Namespace) -> Answer:
-    must_be_able_to_ask(arguments)
-    with opened(arguments) as (calls, pool):
-        found = inventory.read(calls)
-        sr = records.find_sr(pool, arguments.sr)
-        refs = save_vms.vms_on(pool, found, sr)
-        names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
-        if arguments.dry_run:
-            facts = {"would": [found.vms[ref]["uuid"] for ref in refs]}
-            return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
-        ask(arguments, printable(f"Save the records of {names}?"))
-        with _work(arguments, str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
-            done = save_vms.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    lines = [f"{vm.name_label}: saved" for vm in done.vms]
-    lines += [f"{name}: failed: {error}" for name, error in done.failed]
-    lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")
-    lines.append(f"The fingerprint of the records is {done.fingerprint}: note it for use in another pool.")
-    lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
-    return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)
+class SaveVmsCommand(PoolChange):
+    """Save VM records on an SR, for the clones of the next snapshot."""
+
+    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
+        super().__init__(arguments, so_far)
+        self.sr: str = arguments.sr
+
+    def run(self) -> Answer:
+        with self.opened() as (calls, pool):
+            found = inventory.read(calls)
+            sr = records.find_sr(pool, self.sr)
+            refs = save_vms.vms_on(pool, found, sr)
+            names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
+            if self.dry_run:
+                facts = {"would": [found.vms[ref]["uuid"] for ref in refs]}
+                return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
+            ask(self, printable(f"Save the records of {names}?"))
+            with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
+                done = save_vms.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        lines = [f"{vm.name_label}: saved" for vm in done.vms]
+        lines += [f"{name}: failed: {error}" for name, error in done.failed]
+        lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")
+        lines.append(f"The fingerprint of the records is {done.fingerprint}: note it for use in another pool.")
+        lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
+        return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)

@@ -132,14 +132,8 @@ def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str
         )
 
 
-def discard(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] = None) -> None:
-    """Forget one SR. The caller has checked that the SR is a copy without users. Raises the errors of `detach`."""
-    with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
-        forget(calls, held, pool, sr, known)
-
-
 def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
-    """Forget an SR that the caller has locked."""
+    """Forget an SR that the caller has locked, and checked: a copy without users. Raises the errors of `detach`."""
     _detach(calls, held, pool, sr, known)
     held.verify(calls)
     try:

@@ -113,7 +113,8 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
             names = ", ".join(sorted(str(found.vms[user]["name_label"]) for user in users))
             raise Refused(
                 f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already. Attach "
-                "another copy, or discard these VMs."
+                "another copy. Or shut these VMs down, and run `xe vm-destroy uuid=UUID` on each: that leaves their "
+                "disks."
             )
         vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
         waiting = f"{name_before} before restore {date}".strip()

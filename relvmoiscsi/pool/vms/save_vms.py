@@ -268,7 +268,7 @@ def _read(calls: Calls, ref: str, vdi: Record) -> Optional[SavedVms]:
 
 
 def choose(
-    found: Inventory, copy: Copy, records: Tuple[SavedVms, bool], names: Sequence[str], everything: bool = False
+    found: Inventory, records: Tuple[SavedVms, bool], names: Sequence[str], everything: bool = False
 ) -> List[VmSource]:
     """Return the saved VMs with these UUIDs or names, or all saved VMs, with their saved records.
 

@@ -17,12 +17,10 @@ from typing import List, Mapping, Optional, Tuple
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
-from relvmoiscsi.pool.connection import is_host
 from relvmoiscsi.pool.vms import ova_file
 
 #: how long to wait for a task after an HTTP error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
-_LOCATION = re.compile("https?://([^/]*)/")  #: the URL to which xapi sends a client
 _MOST_SAID = 300  #: shown characters of an answer
 _MOST_PAGE_BYTES = 1 << 16  #: bytes that are read of an error page
 
@@ -125,11 +123,18 @@ def _answered(
             status = response.status
             if method == "PUT" and status == http.client.OK:
                 return status, b"", None  # sent before the import; the connection ends with the import
-            address = _LOCATION.match(response.getheader("Location") or "")
-            if status == http.client.FOUND and "vdi" in query and address and is_host(address.group(1)):
-                return status, b"", address.group(1)
+            if status == http.client.FOUND and "vdi" in query:
+                return status, b"", _host_in(response.getheader("Location", ""))
             return status, response.read(None if status == http.client.OK else _MOST_PAGE_BYTES), None
     except GONE as error:
         raise PoolGone(f"The pool at {calls.url} closed the connection during {path}: {reason(error)}.") from error
     finally:
         connection.close()
+
+
+def _host_in(url: str) -> str:
+    """Return the host of a redirect, for a sentence; the whole text where it is no URL."""
+    try:
+        return urllib.parse.urlsplit(url).netloc or url[:_MOST_SAID]
+    except ValueError:
+        return url[:_MOST_SAID]

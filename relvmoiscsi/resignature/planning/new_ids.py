@@ -53,7 +53,7 @@ def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uu
     new_sr = wanted_uuids[lun.sr_uuid]
     for uuid in wanted_uuids.values():
         if not is_uuid(uuid):
-            raise UsageError(f"{uuid!r} is no UUID as SM writes it: 36 characters, lower case.")
+            raise UsageError(f"{uuid!r} is not a UUID of 36 characters in lower case.")
     for lvm_id in wanted_lvm_ids.values():
         if not is_lvm_id(lvm_id):
             raise UsageError(f"{lvm_id!r} is no LVM id: 32 letters and digits, without dashes.")

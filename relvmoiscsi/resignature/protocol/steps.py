@@ -64,19 +64,13 @@ STEPS = (JOURNAL, MARK, CONTENTS, COMMIT, HEADERS, FINAL)
 ALL_PARTS = (JOURNAL, MARK, CONTENTS, COMMIT, HOLES, HEADERS, FINAL)  #: in their order
 
 
-class WayBack(NamedTuple):
-    """The steps that roll back a run that was cut before its commit. Each ends in one flush, and may be repeated."""
-
-    contents: Step
-    label: Step
-
-
-WAY_BACK = WayBack(
-    Step(
-        1,
-        "old contents",
-        writes="old contents of volumes; zeros over the second metadata area's header: a late commit leads nowhere",
-        leaves="the old identity, and the mark of the run",
-    ),
-    Step(2, "old label", writes="label: as it was before the run", leaves="the old identity"),
+OLD_CONTENTS = Step(
+    1,
+    "old contents",
+    writes="old contents of volumes; zeros over the second metadata area's header: a late commit leads nowhere",
+    leaves="the old identity, and the mark of the run",
 )
+OLD_LABEL = Step(2, "old label", writes="label: as it was before the run", leaves="the old identity")
+
+#: the steps that roll back a run that was cut before its commit. Each ends in one flush, and may be repeated.
+WAY_BACK = (OLD_CONTENTS, OLD_LABEL)

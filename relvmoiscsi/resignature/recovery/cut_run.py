@@ -89,7 +89,7 @@ def roll_back(device: Device, mark: Mark) -> None:
             if (header.magic, header.start) == (pv.MDA_MAGIC, place):  # the header is still on the device
                 chunks.append(Chunk(place, bytes(SECTOR)))
         units = () if careful else full_units(run.rebuilt)
-        step(device, steps.WAY_BACK.contents, chunks, units=units)
+        step(device, steps.OLD_CONTENTS, chunks, units=units)
         read_back(device, chunks)
         read_back_all(device, units)
         # the label from before the run, with the changes that LVM has made since: by `pvresize`, for example
@@ -97,7 +97,7 @@ def roll_back(device: Device, mark: Mark) -> None:
         if mark.label.sector != Labels.of(mark.journal).in_progress:
             sector = pv.sealed_label(mark.label.sector[:COMMIT_RECORD_AT] + sector[COMMIT_RECORD_AT:])
         label = [Chunk(mark.label.offset, sector)]
-        step(device, steps.WAY_BACK.label, label)
+        step(device, steps.OLD_LABEL, label)
         read_back(device, label)
 
 

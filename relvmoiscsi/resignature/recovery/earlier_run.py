@@ -78,13 +78,13 @@ def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool
         return True
     if not any(digest):
         raise Refused(
-            f"{name} was resignatured before, and the SCSIid of this LUN is not known: whether it is a later copy "
-            f"cannot be told. If it is a later copy, run {once_more(name)}. If not, it has its new identities already."
+            f"{name} was resignatured before, and the SCSIid of this LUN is not known. "
+            f"If the LUN is a later copy, run {once_more(name)}. If not, it has its new identities already."
         )
     if not any(record.scsi_id_digest):
         raise Refused(
-            f"{name} was resignatured before, and the SCSIid it was made for was not recorded: whether it is a later "
-            f"copy cannot be told. If it is a later copy, run {once_more(name)} on a host that has the LUN, for "
+            f"{name} was resignatured before, and the SCSIid it was made for was not recorded. "
+            f"If the LUN is a later copy, run {once_more(name)} on a host that has the LUN, for "
             "SR.create on the pool's master. If not, it has its new identities already."
         )
     return False

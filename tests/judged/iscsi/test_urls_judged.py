@@ -131,9 +131,9 @@ def test_chap_by_the_environment_and_by_a_file_and_the_password_is_nowhere(place
     chap.chmod(0o600)
     os.chown(str(chap), 65534, 65534)
     with Tgt(place, [Export(1, image(place))], chap=USER, mutual=TARGET) as tgt:
-        assert "CHAP" in run("show", url(tgt), status=4)
+        assert "CHAP" in run("show", url(tgt), status=11)
         said = run("show", url(tgt, user="user"), "-vv", LIBISCSI_CHAP_PASSWORD=USER.secret)
-        said += run("show", url(tgt, user="user"), "-vv", status=4, LIBISCSI_CHAP_PASSWORD="wrongwrongwrong")
+        said += run("show", url(tgt, user="user"), "-vv", status=11, LIBISCSI_CHAP_PASSWORD="wrongwrongwrong")
         tgt.freeze()
         process = start("resignature", url(tgt), "-vv", *WRITES, "--chap-file", chap)
         tgt.wait_for_initiator()

@@ -25,7 +25,7 @@ from kit.xe import xe
 from relvmoiscsi import engine, errors
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.saved_vms import NAME_LABEL
-from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.lun.named_device import open_device
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 PROMPT = "[y/N] "
@@ -88,6 +88,7 @@ def test_the_json_on_the_page_is_a_part_of_what_the_run_prints(luns, command):
     said = json.loads(block)
     ran = command("resignature", "clone.img", "--yes", "--json", "--sr-uuid", said["sr"]["new"]).json
 
+    assert (said.pop("command"), said.pop("json_version")) == ("resignature", 1)
     assert list(said) == list(ran)
     for key in ("vdis", "lvs"):
         assert said.pop(key)[0] in ran.pop(key)

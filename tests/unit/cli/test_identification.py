@@ -9,7 +9,6 @@ import pytest
 from kit import shell
 from kit.live import STATES
 from kit.shell import SCSI_ID, SR, WRITERS, content, patched, tree
-from relvmoiscsi.host.disk.scsi_id import Hardware
 from relvmoiscsi.lun import disk_source
 from relvmoiscsi.lun import run as run_module
 
@@ -19,7 +18,7 @@ NO_XAPI = "No xapi on this machine: no pool was asked whether this LUN is in use
 @pytest.fixture
 def disk(lun, monkeypatch):
     """The LUN, of an array that says what it is."""
-    monkeypatch.setattr(disk_source, "hardware_of", lambda _path, _host: Hardware("ACME", "Rocket", "x42"))
+    monkeypatch.setattr(disk_source, "hardware_of", lambda _path, _host: ("ACME", "Rocket", "x42"))
     return lun
 
 
@@ -54,7 +53,15 @@ def facts_of(disk, **others):
     sr = {"uuid": tree().truth.sr_uuid, "name_label": "test SR"}
     known = {"kind": "block device", "scsi_id": SCSI_ID, "vendor": "ACME", "model": "Rocket", "serial": "x42"}
     size = os.stat(str(disk)).st_size
-    return {**known, "size_bytes": size, "sr": sr, "vdis": 4, "storage_manager_at_work": False, "pool": pool, **others}
+    return {
+        **known,
+        "size_bytes": size,
+        "sr": sr,
+        "vdi_count": 4,
+        "storage_manager_at_work": False,
+        "pool": pool,
+        **others,
+    }
 
 
 def test_show_the_dry_run_and_a_run_have_the_facts_of_the_lun_before(disk, command, make):
@@ -68,7 +75,7 @@ def test_show_the_dry_run_and_a_run_have_the_facts_of_the_lun_before(disk, comma
 
     assert shown == planned == done == facts_of(disk)
     assert undone == facts_of(disk, sr={"uuid": SR, "name_label": "test SR"})
-    assert recovered == facts_of(disk, sr={"uuid": tree().truth.sr_uuid, "name_label": None}, vdis=None)
+    assert recovered == facts_of(disk, sr={"uuid": tree().truth.sr_uuid, "name_label": None}, vdi_count=None)
 
 
 def test_the_pool_that_has_answered_is_named_and_asked_is_enough(disk, command, monkeypatch, pool):

@@ -87,9 +87,9 @@ def test_prompt_dry_run_and_json_count_alike(tmp_path, command, type_in, name):
     asked = command("resignature", path, *one).err
 
     dropped = [volume for volume in facts["dropped"] if volume["is_vdi"]]
-    assert len(dropped) == len(shown) - 1 and facts["lun"]["vdis"] == len(shown)
+    assert len(dropped) == len(shown) - 1 and facts["lun"]["vdi_count"] == len(shown)
     assert listed(planned.out, "goes") == listed(asked, "goes")
-    assert len(listed(asked, "goes")) == len(facts["dropped"]) == facts["cost"]["dropped"]
+    assert len(listed(asked, "goes")) == len(facts["dropped"]) == facts["cost"]["dropped_count"]
     assert f"Destroy {len(dropped)} VDI" in asked
     for said in (planned.out, asked):
         assert f"; {len(facts['dropped'])} volume" in said

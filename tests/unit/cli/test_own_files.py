@@ -10,13 +10,13 @@ import pytest
 from relvmoiscsi.cli import resignature
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.parser import make_parser
-from relvmoiscsi.cli.resignature import _chosen as read_map
-from relvmoiscsi.cli.url_login import credentials
+from relvmoiscsi.cli.resignature import ResignatureCommand
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host import own_path, secret_file
 from relvmoiscsi.host.own_path import NotOwn, read_named, verify_own_way
 from relvmoiscsi.host.secret_file import first_line, lines_of
-from relvmoiscsi.pool.commands import options
+from relvmoiscsi.lun.url_login import credentials
+from relvmoiscsi.pool import connection as connection_module
 from relvmoiscsi.pool.commands.options import takes_connection, where
 
 
@@ -124,8 +124,8 @@ def test_what_is_no_text_is_not_shown(password):
 
 
 def written(path):
-    with new_file(str(path), "look") as finish:
-        assert finish({"state": "resignatured"})
+    with new_file(str(path), "pool attach --map-out", "look") as finish:
+        assert finish({"srs": []})
 
 
 def test_a_map_is_readable_for_its_owner_alone_also_in_the_place_of_an_empty_file_of_all(tmp_path):
@@ -256,7 +256,7 @@ def test_links_of_this_user_lead_to_certificates_of_the_system(file):
 
 #: each option that names a file to read: (what reads the file, what it says of a file that cannot be read)
 READERS = {
-    "map": lambda path: read_map(argparse.Namespace(map=path, sr_uuid=None)),
+    "map": lambda path: ResignatureCommand(make_parser().parse_args(["resignature", "clone", "--map", path])),
     "ca": lambda path: where(connection("--pool", "https://xs1", "--ca", path)),
     "password-file": lambda path: where(connection("--pool", "https://xs1", "--password-file", path)),
     "chap-password-file": first_line,
@@ -275,7 +275,7 @@ def files_of(parser):
 
 
 def test_each_option_that_names_a_file_is_in_the_table():
-    assert set(files_of(make_parser())) == {*READERS, "map-out"}
+    assert set(files_of(make_parser())) == {*READERS, "map-out", "log"}
 
 
 def connection(*words):
@@ -331,7 +331,7 @@ def test_certificates_of_a_pipe_are_read_once_for_all_connections(monkeypatch, t
 @pytest.mark.parametrize("option", READERS)
 def test_a_file_without_an_end_is_not_read_into_memory(file, monkeypatch, option):
     monkeypatch.setenv("XENSERVER_PASSWORD", "x")
-    for module in (options, secret_file, resignature):
+    for module in (connection_module, secret_file, resignature):
         for name in ("_MOST_CA_BYTES", "_MOST_BYTES", "_MOST_MAP_BYTES"):
             monkeypatch.setattr(module, name, 20, raising=False)
     file.chmod(0o600)
@@ -348,7 +348,7 @@ def test_a_file_without_an_end_is_not_read_into_memory(file, monkeypatch, option
     [
         ('{"uuids": {"top secret": "x"}}', "an id of pair 1 is wrong: a UUID"),
         ('{"lvm_ids": {"top secret": "x"}}', "an id of pair 1 is wrong: an LVM id"),
-        ('{"new_sr": "top secret"}', "The new_sr of the map is no UUID"),
+        ('{"new_sr": "top secret"}', "The new_sr of the map is not a UUID"),
         ('{"top secret": 1, "top secret": 1}', "is not valid JSON: a value cannot be read"),
         ("top secret:x", "is not valid JSON: line 1, column 1 cannot be read"),
     ],

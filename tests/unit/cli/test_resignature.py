@@ -105,6 +105,13 @@ def test_a_name_of_an_image_may_be_anything(image, command):
     assert command("show", path).status == 0
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_finished_lun_with_other_ids_is_refused_with_the_option_that_helps(image, command, unwritten, more):
+    assert command("resignature", image, *YES).status == 0
+    said = " ".join(unwritten(4, "resignature", image, *YES, "--sr-uuid", OTHER, *more).err.split())
+    assert "already has other ids" in said and "--again" in said
+
+
 # --- the question
 
 
@@ -162,8 +169,8 @@ def map_file(tmp_path, facts):
 @pytest.mark.parametrize(
     "uuid, says",
     [
-        ("", "is no UUID"),
-        (SR[:-1] + "A", "is no UUID"),
+        ("", "is not a UUID"),
+        (SR[:-1] + "A", "is not a UUID"),
         ("00000000-0000-0000-0000-000000000000", "is the nil UUID"),
         (tree().truth.uuids["disk"], "already on the LUN"),
     ],

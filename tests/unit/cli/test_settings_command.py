@@ -32,7 +32,7 @@ def test_what_is_in_force_is_printed_and_nothing_changed(config, command):
         "vdis      one: each LUN becomes one with a single VDI",
         "copy      64 MiB that a call may copy to make one VDI",
     ]
-    assert facts == {"deadline": 40, "vdis": "one", "copy_mib": 64, "file": str(config), "changed": False}
+    assert facts == {"deadline": 40, "vdis_setting": "one", "copy_mib": 64, "file": str(config), "changed": False}
     assert config.read_text() == text
 
 
@@ -45,11 +45,11 @@ def test_it_is_turned_on_and_off_again(config, command, text):
     on_again = command("settings", "--vdis", "one", "--json").json
     assert on.status == 0 and on.out.startswith(f"{config} was changed.\n")
     assert "vdis      one: each LUN becomes one with a single VDI" in on.out
-    assert (on_again["changed"], command("settings", "--json").json["vdis"]) == (False, "one")
+    assert (on_again["changed"], command("settings", "--json").json["vdis_setting"]) == (False, "one")
     assert os.stat(str(config)).st_ino == written.st_ino, "a file that says it already is not written"
 
     off = command("settings", "--vdis", "all", "--json").json
-    assert (off["changed"], off["vdis"]) == (True, "all")
+    assert (off["changed"], off["vdis_setting"]) == (True, "all")
     assert set(text or "") <= set(config.read_text())
     assert config.read_text().startswith((text or "").split("vdis = all")[0])
     assert text is None or config.stat().st_mode & 0o777 == 0o640

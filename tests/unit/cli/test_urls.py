@@ -19,16 +19,17 @@ from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
+from relvmoiscsi import engine
 from relvmoiscsi.cli import on_lun, output, resignature
-from relvmoiscsi.cli import url_login as login
-from relvmoiscsi.cli.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
 from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import looking, open_lun
-from relvmoiscsi.lun import guard, run, url_source
+from relvmoiscsi.lun import guard, named_device, run, url_source
+from relvmoiscsi.lun import url_login as login
 from relvmoiscsi.lun.gate import GatedDevice
+from relvmoiscsi.lun.url_login import SECRET, TARGET_SECRET, TARGET_USER, USER
 
 ALICE, ARRAY = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
 NAME = "iqn.2026-01.test:me"
@@ -192,6 +193,24 @@ def refuses(command, target, says, *words):
     assert ran.status == 4 and says in ran.err and "Nothing was written." in ran.err
     assert not target.lun(0).writes
     assert command("show", target.where).status == 0
+
+
+def test_a_python_program_opens_a_url_as_it_opens_a_file(one_lun, clone, machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(named_device, "THIS_HOST", Host(str(machine)))
+    where, scsi_id = url(one_lun, 0), one_lun.lun(0).scsi_id
+    with named_device.open_device(where, writable=False) as device:
+        assert engine.inspect(device).state == "clean" and not one_lun.written()
+    with named_device.open_device(where, writable=True, initiator_name=NAME, scsi_id=scsi_id) as device:
+        prepared = engine.prepare(device, os.urandom, engine.ResignatureRequest(scsi_id=scsi_id))
+        assert engine.resignature(device, prepared).state == "resignatured"
+    with named_device.open_device(where, writable=False) as device:
+        assert engine.inspect(device).state == "resignatured"
+    with (lun_lock if os.geteuid() == 0 else user_lock)(scsi_id, Host(str(machine)), 0), pytest.raises(Refused):
+        named_device.open_device(where, writable=True).__enter__()
+    with pytest.raises(UsageError, match="names no LUN"):
+        named_device.open_device(url(one_lun), writable=False).__enter__()
+    with pytest.raises(UsageError, match="is no URL"):
+        named_device.open_device(str(tmp_path / "x.img"), False, scsi_id=scsi_id).__enter__()
 
 
 def test_a_lun_that_changes_between_two_looks_is_in_use(command, clone, one_lun, monkeypatch):
@@ -450,12 +469,24 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
         "size_bytes": clone.size_bytes,
         "state": "clean",
         "sr": {"uuid": shell.tree().truth.sr_uuid, "name_label": "test SR"},
-        "vdis": 4,
+        "vdi_count": 4,
+        "same_sr_as": [],
         "problem": None,
     }
     assert (second["lun"], second["state"], second["sr"]["uuid"]) == (1, "empty", None)
     assert third["state"] is None and text.status == 0 and "LUN 2: It is reserved by another host." in text.out
     assert re.search(rf"^  0 +{first['scsi_id']} .* clean +{first['sr']['uuid']}", text.out, re.MULTILINE)
+
+
+def test_luns_with_one_sr_are_marked(command, clone):
+    sr = shell.tree().truth.sr_uuid
+    with serving(clone, SparseDisk(1 << 20), clone.copy(), shell.tree(1).disk.copy()) as target:
+        luns = command("show", url(target), "--json").json["luns"]
+        lines = command("show", url(target)).out.splitlines()
+    assert [lun["same_sr_as"] for lun in luns] == [[2], [], [0], []]
+    assert [line for line in lines if line.startswith("note: ")] == [
+        f"note: the LUNs 0, 2 hold one SR, {sr}: an original and its copies, or copies alone."
+    ]
 
 
 def test_luns_with_one_scsi_id_are_told_of_and_not_written_to(command, clone):

@@ -72,4 +72,4 @@ def test_off_dom0_it_says_so(command, tmp_path, monkeypatch):
     """A real host that is ready: tests/unit/doctor/test_doctor_pool.py."""
     monkeypatch.setattr(doctor_command, "HOST", Host(str(tmp_path)))
     ran = command("doctor")
-    assert (ran.status, last_line(ran).split(": ")[:2]) == (4, ["Not ready (1 problem)", "This is no dom0"])
+    assert (ran.status, last_line(ran).split(": ")[:2]) == (4, ["Not ready (1 problem)", "This machine is not a dom0"])

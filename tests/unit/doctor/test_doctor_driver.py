@@ -92,7 +92,7 @@ def test_a_machine_that_is_no_dom0_is_told_so_with_what_was_looked_at(tmp_path, 
     (finding,) = look(Host(str(tmp_path), runner=None))
     assert (finding.name, finding.status) == ("dom0", "problem")
     assert finding.sentence == (
-        "This is no dom0: there is no /etc/xensource-inventory, no /etc/xapi.conf, no /opt/xensource."
+        "This machine is not a dom0: it has no /etc/xensource-inventory, no /etc/xapi.conf, no /opt/xensource."
     )
     assert finding.advice.startswith("Run doctor as root in dom0")
 

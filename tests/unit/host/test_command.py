@@ -74,6 +74,18 @@ def test_a_program_that_takes_too_long_is_stopped_with_all_it_started(tmp_path):
     os.close(reader)
 
 
+def test_ctrl_c_stops_what_a_program_has_left_that_has_ended(tmp_path):
+    """Python waits a moment for the program before it raises KeyboardInterrupt, and so knows of its end then."""
+    os.mkfifo(str(tmp_path / "alive"))
+    reader = os.open(str(tmp_path / "alive"), os.O_RDONLY | os.O_NONBLOCK)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(sh('exec 3> "$1"; sleep 600 & kill -INT "$2"', str(tmp_path / "alive"), str(os.getpid())), timeout=60)
+
+    assert at_end(reader)
+    os.close(reader)
+
+
 def at_end(reader):
     """Whether no process has the other end of a pipe open any more, or ends within a minute."""
     try:

@@ -73,13 +73,16 @@ def settings(host):
 def drop_in(host):
     os.mkdir(host.at("etc"))
     os.chmod(host.at("etc"), 0o755)
-    whitelist._write(host.root, "/etc/xapi.conf.d/x.conf", b"")
+    with open(host.at("etc/xapi.conf"), "wb") as file:
+        file.write(b"sm-plugins=ext lvmoiscsi\n")
+    os.chmod(host.at("etc/xapi.conf"), 0o644)
+    assert whitelist.sync(host.root).changed
     return modes(host.root)
 
 
 def new_map(host):
-    with new_file(host.at("map.json"), "look") as finish:
-        assert finish({})
+    with new_file(host.at("map.json"), "pool attach --map-out", "look") as finish:
+        assert finish({"srs": []})
     return modes(host.root)
 
 
@@ -96,7 +99,10 @@ MADE = {
     "lock of the settings": (lock_of_settings, {"run/relvmoiscsi": 0o700, "run/relvmoiscsi/settings.lock": 0o600}),
     "switch": (switch, {"run/relvmoiscsi/hide": 0o700, f"run/relvmoiscsi/hide/{LUN}": 0o600}),
     "settings": (settings, {"etc/relvmoiscsi.conf": 0o644}),
-    "drop-in of xapi": (drop_in, {"etc/xapi.conf.d": 0o755, "etc/xapi.conf.d/x.conf": 0o644}),
+    "drop-in of xapi": (
+        drop_in,
+        {"etc/xapi.conf.d": 0o755, "etc/xapi.conf": 0o644, "etc/xapi.conf.d/zz-relvmoiscsi.conf": 0o644},
+    ),
     "map": (new_map, {"map.json": 0o600}),
 }
 

@@ -7,7 +7,7 @@ from relvmoiscsi.deadline import DEFAULT_SECONDS
 from relvmoiscsi.direct.direct_config import read_section
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.config_file import settings_of
-from relvmoiscsi.host.settings import MARK, OneVdiSetting, Settings, deadline_seconds, one_vdi, settings_in, with_vdis
+from relvmoiscsi.host.settings import MARK, Settings, deadline_seconds, one_vdi, settings_in, with_vdis
 
 DIRECT = "[direct]\ndatabase-log = 36001405993c87c37fa84d02b7fa62c40\n"
 
@@ -68,11 +68,11 @@ NOTE = "One VDI is wanted by `vdis = one` in section [driver] of {}; the call do
     "text, asked, found",
     [
         ("", None, None),
-        ("", "one", OneVdiSetting(GIB)),
-        ("[driver]\nvdis: one  # CloudStack\n", None, OneVdiSetting(GIB, NOTE)),
+        ("", "one", (GIB, "")),
+        ("[driver]\nvdis: one  # CloudStack\n", None, (GIB, NOTE)),
         ("[driver]\nvdis = one\n", "all", None),
-        ("[driver]\nvdis = all\n", "one", OneVdiSetting(GIB)),
-        ("[driver]\nvdis = one\ncopy = 64\n", None, OneVdiSetting(64 << 20, NOTE)),
+        ("[driver]\nvdis = all\n", "one", (GIB, "")),
+        ("[driver]\nvdis = one\ncopy = 64\n", None, (64 << 20, NOTE)),
         ("[driver]\ncopy = plenty\n", None, None),
         ("[Other]\nVdis = one\n[driver]\nvdisk = one\n", None, None),
         ("[driver]\nvdis = two\n", "all", None),  # not in the way of a call that says it
@@ -82,7 +82,7 @@ def test_whether_one_vdi_is_wanted_and_how_much_may_be_copied(config, text, aske
     path = config(text)
     wanted = one_vdi(asked, path)
 
-    assert wanted == (found._replace(note=found.note.format(path)) if found else None)
+    assert wanted == (found and (found[0], found[1].format(path)))
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def test_an_address_is_asked_of_nobody_and_a_name_may_have_several(host, monkeyp
 
     (found,) = resolve(Portal(host, 3260), 60)
 
-    assert found.place[:2] == (host, 3260)
+    assert found[1][:2] == (host, 3260)
     monkeypatch.undo()
-    assert [one.place[0] for one in resolve(Portal("san", 3260), 60, only_numbers)] == ["127.0.0.1", "::1"]
+    assert [one[1][0] for one in resolve(Portal("san", 3260), 60, only_numbers)] == ["127.0.0.1", "::1"]
 
 
 def test_a_name_server_that_does_not_answer_is_given_up():

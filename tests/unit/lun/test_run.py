@@ -165,6 +165,21 @@ def test_a_no_leaves_the_lun_as_it_is_then_and_says_what_was_settled(lun, known,
     assert sr_of(disk) == sr_of(ONE) if is_settled else disk == lun
 
 
+def test_an_error_behind_the_write_does_not_say_that_nothing_was_written():
+    """Only the writer knows the state of the LUN: an error without a state keeps none."""
+
+    class Releasing(Caller):
+        @contextmanager
+        def held(self, vg_names, replaced):
+            yield
+            raise Refused("The lock is gone.")
+
+    disk = ONE.copy()
+    with pytest.raises(Refused) as caught:
+        resignature(disk, Releasing())
+    assert (str(caught.value), sr_of(disk) == sr_of(ONE)) == ("The lock is gone.", False)
+
+
 def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
     """A sentence that compares with the beginning of the call would not be true."""
     said = set()

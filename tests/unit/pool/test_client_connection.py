@@ -163,7 +163,7 @@ def test_how_a_pool_may_be_named(text, url):
         *((text, None, "is not a pool") for text in ("ftp://xs1", "https://", "https://xs1?x")),
         *((text + "root:hidden@xs1", None, "contains a user or a password") for text in ("", "https://", "ftp://")),
         ("http://xs1", "/etc/pool.pem", "or remove --ca"),
-        ("https://127.0.0.1", "/nowhere/absent.pem", "holds no readable certificates"),
+        ("https://127.0.0.1", "/nowhere/absent.pem", "cannot be read: No such file"),
         ("https://127.0.0.1", "/dev/null", "file of --ca is not safe: other users can change"),
     ],
 )

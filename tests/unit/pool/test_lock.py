@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """One client at a time: the lock in the pool, taken, refreshed, stale, broken; whatever comes between two calls."""
 
+import itertools
 import json
+import queue
 import re
+import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.examples import examples
+from kit.examples import WHOLE, dice, examples
 from kit.pool.api import GoneAway
 from kit.pool_fakes import until
 from relvmoiscsi.errors import Refused
@@ -102,7 +105,7 @@ def test_who_has_it_is_told_to_the_other_with_the_command_that_breaks_it(lab, ca
 def test_what_another_client_says_that_it_does_is_no_command_of_a_shell(lab, calls):
     """A vm-operator may write a lock."""
     write_open(lab, f"{WHAT}:1", doing="restore --undo;reboot $(id)", refreshed=lock._Locks(calls).now(), token="t")
-    is_refused(calls, re.escape("`relvmoiscsi pool restore '--undo;reboot' '$(id)'` of eve"))
+    is_refused(calls, re.escape("`relvmoiscsi pool restore -- '--undo;reboot' '$(id)'` of eve"))
 
 
 def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
@@ -128,6 +131,101 @@ def test_a_lock_that_appears_while_several_are_taken_is_seen_whichever_it_is_on(
     with pytest.raises(Refused, match=f"has locked {name}: .*of eve"), lock.held(calls, ["a", "b"], "attach"):
         raise AssertionError("two clients are at work")
     assert keys(lab) == []
+
+
+class Stepped(threading.Thread):
+    """A client that takes its locks, one call to the pool at each step; refused, it releases them."""
+
+    def __init__(self, calls, whats):
+        super().__init__(daemon=True)
+        self._call, self._at_call, self._may_go = calls.call, queue.Queue(), queue.Queue()
+        calls.call = self._wait_and_call
+        self.mine, self.has_locks, self.bug = lock.Held(calls, whats, "attach"), False, None
+        self.start()
+        self.has_calls = self._at_call.get(timeout=30)
+
+    def _wait_and_call(self, *words):
+        self._at_call.put(True)
+        self._may_go.get()
+        return self._call(*words)
+
+    def run(self):
+        try:
+            self.mine.take()
+            self.has_locks = True
+        except Refused:
+            self.mine.release()
+        except Exception as bug:  # noqa: BLE001 - the test raises it
+            self.bug = bug
+        self._at_call.put(False)
+
+    def step(self):
+        if self.has_calls:
+            self._may_go.put(None)
+            self.has_calls = self._at_call.get(timeout=30)
+
+
+TAKING = 5  #: calls that take two locks
+
+
+@pytest.mark.parametrize("is_stale", [False, True])
+@pytest.mark.parametrize(("ones", "others"), [("ab", "bc"), ("ba", "bc"), ("ab", "cb"), ("ab", "ba")])
+def test_of_two_with_a_lock_in_common_at_most_one_goes_on_however_their_calls_mix(lab, ones, others, is_stale):
+    """`is_stale`: a killed client has left the lock that both want."""
+    mixes = list(itertools.combinations(range(2 * TAKING), TAKING))
+    winners = set()
+    for turns in mixes if WHOLE else dice(f"{ones} {others} {is_stale}").sample(mixes, 12):
+        if is_stale:
+            with connect(lab.where()) as calls:
+                lock.Held(calls, ["b"], "attach").take()
+            lab.later()
+        with connect(lab.where()) as one_calls, connect(lab.where()) as other_calls:
+            one, other = Stepped(one_calls, ones), Stepped(other_calls, others)
+            for turn in range(2 * TAKING):
+                (one if turn in turns else other).step()
+            for each in (one, other):
+                while each.has_calls:
+                    each.step()
+                each.join(30)
+            del one_calls.call, other_calls.call
+            assert (one.bug, other.bug) == (None, None)
+            assert not (one.has_locks and other.has_locks), turns
+            for client, calls, whats in ((one, one_calls, ones), (other, other_calls, others)):
+                if client.has_locks:
+                    winners.add(client is one)
+                    client.mine.verify(calls)
+                    assert {key[0] for key in keys(lab)} == set(whats)
+                    client.mine.release()
+            assert keys(lab) == []
+    assert winners == {True, False} or not WHOLE
+
+
+@pytest.mark.parametrize("calls_made", range(TAKING + 1))
+def test_one_killed_while_it_takes_several_leaves_each_lock_free_or_stale(lab, calls, other, calls_made):
+    killed = Stepped(calls, "ab")
+    for _ in range(calls_made):
+        killed.step()
+    left = keys(lab)
+    assert left == ["a:1", "b:1"][: max(0, calls_made - 2)]
+    for what in ("a", "b"):
+        mine = lock.Held(other, [what, "c"], "attach")
+        if what + ":1" in left:
+            with pytest.raises(Refused, match="has locked " + what):
+                mine.take()
+        else:
+            mine.take()
+            mine.verify(other)
+        mine.release()
+        assert keys(lab) == left
+    lab.later()
+    mine = lock.Held(other, "abc", "attach")
+    mine.take()
+    mine.verify(other)
+    mine.release()
+    assert keys(lab) == []
+    while killed.has_calls:
+        killed.step()
+    del calls.call
 
 
 @pytest.mark.parametrize("is_stale", [False, True])
@@ -205,7 +303,7 @@ def test_a_thread_refreshes_it_while_the_work_goes_on_also_when_the_pool_was_awa
 
 def test_an_answer_that_nobody_expects_does_not_end_the_thread(lab, calls, monkeypatch):
     monkeypatch.setattr(lock, "REFRESH_SECONDS", 0.01)
-    real, failed = lock._now, []
+    real, failed = lock._Locks.now, []
 
     def now(*arguments):
         if len(failed) < 3:
@@ -214,7 +312,7 @@ def test_an_answer_that_nobody_expects_does_not_end_the_thread(lab, calls, monke
         return real(*arguments)
 
     with lock.held(calls, [WHAT], "restore --home") as mine:
-        monkeypatch.setattr(lock, "_now", now)
+        monkeypatch.setattr(lock._Locks, "now", now)
         until(lambda: len(failed) == 3 and any(not key.endswith((":1", ":2")) for key in keys(lab)))
         mine.verify(calls)
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -44,6 +45,27 @@ def test_a_typo_in_a_call_of_xe_is_told_in_one_line():
     assert "0 VMs have the name hepler, and one is wanted." in shell.stderr
     assert "Required parameter not found: vm" in shell.stderr
     assert "It knows these commands: " in shell.stderr and "Traceback" not in shell.stderr
+
+
+def test_the_three_vms_of_the_night_are_there_and_a_copy_makes_room_for_a_restore():
+    """docs/night.rst, steps 3 to 5, as they are typed."""
+    copy = f'"Production {time.strftime("%Y-%m-%d")}"'
+    web = f'"web {time.strftime("%Y-%m-%d")}"'
+    shell = played(
+        typed=f"""relvmoiscsi pool attach 360014050000000000000000000000002 --yes
+relvmoiscsi pool clone {copy} web db mail --isolated night --yes
+relvmoiscsi pool restore {copy} web --shutdown --yes || echo refused
+xe vm-destroy uuid=$(xe vm-list name-label={web} --minimal)
+relvmoiscsi pool restore {copy} web --disk 0 --shutdown --yes
+relvmoiscsi pool restore --undo web --yes
+relvmoiscsi pool discard {copy} --with-vms --yes
+"""
+    )
+
+    assert shell.returncode == 0, shell.stderr
+    for told in ("web: cloned", "db: cloned", "mail: cloned", "refused", "web: restored", "web: undone", "discarded"):
+        assert told in shell.stdout
+    assert "run `xe vm-destroy uuid=UUID` on each" in shell.stderr
 
 
 def test_the_shell_finds_the_pool_and_its_end_is_the_end_of_the_playground():

@@ -16,7 +16,6 @@ from relvmoiscsi import scsi as commands
 from relvmoiscsi.errors import DeviceError, NotFound, UsageError
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.scsi_id import (
-    Hardware,
     Inquiry,
     hardware_of,
     id_from_page_80,
@@ -176,9 +175,9 @@ DISK = {**NAMED, "device/vpd_pg80": b"\x00\x80\x00\x04x42 ", "device/vpd_pg83": 
 @pytest.mark.parametrize(
     "name, files, hardware, scsi_id",
     [
-        ("sdc", {"sdc": DISK}, Hardware("LIO-ORG", "clone", "x42"), NAA_6_ID),
-        ("dm-3", {"sdd": DISK, "dm-3": {"slaves/sdd": None}}, Hardware("LIO-ORG", "clone", "x42"), None),
-        ("loop0", {"loop0": {"size": b"8\n"}}, Hardware(), None),
+        ("sdc", {"sdc": DISK}, ("LIO-ORG", "clone", "x42"), NAA_6_ID),
+        ("dm-3", {"sdd": DISK, "dm-3": {"slaves/sdd": None}}, ("LIO-ORG", "clone", "x42"), None),
+        ("loop0", {"loop0": {"size": b"8\n"}}, ("", "", ""), None),
     ],
     ids=["a disk", "a map is what its paths are", "no disk"],
 )
@@ -196,14 +195,14 @@ def test_what_is_not_there_and_what_does_not_read_are_other_answers_than_no_id(h
     image = str(tmp_path / "image")
     put(host, "sdc", {"device/vpd_pg83": None})
 
-    assert hardware_of(image, host) == Hardware()
+    assert hardware_of(image, host) == ("", "", "")
     assert [scsi_id_of(image), *map(scsi_id_at, (image, image + "-gone", image + "/below"))] == [None] * 4
     with pytest.raises(NotFound):
         scsi_id_of(image + "-gone")
     with pytest.raises(DeviceError, match="Is a directory"):
         scsi_id_of_disk("sdc", host)
     put(host, "sdc", {"device/vendor": None})
-    assert hardware_of(node(host, monkeypatch, "sdc"), host) == Hardware()
+    assert hardware_of(node(host, monkeypatch, "sdc"), host) == ("", "", "")
 
 
 # --- now

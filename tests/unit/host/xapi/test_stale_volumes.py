@@ -32,8 +32,8 @@ def test_the_volume_group_of_an_sr_that_is_not_attached_here_is_named_with_the_c
     ("there", "said"),
     [
         (attachments(here=True), "has that SR attached: this LUN may be the original in use"),
-        (attachments(current_operations={"task": "plug"}), "cannot be told"),
-        (attachments(host_ref=""), "cannot be told"),
+        (attachments(current_operations={"task": "plug"}), "is unknown"),
+        (attachments(host_ref=""), "is unknown"),
         (None, f"Run `xe pbd-list sr-uuid={SR}` when xapi answers"),
     ],
     ids=["attached", "a plug is under way", "which host is this", "xapi is mute"],

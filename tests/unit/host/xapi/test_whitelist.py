@@ -180,7 +180,7 @@ def test_it_follows_the_other_files_also_after_a_change_by_hand(synced, ours, fi
     assert synced.xapi_list() == tuple(plugins.split())
     assert synced.conf_d() == [*names, "zz-relvmoiscsi.conf"]
     before = synced.tree()
-    assert not synced.sync().changed
+    assert not synced.sync()[0]
     assert synced.tree() == before
 
 
@@ -206,7 +206,7 @@ def test_two_runs_wait_for_each_other(host, monkeypatch):
     with run_directory.only_one("whitelist.lock", AnyHost(str(dom0.root)), 0.0, NotFound), waits:
         dom0.sync()
 
-    assert dom0.sync().changed
+    assert dom0.sync()[0]
 
 
 class Killed(BaseException):
@@ -352,7 +352,7 @@ def test_whatever_others_change_they_and_we_are_accepted_once_and_our_removal_re
                 expected = (*others.plugins, *(name for name in OURS if not others.allows(name)))
                 assert dom0.xapi_list() == expected
             once = dom0.tree()
-            assert not dom0.sync().changed and dom0.tree() == once
+            assert not dom0.sync()[0] and dom0.tree() == once
         dom0.remove()
         dom0.remove()
         assert dom0.tree() == without.tree()

@@ -172,7 +172,9 @@ def test_what_could_not_be_looked_at_is_9_and_told(lab, world, clone, pool_comma
     world.fail["sr_probe", bad] = NO_LUN
     ran = pool_command("attach", "--all", "--dry-run")
     assert f"{clone}: resignature; " in ran.out and f"{bad}: {bad} was skipped" in ran.out
-    rows = pool_command("attach", "--all", "--dry-run", "--json").json["would"]
+    would = pool_command("attach", "--all", "--dry-run", "--json").json
+    rows = would["would"]
+    assert would["changed"] is any(row["steps"] for row in rows)
     found = {row["scsi_id"]: (bool(row["steps"]), bool(row["error"])) for row in rows}
     assert found == {clone: (True, False), bad: (False, True)}
 
@@ -233,7 +235,7 @@ def test_copies_of_three_days_are_told_apart_by_the_last_change_of_their_sr(lab,
     rows = {line.split()[0]: line for line in pool_command("luns").out.splitlines() if "clone of" in line}
     assert then in rows[other] and now in rows[clone]
     assert "not the time of the snapshot" in pool_command("luns").out
-    assert {lun["scsi_id"]: lun["changed"] for lun in pool_command("luns", "--json").json["luns"]}[other] == (
+    assert {lun["scsi_id"]: lun["changed_at"] for lun in pool_command("luns", "--json").json["luns"]}[other] == (
         "2026-11-20T00:11:06Z"
     )
     ran = pool_command("attach", "--all", "--yes", "--name", "copy").out

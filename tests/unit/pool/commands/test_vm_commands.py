@@ -414,6 +414,23 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
 
 
 @pytest.mark.parametrize("way", ["--yes", "asked"])
+def test_the_restore_of_several_vms_is_undone_and_one_that_was_not_restored_stops_no_other(
+    halted, pool_command, refused, type_in, way
+):
+    before = {vm: halted.disks_of(vm) for vm in (halted.web, halted.db_vm)}
+    pool_command("restore", "copy", "web", "db", "--yes")
+    halted.helper(state="Halted")
+    words = ("restore", "--undo", "web", "helper", "db")
+    dry = refused(9, "web: would be undone", *words, "--dry-run")
+    assert "db: would be undone" in dry.out and "helper: failed" in dry.out
+    type_in("y\n")
+    ran = pool_command(*words, *(["--yes"] if way == "--yes" else []))
+    assert ran.status == 9 and all(word in ran.out for word in ("web: undone", "db: undone", "helper: failed"))
+    assert way == "--yes" or "Undo the restore of web, db? [y/N]" in ran.err
+    assert {vm: halted.disks_of(vm) for vm in before} == before
+
+
+@pytest.mark.parametrize("way", ["--yes", "asked"])
 def test_of_several_vms_one_that_cannot_be_restored_stops_no_other(halted, pool_command, refused, type_in, way):
     one_cannot_be(halted, pool_command)
     words = ("restore", "copy", "web", "db", "mixed")

@@ -97,9 +97,7 @@ class Office:
 
     def sources(self, *names, everything=False, trusted=""):
         return self.with_copy(
-            lambda calls, _, found, copy: save_vms.choose(
-                found, copy, save_vms.read(calls, copy, trusted), names, everything
-            )
+            lambda calls, _, found, copy: save_vms.choose(found, save_vms.read(calls, copy, trusted), names, everything)
         )
 
     def made_of(self, sources, work=clone.clone, **wanted):
@@ -410,6 +408,19 @@ def test_an_error_page_of_a_stranger_ends_in_a_sentence(attached, monkeypatch, n
     monkeypatch.setattr(transfer, "_page", lambda *_: PAGES[name])
     no_longer_plugged(attached, attached.sr)
     with pytest.raises(PoolFailure, match="answered 500 to GET /export_raw_vdi") as caught:
+        attached.sources("web")
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("place", ["http://[", "", "x" * 9999])
+def test_a_redirect_to_no_url_ends_in_a_sentence(attached, monkeypatch, place):
+    real = attached.lab.pool.api.transfer.answer
+    redirect = (302, place.encode())
+    monkeypatch.setattr(
+        attached.lab.pool.api.transfer, "answer", lambda *words: redirect if "raw" in str(words) else real(*words)
+    )
+    monkeypatch.setattr(transfer_of_client, "VERDICT_SECONDS", 0.05)
+    with pytest.raises(PoolFailure, match="The master does not have the SR of the VDI") as caught:
         attached.sources("web")
     assert len(str(caught.value)) < 500
 

@@ -229,7 +229,7 @@ TAKEN = {"sr_uuid": NEW_SR}
 REFUSED_CHOICES = [
     (lambda truth: {NEW_SR: NEW_VDI}, "not on the LUN", {}),
     (lambda truth: {truth.sr_uuid: "A" + NEW_SR[1:]}, "lower case", {}),
-    (lambda truth: {truth.sr_uuid: "sr"}, "'sr' is no UUID", {}),
+    (lambda truth: {truth.sr_uuid: "sr"}, "'sr' is not a UUID", {}),
     (lambda truth: {truth.sr_uuid: truth.sr_uuid}, "already on the LUN", {}),
     (lambda truth: {truth.sr_uuid: truth.uuids["data"]}, "already on the LUN", {}),
     (lambda truth: {truth.sr_uuid: NEW_SR, truth.uuids["data"]: NEW_SR}, "both become", {}),

@@ -101,7 +101,7 @@ def world(monkeypatch):
 
 
 def the_map(*disks):
-    return multipath.Map("dm-0", "m", disks, "/dev/mapper/m")
+    return multipath.Map("dm-0", disks, "/dev/mapper/m")
 
 
 READ = ["lock", "hide", "bring", "disks", "settle", "verify", "single path", "work"]

@@ -10,9 +10,9 @@ CHAP secrets      from the environment variables of libiscsi, or from --chap-fil
 import hashlib
 import os
 import re
-from typing import Optional
+from contextlib import contextmanager
+from typing import Callable, ContextManager, Iterator, Optional
 
-from relvmoiscsi.cli.output import waiting
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.secret_file import lines_of
@@ -33,6 +33,12 @@ MAX_NAME_BYTES = 223  #: RFC 7143 4.2.7.1
 _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 
+@contextmanager
+def silent(_what: str, _limit_seconds: float) -> Iterator[None]:
+    """Wait without a word."""
+    yield
+
+
 def url_of(
     name: Optional[str],
     chap_file: Optional[str],
@@ -40,10 +46,11 @@ def url_of(
     host: Host,
     seconds: Optional[float] = None,
     scsi_id: Optional[str] = None,
+    waiting: Callable[[str, float], ContextManager[None]] = silent,
 ) -> UrlSource:
     """Return what a URL names, with who logs in: the options --initiator-name and --chap-file. Raises UsageError.
 
-    `scsi_id` is the SCSIid that the LUN must have.
+    `scsi_id` is the SCSIid that the LUN must have. `waiting` says that a slow block waits for the target.
     """
     url = parse_url(word)
     initiator = Initiator(initiator_name(name, host), host_uuid(host))

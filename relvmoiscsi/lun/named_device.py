@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The device of a path or a URL, for a program that calls the engine: docs/python.rst."""
+
+from contextlib import contextmanager
+from typing import Iterator, Optional
+
+from relvmoiscsi.device import Device
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.disk import block_device
+from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.lun.lun_url import is_url
+from relvmoiscsi.lun.opened import Permission
+from relvmoiscsi.lun.url_login import url_of
+
+__all__ = ["open_device"]
+
+
+@contextmanager
+def open_device(
+    name: str,
+    writable: bool,
+    initiator_name: Optional[str] = None,
+    chap_file: Optional[str] = None,
+    scsi_id: Optional[str] = None,
+) -> Iterator[Device]:
+    """Open a block device or an image file by its path, or a LUN by its iscsi:// URL; for writing, exclusively.
+
+    The last three are for a URL: who logs in, as the options of the command, and the SCSIid that the LUN must have.
+    Raises NotFound, Refused, UsageError, NoConnection, DeviceError.
+    """
+    if not is_url(name):
+        if (initiator_name, chap_file, scsi_id) != (None, None, None):
+            raise UsageError(f"{name} is no URL: initiator_name, chap_file and scsi_id are for a URL.")
+        with block_device.open_device(name, writable) as device:
+            yield device
+        return
+    source = url_of(initiator_name, chap_file, name, THIS_HOST, scsi_id=scsi_id)
+    permission = Permission(scsi_id, is_asked=False)
+    with source.opened_to_write(permission) if writable else source.opened_to_read() as lun:
+        yield lun.device
