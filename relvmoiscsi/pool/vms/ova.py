@@ -61,6 +61,13 @@ REFERENCES = {
 }
 _IN_FILE = re.compile(r"Ref:[0-9]+\Z")
 
+#: fields that the edit sets, by class: the edit adds no field to a record, and every release of xapi writes these
+_NEEDED: Mapping[str, Sequence[str]] = {
+    "VM": ("is_a_template", "power_state", "other_config"),
+    "VDI": ("uuid", "location", "SR"),
+    "SR": ("uuid", "content_type"),
+}
+
 _ISO, _NO_ISO = "iso", "user"  #: content_type of an SR
 _PHYSICAL = "udev"  #: type of the SR for the drives of a host
 
@@ -123,6 +130,10 @@ def edited(document: bytes, edit: RecordEdit) -> Edited:
     ova = Ova(document)
     notes: List[str] = []
     main = ova.main()
+    for thing in ova.things:
+        for name in _NEEDED.get(thing.cls, ()):
+            if name not in thing.fields:
+                raise _forged(f"a record of a {thing.cls} has no field {name}")
     # an import fails for an unknown GPU group, even without a reference to the group
     gone = [*edit.without, *(("VGPU_type", "GPU_group") if "VGPU" in edit.without else ())]
     dropped = [each for each in ova.things if each.cls in gone or not ova_fields.has_rule(each.cls, edit.is_known)]
@@ -215,6 +226,8 @@ def _move_disks(ova: Ova, main: Thing, edit: RecordEdit, notes: List[str]) -> Li
                 notes.append(f'without its disk {device}, "{name}" ({old}), which is not on the copy')
                 continue
             raise Refused(f"The disk {device} of the VM, {name!r} ({old}), is not on this copy.")
+        if home is None or _is_iso(home, edit):
+            raise _forged(f"the disk {device} is in no SR that has disks")
         moved[vdi.id] = new
         used.add(vdi.id)
         homes.add(vdi.text("SR"))
@@ -399,6 +412,14 @@ def verify(document: bytes, edit: RecordEdit) -> None:
         is_kept = vm.map("other_config") == kept and vm.map("platform") == _kept_platform(vm.map("platform"))
         if vm.truth("is_control_domain") or not is_kept:
             raise _refers_outside(vm)
+
+
+def _forged(problem: str) -> Refused:
+    """Return the error for records that no xapi writes."""
+    return Refused(
+        f"The records of the VM cannot be used: {problem}. xapi writes no such records. Records of `save-vms` were "
+        "changed by another program. Nothing was made."
+    )
 
 
 def _refers_outside(thing: Thing) -> Refused:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A server that is no xapi: it reads a request of HTTP, and answers with bytes of the test's choice."""
+"""A server that is no xapi: it reads a request of HTTP, and answers with bytes of the test's choice.
+
+A call of XML-RPC has the name of its method, any other request its first line without query and version: "GET /path".
+"""
 
 import socket
 import threading
@@ -15,7 +18,8 @@ def http(body, *headers, first="HTTP/1.1 200 OK", length=True):
 
 def xml(answer):
     """The answer with this value of XML-RPC."""
-    return http(xmlrpc.client.dumps((answer,), methodresponse=True, allow_none=True))
+    document = xmlrpc.client.dumps((answer,), methodresponse=True, allow_none=True)
+    return http(document, "Connection: close")  # one connection is served at a time
 
 
 def success(value):
@@ -62,13 +66,14 @@ class HostileServer:
 
     def _answer(self, connection):
         with connection.makefile("rb") as request:
-            size = 0
+            size, (kind, _, target) = 0, request.readline().decode("latin-1").partition(" ")
             for line in iter(request.readline, b"\r\n"):
                 if not line:
                     return
                 name, _, value = line.partition(b":")
                 size = int(value) if name.lower() == b"content-length" else size
-            method = xmlrpc.client.loads(request.read(size))[1]
+            body = request.read(size)
+            method = xmlrpc.client.loads(body)[1] if kind == "POST" else f"{kind} {target.split('?')[0]}"
             self.calls.append(method)
             connection.sendall(self._answers(method))
             connection.shutdown(socket.SHUT_WR)

@@ -9,7 +9,10 @@ import pytest
 
 from kit.examples import dice, seeds
 from kit.pool.hostile import HostileServer, http, refusal, success, xml
-from relvmoiscsi.errors import NoConnection
+from relvmoiscsi.errors import NoConnection, Refused
+from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.connection import Where, connect
+from relvmoiscsi.pool.vms import transfer
 
 HEAD = "<methodResponse><params><param><value>"
 TAIL = "</value></param></params></methodResponse>"
@@ -155,6 +158,80 @@ def test_a_master_that_does_not_answer_is_said(ended):
 def test_no_address_that_a_person_types_is_a_bug(command, text):
     ran = command("pool", "luns", "--pool", text)
     assert ran.status == 2 and "is not a pool" in ran.err and ran.err.replace("\n", "").isprintable()
+
+
+# --- a transfer by GET or PUT
+
+CLOSED, OTHER = "closed the connection during /", "the host xs2.example"
+MOVED = "HTTP/1.1 302 Found"
+
+
+def moved(address):
+    return http("", f"Location: {address}", first=MOVED)
+
+
+#: (bytes that answer a transfer, what is said of a GET; of a PUT, "" where the task decides, and has failed)
+TRANSFERS = {
+    "nothing": (b"", CLOSED, CLOSED),
+    "a banner of SSH": (b"SSH-2.0-OpenSSH_9.9\r\n", NO_HTTP, NO_HTTP),
+    "no status": (b"HTTP/1.1\r\n\r\n", NO_HTTP, NO_HTTP),
+    "another version": (http("", first="HTTP/9.9 200 OK"), NO_HTTP, NO_HTTP),
+    "a long header": (http("", "X: " + "x" * 100000), "more than", "more than"),
+    "many headers": (http("", *["X: x"] * 200), "more than", "more than"),
+    "announced for ever": (b"HTTP/1.1 100 Continue\r\n\r\n" * 400000, "without end", "without end"),
+    "compressed": (http("x", "Content-Encoding: gzip"), "is compressed", "is compressed"),
+    "a size beyond the end": (http("x", "Content-Length: 9", length=False), "", ""),
+    "a huge size": (http("x", "Content-Length: " + "9" * 30, length=False), "more than 256 MiB", ""),
+    "a huge size of a chunk": (chunks("f" * 30 + "\r\nx\r\n0\r\n\r\n"), "", ""),
+    "a negative size of a chunk": (chunks("-1\r\n" + "x" * 999), "", ""),
+    "an error": (http("no <b>way</b>", first="HTTP/1.1 500 Broken"), "answered 500 to", "answered 500 to"),
+    "an error that paints": (http("\x1b[2J\u202e", first="HTTP/1.1 500 x"), "answered 500 to", "answered 500 to"),
+    "an error of many tags": (http("<" * 60000, first="HTTP/1.1 500 x"), "answered 500 to", "answered 500 to"),
+    "an error of a long number": (http("&#" + "9" * 5000 + ";", first="HTTP/1.1 500 x"), " 500 to", " 500 to"),
+    "no content": (http("", first="HTTP/1.1 204 None", length=False), "answered 204 to", "answered 204 to"),
+    "another protocol": (http("", first="HTTP/1.1 101 x", length=False), "answered 101 to", "answered 101 to"),
+    "another host": (moved("https://xs2.example/export_raw_vdi?vdi=x"), OTHER, OTHER),
+    **{
+        f"a redirect to {address!r}": (moved(address), "; the host ", "; the host ")
+        for address in (
+            "", "x", "https://[", "https://[::1/x", "https://a]/", "https://\u00b2/", "https:///x", "//xs2/x",
+            "https://user@xs2/x", "https://x\x1b[2J/", "https://" + "x" * 400 + "/", "https://xs2",
+        )
+    },
+    "a redirect to nowhere": (http("", first=MOVED), "; the host ", "; the host "),
+}  # fmt: skip
+
+
+def transfers(answer, status):
+    """A pool that answers so to each transfer; the task of the transfer has this status."""
+    task = {"status": status, "result": "", "progress": 0.5, "error_info": []}
+    answers = {
+        "session.login_with_password": success("OpaqueRef:session"),
+        "task.create": success("OpaqueRef:task"),
+        "event.from": success({"token": "", "events": [{"ref": "OpaqueRef:task", "snapshot": task}]}),
+        **dict.fromkeys(["task.set_status", "task.destroy", "session.logout"], success("")),
+    }
+    return HostileServer(lambda method: answers.get(method, answer))
+
+
+@pytest.mark.parametrize("name", TRANSFERS)
+def test_no_answer_to_a_transfer_is_a_bug(monkeypatch, name):
+    monkeypatch.setattr(transfer, "VERDICT_SECONDS", 0)
+    answer, of_get, of_put = TRANSFERS[name]
+    with transfers(answer, "pending" if of_put else "failure") as server, connect(Where(server.url)) as calls:
+        with pytest.raises(PoolFailure) as failed:
+            transfer.export_raw(calls, "OpaqueRef:vdi")
+        assert of_get in str(failed.value) and len(str(failed.value)) < 1000
+        if of_put:
+            with pytest.raises(PoolFailure) as failed:
+                transfer.import_raw(calls, "OpaqueRef:vdi", b"x")
+            assert of_put in str(failed.value) and len(str(failed.value)) < 1000
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 512, b"ova.xml" + bytes(1000)], ids=repr)
+def test_no_export_of_a_vm_is_a_bug(content):
+    with transfers(http(content), "success") as server, connect(Where(server.url)) as calls, pytest.raises(Refused):
+        transfer.export_vm(calls, "OpaqueRef:vm", True)
 
 
 # --- after the login

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Records of a VM that anybody who writes a file can make: any value, class or reference at any place.
 
-An edit of such records ends in records that the second look takes, or in an error of the program, never in a bug.
+An edit of such records ends in records that the second look takes, or in an error of the program, never in a bug:
+neither in an exception of another kind, nor in an error that asks the person to report a bug.
 """
 
 import copy
@@ -12,7 +13,7 @@ import pytest
 
 from kit.examples import WHOLE, dice
 from kit.pool import transfer
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool.vms import ova, ova_file
 
 #: content of a value
@@ -96,7 +97,8 @@ def ends_as_it_may(document, edit):
             pass
     try:
         done = ova_file.Ova(ova.edited(document, edit).document)
-    except RelvmoiscsiError:
+    except RelvmoiscsiError as error:
+        assert "bug" not in str(error)
         return
     vdis, srs = done.by_id("VDI"), done.by_id("SR")
     for vbd in done.of("VBD"):
@@ -125,3 +127,38 @@ def test_two_forgeries_at_once_are_edited_or_refused(document, edit):
         low, high = sorted([first, second])
         if low[0] != high[0]:  # the later place first: the numbers of the places before it stay
             ends_as_it_may(forged(forged(document, *high), *low), one)
+
+
+def without(name):
+    """No record has a field of this name."""
+    return lambda thing: thing.remove([name])
+
+
+def elsewhere(thing):
+    """An SR that is not in the file."""
+    if thing.cls == "VDI":
+        thing.set("SR", "Ref:4711")
+
+
+#: (what is done to the records, what is said)
+BROKEN = {
+    **{
+        f"no {name}": (without(name), f"a record of a {cls} has no field {name}. xapi writes no such records")
+        for name, cls in {
+            "is_a_template": "VM", "power_state": "VM", "other_config": "VM", "location": "VDI", "SR": "VDI",
+            "content_type": "SR", "uuid": "(VDI|SR)",
+        }.items()
+    },
+    "disks in no SR": (elsewhere, "the disk 0 is in no SR that has disks. xapi writes no such records"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_records_that_no_xapi_writes_are_refused_and_no_bug(document, edit, name):
+    spoil, says = BROKEN[name]
+    file = ova_file.Ova(document)
+    for thing in file.things:
+        spoil(thing)
+    for one in edits(edit):
+        with pytest.raises(Refused, match=says):
+            ova.edited(file.document(), one)
