@@ -44,7 +44,7 @@ from relvmoiscsi.device import (
     verify_readable,
     verify_writable,
 )
-from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.errors import DeviceError, Overtaken, Refused
 from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi.faults import Lost, Violation
 from relvmoiscsi.iscsi.link import Link
@@ -214,10 +214,7 @@ class LunDevice(Device):
                 self._look(link)
             elif writes and not (self._has_looked and lease_left >= self.fence.lease_seconds / LEASE_PART):
                 # names and fence first: a reset aborts the commands of all hosts, an overtaking host's among them
-                asked = self._questions(with_fence=True)
-                tasks = looking.read(link, asked.commands, f"the name of {self.name}")
-                self._has_looked = True
-                self._judge(link, asked, tasks)
+                self._look_at_fence(link)
             elif writes and self._reset_on is not link:
                 self._reset(link)
             elif self._to_repeat:
@@ -273,6 +270,13 @@ class LunDevice(Device):
         places = [Operation(span.offset, span.length, command) for span, command in zip(spans, reads)]
         return Questions(looking.asking_names(self.info.lun), places, self.fence.clock(), with_fence)
 
+    def _look_at_fence(self, link: Link) -> None:
+        """Read the name and the places of the fence, with no write of this run under way."""
+        asked = self._questions(with_fence=True)
+        tasks = looking.read(link, asked.commands, f"the name of {self.name}")
+        self._has_looked = True
+        self._judge(link, asked, tasks)
+
     def _judge(
         self, link: Link, asked: Questions, answers: Sequence[Task], sent: Sequence[Tuple[Operation, Task]] = ()
     ) -> None:
@@ -290,7 +294,13 @@ class LunDevice(Device):
             self._heed(link, *max(failed, key=lambda pair: _verdict(pair[1]).value))
         elif asked.with_fence or not self.fence.places:
             starts, buffers = [one.offset for one in asked.places], [one.command.into for one in asked.places]
-            self.fence.verify([cut_out(place, starts, buffers) for place in self.fence.places], asked.begun)
+            try:
+                self.fence.verify([cut_out(place, starts, buffers) for place in self.fence.places], asked.begun)
+            except Overtaken:
+                if not sent:
+                    raise
+                # A target may give a read beside a write of the same block a part of the write: read the block alone.
+                self._look_at_fence(link)
 
     def _heed(self, link: Link, operation: Operation, task: Task) -> None:
         """React to a failed command: pause, look again or change the portal; otherwise raise its error."""

@@ -281,3 +281,36 @@ def test_of_a_client_that_stands_still_in_an_attempt_nothing_leaves_after_the_le
 
     assert caught.value.offset == 12 * mib
     assert sends and writes == 3
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_a_block_that_is_read_in_part_beside_its_write_is_read_again_alone(is_overtaken, monkeypatch):
+    """As from a target with a file in place of a disk, whose threads copy the block at the same moment."""
+    place, new, beside = 8192, b"new." * 128, []
+    target = HostileTarget([Lun(0, 1 << 20)])
+    real_write, disk = Lun.write, target.lun(0).disk
+    real_peek = disk.peek
+
+    def write(lun, offset, data):
+        real_write(lun, offset, data)
+        beside.append(offset)
+
+    def peek(offset, length):
+        found = bytearray(real_peek(offset, length))
+        if beside and offset <= place < offset + length:
+            found[place - offset + 256 : place - offset + 512] = bytes(256)
+            if not is_overtaken:
+                beside.clear()
+        return bytes(found)
+
+    def act(device):
+        device.fence.hold([Chunk(place, bytes(512))])
+        device.fence.writing([Chunk(place, new)])
+        device.write([Chunk(place, new)])
+        device.flush()
+
+    with target, pytest.raises(Overtaken) if is_overtaken else ExitStack():
+        monkeypatch.setattr(Lun, "write", write)
+        monkeypatch.setattr(disk, "peek", peek)
+        by_command(target, A, act)
+    assert real_peek(place, 512) == new
