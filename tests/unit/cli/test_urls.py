@@ -205,7 +205,8 @@ def test_a_python_program_opens_a_url_as_it_opens_a_file(one_lun, clone, machine
         assert engine.resignature(device, prepared).state == "resignatured"
     with named_device.open_device(where, writable=False) as device:
         assert engine.inspect(device).state == "resignatured"
-    with (lun_lock if os.geteuid() == 0 else user_lock)(scsi_id, Host(str(machine)), 0), pytest.raises(Refused):
+    lock = lun_lock if os.geteuid() == 0 else user_lock
+    with lock(scsi_id, Host(str(machine)), 0), pytest.raises(Refused):
         named_device.open_device(where, writable=True).__enter__()
     with pytest.raises(UsageError, match="names no LUN"):
         named_device.open_device(url(one_lun), writable=False).__enter__()

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -74,13 +75,24 @@ def test_a_program_that_takes_too_long_is_stopped_with_all_it_started(tmp_path):
     os.close(reader)
 
 
-def test_ctrl_c_stops_what_a_program_has_left_that_has_ended(tmp_path):
+def test_ctrl_c_stops_what_a_program_has_left_that_has_ended(tmp_path, monkeypatch):
     """Python waits a moment for the program before it raises KeyboardInterrupt, and so knows of its end then."""
-    os.mkfifo(str(tmp_path / "alive"))
-    reader = os.open(str(tmp_path / "alive"), os.O_RDONLY | os.O_NONBLOCK)
+    alive, waits = str(tmp_path / "alive"), str(tmp_path / "waits")
+    os.mkfifo(alive)
+    os.mkfifo(waits)
+    reader, waiting = os.open(alive, os.O_RDONLY | os.O_NONBLOCK), command.terminated.waiting
 
+    @contextmanager
+    def told():
+        with open(waits, "w", encoding="ascii") as file:
+            file.write("\n")
+        with waiting():
+            yield
+
+    monkeypatch.setattr(command.terminated, "waiting", told)
     with pytest.raises(KeyboardInterrupt):
-        run(sh('exec 3> "$1"; sleep 600 & kill -INT "$2"', str(tmp_path / "alive"), str(os.getpid())), timeout=60)
+        program = 'exec 3> "$1"; sleep 600 & read -r go < "$3"; kill -INT "$2"'
+        run(sh(program, alive, str(os.getpid()), waits), timeout=60)
 
     assert at_end(reader)
     os.close(reader)
