@@ -2,7 +2,7 @@
 """Files that an option names: no other user may be able to lead a path to another file.
 
     read_named    reads such a file: --map, --ca, and by secret_file.py the files of passwords
-    verify_new    verifies the place of a new file: --map-out
+    verify_new    verifies the place of a new file: --map-out, --log
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
 replaced by a link, between a check and the use. So each directory on the way is verified, from the root on: what root
