@@ -283,20 +283,6 @@ def test_the_night_prints_what_the_page_says_and_leaves_nothing(night, command, 
     assert [status for _, status in statuses].count(1) == ("relvmohba" in text), "the error that is success"
 
 
-@pytest.mark.parametrize("night", ["3a"], indirect=True)
-def test_the_night_quotes_discard_where_the_copy_of_the_vm_still_runs(night, command):
-    _, lab = night
-    assert command("pool", "attach", "--clones-of", "Production", "--yes").status == 0
-    copy = today("Production 2000-01-01")
-    assert command("pool", "clone", copy, "web", "--isolated", "night", "--yes").status == 0
-    (vm,) = lab.pool.db.refs("VM", name_label=today("web 2000-01-01"))
-    lab.pool.api.vms.vm_start("", vm)
-    ran = command("pool", "discard", copy, "--with-vms", "--yes")
-
-    (quoted,) = re.findall("``discard`` says ``([^`]+)``", text_of("docs/night.rst"))
-    assert ran.status == 4 and quoted in ran.err
-
-
 def test_every_page_shows_the_error_that_is_success_as_xe_prints_it():
     """The driver's own words: tests/unit/sr_driver/test_main.py has them byte for byte."""
     found = []
