@@ -34,7 +34,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTup
 
 from relvmoiscsi.deadline import BATCH_SECONDS, Deadline, OutOfTime
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.host import inherited_lock_fds, terminated
+from relvmoiscsi.host import flock, terminated
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ def run_in_child(
             _close(child)
             _reap([child.pid])
             if begun and child.pid in _given_up:  # the child still writes
-                inherited_lock_fds.leave_to_child()
+                flock.leave_to_child()
             locks.close()
 
 
@@ -257,7 +257,7 @@ def _fork(work: Callable[[], Any], guards_lun: bool) -> _Child:
         os.close(orders)
         global _parent  # noqa: PLW0603 - of the child, which does nothing but this work
         _parent = tell, hear
-        inherited_lock_fds.close_copies(but_lun=guards_lun)
+        flock.close_inherited(but_lun=guards_lun)
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):  # the caller's
             os.dup2(nothing, descriptor)

@@ -523,7 +523,7 @@ def test_who_has_a_file_open_or_locked_is_named_once(host, image):
 
     named = ["loop device /dev/loop3", "process 7", "process 12 (qemu-dp)"]
     assert holders.users_of_file(status, -1, host) == named
-    assert flock.owners_of(status, host) == ["process 12 (qemu-dp)"]
+    assert flock.owner_of(descriptor, host) == "process 12 (qemu-dp)"
 
 
 # --- the same device; where data is
