@@ -16,7 +16,7 @@ from typing import Callable, Optional, Sequence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
-from relvmoiscsi.host.files import attribute, permission_remedy
+from relvmoiscsi.host.files import attribute, remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -156,7 +156,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     if error.errno == errno.EBUSY:
         problem = f"{path} is in use by {_listing(users_of_block(device) if device else ())}."
     elif error.errno in (errno.EACCES, errno.EPERM):
-        problem = f"{path} cannot be opened: {error.strerror}. {permission_remedy(error.errno, path)}"
+        problem = f"{path} cannot be opened: {error.strerror}. {remedy(error, path)}"
     else:
         problem = f"{path} cannot be opened: {error.strerror}."
     refused = Refused(problem)

@@ -217,7 +217,7 @@ class Discovery:
         before = cleanup_journal.read(self.scsi_id)
         if before is None:
             return
-        came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before.there]
+        came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before]
         if came and self._had_entry and not (self._live or self._pool_has_lun):
             log.warning("the new disks of the LUN %s stay: none answers, so their identities are unknown", self.scsi_id)
             return
