@@ -190,7 +190,7 @@ class Discovery:
             hiding.enter_context(other_luns.hidden(self._adapters, before))
             if not self._live:  # else a killed call has scanned for the LUN before
                 try:
-                    started, what = time.monotonic(), _listed(f"{one.adapter.name} ({one})" for one in places)
+                    started, what = time.monotonic(), _listed(f"{one.adapter.name} ({one.where})" for one in places)
                     log.info("scanning %s for the LUN %s", what, self.scsi_id)
                     self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))
                     for failure in self._failures:

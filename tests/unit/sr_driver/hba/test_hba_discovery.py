@@ -46,7 +46,7 @@ class World:
         self.world.lun(address, disk, scsi_id=scsi_id)
 
     def scan(self, places, _deadline):
-        self.done.append("scan " + ", ".join(sorted({str(place) for place in places})))
+        self.done.append("scan " + ", ".join(sorted({place.where for place in places})))
         self.hides = self.switches()
         self.meanwhile()
         for lun in self.mapped:
