@@ -31,8 +31,6 @@ def present(module, calls, pool):
     copy = choice.find_copy(pool, found, params["sr"])
     sources = _sources(module, calls, found, copy)
     wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
-    if params["same_networks"] and (params["isolated"] or params["networks"]):
-        raise UsageError("same_networks contradicts isolated and networks: give one of them. Nothing was changed.")
     if not params["same_networks"]:
         _verify_networks_said(found, sources, wanted)
     results = clone.would(calls, pool, with_network, copy, sources, wanted)

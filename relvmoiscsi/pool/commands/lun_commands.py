@@ -40,7 +40,7 @@ example:
   relvmoiscsi pool attach --clones-of Production --clones-of Testing --yes"""
 
 _MAP = """\
-The command prints old and new UUID of each VDI. Names and VMs are the present ones of the original's VDIs.
+The command prints new and old UUID of each VDI. Names and VMs are the present ones of the original's VDIs.
 
 example:
   relvmoiscsi pool map "Production 2026-11-22\""""
@@ -351,7 +351,7 @@ class PoolMapCommand(PoolCommand):
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown
             ]
             notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
-            before = pair.old or ("gone from the pool" if vdis.is_derived(pair.new) else "")
-            text = f"  {before:<36}  {'became' if before else 'is new'}  {pair.new}  {pair.name_label}"
-            lines.append(text + (" [{}]".format("; ".join(notes)) if notes else ""))
+            before = pair.old or ("a VDI that is gone from the pool" if vdis.is_derived(pair.new) else "")
+            lines.append(f"  {pair.new}  {pair.name_label}" + (" [{}]".format("; ".join(notes)) if notes else ""))
+            lines.append(f"    was {before}" if before else "    is new")
         return Answer(facts, "\n".join(map(printable, lines)))

@@ -89,11 +89,10 @@ def test_the_json_on_the_page_is_a_part_of_what_the_run_prints(luns, command):
     said = json.loads(block)
     ran = command("resignature", "clone.img", "--yes", "--json", "--sr-uuid", said["sr"]["new"]).json
 
+    assert list(said) == ["command", "json_version", "state", "device", "already_done", "sr", "vdis"]
     assert (said.pop("command"), said.pop("json_version")) == ("resignature", 1)
-    assert list(said) == list(ran)
-    for key in ("vdis", "lvs"):
-        assert said.pop(key)[0] in ran.pop(key)
-    assert said == ran
+    (vdi,) = said.pop("vdis")
+    assert vdi in ran["vdis"] and said == {key: ran[key] for key in said}
 
 
 def test_the_python_on_the_page_runs(luns, command):
@@ -159,7 +158,7 @@ def runs_of(command, page):
         printed = sorted(ran.err.splitlines()) + ran.out.splitlines()
         assert is_in_order(lines, printed, uuids), (argv, printed)
         yield argv, ran.status
-    assert len(uuids) > 3
+    assert len(uuids) > 2
 
 
 @pytest.fixture
@@ -186,7 +185,7 @@ def test_the_runs_on_the_page_of_a_pool_print_what_it_says(three_srs, command):
             assert three_srs.summary() == before, "the end is as the beginning"
             three_srs.pool.go_down(third)  # as the page has it for what follows
 
-    assert statuses == [0, 0, 0, 0, 9, 0]
+    assert statuses == [0, 0, 0, 0, 9]
 
 
 def test_the_python_on_the_page_of_a_pool_attaches_the_clones_and_makes_a_vm(new_lab, capsys):

@@ -271,7 +271,8 @@ def test_the_map_has_names_vms_and_what_is_new(lab, copy, pool_command):
 
     rows = {row["old"]: row for row in pool_command("map", copy, "--json").json["vdis"]}
     assert rows[record["uuid"]]["vms"] == ["web"] and rows[record["uuid"]]["name_label"] == "root disk"
-    assert ["is", "new", new, "made", "today"] in [line.split() for line in pool_command("map", copy).out.splitlines()]
+    told = pool_command("map", copy).out
+    assert f"\n  {new}  made today\n    is new\n" in told and max(map(len, told.splitlines())) <= 80
     assert pool_command("map", "Production").status == 4
 
 
