@@ -61,7 +61,7 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
             _say_equal_scsi_ids(source.luns(), url.lun)
         return None
     if not url.iqn:
-        targets = {target.iqn: [str(portal) for portal in target.portals] for target in source.targets()}
+        targets = {iqn: list(map(str, portals)) for iqn, portals in source.targets().items()}
         rows = [{"iqn": iqn, "portals": portals} for iqn, portals in targets.items()]
         lines = [f"{text}: targets of the portal"]
         lines += _indented([["target", "portals"], *([iqn, ", ".join(on)] for iqn, on in targets.items())])

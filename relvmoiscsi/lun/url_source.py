@@ -19,10 +19,10 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import (
     Credentials,
-    DiscoveredTarget,
     Initiator,
     LunDevice,
     LunInfo,
+    Targets,
     discover,
     list_luns,
     open_lun,
@@ -118,8 +118,8 @@ class UrlSource(LunSource):
         is_late = problem.sm_key == OutOfTime.sm_key and isinstance(problem, (OutOfTime, DeviceError))
         return problem.sm_key not in _PERMANENT_KEYS and not is_late
 
-    def targets(self) -> List[DiscoveredTarget]:
-        """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
+    def targets(self) -> Targets:
+        """Return the portals of each target that the portal offers, by IQN. Raises UsageError, NotFound, Refused."""
         with self._at_target():
             steps = StepDeadline.of_steps(self._seconds)
             return discover([self.url.portal], self._initiator, self._credentials, steps)
