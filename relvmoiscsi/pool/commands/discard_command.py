@@ -100,13 +100,9 @@ def _question(plan: DiscardPlan) -> str:
     halted = plan.all_losers()
     lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
     lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
-    made = [each for of_sr in plan.made.values() for each in of_sr]
-    goes = (
-        ", and destroy {} ({})".format(counted(len(made), "VM"), ", ".join(sorted(each.name for each in made)))
-        if made
-        else ""
-    )
-    snapshots = sorted(name for each in made for name in each.snapshots)
+    made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
+    vms, snapshots = (sorted(vm["name_label"] for vm in made if vm["is_a_snapshot"] is kind) for kind in (False, True))
+    goes = ", and destroy {} ({})".format(counted(len(vms), "VM"), ", ".join(vms)) if vms else ""
     goes += " with {} ({})".format(counted(len(snapshots), "snapshot"), ", ".join(snapshots)) if snapshots else ""
     names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
     return printable(f"{lost}Discard {names}{goes}?")
@@ -136,8 +132,10 @@ def _discarded(
         uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
         error: Optional[str] = str(failed[ref]) if ref in failed else None
         status = "failed" if error else word
-        made = [each for each in plan.made.get(ref, ()) if not error or each.name in destroyed[ref]]
-        vms, snapshots = [each.name for each in made], [snapshot for each in made for snapshot in each.snapshots]
+        vms, snapshots = [], []
+        for vm, record in plan.made.get(ref, {}).items():
+            if not error or (record["snapshot_of"] if record["is_a_snapshot"] else vm) in destroyed[ref]:
+                (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
         others = [] if error else sorted(set(plan.losers(ref).values()))
         row = {"sr": uuid, "name": name, "status": status, "error": error, "vms": vms, "snapshots": snapshots}
         rows.append({**row, "vms_left_without_disks": others})
