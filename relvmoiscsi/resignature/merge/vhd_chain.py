@@ -25,7 +25,7 @@ from relvmoiscsi.errors import Malformed, Place, Refused, shown_bytes
 from relvmoiscsi.formats import vhd_blocks as blocks
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.vhd import HEAD_BYTES, BatmapHeader, DynamicHeader, Footer, Vhd
-from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap, Geometry, bitmap_bytes
+from relvmoiscsi.formats.vhd_blocks import BLOCK_SECTORS, FULL, UNIT, UNUSED, Batmap, bitmap_bytes
 from relvmoiscsi.resignature.merge.compact import Memory, Rows
 from relvmoiscsi.resignature.reading.lun_contents import Volume
 from relvmoiscsi.resignature.reading.read_cache import uncached
@@ -77,13 +77,9 @@ class VhdMember(NamedTuple):
     crowded: FrozenSet[int] = frozenset()
 
     @property
-    def geometry(self) -> Geometry:
-        return blocks.geometry(self.header, self.batmap_header)
-
-    @property
     def first_unit(self) -> int:
         """The unit of slot 0: behind the headers; in some geometries one unit later, behind the parent locators."""
-        first = self.geometry.first_slot_unit
+        first = blocks.first_slot_unit(self.header, self.batmap_header)
         unit = blocks.unit_of(min(self.entries, default=UNUSED))
         return first + 1 if unit is not None and (unit - first) % blocks.SLOT_UNITS == 1 else first
 
@@ -107,7 +103,7 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     Reads the tables of all images in one batch, then all batmaps, then bitmaps in batches.
     """
     contents = [_content(volume) for volume in volumes]
-    header_places = [blocks.geometry(content.header).batmap_header for content in contents]
+    header_places = [blocks.batmap_header_at(content.header) for content in contents]
     pieces: List[List[Range]] = []
     for volume, content, place in zip(volumes, contents, header_places):
         pieces.append(vg.ranges(volume.lv, *content.block_table()))

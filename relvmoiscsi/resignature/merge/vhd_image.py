@@ -141,7 +141,8 @@ class _NewImage(VolumeRanges):
         """The bytes of the volume in front of slot 0's bitmap. Their block table lacks the holes in old extents."""
         made = self.layout
         primary, leaf = self.members[made.primary], self.members[0]
-        place, own = primary.geometry, primary.batmap_header
+        place, own = blocks.block_table(primary.header), primary.batmap_header
+        batmap_header_at = blocks.batmap_header_at(primary.header)
         entries = array("I", [UNUSED]) * primary.header.max_bat_entries
         for block, slot in enumerate(made.slots):
             if slot != NO_SLOT:
@@ -163,12 +164,12 @@ class _NewImage(VolumeRanges):
             checksum=blocks.batmap_checksum(version, full, leaf.virtual_size),
         )
         data = bytearray(made.first_unit * UNIT + UNIT - SECTOR)
-        table = blocks.table_bytes(entries).ljust(place.batmap_header - place.table.offset, b"\xff")
+        table = blocks.table_bytes(entries).ljust(batmap_header_at - place.offset, b"\xff")
         for at, part in (
             (0, bytes(footer)),
             (vhd.HEADER_OFFSET, bytes(header)),
-            (place.table.offset, table),
-            (place.batmap_header, bytes(batmap_header)),
+            (place.offset, table),
+            (batmap_header_at, bytes(batmap_header)),
             (own.batmap_offset, full),
         ):
             data[at : at + len(part)] = part
@@ -257,7 +258,7 @@ class _NewImage(VolumeRanges):
 
     def table_units(self, head: bytes) -> Iterator[TableUnit]:
         """The units of the block table with entries of holes. Whole units, because a cut may tear a unit."""
-        table = self.members[self.layout.primary].geometry.table
+        table = blocks.block_table(self.members[self.layout.primary].header)
         after = bytearray(head)
         touched = set()
         for hole in self.later_holes():

@@ -8,7 +8,7 @@ from relvmoiscsi.errors import FormatError, Refused, WayOut
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
-from relvmoiscsi.formats.mgt import NewRecord, with_only
+from relvmoiscsi.formats.mgt import with_only
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, Counts, Image, MergeStrategy, segments_of
 from relvmoiscsi.resignature.merge.vdi_choice import Chain, choose_chain
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work, verify_lun
@@ -126,8 +126,7 @@ def _with_work(lun: Lun, chain: Chain, leaf: Volume, merged: FrozenSet[str]) -> 
     rest = lun.settled().without([*chain.dropped, *chain.members[1:]])
     mgt = rest.mgt
     if mgt is not None:
-        kind = naming.MGT_TYPES[leaf.name.kind]
-        mgt = with_only(mgt, NewRecord(str(leaf.name.uuid), "", "user", kind, False, True), naming.MGT)
+        mgt = with_only(mgt, str(leaf.name.uuid), naming.MGT_TYPES[leaf.name.kind], naming.MGT)
     volumes = tuple(leaf if volume.lv.id == leaf.lv.id else volume for volume in rest.volumes)
     work = lun.work or Work(rest, ())
     sentences: List[str] = []

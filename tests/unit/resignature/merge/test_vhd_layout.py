@@ -51,7 +51,7 @@ class World:
         header = DynamicHeader.zero(table_offset=1536, max_bat_entries=entries, block_size=BLOCK)
         at = 1536 + 4 * entries + 512
         batmap = BatmapHeader.zero(batmap_offset=at, batmap_sectors=max(1, entries // 8 // SECTOR), version=0x10002)
-        unit = first or blocks.geometry(header, batmap).first_slot_unit
+        unit = first or blocks.first_slot_unit(header, batmap)
         table, full = array("I", [UNUSED] * block_count), Batmap(bytes(entries // 8))
         for slot, block in enumerate(present):
             table[block] = blocks.entry_of(unit + 513 * slot)
@@ -176,7 +176,7 @@ def test_without_blocks_for_its_holes_an_image_is_copied():
 
 def test_of_the_leaf_only_what_lies_behind_its_last_block_may_be_written_before_the_commit():
     leaf = World(5, 2000).image("leaf", 100, range(50))
-    end = (leaf.geometry.first_slot_unit + 513 * 50) * 4096
+    end = (blocks.first_slot_unit(leaf.header, leaf.batmap_header) + 513 * 50) * 4096
     behind = extents_of(leaf.lv.segments)[-(-end // EXTENT_BYTES) : -1]
 
     assert behind and list(layout.unused_extents(leaf)) == list(behind)
