@@ -45,11 +45,12 @@ from relvmoiscsi.resignature.inspection import (
     state_of,
 )
 from relvmoiscsi.resignature.merge import vdi_choice
+from relvmoiscsi.resignature.merge.strategy import Cost
 from relvmoiscsi.resignature.merge.vdi_choice import fits, named_now
 from relvmoiscsi.resignature.planning import new_ids, run_plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.planning.run_plan import NEW_IMAGE, Plan, Planned
-from relvmoiscsi.resignature.planning.selection import Cost, select_vdis
+from relvmoiscsi.resignature.planning.selection import select_vdis
 from relvmoiscsi.resignature.problems import Problems, problems_of, refuse_losing_all, tell, telling
 from relvmoiscsi.resignature.protocol import sentences, steps
 from relvmoiscsi.resignature.protocol.commit_record import (

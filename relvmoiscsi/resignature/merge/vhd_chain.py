@@ -220,21 +220,6 @@ def owned_blocks(found: Iterable[OwnedBlock] = ()) -> "Rows[OwnedBlock]":
     return Rows(OwnedBlock, "IBHB", found)
 
 
-class Sectors(NamedTuple):
-    """The sectors of a block in each image."""
-
-    bits: int  #: bitmap of the sectors in the owner
-    below: Tuple[Tuple[int, int], ...]  #: index of a parent in the chain, and bitmap of the sectors from that parent
-
-    @property
-    def all_bits(self) -> int:
-        """The bitmap of the sectors that any image has."""
-        found = self.bits
-        for _member, bits in self.below:
-            found |= bits
-        return found
-
-
 def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedBlock]":
     """All blocks that any image has, in the order of the disk. `tears_pages`: a cut may tear a page of 4 KiB."""
     # this is fast for a large disk with few blocks
@@ -245,7 +230,7 @@ def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedB
                 there[block] = 1
     found = owned_blocks()
     for block in compress(range(len(there)), there):
-        parts = list(_found(block, members))
+        parts = list(sectors_of(block, members))
         if not parts:
             continue
         index, bits = parts[0]
@@ -264,14 +249,8 @@ def find_owners(members: Sequence[VhdMember], tears_pages: bool) -> "Rows[OwnedB
     return found
 
 
-def sectors_of(members: Sequence[VhdMember], owned: OwnedBlock) -> Sectors:
-    """The sectors of a block in its owner and in the parents."""
-    (_owner, bits), *below = _found(owned.block, members)
-    return Sectors(bits, tuple(below))
-
-
-def _found(block: int, members: Sequence[VhdMember]) -> Iterator[Tuple[int, int]]:
-    """The images from which a guest reads sectors of a block: the index in the chain, and the bitmap of the sectors.
+def sectors_of(block: int, members: Sequence[VhdMember]) -> Iterator[Tuple[int, int]]:
+    """The images from which a guest reads sectors of a block, the owner first: the index in the chain, and the bitmap.
 
     A guest reads zeros behind the end of a parent's disk, also when a lower image has sectors there.
     """

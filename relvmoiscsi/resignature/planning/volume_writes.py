@@ -33,9 +33,9 @@ def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
     """The changed bytes inside volumes: identities, and the changes of SM's unfinished work."""
     settled = lun.settled()
     after = {volume.lv.id: volume for volume in settled.volumes}
-    rebuilt = lun.work.rebuilt if lun.work else frozenset()
+    merged = lun.work.merged if lun.work else None
     for volume in lun.volumes:
-        if volume.lv.id in after and volume.lv.id not in rebuilt:
+        if volume.lv.id in after and volume.lv.id != merged:
             for change in _changes_in(lun, settled, volume, after[volume.lv.id], ids):
                 yield volume, change
 

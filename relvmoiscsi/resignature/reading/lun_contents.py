@@ -11,7 +11,7 @@ Lun
 A defect that SM, LVM and tapdisk tolerate is a note (`resignature.reading.lun_notes`), not an error.
 """
 
-from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.errors import (
@@ -132,8 +132,8 @@ class Work:
     """The result of SM's unfinished work, as SM's recovery would finish or undo the work; and what the caller drops.
 
     `lun` is the LUN after the work, under the old identities. Its volumes keep their LV ids. A volume may have another
-    name, status, tag or hidden flag, or may be gone. `sentences` are messages about the work. The volumes with the LV
-    ids `rebuilt` get a new image (`resignature.merge`) and other extents. `left_behind` are the ids of the LVs that the
+    name, status, tag or hidden flag, or may be gone. `sentences` are messages about the work. The volume with the LV id
+    `merged` gets a new image (`resignature.merge`) and other extents. `left_behind` are the ids of the LVs that the
     caller drops: these volumes need not be readable.
     """
 
@@ -141,15 +141,15 @@ class Work:
         self,
         lun: Lun,
         sentences: Sequence[str],
-        rebuilt: FrozenSet[str] = frozenset(),
+        merged: Optional[str] = None,
         left_behind: Sequence[str] = (),
     ) -> None:
-        self.lun, self.sentences, self.rebuilt = lun, tuple(sentences), rebuilt
+        self.lun, self.sentences, self.merged = lun, tuple(sentences), merged
         self.left_behind = tuple(left_behind)
 
     def replaced(self, lun: Lun, sentences: Iterable[str]) -> "Work":
         """The work with another result, and more sentences."""
-        return Work(lun, [*self.sentences, *sentences], self.rebuilt, self.left_behind)
+        return Work(lun, [*self.sentences, *sentences], self.merged, self.left_behind)
 
 
 def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
