@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The file in which an administrator chooses new ids (`--map`): the map that `--json` prints, or a part of it. Pure.
 
-    {"sr":   {"old": UUID, "new": UUID},        "vg_id": {"old": ID, "new": ID},    "pv_id": ...,
-     "vdis": [{"old": UUID, "new": UUID}, ...], "lvs":   [{"id": {"old": ID, "new": ID}}, ...],
+    {"old_sr": UUID, "new_sr": UUID,            "old_vg_id": ID, "new_vg_id": ID,    "old_pv_id": ...,
+     "vdis": [{"old": UUID, "new": UUID}, ...], "lvs": [{"old_id": ID, "new_id": ID}, ...],
      "other_uuids": {UUID: UUID, ...}}          UUIDs in deleted records, and in links to deleted VDIs
 
-`relvmoiscsi map --json` and administrators write two tables instead: "uuids" and "lvm_ids", old to new. "new_sr" is the
-new SR UUID, as --sr-uuid gives it.
+`relvmoiscsi map --json` and administrators write two tables instead: "uuids" and "lvm_ids", old to new. "new_sr"
+without "old_sr" is the new SR UUID, as --sr-uuid gives it.
 
 Without a choice, `derived_ids` computes the map of any LUN from the new SR UUID and the old ids.
 """
@@ -58,8 +58,11 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
 
 
 def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
-    """The new SR UUID in a map of `relvmoiscsi map --json`; None without one. Raises UsageError for a wrong UUID."""
-    if "new_sr" not in facts:
+    """The new SR UUID in a map of `relvmoiscsi map --json`; None without one. Raises UsageError for a wrong UUID.
+
+    A map of a LUN has the old SR beside the new SR: `read_map` returns both.
+    """
+    if "new_sr" not in facts or "old_sr" in facts:
         return None
     try:
         return checked_uuid(facts["new_sr"])
@@ -68,17 +71,20 @@ def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
 
 
 def _uuid_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
-    for pair in [facts.get("sr"), *facts.get("vdis", [])]:
-        if pair:
-            yield pair["old"], pair["new"]
+    if "old_sr" in facts:
+        yield facts["old_sr"], facts["new_sr"]
+    for vdi in facts.get("vdis", []):
+        yield vdi["old"], vdi["new"]
     for key in ("other_uuids", "uuids"):
         yield from facts.get(key, {}).items()
 
 
 def _lvm_id_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
-    for pair in [facts.get("vg_id"), facts.get("pv_id"), *(lv["id"] for lv in facts.get("lvs", []))]:
-        if pair:
-            yield pair["old"], pair["new"]
+    for name in ("vg_id", "pv_id"):
+        if f"old_{name}" in facts:
+            yield facts[f"old_{name}"], facts[f"new_{name}"]
+    for lv in facts.get("lvs", []):
+        yield lv["old_id"], lv["new_id"]
     yield from facts.get("lvm_ids", {}).items()
 
 

@@ -111,16 +111,16 @@ def _start(module, calls, rows, wanted):
     found = inventory.read(calls)
     by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
     for row in rows:
-        ref = by_uuid.get(row["vm"]["new"])
-        if row["error"]:
+        ref = by_uuid.get(row["new_vm"])
+        if row["problem"]:
             continue
         state = found.vms[ref]["power_state"] if ref is not None else "Halted"
         if state == "Running":
             row["before"], row["after"] = (text + "  running\n" for text in (row["before"], row["after"]))
             continue
         if not module.check_mode:
-            row["error"] = _run(calls, found, ref, wanted) if ref is not None else "The VM is gone."
-        if row["error"] is None:
+            row["problem"] = _run(calls, found, ref, wanted) if ref is not None else "The VM is gone."
+        if row["problem"] is None:
             row["changed"] = True
             row["before"] += f"  {state.lower()}\n" if row["before"] else ""
             row["after"] += "  running\n"
@@ -158,7 +158,7 @@ def absent(module, calls, pool):
             try:
                 discard.destroy_made(calls, pool, copy.ref, [each], force=params["force"])
             except RelvmoiscsiError as error:
-                row.update(status=clone.FAILED, error=str(error), changed=False, after=row["before"])
+                row.update(status=clone.FAILED, problem=str(error), changed=False, after=row["before"])
         discard.clean_networks(calls, [copy.uuid])
     return ended(rows)
 
@@ -173,13 +173,13 @@ def _is_meant(found, vm, params):
 def _absent_row(found, made, is_check):
     old = found.vms[made.ref]["other_config"][inventory.COPY_OF]
     status = "would be destroyed" if is_check else "destroyed"
-    told = {"vm": {"old": old, "new": made.uuid}, "name": {"old": None, "new": made.name}, "status": status}
-    return {**told, "error": None, "changed": True, "before": client.line(made.name), "after": ""}
+    told = {"old_vm": old, "new_vm": made.uuid, "old_name": None, "new_name": made.name, "status": status}
+    return {**told, "problem": None, "changed": True, "before": client.line(made.name), "after": ""}
 
 
 def ended(rows):
     """Return the dict for exit_json, or for fail_json with `failed`, from the rows."""
-    return client.ended(rows, "vms", "VMs", lambda row: row["name"]["old"] or row["name"]["new"])
+    return client.ended(rows, "vms", "VMs", lambda row: row["old_name"] or row["new_name"])
 
 
 # --- vm_restore
@@ -287,4 +287,4 @@ def _lent(found, copy, params):
 
 
 def _lent_lines(results):
-    return "".join(client.line(f"{each.name} ({each.vdi}): {each.mode}, {each.vm}") for each in results)
+    return "".join(client.line(f"{each.name} ({each.vdi}): {each.mode}, {each.vm_name}") for each in results)

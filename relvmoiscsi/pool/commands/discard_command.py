@@ -139,7 +139,7 @@ def _discarded(
         made = [each for each in plan.made.get(ref, ()) if not error or each.name in destroyed[ref]]
         vms, snapshots = [each.name for each in made], [snapshot for each in made for snapshot in each.snapshots]
         others = [] if error else sorted(set(plan.losers(ref).values()))
-        row = {"sr": uuid, "name": name, "status": status, "error": error, "vms": vms, "snapshots": snapshots}
+        row = {"sr": uuid, "name": name, "status": status, "problem": error, "vm_names": vms, "snapshots": snapshots}
         rows.append({**row, "vms_left_without_disks": others})
         lines.append(f'"{name}" ({uuid}): {status}' + (f": {error}" if error else ""))
         if vms:
@@ -152,7 +152,7 @@ def _discarded(
             )
         if status == "discarded":
             lines.append(_next(plan.pool, ref))
-    row = {"sr": None, "name": None, "status": "not in the pool", "error": None, "vms": [], "snapshots": []}
+    row = {"sr": None, "name": None, "status": "not in the pool", "problem": None, "vm_names": [], "snapshots": []}
     rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
