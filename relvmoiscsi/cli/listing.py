@@ -34,14 +34,15 @@ class Listed(NamedTuple):
         """Return the values for --json."""
         info = self.info
         return {
-            "lun": info.number,
+            "number": info.number,
             "scsi_id": info.scsi_id,
             "vendor": info.vendor or None,
             "model": info.model or None,
             "serial": info.serial or None,
             "size_bytes": info.size_bytes or None,
             "state": self.state,
-            "sr": {"uuid": self.sr_uuid, "name_label": self.sr_name_label},
+            "sr": self.sr_uuid,
+            "sr_name_label": self.sr_name_label,
             "vdi_count": self.vdi_count,
             "same_sr_as": list(self.same_sr_as),
             "problem": self.problem,

@@ -256,7 +256,8 @@ def _map_row(result: Attached) -> Dict[str, Any]:
     """Return the old and new UUIDs of a LUN, for --map-out."""
     return {
         "scsi_id": result.scsi_id,
-        "sr": {"old": result.of_sr, "new": result.sr_uuid},
+        "old_sr": result.of_sr,
+        "new_sr": result.sr_uuid,
         "vdis": [pair.facts() for pair in result.vdis],
     }
 
@@ -268,7 +269,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     head = "Planned steps:" if is_any else "Nothing to do:"
     rows = [row.facts() for row in planned]
     rows += [
-        {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "error": str(each.error)}
+        {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "problem": str(each.error)}
         for each in passed_over
     ]
     # the exit status that the run would have, as far as the plan tells
@@ -320,9 +321,10 @@ class PoolMapCommand(PoolCommand):
             pairs = vdis.pairs(sr["uuid"], vdis.of_sr(calls, ref), originals)
             vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
         facts = {
-            "sr": {"old": sr["other_config"][records.ORIGINAL_SR] or None, "new": sr["uuid"]},
+            "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,
+            "new_sr": sr["uuid"],
             "name": sr["name_label"],
-            "vdis": [{**pair.facts(), "vms": vms.get(pair.old, [])} for pair in pairs],
+            "vdis": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
         lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
         for pair in pairs:

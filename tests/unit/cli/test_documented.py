@@ -86,7 +86,7 @@ def test_a_run_prints_what_the_page_says(page, luns, command, type_in):
 def test_the_json_on_the_page_is_a_part_of_what_the_run_prints(luns, command):
     (block,) = re.findall(r"::\n\n(    \{\n(?:    .*\n)+)", text_of("docs/scripting.rst"))[:1]
     said = json.loads(block)
-    ran = command("resignature", "clone.img", "--yes", "--json", "--sr-uuid", said["sr"]["new"]).json
+    ran = command("resignature", "clone.img", "--yes", "--json", "--sr-uuid", said["new_sr"]).json
 
     assert list(said) == ["command", "json_version", "state", "device", "already_done", "sr", "vdis"]
     assert (said.pop("command"), said.pop("json_version")) == ("resignature", 1)
