@@ -95,7 +95,7 @@ class WriteCommand(DeviceCommand, Asked):
         """Print what the LUN is, before a question. Raises UsageError where a question needs a missing terminal."""
         beside_yes = ""  # the options without which --yes is refused
         if self._is_unknown(lun, proposal):
-            beside_yes = "--not-in-use" if lun.ids.own is None else "--scsi-id ID or --not-in-use"
+            beside_yes = "--not-in-use" if lun.scsi_id is None else "--scsi-id ID or --not-in-use"
         must_be_able_to_ask(self, beside_yes)
         if proposal.pool.is_overridden and proposal.pool.objection is not None:
             warn_of_override(lun.name, proposal.pool.objection)
@@ -111,13 +111,13 @@ class WriteCommand(DeviceCommand, Asked):
         if loss:
             ask(self, loss)
         if self._is_unknown(lun, proposal):
-            ask(self, question + " Type the SCSIid of the clone:", str(lun.ids.own))
+            ask(self, question + " Type the SCSIid of the clone:", str(lun.scsi_id))
         elif not loss:
             ask(self, question)
 
     def _is_unknown(self, lun: OpenLun, proposal: Proposal) -> bool:
         """Has nobody said that the LUN is the clone, and unused: neither a pool, nor --not-in-use, nor --scsi-id?"""
-        is_said = self.permission.not_in_use or lun.ids.is_named
+        is_said = self.permission.not_in_use or self.permission.scsi_id is not None
         return lun.is_lun and proposal.pool.is_missing and not is_said
 
 
@@ -209,7 +209,7 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
             f"next: give the clone new identities with {resignature}, or detach it. "
             "No host may attach it beside its original."
         )
-    elif lun.ids.own is not None and result.ids is not None and result.lun is not None:
+    elif lun.scsi_id is not None and result.ids is not None and result.lun is not None:
         # The commands that attach the new SR, with its values. No host attaches an image file.
         sr_type = "lvmohba"
         config: List[str] = []
@@ -220,7 +220,7 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
             config += [f"port={url.portal.port}"] if url.portal.port != DEFAULT_PORT else []
         else:
             lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
-        config.append(f"SCSIid={lun.ids.own}")
+        config.append(f"SCSIid={lun.scsi_id}")
         sr, name = result.ids.new_sr, (result.lun.mgt.name_label if result.lun.mgt else "") + " copy"
         introduce = [f"uuid={sr}", f"type={sr_type}", f"name-label={name}", "shared=true", "content-type=user"]
         create = [f"sr-uuid={sr}", "host-uuid=HOST", *(f"device-config:{one}" for one in config)]

@@ -177,13 +177,13 @@ def resignature_of(
     """
     if not request.again:
         with source.opened(permission, to_write=False) as lun:
-            request = request._replace(scsi_id=lun.ids.own)
+            request = request._replace(scsi_id=lun.scsi_id)
             with in_state(NOTHING_WRITTEN):
-                found = engine.find_done(lun.device, lun.ids.own)
+                found = engine.find_done(lun.device, lun.scsi_id)
             if found is not None:
                 return lun, _finished(lun, request, found)
     with to_write(source, permission) as lun:
-        request = request._replace(scsi_id=lun.ids.own)
+        request = request._replace(scsi_id=lun.scsi_id)
         done = resignature(lun, request, entropy, consent, progress)
         return lun, _finished(lun, request, done) if isinstance(done, AlreadyDone) else done
 
@@ -193,7 +193,7 @@ def plan_of(
 ) -> Tuple[OpenLun, Union[DryRun, Finished]]:
     """Plan a resignature, as `resignature_of` does the resignature. The pool's objection is a part of the answer."""
     with source.opened(permission, to_write=False) as lun:
-        request = request._replace(scsi_id=lun.ids.own)
+        request = request._replace(scsi_id=lun.scsi_id)
         planned = plan(lun, request, entropy)
         return lun, _finished(lun, request, planned) if isinstance(planned, AlreadyDone) else planned
 
@@ -262,7 +262,7 @@ def resignature(
         proposal = NewRun(prepared)
         _ask(lun, proposal, consent)
         if prepared.cost is not None:  # the copy is written before the locks, and takes long
-            with lun.guard.held(None, proposal.replaced):
+            with lun.guard.held((), proposal.replaced):
                 pass
         prepared = engine.copy_unseen(lun.device, prepared, lambda done, total: progress(COPIED, done, total))
         begun = "A new image was begun where nobody sees it" if prepared.writes else ""
@@ -296,7 +296,7 @@ def recover(lun: OpenLun, consent: Consent) -> Optional[CompletedRun]:
     proposal = Settlement(mark)
     _ask(lun, proposal, consent)
     with lun.guard.held(engine.vg_names(mark.journal.run), proposal.replaced):
-        result = engine.recover(lun.device, mark, lun.ids.own)
+        result = engine.recover(lun.device, mark, lun.scsi_id)
     return _recorded(lun, CompletedRun(result, proposal, was_cut=True))
 
 

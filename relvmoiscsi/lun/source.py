@@ -16,15 +16,15 @@ class ImageSource(LunSource):
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
-        ids = agreed(self.name, permission and permission.scsi_id, None)
+        agreed(self.name, permission and permission.scsi_id, None)
         with open_device(self.name, writable=False) as device:
-            yield OpenLun(device, IMAGE_FILE, ids, ImageGuard())
+            yield OpenLun(device, IMAGE_FILE, None, ImageGuard())
 
     @contextmanager
     def opened_to_write(self, permission: Permission) -> Iterator[OpenLun]:
-        ids = agreed(self.name, permission.scsi_id, None)
+        agreed(self.name, permission.scsi_id, None)
         with open_device(self.name, writable=True) as device:
-            yield OpenLun(device, IMAGE_FILE, ids, ImageGuard())
+            yield OpenLun(device, IMAGE_FILE, None, ImageGuard())
 
 
 def source_at(path: str, host: Host, only_block: bool = False) -> LunSource:

@@ -39,7 +39,7 @@ def sr_create(
     if config.vdi is not None and asked is None:
         problem = "device-config:vdi names the one VDI that stays. Say device-config:vdis=one as well."
         raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
-    asks = users.Question([lun.scsi_id], own_sr=call.sr_ref, here=call.host_ref, clone_of=config.clone_of)
+    asks = users.Question(lun.scsi_id, own_sr=call.sr_ref, here=call.host_ref, clone_of=config.clone_of)
     users.verify_unused(asks, xapi)
 
     def verify_again(replaced: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ def _way_out(lun: CallLun, call: Call, xapi: Xapi) -> str:
     def sr_uuid_on(disk: str) -> str:
         return sr_on_disk("/dev/" + disk, deadline)[0]
 
-    return users.advice_on_holders([lun.scsi_id], sr_uuid_on, attachments)
+    return users.advice_on_holders(lun.scsi_id, sr_uuid_on, attachments)
 
 
 def sr_on_disk(path: str, deadline: Deadline) -> Tuple[str, str]:
