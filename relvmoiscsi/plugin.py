@@ -262,13 +262,13 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
             source = source_at(path, host)
         if asked.is_dry_run:
             lun, planned = run.plan_of(source, permission, asked.request, os.urandom)
-            if isinstance(planned, run.DryRun):
+            if isinstance(planned, run.NewRun):
                 return fitted(answer.dry_run_facts(lun, planned))
             return fitted(answer.finished_facts(lun, planned))
         lun, done = run.resignature_of(source, permission, asked.request, os.urandom, consent)
         if isinstance(done, run.Finished):
             return fitted(answer.finished_facts(lun, done))
-        for sentence in lun.refresh():
+        for sentence in done.stale:
             log.warning("%s", sentence)
         return fitted(answer.completed_facts(lun, done))
     except RelvmoiscsiError as error:

@@ -195,9 +195,9 @@ def device_word(word: str) -> str:
 
 
 def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
-    """Return the answer after a write, when the LUN is closed; refresh what this machine remembers of the LUN."""
+    """Return the answer after a write, when the LUN is closed; say what this machine still remembers of the LUN."""
     result = outcome.result
-    for sentence in lun.refresh():
+    for sentence in outcome.stale:
         say(sentence)
     lines = [headline]
     if result.ids is not None:

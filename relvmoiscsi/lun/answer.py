@@ -13,7 +13,7 @@ from relvmoiscsi.engine import LaterCopy, Lun, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.lun.opened import NOBODY_NEEDED, OpenLun, PoolAnswer
-from relvmoiscsi.lun.run import CompletedRun, DryRun, Finished, NewRun, Proposal
+from relvmoiscsi.lun.run import CompletedRun, Finished, NewRun, Proposal
 from relvmoiscsi.wording import human_size, printable
 
 _AT_WORK = "The storage manager was working on the SR when the copy was taken, or is working now."
@@ -87,7 +87,7 @@ def completed_facts(lun: OpenLun, done: CompletedRun) -> Dict[str, Any]:
     return facts
 
 
-def dry_run_facts(lun: OpenLun, planned: DryRun) -> Dict[str, Any]:
+def dry_run_facts(lun: OpenLun, planned: NewRun) -> Dict[str, Any]:
     """Return the facts of a plan that was not carried out."""
     prepared, content = planned.prepared, planned.prepared.lun
     facts = report.result_facts(lun.name, Result(prepared.state, content, prepared.plan.run.ids, lun.scsi_id))

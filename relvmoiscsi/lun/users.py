@@ -155,9 +155,9 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
     pbds = " ".join(told) or "The SR has no PBD."
     busy = "A plug of the SR is under way: try again when the plug has ended. " if sr.is_being_plugged else ""
     return MayBeSr(
-        f"The LUN with the SCSIid {scsi_id} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that SR "
-        f"under a new SCSIid. {pbds} {busy}If this LUN is the SR, give its PBDs the SCSIid {scsi_id}, and plug them. "
-        f"If this LUN is a clone, plug the SR on its own LUN first. If the SR is not needed, run "
+        f"The LUN with the SCSIid {scsi_id} holds the SR {name_of(sr.record)} of this pool. {why} This LUN may be that "
+        f"SR under a new SCSIid. {pbds} {busy}If this LUN is the SR, give its PBDs the SCSIid {scsi_id}, and plug them."
+        f" If this LUN is a clone, plug the SR on its own LUN first. If the SR is not needed, run "
         f"{command('xe', 'sr-forget', f'uuid={uuid}')}.",
         str(uuid),
     )
