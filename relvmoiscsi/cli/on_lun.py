@@ -27,7 +27,7 @@ from relvmoiscsi.lun.answer import completed_facts, identification
 from relvmoiscsi.lun.lun_url import is_url, parse_url
 from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
 from relvmoiscsi.lun.run import Proposal
-from relvmoiscsi.lun.source import source_at
+from relvmoiscsi.lun.source import source_of
 from relvmoiscsi.portal import DEFAULT_PORT
 from relvmoiscsi.wording import human_size, printable
 
@@ -65,11 +65,8 @@ class DeviceCommand:
 
     def source(self, word: str) -> LunSource:
         """Return what an argument DEVICE names. Raises UsageError, NotFound, Refused."""
-        if not is_url(word):
-            return source_at(word, HOST, self._only_block)
-        from relvmoiscsi.lun.url_login import url_of  # noqa: PLC0415 - a path needs no initiator
-
-        return url_of(self.initiator_name, self.chap_file, word, HOST, waiting=waiting)
+        login = (self.initiator_name, self.chap_file)
+        return source_of(word, HOST, self._only_block, *login, waiting=waiting)
 
 
 class WriteCommand(DeviceCommand, Asked):

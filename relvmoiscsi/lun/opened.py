@@ -9,9 +9,8 @@ from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from relvmoiscsi.device import Device, Range
+from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
-from relvmoiscsi.host.disk.block_device import HostDevice, same_device
 from relvmoiscsi.host.this_host import Host
 
 Entered = TypeVar("Entered")
@@ -111,11 +110,6 @@ class OpenLun:
         #: drops what this machine remembers of the LUN, after a write and the end of `device`; returns what to tell
         self.refresh = refresh
 
-    def data_ranges(self) -> List[Range]:
-        """Return the ranges that may hold data: allocated ranges of an image file, the whole of another device."""
-        device = self.device
-        return device.data_ranges() if isinstance(device, HostDevice) else [Range(0, device.size_bytes)]
-
 
 class LunSource(ABC):
     """What a caller names."""
@@ -146,6 +140,8 @@ class LunSource(ABC):
 
     def is_same(self, other: "LunSource") -> bool:
         """Do both name the same device? Raises NotFound for a path without a device."""
+        from relvmoiscsi.host.disk.block_device import same_device  # noqa: PLC0415 - a driver opens no path
+
         return self.is_path and other.is_path and same_device(self.name, other.name)
 
     def may_open_after(self, problem: RelvmoiscsiError) -> bool:

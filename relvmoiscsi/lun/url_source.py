@@ -59,12 +59,12 @@ class UrlSource(LunSource):
         credentials: Credentials,
         host: Host,
         waiting: Callable[[str, float], ContextManager[None]],
-        seconds: float = PATIENCE_SECONDS,
+        seconds: Optional[float] = None,
         scsi_id: Optional[str] = None,
     ) -> None:
         super().__init__(name, host)
         self.url, self._initiator, self._credentials = url, initiator, credentials
-        self._waiting, self._seconds, self._scsi_id = waiting, seconds, scsi_id
+        self._waiting, self._seconds, self._scsi_id = waiting, seconds or PATIENCE_SECONDS, scsi_id
 
     @contextmanager
     def opened_to_read(self, permission: Optional[Permission] = None) -> Iterator[OpenLun]:
@@ -117,6 +117,12 @@ class UrlSource(LunSource):
         """Not if the error has already taken all the time of a step, or would come again."""
         is_late = problem.sm_key == OutOfTime.sm_key and isinstance(problem, (OutOfTime, DeviceError))
         return problem.sm_key not in _PERMANENT_KEYS and not is_late
+
+    def lun(self, info: LunInfo, seconds: float) -> "UrlSource":
+        """Return a LUN of this target; all work on the LUN may take `seconds`."""
+        name, url = f"{self.name.rstrip('/')}/{info.number}", self.url._replace(lun=info.number)
+        login = (self._initiator, self._credentials, self.host)
+        return UrlSource(name, url, *login, self._waiting, seconds, info.scsi_id)
 
     def targets(self) -> List[DiscoveredTarget]:
         """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
