@@ -56,7 +56,7 @@ def refusal(monkeypatch, xapi, use=None, reads=THE_ORIGINAL, problem=IN_USE):
         def write(self, work, verify):
             raise Refused(problem).in_state("Nothing was written.")
 
-    def sr_on_disk(path, _deadline):
+    def sr_on_disk(_scsi_id, path, _deadline):
         assert path == "/dev/sdc"
         if isinstance(reads, Exception):
             raise reads
