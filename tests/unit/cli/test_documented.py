@@ -111,8 +111,8 @@ def test_the_page_describes_what_python_is_given():
     results = [each for each in map(vars(engine).get, engine.PROMISED) if isinstance(each, type)]
     for result in [*results, Lun, IdMap]:
         name = result.__name__
-        (table,) = re.findall(rf"^{name}\n~+\n\n((?:.*\n)+?)(?=\S|\Z)", page, re.MULTILINE)
-        table = "".join(re.findall(r"^   \* - (.*)$", table, re.MULTILINE))
+        (table,) = re.findall(rf"^{name}\n~+\n\n((?:.*\n)+?)(?=\S+.*\n[~-][~-]|\Z)", page, re.MULTILINE)
+        table = "".join(re.findall(r"^``.*``$", table, re.MULTILINE))
         assert sorted(re.findall(r"``(\w+)``", table)) == sorted(result._fields), name
 
     functions = [name for name in engine.PROMISED if name[0].islower()]
