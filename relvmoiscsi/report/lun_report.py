@@ -11,11 +11,10 @@ from relvmoiscsi.engine import (
     Inspection,
     Lun,
     OneVdiOutlook,
-    Unreadable,
     Volume,
     notes,
 )
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import FormatError, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
@@ -49,7 +48,8 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
         facts["defects"] = [defect_facts(defect, found.readable) for defect in found.defects]
     if found.run is not None:
         facts["run"] = {
-            "sr": {"old": found.run.ids.sr, "new": found.run.ids.new_sr},
+            "old_sr": found.run.ids.sr,
+            "new_sr": found.run.ids.new_sr,
             "scsi_id": found.run.scsi_id,
             "tool": found.run.tool,
         }
@@ -94,11 +94,9 @@ def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, A
     problems = problems_by_lv(lun, defects)
     return {
         "size_bytes": lun.size_bytes,
-        "sr": {
-            "uuid": lun.sr_uuid,
-            "name_label": lun.mgt.name_label if lun.mgt else "",
-            "name_description": lun.mgt.name_description if lun.mgt else "",
-        },
+        "sr": lun.sr_uuid,
+        "sr_name_label": lun.mgt.name_label if lun.mgt else "",
+        "sr_name_description": lun.mgt.name_description if lun.mgt else "",
         "vg": {
             "name": lun.vg.name,
             "id": dashed(lun.vg.id),
@@ -123,7 +121,7 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
     """Return the facts of a VDI. `problem` is the defect of the volume. Values of unreadable content are None."""
     uuid = str(volume.name.uuid)
     record = lun.records().get(uuid)
-    reads = not isinstance(volume.content, Unreadable)
+    reads = not isinstance(volume.content, FormatError)
     return {
         "uuid": uuid,
         "name_label": record.name_label if record else "",
@@ -223,7 +221,7 @@ def _lun_lines(
     name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str], explains: bool
 ) -> List[str]:
     facts = lun_facts(lun, found.defects)
-    label = printable(facts["sr"]["name_label"])
+    label = printable(facts["sr_name_label"])
     state = found.state
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
         state = f"resignatured (it was {printable(found.run.ids.sr)})"

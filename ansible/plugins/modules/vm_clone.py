@@ -129,7 +129,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 vms:
-  description: A row for each VM, with C(vm), C(name), C(status), C(disks), C(networks), C(snapshots), C(notes), C(changed) and C(error).
+  description: A row for each VM, with C(old_vm), C(new_vm), C(old_name), C(new_name), C(status), C(disks), C(networks), C(snapshots),
+    C(notes), C(changed) and C(problem).
   returned: unless the task was refused before the first change
   type: list
   elements: dict

@@ -32,9 +32,9 @@ def attached(stage, played):
     row = played.having("map")["luns"][0]
     assert (row["scsi_id"], row["status"]) == (stage.clone, "attached")
     assert row["hosts"] == dict.fromkeys(HOSTS, "plugged")
-    assert stage.world.sr_uuid(stage.clone) == row["sr"]["new"]
+    assert stage.world.sr_uuid(stage.clone) == row["new_sr"]
     mapped = played.having("map")["map"]
-    assert len(mapped[row["sr"]["new"]]) == 4
+    assert len(mapped[row["new_sr"]]) == 4
     again = changes_nothing(stage, EXAMPLES / "attach.yml")
     assert again.having("map")["map"] == mapped
 

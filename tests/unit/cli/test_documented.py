@@ -87,9 +87,9 @@ def test_a_run_prints_what_the_page_says(page, luns, command, type_in):
 def test_the_json_on_the_page_is_a_part_of_what_the_run_prints(luns, command):
     (block,) = re.findall(r"::\n\n(    \{\n(?:    .*\n)+)", text_of("docs/scripting.rst"))[:1]
     said = json.loads(block)
-    ran = command("resignature", "clone.img", "--yes", "--json", "--sr-uuid", said["sr"]["new"]).json
+    ran = command("resignature", "clone.img", "--yes", "--json", "--sr-uuid", said["new_sr"]).json
 
-    assert list(said) == ["command", "json_version", "state", "device", "already_done", "sr", "vdis"]
+    assert list(said) == ["command", "json_version", "state", "device", "already_done", "old_sr", "new_sr", "vdis"]
     assert (said.pop("command"), said.pop("json_version")) == ("resignature", 1)
     (vdi,) = said.pop("vdis")
     assert vdi in ran["vdis"] and said == {key: ran[key] for key in said}
@@ -112,8 +112,8 @@ def test_the_page_describes_what_python_is_given():
     results = [each for each in map(vars(engine).get, engine.PROMISED) if isinstance(each, type)]
     for result in [*results, Lun, IdMap]:
         name = result.__name__
-        (table,) = re.findall(rf"^{name}\n~+\n\n((?:.*\n)+?)(?=\S|\Z)", page, re.MULTILINE)
-        table = "".join(re.findall(r"^   \* - (.*)$", table, re.MULTILINE))
+        (table,) = re.findall(rf"^{name}\n~+\n\n((?:.*\n)+?)(?=\S+.*\n[~-][~-]|\Z)", page, re.MULTILINE)
+        table = "".join(re.findall(r"^``.*``$", table, re.MULTILINE))
         assert sorted(re.findall(r"``(\w+)``", table)) == sorted(result._fields), name
 
     functions = [name for name in engine.PROMISED if name[0].islower()]
