@@ -92,6 +92,8 @@ class DiskSource(LunSource):
                 lun = engine.inspect(device).lun
             return lun.sr_uuid if lun is not None else ""
 
-        advice = users.advice_on_holders(ids.names, sr_on, lambda: users.attachments_here(self.host), self.host)
+        advice = users.advice_on_holders(
+            ids.names, sr_on, lambda sr_uuid: users.is_attached_here(sr_uuid, self.host), self.host
+        )
         refusal = ReadGuard(ids, self.host).ask([]).objection if advice else None
         return refusal.message if refusal is not None else advice

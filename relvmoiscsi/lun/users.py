@@ -25,7 +25,6 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import stale_volumes
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
-from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.known_sr import KnownSr
 from relvmoiscsi.lun.opened import PoolAnswer
 from relvmoiscsi.lun.pool_records import SAME_EVERYWHERE, Look, PoolRecords, name_of, read_pool, users_of
@@ -215,12 +214,12 @@ def ask_pool(lun: Question, new_sr: str, host: Host) -> PoolAnswer:
 # --- holders of the LUN on this host
 
 
-def attachments_here(host: Host) -> Optional[Attachments]:
-    """Return xapi's records of the SRs on this host; None where xapi does not answer."""
+def is_attached_here(sr_uuid: str, host: Host) -> Optional[bool]:
+    """Return whether this host has the SR attached; None if that is unknown, also where xapi does not answer."""
     try:
         with local_xapi(host.xapi_socket, XAPI_SECONDS) as xapi:
             own = own_ref(xapi.records("host"), host)
-            return Attachments(xapi.records("PBD"), xapi.records("SR"), own)
+            return stale_volumes.is_attached(sr_uuid, xapi.records("PBD"), xapi.records("SR"), own)
     except XapiFailure:
         return None
 
@@ -228,12 +227,13 @@ def attachments_here(host: Host) -> Optional[Attachments]:
 def advice_on_holders(
     scsi_ids: Sequence[str],
     read_sr: Callable[[str], str],
-    attachments: Callable[[], Optional[Attachments]],
+    is_attached: Callable[[str], Optional[bool]],
     host: Host = THIS_HOST,
 ) -> str:
     """Return how to remove volumes that SM has activated on a clone, for a refused open; "" without such volumes.
 
-    `read_sr` returns the UUID of the SR on a disk of the LUN; `attachments` returns xapi's records, None without xapi.
+    `read_sr` returns the UUID of the SR on a disk of the LUN. `is_attached` returns whether this host has an SR
+    attached; None if that is unknown.
     """
     uses = [use for use in (use_of_lun(scsi_id, host) for scsi_id in scsi_ids) if use.stacked and use.disks]
     if not uses:
@@ -243,4 +243,4 @@ def advice_on_holders(
     except (RelvmoiscsiError, RuntimeError) as problem:
         log.warning("which SR the LUN holds could not be read: %s", problem)
         return ""
-    return stale_volumes.way_out(sr_uuid, [name for use in uses for name in use.stacked], attachments())
+    return stale_volumes.way_out(sr_uuid, [name for use in uses for name in use.stacked], is_attached)

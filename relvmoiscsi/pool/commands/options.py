@@ -13,7 +13,7 @@ from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands.so_far import SoFar
-from relvmoiscsi.pool.connection import LOCAL, Where, certificates_in, connect
+from relvmoiscsi.pool.connection import LOCAL, Where, connect
 from relvmoiscsi.pool.records import Pool
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
@@ -62,9 +62,8 @@ def where(arguments: argparse.Namespace) -> Where:
         password = first_line(arguments.password_file)
     if pool != LOCAL and not password:
         raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
-    certificates = None if arguments.ca is None else certificates_in(arguments.ca)
     user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
-    return Where(pool, user, password, arguments.ca, arguments.insecure, certificates=certificates)
+    return Where(pool, user, password, arguments.ca, arguments.insecure)
 
 
 class PoolCommand(Asked):

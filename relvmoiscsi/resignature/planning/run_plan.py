@@ -13,7 +13,7 @@ from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv, ring
-from relvmoiscsi.formats.lvm.pv import Area, Mda
+from relvmoiscsi.formats.lvm.pv import Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
 from relvmoiscsi.resignature.planning.selection import Selection
 from relvmoiscsi.resignature.planning.volume_writes import content_fields, content_writes, volume_changes
@@ -209,7 +209,7 @@ class _RingSpace:
     def free_bytes(self) -> int:
         return sum(part.length for mda in self._mdas if mda.has_text for part in self._free(mda))
 
-    def second_areas(self, text_bytes: int, has_spare: bool, seed: int) -> Optional[List[Area]]:
+    def second_areas(self, text_bytes: int, has_spare: bool, seed: int) -> Optional[List[Range]]:
         """The second area of each metadata area; an area without a text is its own. None without room for one."""
         areas = []
         for mda in self._mdas:
@@ -222,15 +222,15 @@ class _RingSpace:
             areas.append(area)
         return areas
 
-    def journal(self, second_areas: Sequence[Area], length: int, seed: int) -> Optional[Range]:
+    def journal(self, second_areas: Sequence[Range], length: int, seed: int) -> Optional[Range]:
         """Room for a journal of `length` bytes beside the second areas; None without room."""
-        taken = [Range(*area) for mda, area in zip(self._mdas, second_areas) if mda.has_text]
+        taken = [area for mda, area in zip(self._mdas, second_areas) if mda.has_text]
         rooms = (ring.place_journal(self._free(mda, taken), length, seed) for mda in self._mdas if mda.has_text)
         return next((room for room in rooms if room is not None), None)
 
 
 def _moves(
-    mdas: Sequence[Mda], second_areas: Sequence[Area], text: bytes, finals: Optional[Sequence[bytes]]
+    mdas: Sequence[Mda], second_areas: Sequence[Range], text: bytes, finals: Optional[Sequence[bytes]]
 ) -> List[MdaMove]:
     """The move of each metadata area to its second area, which holds `text` behind its header."""
     moves = []

@@ -116,7 +116,7 @@ def test_what_began_before_the_deadline_goes_on_to_its_end():
 def stuck(monkeypatch):
     """The children that were given up; they end with the test."""
     pids = []
-    monkeypatch.setattr(child_module, "_kill", pids.append)
+    monkeypatch.setattr(child_module._Child, "kill", lambda child: pids.append(child.pid))
     monkeypatch.setattr(child_module, "_REAP_MILLISECONDS", 20)
     yield pids
     for pid in pids:
