@@ -212,9 +212,9 @@ def _clone(day: Day) -> str:
 
 
 def _probe_untouched(day: Day) -> str:
-    on = luns.on_lun(day.calls, records.read(day.calls), day.clone.portal, day.clone.scsi_id)
-    expect("the SR on the clone", on.sr_uuid, day.scratch.uuid)
-    return f"state {on.state}, SR {on.sr_uuid}"
+    lun = luns.probe(day.calls, records.read(day.calls), day.clone)
+    expect("the SR on the clone", lun.sr_uuid, day.scratch.uuid)
+    return f"state {lun.kind}, SR {lun.sr_uuid}"
 
 
 def _resignature(day: Day) -> str:

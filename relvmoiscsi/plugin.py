@@ -242,7 +242,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
     """Resignature a LUN of this host as `relvmoiscsi resignature --yes` does, or plan that. Raises RelvmoiscsiError."""
     from relvmoiscsi.lun import answer, run  # noqa: PLC0415 - only this function writes
     from relvmoiscsi.lun.opened import Permission  # noqa: PLC0415
-    from relvmoiscsi.lun.source import source_at  # noqa: PLC0415
+    from relvmoiscsi.lun.source import source_of  # noqa: PLC0415
 
     if not arguments.get("scsi_id"):
         raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
@@ -259,16 +259,16 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
     try:
         asked, permission = wanted(path, arguments), Permission(is_asked=False)
         with in_state(NOTHING_WRITTEN):
-            source = source_at(path, host)
+            source = source_of(path, host)
         if asked.is_dry_run:
             lun, planned = run.plan_of(source, permission, asked.request, os.urandom)
-            if isinstance(planned, run.DryRun):
+            if isinstance(planned, run.NewRun):
                 return fitted(answer.dry_run_facts(lun, planned))
             return fitted(answer.finished_facts(lun, planned))
         lun, done = run.resignature_of(source, permission, asked.request, os.urandom, consent)
         if isinstance(done, run.Finished):
             return fitted(answer.finished_facts(lun, done))
-        for sentence in lun.refresh():
+        for sentence in done.stale:
             log.warning("%s", sentence)
         return fitted(answer.completed_facts(lun, done))
     except RelvmoiscsiError as error:

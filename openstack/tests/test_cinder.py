@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 from unittest import mock
 
 from cinder import objects
@@ -18,7 +19,7 @@ from oslo_concurrency import processutils
 
 from kit import cuts, golden
 from kit.sparse import SparseDisk
-from relvmoiscsi_cinder import command, lvm, resignature
+from relvmoiscsi_cinder import cinder_log, command, lvm, resignature
 from relvmoiscsi_cinder.place import on_this_host
 from tests.kit_cinder import EMPTY, TOP, FileCase, LocalTarget, check, show
 
@@ -171,7 +172,7 @@ class FailureCase(FileCase):
 
 
 class LogCase(test.TestCase):
-    """What a user writes into his volume gets no line of its own in Cinder's log, and no escape."""
+    """What a user writes into his volume, or a driver says, gets no line of its own in Cinder's log, and no escape."""
 
     def test_a_message_is_one_line_of_printable_characters(self):
         said = {
@@ -186,6 +187,24 @@ class LogCase(test.TestCase):
         for text in (*logged.output, told.exception.sentence):
             assert text.isprintable(), text
         assert "forged" in told.exception.sentence
+
+    def test_each_line_of_a_traceback_is_printable(self):
+        try:
+            try:
+                raise OSError("x\r2026-11-28 ERROR forged\u009b2J\u202e")
+            except OSError as cause:
+                raise command.Told("a\nb\x1b[2J") from cause
+        except command.Told as problem:
+            with self.assertLogs("relvmoiscsi_cinder") as logged:
+                cinder_log.error("Volume x\ny could not be detached.", problem)
+        assert all(text.isprintable() for text in logged.output), logged.output
+        assert all(record.exc_info is None for record in logged.records)
+        assert [text for text in logged.output if "OSError" in text and text.endswith("x")]
+
+    def test_one_module_logs(self):
+        for path in Path(command.__file__).parent.glob("*.py"):
+            if path.name != "cinder_log.py":
+                assert "logging" not in path.read_text() and "exc_info" not in path.read_text(), path
 
 
 class ImageCase(FileCase):

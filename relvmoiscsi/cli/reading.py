@@ -174,7 +174,9 @@ class CheckCommand(DeviceCommand):
         """Compare a clone with its original, which has this name."""
         with source.opened_to_read() as original:
             data: List[Range] = []  # in order, with overlapping and touching ranges joined
-            for part in () if self.identities_only else sorted(original.data_ranges() + clone.data_ranges()):
+            for part in (
+                () if self.identities_only else sorted(original.device.data_ranges() + clone.device.data_ranges())
+            ):
                 if data and part.offset <= data[-1].end:
                     data[-1] = Range(data[-1].offset, max(data[-1].end, part.end) - data[-1].offset)
                 else:

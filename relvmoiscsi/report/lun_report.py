@@ -11,11 +11,10 @@ from relvmoiscsi.engine import (
     Inspection,
     Lun,
     OneVdiOutlook,
-    Unreadable,
     Volume,
     notes,
 )
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import FormatError, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
@@ -122,7 +121,7 @@ def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, An
     """Return the facts of a VDI. `problem` is the defect of the volume. Values of unreadable content are None."""
     uuid = str(volume.name.uuid)
     record = lun.records().get(uuid)
-    reads = not isinstance(volume.content, Unreadable)
+    reads = not isinstance(volume.content, FormatError)
     return {
         "uuid": uuid,
         "name_label": record.name_label if record else "",

@@ -224,8 +224,9 @@ def backward(module, calls, pool):
     now = _read_again(calls) if errors else pool
     rows = [_gone_row(text) for text in gone]
     for ref in refs:
-        made = plans[ref].made.get(ref, ()) if ref in plans else ()
-        row = _back_row(module, pool, ref, ref in work, errors.get(ref), [vm.name for vm in made])
+        made = plans[ref].made.get(ref, {}) if ref in plans else {}
+        names = [vm["name_label"] for vm in made.values() if not vm["is_a_snapshot"]]
+        row = _back_row(module, pool, ref, ref in work, errors.get(ref), names)
         if ref in errors and not module.check_mode:  # a part may have been done
             row["changed"] = bool(destroyed[ref]) or now is None or on_hosts(now, ref) != on_hosts(pool, ref)
         rows.append(row)

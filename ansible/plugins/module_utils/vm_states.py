@@ -60,7 +60,7 @@ def _sources(module, calls, found, copy):
     params = module.params
     if params["from_snapshot"]:
         saved = save_vms.read(calls, copy, params["trust_records"])
-        return save_vms.choose(found, copy, saved, params["vms"], params["all"])
+        return save_vms.choose(found, saved, params["vms"], params["all"])
     try:
         return choice.choose(found, copy, params["vms"], params["all"])
     except NotFound as error:
@@ -152,11 +152,12 @@ def absent(module, calls, pool):
     found = discard.turned_off(found, [copy.uuid], mark) if params["force"] else found
     meant = {ref: vm for ref, vm in found.vms.items() if vm["is_a_snapshot"] or _is_meant(found, vm, params)}
     made = discard.made_on(found._replace(vms=meant), pool, copy.ref, mark)
-    rows = [_absent_row(found, each, module.check_mode) for each in made]
+    vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
+    rows = [_absent_row(found.vms[ref], module.check_mode) for ref in vms]
     if not module.check_mode:
-        for each, row in zip(made, rows):
+        for ref, row in zip(vms, rows):
             try:
-                discard.destroy_made(calls, pool, copy.ref, [each], force=params["force"])
+                discard.destroy_made(calls, pool, copy.ref, {ref: made[ref]}, force=params["force"])
             except RelvmoiscsiError as error:
                 row.update(status=clone.FAILED, problem=str(error), changed=False, after=row["before"])
         discard.clean_networks(calls, [copy.uuid])
@@ -170,11 +171,11 @@ def _is_meant(found, vm, params):
     return params["all"] or bool(names & set(params["vms"]))
 
 
-def _absent_row(found, made, is_check):
-    old = found.vms[made.ref]["other_config"][inventory.COPY_OF]
+def _absent_row(vm, is_check):
+    old, name = vm["other_config"][inventory.COPY_OF], vm["name_label"]
     status = "would be destroyed" if is_check else "destroyed"
-    told = {"old_vm": old, "new_vm": made.uuid, "old_name": None, "new_name": made.name, "status": status}
-    return {**told, "problem": None, "changed": True, "before": client.line(made.name), "after": ""}
+    told = {"old_vm": old, "new_vm": vm["uuid"], "old_name": None, "new_name": name, "status": status}
+    return {**told, "problem": None, "changed": True, "before": client.line(name), "after": ""}
 
 
 def ended(rows):

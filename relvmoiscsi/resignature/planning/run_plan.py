@@ -113,7 +113,9 @@ def plan_resignature(
 
     Raises Refused when the ring has no room for journal and second area.
     """
-    lun, image = selection.lun, selection.image(cache, ids)
+    lun, only, unseen, rebuilt = selection.lun, selection.only, Unseen(), None
+    if only is not None and selection.strategy is not None:
+        unseen, rebuilt = selection.strategy.image(cache, only.lv, ids.lvm_ids[only.lv.id])
     # of the journal: the physical block size, which the device writes at once. Where extents or metadata areas do not
     # begin at physical blocks, a physical block would also hold bytes of other volumes: then the logical block size
     block_bytes = torn_bytes(cache)
@@ -142,11 +144,11 @@ def plan_resignature(
         writes=content_writes(lun.vg, changes, fields, cache.read, block_bytes),
         fields=fields,
         block_bytes=block_bytes,
-        rebuilt=image.rebuilt,
-        one=selection.only,
+        rebuilt=rebuilt,
+        one=only.name.uuid if only is not None else None,
         unverified=unverified,
     )
-    return place_in_ring(run, lun.name, lun.mdas, text, finals=None, retained=())._replace(unseen=image.unseen)
+    return place_in_ring(run, lun.name, lun.mdas, text, finals=None, retained=())._replace(unseen=unseen)
 
 
 # --- room in the ring

@@ -113,7 +113,7 @@ def read_lun(device: Device, label: Label, like: Optional[Lun] = None) -> Lun:
 
 
 def read_contents(device: Device, label: Label, like: Optional[Lun] = None, on_defect: OnDefect = raise_defect) -> Lun:
-    """The content of the LUN, without `Lun.work`. Volumes that cannot be read are Unreadable.
+    """The content of the LUN, without `Lun.work`. The content of a volume that cannot be read is the error.
 
     `like`, and the errors, as for `read_lun`. An `on_defect` that returns collects the defects, in order. Then the
     result is the readable part of the LUN: show the result, never plan with it. An error means that nothing more can be

@@ -53,8 +53,7 @@ SECTOR = bytes.fromhex(
 
 
 def label_sector(number=1, areas=(AREA,), ext_version=2, tail=b""):
-    ranges = areas
-    return build_lvm.label_sector(build_lvm.Label(number, PV_ID, 10 << 30, 11534336, ranges, ext_version, tail))
+    return build_lvm.label_sector(build_lvm.Label(number, PV_ID, 10 << 30, 11534336, areas, ext_version, tail))
 
 
 def start_with(**sectors):
@@ -193,10 +192,10 @@ def patched_header(offset, form, value):
 @pytest.mark.parametrize(
     "area, location, crc",
     [
-        ((4096, 11530240), {}, 0xD1266522),
-        ((4096, 1044480), {}, 0xDB8ED616),
-        ((10736369664, 1048576), {}, 0xD652E498),
-        ((4096, 11530240), {"offset": 512, "size": 755, "crc": 0x2FB4DE18}, 0x040C1450),
+        (Range(4096, 11530240), {}, 0xD1266522),
+        (Range(4096, 1044480), {}, 0xDB8ED616),
+        (Range(10736369664, 1048576), {}, 0xD652E498),
+        (Range(4096, 11530240), {"offset": 512, "size": 755, "crc": 0x2FB4DE18}, 0x040C1450),
     ],
 )
 def test_a_header_is_the_one_that_real_lvm_writes(area, location, crc):

@@ -60,8 +60,8 @@ def test_the_second_area_has_room_for_two_more_texts_where_it_is_to_have_spare_a
 
     plain, roomy = (place_second_area(free_ranges(AREA, [live]), 30000, spare) for spare in (False, True))
 
-    assert plain.size == 32768 + 4096
-    assert roomy.size - plain.size >= 2 * 30000
+    assert plain.length == 32768 + 4096
+    assert roomy.length - plain.length >= 2 * 30000
     assert place_second_area(free_ranges(AREA, [live]), 3000, spare=True).offset - live.end >= 2 * 3000
 
 
