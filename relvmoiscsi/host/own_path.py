@@ -74,7 +74,11 @@ def read_named(path: str, most_bytes: int, verify: Optional[Verify] = None) -> b
         follows = 0 if verify is None else os.O_NOFOLLOW
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follows)
     try:
-        (verify or _verify_trusted)(path, os.fstat(descriptor), given is not None)
+        status = os.fstat(descriptor)
+        if verify is not None:
+            verify(path, status, given is not None)
+        elif given is None and not stat.S_ISREG(status.st_mode):  # `verify_own_way` has verified its owner and mode
+            raise NotOwn(f"{path} is no regular file")
         parts = [os.read(descriptor, most_bytes + 1)]
         while parts[-1] and sum(map(len, parts)) <= most_bytes:
             parts.append(os.read(descriptor, most_bytes + 1 - sum(map(len, parts))))
@@ -117,9 +121,3 @@ def _verify(entry: str) -> bool:
         what = "directory" if stat.S_ISDIR(status.st_mode) else "file"
         raise NotOwn(f"other users can change the {what} {entry}")
     return False
-
-
-def _verify_trusted(path: str, status: os.stat_result, is_given: bool) -> None:
-    """Raise NotOwn unless the file is regular; `verify_own_way` has verified its owner and mode."""
-    if not is_given and not stat.S_ISREG(status.st_mode):
-        raise NotOwn(f"{path} is no regular file")

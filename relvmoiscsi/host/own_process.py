@@ -257,7 +257,16 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
                 number, child = running.pop(descriptor)
                 poll.unregister(descriptor)
                 ended.append(child.pid)
-                outcomes[number] = _outcome(child, deadline, what)
+                try:
+                    line = _line(child.answers, deadline)
+                    if line is None:  # the child was stopped in the middle of its answer
+                        child.kill()
+                        raise deadline.over(what)
+                    outcomes[number] = _result(line, begun=False, state=deadline.state)
+                except RelvmoiscsiError as error:
+                    outcomes[number] = error
+                finally:
+                    child.close()
     finally:
         for _number, child in running.values():  # kill all, before any is waited for
             child.kill()
@@ -265,19 +274,6 @@ def run_parallel(works: Sequence[Callable[[], Any]], deadline: Deadline, what: s
             ended.append(child.pid)
         _reap(ended)
     return [outcomes[number] if number in outcomes else deadline.over(what) for number in range(len(works))]
-
-
-def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
-    try:
-        line = _line(child.answers, deadline)
-        if line is None:  # the child was stopped in the middle of its answer
-            child.kill()
-            return deadline.over(what)
-        return _result(line, begun=False, state=deadline.state)
-    except RelvmoiscsiError as error:
-        return error
-    finally:
-        child.close()
 
 
 def _tell(descriptor: int, line: bytes) -> None:
