@@ -345,7 +345,8 @@ def _may_be_hidden(name: str, host: Host, how: str = "") -> bool:
 
     udev may have seen a switch at that event that is gone now.
     """
-    return is_hidden(name, host, how) or udev.has_not_looked(name, host)
+    is_handled = any(line.startswith("I:") for line in udev.database(name, host))
+    return is_hidden(name, host, how) or udev.is_running(host) and not is_handled
 
 
 def _show_disk(name: str, host: Host) -> None:

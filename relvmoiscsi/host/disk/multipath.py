@@ -11,7 +11,7 @@ from glob import escape, glob
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -73,12 +73,12 @@ def _states(disks: Sequence[str], host: Host) -> Dict[str, str]:
 
 def find_map(scsi_id: str, host: Host = THIS_HOST) -> Optional[Map]:
     """Return the map of a LUN; None if there is none."""
-    for directory in sorted(glob(os.path.join(escape(host.sysfs), "block/dm-*"))):
-        if scsi_id_of_disk(os.path.basename(directory), host) == scsi_id:
-            name = _text(os.path.join(directory, "dm/name"))
-            paths = tuple(sorted(os.path.basename(path) for path in glob(os.path.join(escape(directory), "slaves/*"))))
-            return Map(os.path.basename(directory), paths, os.path.join(host.dev, "mapper", name))
-    return None
+    names = udev.maps_of(scsi_id, host)
+    if not names:
+        return None
+    directory = os.path.join(host.sysfs, "block", names[0])
+    paths = tuple(sorted(os.path.basename(path) for path in glob(os.path.join(escape(directory), "slaves/*"))))
+    return Map(names[0], paths, os.path.join(host.dev, "mapper", _text(os.path.join(directory, "dm/name"))))
 
 
 def is_listed(scsi_id: str, host: Host = THIS_HOST) -> bool:
