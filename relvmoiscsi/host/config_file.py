@@ -86,11 +86,7 @@ def read_config(path: str) -> str:
 
 def changing(host: Host) -> ContextManager[object]:
     """Hold the lock that every command takes before it changes the file. Raises Refused after LOCK_SECONDS."""
-
-    def taken(owner: str) -> Refused:
-        return Refused(f"{host.config} is being changed by {owner}. Try again.").in_state(NOT_CHANGED)
-
-    return only_one("settings.lock", host, LOCK_SECONDS, taken)
+    return only_one("settings.lock", host, LOCK_SECONDS, f"{host.config} is being changed by")
 
 
 def replace_config(path: str, text: str) -> None:

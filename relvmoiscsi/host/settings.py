@@ -154,11 +154,6 @@ def _wrong(path: str, key: str, found: str, expected: str) -> Refused:
 # --- changing the file
 
 
-def vdis_of(text: str) -> str:
-    """Return the value of `vdis` in the text, valid or not; "" if the text has none."""
-    return settings_of(text, SECTION).get("vdis", "")
-
-
 def with_vdis(text: str, wanted: str) -> str:
     """Return the text with this value of `vdis`. Other lines stay. Raises Refused if the result would be misread."""
     line = _misspelled(text)

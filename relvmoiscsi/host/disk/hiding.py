@@ -255,11 +255,7 @@ def _switch_off(names: Sequence[str], descriptor: int, host: Host) -> None:
 
 def _only_one(host: Host) -> ContextManager[object]:
     """Hold the lock that each process takes before it changes switches."""
-
-    def taken(owner: str) -> Refused:
-        return Refused(f"The switches in {_directory(host)} are being changed by {owner}. Try again.")
-
-    return only_one("hide.lock", host, LOCK_SECONDS, taken)
+    return only_one("hide.lock", host, LOCK_SECONDS, f"The switches in {_directory(host)} are being changed by")
 
 
 def _is_young(path: str) -> bool:
