@@ -256,18 +256,20 @@ def _vdi(name: str, notes: List[str]) -> str:
                 except CommandFailed as error:
                     notes.append(str(error))
                 found = pool.vdis(link)
-            if not found and srs:
-                sr = next(iter(srs.values()))["uuid"]
-                notes.append(
-                    "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
-                    f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
-                )
-            elif not found:
-                notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
-            return str(next(iter(found.values()))["uuid"]) if found else ""
     except RelvmoiscsiError as error:
         notes.append(f"The VDI of the LUN could not be found: {error.message}")
         return ""
+    if found:
+        return str(next(iter(found.values()))["uuid"])
+    if srs:
+        sr = next(iter(srs.values()))["uuid"]
+        notes.append(
+            "The LUN is not a VDI yet. To make a VDI: `xe vdi-introduce uuid=$(uuidgen) "
+            f"{shell_words(f'sr-uuid={sr}', 'type=user', f'location={link}')}`."
+        )
+    else:
+        notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
+    return ""
 
 
 # --- remove

@@ -87,7 +87,7 @@ class TargetSessions:
         failures: List[RelvmoiscsiError] = []
         for portal, seconds in in_turn(self._open_portals(), self.deadline):
             try:
-                return self._log_in_patiently(portal, self.deadline.part(seconds))
+                return self._log_in_retrying(portal, self.deadline.part(seconds))
             except OutOfTime as over:
                 if self.deadline.has_passed:
                     raise
@@ -158,7 +158,7 @@ class TargetSessions:
         known = dict.fromkeys([*self.portals, *(self._offered or [])])
         return [portal for portal in known if portal not in self._skipped]
 
-    def _log_in_patiently(self, portal: Portal, deadline: Deadline) -> Link:
+    def _log_in_retrying(self, portal: Portal, deadline: Deadline) -> Link:
         """Return a session to a target that may fail over. Raises NotFound (ISCSIDiscovery) for an unknown target."""
         for attempt in range(1, _TRIES + 1):
             try:

@@ -129,9 +129,9 @@ def hidden(scsi_id: str, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLIN
         with flock.inherited(descriptor, guards_lun=True):
             yield
     finally:
-        is_left = flock.is_left_to_child(descriptor)  # the LUN stays hidden as long as the child may write
-        _switch_off(() if is_left else names, descriptor, host)
-        if not is_left:
+        is_handed_over = flock.is_handed_over(descriptor)  # the LUN stays hidden as long as the child may write
+        _switch_off(() if is_handed_over else names, descriptor, host)
+        if not is_handed_over:
             with _warned(f"LUN {scsi_id}"):
                 _show(scsi_id, host, deadline)
         log.debug("LUN %s is hidden no longer by this call", scsi_id)
