@@ -66,9 +66,9 @@ def read_named(path: str, most_bytes: int, verify: Optional[Verify] = None) -> b
 
     Raises NotOwn, OSError, and the errors of `verify`.
     """
-    given = given_descriptor(path)
+    given = _DESCRIPTOR.fullmatch(path)
     if given is not None:
-        descriptor = os.dup(given)
+        descriptor = os.dup(int(given.group(1) or given.group(2) or 0))
     else:
         verify_own_way(os.path.join(path, "") if verify is None else path)
         follows = 0 if verify is None else os.O_NOFOLLOW
@@ -94,12 +94,6 @@ def verify_new(path: str) -> None:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
             raise NotOwnFile(f"{path} is a link, or belongs to another user")
-
-
-def given_descriptor(path: str) -> Optional[int]:
-    """Return the descriptor that a path such as /dev/stdin names: the caller has opened the file. None: a real path."""
-    match = _DESCRIPTOR.fullmatch(path)
-    return int(match.group(1) or match.group(2) or 0) if match else None
 
 
 class NotOwn(Exception):
