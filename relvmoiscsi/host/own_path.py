@@ -2,7 +2,8 @@
 """Files that an option names: no other user may be able to lead a path to another file.
 
     read_named    reads such a file: --map, --ca, and by secret_file.py the files of passwords
-    verify_new    verifies the place of a new file: --map-out, --log
+    open_own      opens a file to write: --log
+    verify_new    verifies the place of a new file: --map-out
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
 replaced by a link, between a check and the use. So each directory on the way is verified, from the root on: what root
@@ -19,6 +20,8 @@ import os
 import re
 import stat
 from typing import Callable, List, Optional
+
+from relvmoiscsi.host.files import open_private
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
@@ -74,11 +77,7 @@ def read_named(path: str, most_bytes: int, verify: Optional[Verify] = None) -> b
         follows = 0 if verify is None else os.O_NOFOLLOW
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follows)
     try:
-        status = os.fstat(descriptor)
-        if verify is not None:
-            verify(path, status, given is not None)
-        elif given is None and not stat.S_ISREG(status.st_mode):  # `verify_own_way` has verified its owner and mode
-            raise NotOwn(f"{path} is no regular file")
+        (verify or _verify_trusted)(path, os.fstat(descriptor), given is not None)
         parts = [os.read(descriptor, most_bytes + 1)]
         while parts[-1] and sum(map(len, parts)) <= most_bytes:
             parts.append(os.read(descriptor, most_bytes + 1 - sum(map(len, parts))))
@@ -94,6 +93,24 @@ def verify_new(path: str) -> None:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
             raise NotOwnFile(f"{path} is a link, or belongs to another user")
+
+
+def open_own(path: str, flags: int) -> int:
+    """Open a regular file that is this user's alone, or make it with mode 0600; return the descriptor.
+
+    Raises NotOwn for another file, also for one that appears at the path meanwhile. Raises OSError.
+    """
+    verify_new(path)
+    descriptor = open_private(path, flags | os.O_NONBLOCK)  # no wait for the reader of a pipe
+    try:
+        status = os.fstat(descriptor)
+        _verify_trusted(path, status, False)
+        if status.st_uid != os.geteuid() or status.st_nlink != 1:
+            raise NotOwn(f"{path} belongs to another user, or has another name too")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class NotOwn(Exception):
@@ -115,3 +132,9 @@ def _verify(entry: str) -> bool:
         what = "directory" if stat.S_ISDIR(status.st_mode) else "file"
         raise NotOwn(f"other users can change the {what} {entry}")
     return False
+
+
+def _verify_trusted(path: str, status: os.stat_result, is_given: bool) -> None:
+    """Raise NotOwn unless the file is regular; `verify_own_way` has verified its owner and mode."""
+    if not is_given and not stat.S_ISREG(status.st_mode):
+        raise NotOwn(f"{path} is no regular file")

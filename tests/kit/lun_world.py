@@ -381,7 +381,7 @@ class World:
         if is_hba and not hba_config.HbaConfig(config).is_meant:
             raise UsageError("The LUN is resignatured with device-config:resign=true alone.", "InvalidArg")
         clone_of = config.get("clone-of", "")
-        asks = users.Question([lun.scsi_id], own_sr=members["sr_ref"], clone_of=clone_of, look=lambda path: None)
+        asks = users.Question(lun.scsi_id, own_sr=members["sr_ref"], clone_of=clone_of, look=lambda path: None)
         users.verify_unused(asks, db)
         end = time.monotonic() + self.create_s
         with self._lock:

@@ -59,14 +59,14 @@ def use_of_lun(scsi_id: str, host: Host = THIS_HOST) -> Use:
 
 
 def to_json(use: Use) -> str:
-    facts = {"disks": use.disks, "stacked": use.stacked, "is_worked_on": use.is_worked_on}
+    facts = {"disk_names": use.disks, "stacked": use.stacked, "is_worked_on": use.is_worked_on}
     return answer_text("plugin lun", facts)
 
 
 def from_json(text: str) -> Use:
     """Return the use that the plugin's answer has. Raises ValueError for any other text."""
     found = untrusted.object_of(text)
-    disks, stacked = (tuple(untrusted.texts_of(found.get(name))) for name in ("disks", "stacked"))
+    disks, stacked = (tuple(untrusted.texts_of(found.get(name))) for name in ("disk_names", "stacked"))
     is_worked_on = found.get("is_worked_on")
     if not isinstance(is_worked_on, bool):
         raise ValueError("is_worked_on is neither true nor false")

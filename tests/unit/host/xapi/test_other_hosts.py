@@ -83,7 +83,8 @@ def test_one_that_cannot_be_asked_is_a_warning(caplog):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "7", '{"disks": 7, "stacked": []}', '{"disks": []}', '{"disks": [], "stacked": []}']
+    "text",
+    ["", "[]", "7", '{"disk_names": 7, "stacked": []}', '{"disk_names": []}', '{"disk_names": [], "stacked": []}'],
 )
 def test_what_is_no_answer(text):
     with pytest.raises(ValueError):
