@@ -19,12 +19,11 @@ path is not opened; its users are found in sysfs and /proc.
 import logging
 import os
 from contextlib import ExitStack, contextmanager
-from glob import escape, glob
 from typing import Iterator, List, Optional
 
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk import exclusive, paths, udev
+from relvmoiscsi.host.disk import exclusive, multipath, paths, udev
 from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -75,8 +74,7 @@ def exclusive_open(
 
 def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host, but: Optional[str]) -> List[str]:
     maps = udev.maps_of(scsi_id, host)
-    slaves = [path for name in maps for path in glob(os.path.join(escape(host.sysfs), "block", name, "slaves/*"))]
-    in_maps = {os.path.basename(path) for path in slaves}
+    in_maps = multipath.paths_in(maps, host)
     alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps and disk != but]
     asked = [disk for disk in alone if _is_running(disk, host)]
     answering = paths.look(asked, deadline.part(paths.ANSWER_SECONDS), host) if asked else {}
