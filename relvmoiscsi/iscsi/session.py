@@ -94,7 +94,7 @@ class Session:
         self._exp_stat_sn = _next(last.word24)
         self._tag = 0
         self._ping_tag = self._logout_tag = self._text_tag = self._reset_tag = NO_TAG
-        self._text = Collector(MAX_TEXT)
+        self.text = Collector(MAX_TEXT)  #: of the answer to `ask`
         self.text_is_done = True
         #: 0: done; 5: not supported by the target; None: no answer yet. Source: RFC 7143 11.6.1
         self.reset_response: Optional[int] = None
@@ -157,9 +157,6 @@ class Session:
         """Send a text request, and collect the answer until `text_is_done`."""
         self._text_tag, self.text_is_done = self._new_tag(), False
         self._send(PduHeader(pdu.TEXT, task_tag=self._text_tag), text)
-
-    def take_text(self) -> bytes:
-        return self._text.take()
 
     def reset_lun(self, lun: bytes) -> None:
         """Request a LOGICAL UNIT RESET, which ends the tasks of all sessions. `reset_response` has the answer."""
@@ -306,7 +303,7 @@ class Session:
             raise Violation("The target ended its text in the middle.")
         if not data and not header.flags & FINAL:
             raise Violation("The target sent a part of a text that is empty.")
-        self._text.add(data)
+        self.text.add(data)
         self.steps += 1
         if header.flags & FINAL:
             self.text_is_done = True

@@ -80,7 +80,7 @@ def _transferred(
     if other is not None:  # the caller may not trust the certificate of the other host
         _destroy(calls, task)
         raise PoolFailure(
-            f"The master does not have the SR of the VDI attached; the host {other} has. Plug the SR on the "
+            f"The master does not have the SR of the VDI attached; {other} has. Plug the SR on the "
             "master (`xe pbd-plug`), then repeat the command."
         )
     try:
@@ -133,8 +133,9 @@ def _answered(
 
 
 def _host_in(url: str) -> str:
-    """Return the host of a redirect, for a sentence; the whole text where it is no URL."""
+    """Return the host of a redirect, for a sentence; the whole text where it is no URL, or "another host"."""
     try:
-        return urllib.parse.urlsplit(url).netloc or url[:_MOST_SAID]
+        host = urllib.parse.urlsplit(url).netloc
     except ValueError:
-        return url[:_MOST_SAID]
+        host = ""
+    return f"the host {host or url[:_MOST_SAID]}" if url else "another host"
