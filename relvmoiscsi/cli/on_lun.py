@@ -217,8 +217,10 @@ def answer(lun: OpenLun, outcome: run.CompletedRun, headline: str) -> Answer:
             f"next: give the clone new identities with {resignature}, or detach it. "
             "No host may attach it beside its original."
         )
+    elif not lun.is_lun:  # no host attaches an image file
+        lines.append("next: " + wording.shell_words("relvmoiscsi", "check", lun.name))
     elif lun.scsi_id is not None and result.ids is not None and result.lun is not None:
-        # The commands that attach the new SR, with its values. No host attaches an image file.
+        # The commands that attach the new SR, with its values.
         sr_type = "lvmohba"
         config: List[str] = []
         lines.append("next, on the pool master (pbd-create and pbd-plug for each host):")
