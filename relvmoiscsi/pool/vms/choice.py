@@ -6,7 +6,7 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
-from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
@@ -262,18 +262,18 @@ def isolated_network(
     return ref, found
 
 
-def verify_macs(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str = "") -> None:
+def verify_macs(found: Inventory, name: str, vifs: Records, own: str = "") -> None:
     """Raises Refused where the copy (`own`) would be on a network that already has the MAC of its original (`name`).
 
-    Snapshots of VMs do not count: a snapshot never runs.
+    `vifs` are those of the copy, as in `Edited`. Snapshots of VMs do not count: a snapshot never runs.
     """
-    for nic in nics:
-        network = found.networks[nic.network]["name_label"]
+    for new in vifs.values():
+        network = found.networks[new["network"]]["name_label"]
         for vif in found.vifs.values():
-            is_same = (vif["network"], vif["MAC"].lower()) == (nic.network, nic.old_mac.lower())
+            is_same = (vif["network"], vif["MAC"].lower()) == (new["network"], new["MAC"].lower())
             if is_same and vif["VM"] != own and not found.vms.get(vif["VM"], {}).get("is_a_snapshot"):
                 raise Refused(
-                    f"--keep-mac: the MAC {nic.old_mac} of {name!r} is on the network {network!r} already, where its "
+                    f"--keep-mac: the MAC {new['MAC']} of {name!r} is on the network {network!r} already, where its "
                     f"copy would be. Use --isolated NET, or --network {network}=NEW."
                 )
 

@@ -168,7 +168,7 @@ class _Clone:
         edited, notes = self._edited(begun), self._notes_on_empty_clones()
         for vm in begun[:1]:
             record: Record = self.calls.call("VM.get_record", vm)
-            if not (self.wanted.keep_mac and len(record["VIFs"]) < len(edited.nics)):  # `run` makes the VIFs first
+            if not (self.wanted.keep_mac and len(record["VIFs"]) < len(edited.vifs)):  # `run` makes the VIFs first
                 self._verify_unfinished(vm, record, edited)
             uuid = record["uuid"]
             notes.insert(0, f"an earlier run left the VM unfinished ({uuid}); this run verifies and finishes the VM")
@@ -189,10 +189,9 @@ class _Clone:
             record: Record = calls.call("VM.get_record", vm)
             if self.wanted.keep_mac and record["power_state"] == "Halted":  # a run cut after VIF.destroy leaves no VIF
                 devices = {calls.call("VIF.get_device", ref) for ref in record["VIFs"]}
-                for device, nic in edited.nics.items():
+                for device, vif in edited.vifs.items():
                     if device not in devices:
-                        fields = {"VM": vm, "device": device, "network": nic.network, "MAC": nic.old_mac}
-                        calls.call("VIF.create", {**nic.settings, **fields})
+                        calls.call("VIF.create", {**vif, "VM": vm})
                 record = calls.call("VM.get_record", vm)
             self._verify_unfinished(vm, record, edited)
         else:
@@ -201,7 +200,7 @@ class _Clone:
         if self.wanted.keep_mac:
             for ref in record["VIFs"]:  # xapi cannot change the MAC of a VIF: make a new VIF
                 vif = calls.call("VIF.get_record", ref)
-                mac = edited.nics[vif["device"]].old_mac
+                mac = edited.vifs[vif["device"]]["MAC"]
                 if vif["MAC"].lower() != mac.lower():
                     calls.call("VIF.destroy", ref)
                     calls.call("VIF.create", {**{name: vif[name] for name in _VIF if name in vif}, "MAC": mac})
@@ -221,7 +220,7 @@ class _Clone:
     def _result(self, status: str, name: str, uuid: str, edited: ova.Edited, notes: Sequence[str]) -> Cloned:
         found, on_owners = self.found, []
         names = {ref: str(network["name_label"]) for ref, network in found.networks.items()}
-        networks = {device: (nic.old_network, names[nic.network]) for device, nic in edited.nics.items()}
+        networks = {device: (edited.networks[device], names[vif["network"]]) for device, vif in edited.vifs.items()}
         if self.source.document:  # saved records claim these disks: say which VM has each disk in this pool now
             by_uuid = {str(vdi["uuid"]): ref for ref, vdi in found.vdis.items()}
             for disk in edited.disks:
@@ -324,7 +323,7 @@ class _Clone:
         choice.verify_free(self.found, copy, edited.disks)
         if wanted.keep_mac:
             now = self.found._replace(vifs=self.calls.records("VIF"))
-            choice.verify_macs(now, source.name, edited.nics.values(), begun[0] if begun else "")
+            choice.verify_macs(now, source.name, edited.vifs, begun[0] if begun else "")
         return edited
 
     def _imported(self, edited: ova.Edited) -> Tuple[str, Record]:
@@ -373,7 +372,7 @@ class _Clone:
             return "the copy has other disks than its original"
         vifs = calls.records("VIF", VM=vm)
         networks = {vif["device"]: vif["network"] for vif in vifs.values()}
-        if networks != {device: nic.network for device, nic in edited.nics.items()}:
+        if networks != {device: vif["network"] for device, vif in edited.vifs.items()}:
             return "the copy is on the wrong networks"
         left = ova.dangling([*vms.values(), *vbds.values(), *vifs.values()])
         if left:

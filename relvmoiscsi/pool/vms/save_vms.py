@@ -6,7 +6,7 @@ data is read back and compared.
 """
 
 from operator import attrgetter
-from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi import untrusted
 from relvmoiscsi.device import align_up
@@ -30,23 +30,6 @@ _EXTENT = 4 << 20  #: bytes; the smallest VDI of an LVM SR
 _MOST_VDI_BYTES = align_up(SavedHeader.SIZE + saved_vms.MOST_BYTES, _EXTENT)
 
 
-class Save(NamedTuple):
-    """Result of a save."""
-
-    sr: str  #: UUID
-    vdi: str  #: UUID; "" without a VDI
-    when: str
-    vms: Sequence[SavedVm]
-    failed: Sequence[Tuple[str, str]]  #: names of VMs whose records the pool did not export, with the reasons
-    fingerprint: str
-
-    def facts(self) -> Dict[str, Any]:
-        vms = [{"uuid": vm.uuid, "name": vm.name_label} for vm in self.vms]
-        failed = [{"name": name, "error": error} for name, error in self.failed]
-        facts = {"sr": self.sr, "vdi": self.vdi or None, "when": self.when, "vms": vms, "failed": failed}
-        return {**facts, "fingerprint": self.fingerprint}
-
-
 def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
     """Return the VMs with a disk on an SR, by name. Raises Refused for an SR that needs no records, NotFound."""
     record = pool.srs[sr]
@@ -64,10 +47,13 @@ def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
     return refs
 
 
-def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save:
+def save(
+    calls: Calls, pool: Pool, found: Inventory, sr: str, when: str
+) -> Tuple[SavedVms, str, Dict[str, Tuple[str, str]]]:
     """Save the records of all VMs on an SR; `when` is the time, as in SavedVms.
 
-    Raises NotFound, PoolFailure, Refused.
+    Return (the records, the UUID of their VDI, name and reason by UUID for each VM that the pool did not export). The
+    records of such a VM are those of an earlier save, if there are any. Raises NotFound, PoolFailure, Refused.
     """
     refs = vms_on(pool, found, sr)
     key = records_key.find_or_make(calls)
@@ -81,16 +67,15 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
     if not good:
         raise PoolFailure(f"The pool exported no VM records: {next(iter(failed.values()))[1]}")
     earlier = _earlier(calls, pool, sr, key, failed) if failed else {}
-    kept = []
     for vm, document, before in earlier.values():  # `_drop_older` destroys the earlier VDI
-        kept.append((vm, document))
+        good.append((vm, document))
         name, why = failed[vm.uuid]
         failed[vm.uuid] = name, f"{why} Its records of the save of {before} are kept."
     serial = _serial(calls, sr) + 1
-    content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, [*good, *kept], key)
+    content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial, good, key)
     try:  # as every reader will
         header = saved_vms.read_header(content, saved_vms.NAME_LABEL)
-        fingerprint = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL).fingerprint
+        saved = saved_vms.unpack(header, content[SavedHeader.SIZE :], saved_vms.NAME_LABEL)
     except FormatError as error:
         raise Refused(
             f"The records of the VMs are too large to be read back ({len(content)} bytes). Nothing was saved. "
@@ -102,7 +87,7 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str) -> Save
         vdi = _written(calls, sr, f"{serial} {when}", content)
         _drop_older(calls, sr, vdi)
         uuid = str(calls.call("VDI.get_uuid", vdi))
-    return Save(pool.srs[sr]["uuid"], uuid, when, [vm for vm, _ in good], list(failed.values()), fingerprint)
+    return saved, uuid, failed
 
 
 def _serial(calls: Calls, sr: str) -> int:
@@ -149,7 +134,20 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
 
     A VDI with other content is destroyed.
     """
-    vdi = calls.run("VDI.create", _vdi(sr, mark, align_up(len(content), _EXTENT)))
+    record = {
+        "name_label": saved_vms.NAME_LABEL,
+        "name_description": f"Of {mark.rpartition(' ')[2]}. Made by relvmoiscsi pool save-vms; no disk of a VM.",
+        "SR": sr,
+        "virtual_size": str(align_up(len(content), _EXTENT)),
+        "type": "user",
+        "sharable": False,
+        "read_only": False,
+        "other_config": {SAVED: mark},
+        "xenstore_data": {},
+        "sm_config": {"type": "raw"},
+        "tags": [],
+    }
+    vdi = calls.run("VDI.create", record)
     try:
         size = int(calls.call("VDI.get_virtual_size", vdi))
         transfer.import_raw(calls, vdi, content + bytes(size - len(content)))
@@ -161,22 +159,6 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
         _destroy(calls, vdi)
         raise
     return vdi
-
-
-def _vdi(sr: str, mark: str, size: int) -> Dict[str, Any]:
-    return {
-        "name_label": saved_vms.NAME_LABEL,
-        "name_description": f"Of {mark.rpartition(' ')[2]}. Made by relvmoiscsi pool save-vms; no disk of a VM.",
-        "SR": sr,
-        "virtual_size": str(size),
-        "type": "user",
-        "sharable": False,
-        "read_only": False,
-        "other_config": {SAVED: mark},
-        "xenstore_data": {},
-        "sm_config": {"type": "raw"},
-        "tags": [],
-    }
 
 
 def _is_named(vdi: Record) -> bool:
