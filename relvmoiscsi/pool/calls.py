@@ -11,7 +11,7 @@ import math
 import time
 import xmlrpc.client
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, Type
 
 from relvmoiscsi import untrusted_xml
 from relvmoiscsi.errors import NoConnection, NotFound
@@ -124,6 +124,11 @@ class Calls:
         else:
             found = self.call(kind + ".get_all_records_where", expression(kind, equal))
         return found
+
+    def pool(self) -> Tuple[str, Record]:
+        """Return the pool: its reference and record. Raises PoolFailure."""
+        ((ref, record),) = self.records("pool").items()
+        return ref, record
 
     def run(self, method: str, *arguments: Any) -> str:
         """Run a slow call as a task and return the text of the result. Raises PoolFailure."""

@@ -98,7 +98,7 @@ class _Locks:
     """The locks in the pool, from one call. Raises PoolFailure."""
 
     def __init__(self, calls: Calls) -> None:
-        ((self.ref, record),) = list(calls.records("pool").items())[:1]
+        self.ref, record = calls.pool()
         self._calls, self._master, config = calls, str(record["master"]), record["other_config"]
         self.locks = locks_in(config)
         self.keys = [key for key in config if key.startswith(_BEGINS)]  #: of all locks, also keys that no client reads

@@ -10,6 +10,7 @@ import pytest
 from kit.examples import dice, seeds
 from kit.pool.hostile import HostileServer, http, refusal, success, xml
 from relvmoiscsi.errors import NoConnection, Refused
+from relvmoiscsi.pool import answer_forms
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import transfer
@@ -293,3 +294,10 @@ def test_a_forged_answer_after_the_login_ends_no_command_with_a_bug(lab, command
     finally:
         del api.call
         api.mistakes.clear()  # a forged reference is one that no real xapi has
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_pool_has_one_record(count):
+    pools = {f"OpaqueRef:{number}": {"master": "OpaqueRef:xs1", "other_config": {}} for number in range(count)}
+    with pytest.raises(ValueError, match="has not the one record of the pool"):
+        answer_forms.verify("pool.get_all_records", pools)
