@@ -162,10 +162,10 @@ class _Clone:
         """Return the result that `run` would give now. Raises PoolFailure, Refused, UsageError."""
         if self.source.problem is not None:
             raise self.source.problem
-        there, begun = self._there(), self._begun()
+        there, begun, notes = self._earlier()
         if there is not None:
             return there
-        edited, notes = self._edited(begun), self._notes_on_empty_clones()
+        edited = self._edited(begun)
         for vm in begun[:1]:
             record: Record = self.calls.call("VM.get_record", vm)
             if not (self.wanted.keep_mac and len(record["VIFs"]) < len(edited.vifs)):  # `run` makes the VIFs first
@@ -178,8 +178,8 @@ class _Clone:
         """Make or finish the clone. Raises PoolFailure, Refused, UsageError."""
         if self.source.problem is not None:
             raise self.source.problem
-        calls, notes = self.calls, self._wait_for_imports()
-        there, begun = self._there(), self._begun()
+        calls, active = self.calls, self._wait_for_imports()
+        there, begun, notes = self._earlier()
         if there is not None:
             return there
         edited = self._edited(begun)
@@ -214,8 +214,7 @@ class _Clone:
                 calls.call("VM.remove_from_blocked_operations", vm, "make_into_template")
             with passing("MAP_DUPLICATE_KEY"):
                 calls.call("VM.add_to_other_config", ref, DONE, record["uuid"])
-        notes = [*self._notes_on_empty_clones(), *notes]
-        return self._result(MADE, record["name_label"], record["uuid"], edited, notes)
+        return self._result(MADE, record["name_label"], record["uuid"], edited, [*notes, *active])
 
     def _result(self, status: str, name: str, uuid: str, edited: ova.Edited, notes: Sequence[str]) -> Cloned:
         found, on_owners = self.found, []
@@ -255,36 +254,32 @@ class _Clone:
             self.found = inventory.read(self.calls)
         return notes
 
-    def _there(self) -> Optional[Cloned]:
-        """Return the result for a finished clone; None without a finished clone. Raises Refused for a wrong clone."""
-        for ref, vm in choice.whole(self.found, self.copy):
-            if vm["other_config"][COPY_OF] == self.source.uuid:
-                choice.verify_as_wanted(self.found, ref, self.wanted)
-                unfinished = [self.found.vms[ref] for ref in self._begun()]
-                notes = [
-                    f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}): "
-                    + run_states.BY_HAND
-                    for each in unfinished
-                ]
-                return Cloned(self.source.uuid, self.source.name, ALREADY, vm["name_label"], vm["uuid"], notes=notes)
-        return None
+    def _earlier(self) -> Tuple[Optional[Cloned], List[str], List[str]]:
+        """Return (the result for a finished clone, the unfinished clones sorted by UUID, notes on older clones).
 
-    def _begun(self) -> List[str]:
-        """Return the unfinished clones of the VM, sorted by UUID."""
-        ours = choice.half(self.found, self.copy)
-        return [
-            ref for ref, vm in sorted(ours, key=lambda row: str(row[1]["uuid"]))
-            if vm["other_config"][COPY_OF] == self.source.uuid
-        ]  # fmt: skip
-
-    def _notes_on_empty_clones(self) -> List[str]:
-        """Return a note for each older clone of the VM that lost its disks when the SR was discarded."""
-        return [
+        The result is None without a finished clone. An older clone lost its disks when the SR was discarded. Raises
+        Refused for a finished clone that is wrong.
+        """
+        whole, empty, half = (
+            [(ref, vm) for ref, vm in of_all.items() if vm["other_config"][COPY_OF] == self.source.uuid]
+            for of_all in choice.clones(self.found, self.copy)
+        )
+        half.sort(key=lambda row: str(row[1]["uuid"]))
+        for ref, vm in whole[:1]:
+            choice.verify_as_wanted(self.found, ref, self.wanted)
+            notes = [
+                f"an earlier run also left an unfinished copy, {each['name_label']!r} ({each['uuid']}): "
+                + run_states.BY_HAND
+                for _, each in half
+            ]
+            done = Cloned(self.source.uuid, self.source.name, ALREADY, vm["name_label"], vm["uuid"], notes=notes)
+            return done, [], []
+        notes = [
             f"{vm['name_label']!r} ({vm['uuid']}) is an older copy of this VM without a disk on the copy: if "
             "unused, destroy the older copy (xe vm-destroy)"
-            for _, vm in choice.empty(self.found, self.copy)
-            if vm["other_config"][COPY_OF] == self.source.uuid
+            for _, vm in empty
         ]
+        return None, [ref for ref, _ in half], notes
 
     def _verify_unfinished(self, vm: str, record: Record, edited: ova.Edited) -> None:
         """Raises Refused where an unfinished clone of another run differs from the edited records."""

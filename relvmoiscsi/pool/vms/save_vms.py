@@ -5,6 +5,7 @@ vTPM contents are left out, because every reader of the LUN could read the conte
 data is read back and compared.
 """
 
+from collections import Counter
 from operator import attrgetter
 from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -266,50 +267,49 @@ def choose(
         VmSource(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid], is_known)
         for uuid in documents
     ]
-    if is_known:
-        return sources
-    claims = Claims(found, saved)
-    return [source._replace(problem=claims.problem(source)) for source in sources]
+    return sources if is_known else _compared(found, saved, sources)
 
 
-class Claims:
-    """The disks that records of an unknown writer claim, compared with each other and with the VMs of the pool."""
+def _compared(found: Inventory, saved: SavedVms, sources: Sequence[VmSource]) -> List[VmSource]:
+    """Return the sources, with a `problem` where the records of an unknown writer contradict themselves or the pool.
 
-    def __init__(self, found: Inventory, saved: SavedVms) -> None:
-        self._found, self._saved = found, {vm.uuid: vm for vm in saved.vms}
-        self._names: Dict[str, List[str]] = {}  #: of the VMs that claim a VDI (its UUID)
-        for vm in saved.vms:
-            for vdi in {disk.vdi for disk in vm.disks}:
-                self._names.setdefault(vdi, []).append(vm.name_label)
-        self._users: Dict[str, Set[str]] = {}  #: VMs and snapshots of the pool (references) that have a VDI (its UUID)
-        for vbd in found.vbds.values():
-            if vbd["type"] == "Disk" and vbd["VDI"] in found.vdis and vbd["VM"] in found.vms:
-                self._users.setdefault(str(found.vdis[vbd["VDI"]]["uuid"]), set()).add(vbd["VM"])
-
-    def problem(self, source: VmSource) -> Optional[RelvmoiscsiError]:
-        """Return why the records of a VM are not believed; None where nothing contradicts them."""
+    Their claims on disks are compared with each other and with the VMs of the pool.
+    """
+    index = {vm.uuid: sorted({disk.vdi for disk in vm.disks}) for vm in saved.vms}
+    claims = Counter(vdi for vdis in index.values() for vdi in vdis)  #: how many VMs of the records claim a VDI
+    owners: Dict[str, Set[str]] = {}  #: VMs of the pool (references) that have a VDI (its UUID), also for a snapshot
+    for vbd in found.vbds.values():
+        if vbd["type"] == "Disk" and vbd["VDI"] in found.vdis and vbd["VM"] in found.vms:
+            vm = found.vms[vbd["VM"]]
+            owner = vm["snapshot_of"] if vm["is_a_snapshot"] else vbd["VM"]
+            owners.setdefault(str(found.vdis[vbd["VDI"]]["uuid"]), set()).add(owner)
+    believed = []
+    for source in sources:
         try:
             uuid, own, all_disks = ova.disks_of(source.document)
         except Refused as error:
-            return error
-        why, vms = "", self._found.vms
-        if uuid != source.uuid or own != sorted({disk.vdi for disk in self._saved[source.uuid].disks}):
+            believed.append(source._replace(problem=error))
+            continue
+        why = ""
+        if uuid != source.uuid or own != index[source.uuid]:
             why = "they describe another VM, or other disks, than the index of the records"
         for vdi in [] if why else all_disks:
-            is_own, claimants, users = vdi in own, self._names.get(vdi, []), self._users.get(vdi, set())
-            owners = {vms[ref]["snapshot_of"] if vms[ref]["is_a_snapshot"] else ref for ref in users}
-            others = sorted(str(vms[ref]["name_label"]) for ref in owners - {source.ref} if ref in vms)
-            if len(claimants) > 1 or (claimants and not is_own):
+            is_own, here = vdi in own, owners.get(vdi, set())
+            others = sorted(str(found.vms[ref]["name_label"]) for ref in here - {source.ref} if ref in found.vms)
+            if claims[vdi] > 1 or (claims[vdi] and not is_own):
                 why = f"other records claim the disk {vdi} too"
             elif others:
                 why = f"the disk {vdi} is a disk of the VM {others[0]!r} in this pool"
-            elif source.ref and is_own and source.ref not in owners:
+            elif source.ref and is_own and source.ref not in here:
                 why = f"the VM has no disk {vdi} in this pool"
             if why:
                 break
-        if not why:
-            return None
-        return Refused(
-            f"The records of the VM {source.name!r} are of an unknown writer, and are not believed: {why}. Nothing was "
-            "made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
-        )
+        if why:
+            refusal = Refused(
+                f"The records of the VM {source.name!r} are of an unknown writer, and are not believed: {why}. Nothing "
+                "was made. `relvmoiscsi pool rescue` lends single disks of the copy to a VM."
+            )
+            believed.append(source._replace(problem=refusal))
+        else:
+            believed.append(source)
+    return believed

@@ -22,6 +22,7 @@ from relvmoiscsi.pool.vms import ova_file
 #: how long to wait for a task after an HTTP error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
 _MOST_SAID = 300  #: shown characters of an answer
+_HOST_OF_URL = re.compile("[a-z]+://([^/?#]+).*", re.DOTALL)  #: a redirect; any other text is shown as it is
 _MOST_PAGE_BYTES = 1 << 16  #: bytes that are read of an error page
 
 
@@ -124,17 +125,9 @@ def _answered(
             if method == "PUT" and status == http.client.OK:
                 return status, b"", None  # sent before the import; the connection ends with the import
             if status == http.client.FOUND and "vdi" in query:
-                return status, b"", _host_in(response.getheader("Location", ""))
+                return status, b"", _HOST_OF_URL.sub(r"\1", response.getheader("Location", ""))[:_MOST_SAID]
             return status, response.read(None if status == http.client.OK else _MOST_PAGE_BYTES), None
     except GONE as error:
         raise PoolGone(f"The pool at {calls.url} closed the connection during {path}: {reason(error)}.") from error
     finally:
         connection.close()
-
-
-def _host_in(url: str) -> str:
-    """Return the host of a redirect, for a sentence; the whole text where it is no URL."""
-    try:
-        return urllib.parse.urlsplit(url).netloc or url[:_MOST_SAID]
-    except ValueError:
-        return url[:_MOST_SAID]
