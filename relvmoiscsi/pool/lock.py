@@ -39,7 +39,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional
 from relvmoiscsi import untrusted
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import marks
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import SCSI_ID
 from relvmoiscsi.wording import command, printable
 
@@ -303,7 +303,7 @@ class Held:
                             with passing(_DENIED):
                                 self._calls.call("pool.remove_from_other_config", seen.ref, lock.key)
                 break
-            except PoolFailure:
+            except (PoolFailure, PoolGone):
                 pass  # the caller reports the error that ended the work
             except KeyboardInterrupt as interrupt:
                 stop = interrupt

@@ -171,8 +171,6 @@ def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int 
             there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target}
             iqns = listed_iqns(answer)
             todo.extendleft(portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in reversed(iqns))
-        except PoolGone:
-            raise
         except PoolFailure as failure:
             failures.append((portal, failure))
     if failures and not found:
@@ -258,8 +256,6 @@ def look(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
             probed = probe(calls, pool, lun)
             if probed.sr_uuid not in ("", pool.srs[sr]["uuid"]):
                 return named(pool, probed)
-        except PoolGone:
-            raise
         except PoolFailure:
             pass  # the records of the pool say what the LUN is
     return _in_use(pool, sr, lun)

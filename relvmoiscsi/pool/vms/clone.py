@@ -107,7 +107,7 @@ def clone(
         if any(result.status == MADE for result in results):
             try:
                 calls.run("SR.scan", copy.ref)  # repairs snapshot_of and parent, which some imports change
-            except PoolFailure as failure:
+            except (PoolFailure, PoolGone) as failure:
                 note = f"the final scan of the copy failed: {failure}"
                 results = [
                     each._replace(notes=[*each.notes, note]) if each.status == MADE else each for each in results
@@ -242,8 +242,6 @@ class _Clone:
         for ref, task in under_way.items():
             try:
                 self.calls.finish("the import of an earlier run", ref, self.wanted.patience)
-            except PoolGone:
-                raise
             except PoolFailure as failure:
                 if not failure.code:
                     notes.append(

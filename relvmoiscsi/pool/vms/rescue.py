@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import lock
-from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, PoolGone, Record, passing
+from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import OLD_VDI
 from relvmoiscsi.pool.vms import inventory, vbds
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -78,8 +78,6 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
         if to["power_state"] == "Running" and not calls.call("VBD.get_currently_attached", vbd):
             try:
                 calls.run("VBD.plug", vbd)
-            except PoolGone:
-                raise
             except PoolFailure as failure:
                 with passing("HANDLE_INVALID"):
                     calls.call("VBD.destroy", vbd)

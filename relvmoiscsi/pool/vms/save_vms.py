@@ -15,7 +15,7 @@ from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError,
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs, marks
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
 from relvmoiscsi.pool.vms import inventory, ova, ova_file, records_key, run_states, transfer
 from relvmoiscsi.pool.vms.choice import VmSource
@@ -156,7 +156,7 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
             raise PoolFailure(
                 "The VDI with the records of the VMs reads back different data than was written. Repeat the command."
             )
-    except PoolFailure:
+    except (PoolFailure, PoolGone):
         _destroy(calls, vdi)
         raise
     return vdi
@@ -193,7 +193,7 @@ def _drop_older(calls: Calls, sr: str, keep: str) -> None:
 def _destroy(calls: Calls, vdi: str) -> None:
     try:
         calls.run("VDI.destroy", vdi)
-    except PoolFailure:
+    except (PoolFailure, PoolGone):
         pass  # the next save destroys the VDI
 
 

@@ -87,7 +87,7 @@ def _transferred(
     try:
         calls.finish(name, task, VERDICT_SECONDS)
     except PoolFailure as failure:
-        if failure.code or isinstance(failure, PoolGone):
+        if failure.code:
             raise
     _destroy(calls, task)
     # A tag has no `<` inside: otherwise a page of many `<` takes minutes. The text is cut before `unescape`, because a
