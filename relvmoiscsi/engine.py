@@ -289,15 +289,15 @@ def vg_names(run: Run) -> Tuple[str, str]:
 def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Prepared:
     """Write the parts of a plan that no reader sees before the commit. This may take long, and needs no LVM locks.
 
-    Return the rest of the plan. `progress` gets the copied bytes and the total bytes. Raises the errors of
+    Return the plan, with these writes done. `progress` gets the copied bytes and the total bytes. Raises the errors of
     `resignature`.
     """
-    if not (prepared.plan.unseen.chunks or prepared.plan.unseen.copies):
+    if prepared.plan.digests or not prepared.plan.unseen.chunks:
         return prepared
     counting = CountingDevice(device)
-    rest = apply.write_unseen(counting, prepared.plan, progress)
+    plan = apply.write_unseen(counting, prepared.plan, progress)
     return prepared._replace(
-        plan=rest,
+        plan=plan,
         reads=prepared.reads + counting.reads,
         read_batches=prepared.read_batches + counting.read_batches,
         writes=counting.writes,

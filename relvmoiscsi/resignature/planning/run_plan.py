@@ -18,9 +18,9 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
 from relvmoiscsi.resignature.planning.selection import Selection
 from relvmoiscsi.resignature.planning.volume_writes import content_fields, content_writes, volume_changes
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
-from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, Labels, encode
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, RESIGNATURE, SWITCHED
+from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, encode
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -43,8 +43,10 @@ class Plan(NamedTuple):
     journal: Journal
     areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
-    unseen: Unseen = Unseen()  #: the part of a new image that the run still has to write
-    written: Written = Written()  #: the part of a new image that the run has written
+    unseen: Unseen = Unseen()  #: the writes of a new image before the mark
+    digests: bytes = (
+        b""  #: SHA-256 of each batch of `unseen`, once the run has written `unseen`: it writes no byte twice
+    )
 
     def __repr__(self) -> str:
         return f"Plan({self.run.ids.sr} becomes {self.run.ids.new_sr})"
@@ -52,9 +54,6 @@ class Plan(NamedTuple):
     @property
     def run(self) -> Run:
         return self.journal.run
-
-    def labels(self) -> Labels:
-        return Labels.of(self.journal)
 
     def bitmaps_of(self, step: Step) -> Iterable[Chunk]:
         """The bitmaps and tables of a new image in a step: there may be millions, and no survey reads them."""
@@ -73,7 +72,7 @@ class Plan(NamedTuple):
         if step == steps.JOURNAL:
             yield Planned(self.journal.offset, None, self.journal.data, "journal")
             yield from (Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas)
-            for chunk in chain(self.unseen.chunks, more):
+            for chunk in chain(self.unseen.chunks, more) if not self.digests else ():
                 yield Planned(chunk.offset, None, chunk.data, NEW_IMAGE)
         elif step == steps.CONTENTS:
             yield from (Planned(*write) for write in self.run.writes)
@@ -89,13 +88,13 @@ class Plan(NamedTuple):
                 if move.moves:
                     yield Planned(move.original.offset, move.old_header, move.final_header, "metadata area header")
         else:
-            labels = self.labels()
-            old, new = {
-                steps.MARK: (labels.before, labels.in_progress),
-                steps.COMMIT: (labels.in_progress, labels.switched),
-                steps.FINAL: (labels.switched, labels.final),
+            before, phase = {
+                steps.MARK: (None, IN_PROGRESS),
+                steps.COMMIT: (IN_PROGRESS, SWITCHED),
+                steps.FINAL: (SWITCHED, DONE),
             }[step]
-            yield Planned(labels.offset, old, new, step.name)
+            old = self.journal.label(before) if before is not None else self.run.old_label
+            yield Planned(self.run.label_offset, old, self.journal.label(phase), step.name)
 
     def chunks_of(self, step: Step, bitmaps: bool = True) -> List[Chunk]:
         return [Chunk(planned.offset, planned.new) for planned in self.each_write(step, bitmaps)]

@@ -95,6 +95,17 @@ class Journal(NamedTuple):
             journal_digest=hashlib.sha256(self.data[: JournalHeader.SIZE]).digest(),
         )
 
+    def label(self, phase: int, found: Optional[Label] = None) -> bytes:
+        """The label sector in a phase of the run: made of the label before the run, or of a label as `found` now."""
+        run, where = self.run, Place("the journal", 0)
+        if phase == DONE and run.final_label and found is None:
+            return run.final_label
+        label = found if found is not None else parse_label(run.old_label, run.label_number, where)
+        label = label.as_of_today(where)
+        areas = tuple(move.second if phase == SWITCHED else move.original for move in run.mdas)
+        sector = label.sector if phase == IN_PROGRESS else label.sector_with(run.new_pv_id, areas)
+        return with_commit_record(sector, self.commit_record(phase))
+
 
 # --- the journal's bytes
 
@@ -255,41 +266,6 @@ def _move(item: Sequence[Sequence[Any]], payload: BytesIO) -> MdaMove:
 
 def _ranges(values: Sequence[Sequence[Any]]) -> Tuple[Range, ...]:
     return tuple(Range(*_sizes(value)) for value in values)
-
-
-# --- the label sector in each phase of a run
-
-
-class Labels(NamedTuple):
-    """The label sector in each phase of a run."""
-
-    offset: int  #: bytes from the start of the device
-    before: bytes
-    in_progress: bytes
-    switched: bytes
-    final: bytes
-
-    @classmethod
-    def of(cls, journal: Journal) -> "Labels":
-        run = journal.run
-        label = parse_label(run.old_label, run.label_number, Place("the journal", 0))
-        today = label.as_of_today(Place("the journal", 0))
-        return cls(
-            offset=label.offset,
-            before=run.old_label,
-            in_progress=with_commit_record(today.sector, journal.commit_record(IN_PROGRESS)),
-            switched=with_commit_record(
-                today.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)),
-                journal.commit_record(SWITCHED),
-            ),
-            final=run.final_label or final_label(label, run, journal.commit_record(DONE)),
-        )
-
-
-def final_label(label: Label, run: Run, record: CommitRecord) -> bytes:
-    """The label at the end: new PV id, original areas, and the mark."""
-    label = label.as_of_today(Place("the label", 0))
-    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), record)
 
 
 # --- on a device

@@ -71,18 +71,6 @@ class Unseen(NamedTuple):
         return sum(copy.length for several in self.copies for copy in several)
 
 
-class Written(NamedTuple):
-    """The part of a new image that the run has written before the mark. The run writes no byte of this part twice."""
-
-    unseen: Unseen = Unseen()
-    digests: bytes = b""  #: SHA-256 of each written batch, in order
-
-    @property
-    def head(self) -> Tuple[Chunk, ...]:
-        """The first written sector: an array that restores an older snapshot of the LUN also restores this sector."""
-        return tuple(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in self.unseen.chunks[:1])
-
-
 class TableUnit(NamedTuple):
     """A unit of the volume with entries of holes, before and after; a last unit ends at the first slot.
 

@@ -82,6 +82,11 @@ class Run(NamedTuple):
     one: Optional[str] = None  #: the old UUID of the only VDI that stays; None when all VDIs stay
     unverified: Tuple[str, ...] = ()  #: ids, in the SR before the resignature, of LVs left behind that do not verify
 
+    @property
+    def label_offset(self) -> int:
+        """Bytes from the start of the device to the label sector."""
+        return self.label_number * SECTOR
+
 
 _RUN_ID_BYTES = 16
 #: blocks of a device, in bytes

@@ -32,7 +32,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     written_by,
 )
 from relvmoiscsi.resignature.protocol.identities import read_written
-from relvmoiscsi.resignature.protocol.journal import Labels, Mark
+from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_mark, unfinished, waiting
@@ -93,7 +93,7 @@ def roll_back(device: Device, mark: Mark) -> None:
         read_back_all(device, units)
         # the label from before the run, with the changes that LVM has made since: by `pvresize`, for example
         sector = run.old_label
-        if mark.label.sector != Labels.of(mark.journal).in_progress:
+        if mark.label.sector != mark.journal.label(IN_PROGRESS):
             sector = pv.sealed_label(mark.label.sector[:COMMIT_RECORD_AT] + sector[COMMIT_RECORD_AT:])
         label = [Chunk(mark.label.offset, sector)]
         step(device, steps.OLD_LABEL, label)

@@ -20,8 +20,8 @@ from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
-from relvmoiscsi.resignature.protocol.journal import Journal
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.rebuilt import all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.protocol.sentences import (
     nothing_written,
     only_free_space,
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None) -> Plan:
-    """Write the new image, as far as no program reads it before the commit. Returns the plan without these writes.
+    """Write the new image, as far as no program reads it before the commit. Returns the plan with `digests`.
 
     The first flush of `carry_out` makes the writes durable. Raises as `carry_out`.
     """
@@ -46,9 +46,7 @@ def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None
         _compare_with_plan(device, plan)
     device.fence.hold(_deciding(plan))
     with in_state(only_unseen(device.name)), in_state(overtaken(device.name), Overtaken):
-        written = copying.write_unseen(device, plan.unseen, progress)
-    unseen = plan.unseen
-    return plan._replace(unseen=Unseen(unseen.expected, unseen.unchanged), written=written)
+        return plan._replace(digests=copying.write_unseen(device, plan.unseen, progress))
 
 
 def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[Progress] = None) -> None:
@@ -65,28 +63,29 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         after the mark     another host may write a new image to the same places; that host reads the label before each
                            batch and stops at a mark, so the second reading finds the batches from before the mark
     """
-    run, labels = plan.run, plan.labels()
+    run = plan.run
+    label = Chunk(run.label_offset, run.old_label)
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
     with in_state(untouched):
         device.end_late_writes()
         known_blocks = _compare_with_plan(device, plan)
     device.fence.hold(_deciding(plan))
-    headers = _old_headers(plan.journal)
+    headers = _old_headers(run)
     written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
     with in_state(written):
         prepared = plan.chunks_of(steps.JOURNAL)
         step(device, steps.JOURNAL, prepared)
-        read_back(device, [*prepared, Chunk(labels.offset, labels.before), *headers])
+        read_back(device, [*prepared, label, *headers])
         if run.rebuilt is not None:
-            copying.read_back_written(device, plan.written, progress)
-    device.fence.hold_also([*(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in prepared), *plan.written.head])
+            copying.read_back_unseen(device, plan.unseen, plan.digests, progress)
+    device.fence.hold_also([*(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in prepared), *_head(plan)])
     mark, commit = (  # with the writer of this run
         [Chunk(chunk.offset, written_by(chunk.data, device.fence.writer)) for chunk in plan.chunks_of(taken)]
         for taken in (steps.MARK, steps.COMMIT)
     )
-    with since_mark(device.name, run.kind, labels.offset):
+    with since_mark(device.name, run.kind, run.label_offset):
         step(device, steps.MARK, mark, known_blocks)
-        copying.read_back_written(device, plan.written)
+        copying.read_back_unseen(device, plan.unseen, plan.digests)
         contents: List[Chunk] = []  # the journalled blocks that change
         for write in run.writes:
             blocks = changed_chunks(Chunk(write.offset, write.old), write.new, max(device.block_size, run.block_bytes))
@@ -105,7 +104,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
 def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
     """Raises Refused when a range on which the plan depends has changed. Returns the blocks of label and headers."""
     deciding = _deciding(plan)
-    others = [*plan.written.head, *(Chunk(write.offset, write.old) for write in plan.run.writes)]
+    others = [*_head(plan), *(Chunk(write.offset, write.old) for write in plan.run.writes)]
     unit = torn_bytes(device)
     spans = []
     for chunk in deciding:
@@ -132,8 +131,12 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
 
 def _deciding(plan: Plan) -> List[Chunk]:
     """The label and the headers of the metadata areas, as read for the plan."""
-    labels = plan.labels()
-    return [Chunk(labels.offset, labels.before), *_old_headers(plan.journal)]
+    return [Chunk(plan.run.label_offset, plan.run.old_label), *_old_headers(plan.run)]
+
+
+def _head(plan: Plan) -> List[Chunk]:
+    """The first written sector of a new image: an array that restores an older snapshot also restores this sector."""
+    return [Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in plan.unseen.chunks[:1]] if plan.digests else []
 
 
 def _changed(device: Device, offset: int) -> Refused:
@@ -143,5 +146,5 @@ def _changed(device: Device, offset: int) -> Refused:
     )
 
 
-def _old_headers(journal: Journal) -> List[Chunk]:
-    return [Chunk(move.original.offset, move.old_header) for move in journal.run.mdas]
+def _old_headers(run: Run) -> List[Chunk]:
+    return [Chunk(move.original.offset, move.old_header) for move in run.mdas]

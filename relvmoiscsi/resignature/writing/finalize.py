@@ -16,8 +16,8 @@ from relvmoiscsi.formats.lvm import pv, ring
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.commit_record import DONE, UNDO
-from relvmoiscsi.resignature.protocol.journal import Journal, Labels, final_label
+from relvmoiscsi.resignature.protocol.commit_record import DONE, SWITCHED
+from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, Rebuilt, all_the_same, merged_table, not_given_yet
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.step import read_back, step
@@ -41,11 +41,8 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
             step(device, steps.HOLES, (), units=units)
         slots = table_units(device, run.rebuilt, vg)
     step(device, steps.HEADERS, [*slots, *copies, *headers])
-    as_planned = [chunk.data for chunk in headers] == planned and label.sector == Labels.of(journal).switched
-    if run.kind == UNDO and as_planned:
-        sector = run.final_label
-    else:
-        sector = final_label(label, run, journal.commit_record(DONE))
+    as_planned = [chunk.data for chunk in headers] == planned and label.sector == journal.label(SWITCHED)
+    sector = journal.label(DONE, None if as_planned else label)
     step(device, steps.FINAL, [Chunk(label.offset, sector)])
     read_back(device, [*slots, *headers, Chunk(label.offset, sector)])
 
