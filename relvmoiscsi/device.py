@@ -47,6 +47,10 @@ class Chunk(NamedTuple):
     def end(self) -> int:
         return self.offset + len(self.data)
 
+    @property
+    def range(self) -> Range:
+        return Range(self.offset, len(self.data))
+
 
 class Fence:
     """What an open LUN must hold for a run to write to it. A run that was overtaken finds out, and writes no more.
@@ -118,7 +122,7 @@ class Fence:
 
     def hold_also(self, chunks: Iterable[Chunk]) -> None:
         """Add places to those of `hold`."""
-        self._versions.update((Range(chunk.offset, len(chunk.data)), [chunk.data]) for chunk in chunks)
+        self._versions.update((chunk.range, [chunk.data]) for chunk in chunks)
 
     @property
     def places(self) -> List[Range]:
@@ -240,7 +244,7 @@ def whole_blocks(device: Device, chunks: Sequence[Chunk], around: Sequence[Chunk
             inside.append([chunk])
         spans.append(Range(start, stop - start))
     is_whole = [len(several[0].data) == span.length for span, several in zip(spans, inside)]
-    known = {Range(block.offset, len(block.data)): block.data for block in around}
+    known = {block.range: block.data for block in around}
     unknown = [span for span, whole in zip(spans, is_whole) if not whole and span not in known]
     known.update(zip(unknown, device.read(unknown) if unknown else []))
     return [

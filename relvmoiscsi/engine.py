@@ -173,10 +173,10 @@ def prepare(
                 refuse_other_content(cache, survey.read_lun(cache, label), done.run, request)
                 return done
             found = survey.read_contents(cache, label)
-            if request.names_vdis:
+            if request.without or request.one is not None and request.one.vdi is not None:
                 request = _with_present_uuids(request, found, earlier_run.run_or_none(cache, record, label))
         with telling(cache, label, request):
-            defects = problems_of(found).found if request.drops_vdis else ()
+            defects = problems_of(found).found if request.one is not None or request.without else ()
             refuse_losing_all(found, request)
             lun = settle(found, request.without)
             lun = without_databases(lun) if request.clear_databases else lun

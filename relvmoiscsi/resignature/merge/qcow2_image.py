@@ -176,16 +176,11 @@ def _tables(made: Qcow2Layout) -> Tuple[Arrays, bytearray]:
     for number in made.tables:
         if number not in tables:
             tables[number] = array("Q", [ABSENT]) * min(made.per_table, made.units - number * made.per_table)
-    _give_away(made, tables, used)
-    return tables, used
-
-
-def _give_away(made: Qcow2Layout, tables: Arrays, used: bytearray) -> None:
-    """Give dead units to units of the disk that no image has, with entries that read as zeros."""
+    # give dead units to units of the disk that no image has, with entries that read as zeros
     mark, dead = qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_ZEROS, used.find(b"\0")
     for number in made.tables:
         if dead < 0:
-            return
+            break
         table = tables[number]
         if ABSENT not in table:
             continue
@@ -195,6 +190,7 @@ def _give_away(made: Qcow2Layout, tables: Arrays, used: bytearray) -> None:
                 used[dead] = 1
                 dead = used.find(b"\0", dead + 1)
         tables[number] = table
+    return tables, used
 
 
 def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:

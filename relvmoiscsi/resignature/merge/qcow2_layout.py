@@ -62,7 +62,13 @@ class Qcow2Layout:
         self.head_extents, self.needed = disk.head(len(retained), alive, self.block_count - alive)
         extents = self.head_extents + len(retained)
         if thick:
-            tail = self._tail(extents, disk.table_count) if is_roomy else 0
+            # the tail has room for all clusters, tables and counts that the image lacks
+            absent, tail = self.units - self.block_count + disk.table_count - self.needed.second_level, 0
+            while is_roomy:
+                counts = clusters.counts_for((extents + tail) * self.per_extent, self.unit) - self.needed.counts
+                if absent + counts <= tail * self.per_extent:
+                    break
+                tail = -(-(absent + counts) // self.per_extent)
             extents = max(extents + tail, disk.most_extents)
         else:
             extents += SPARE_EXTENTS
@@ -103,15 +109,6 @@ class Qcow2Layout:
     def cost(self) -> Cost:
         copied, blocks = len(self.copied), self.block_count
         return Cost(blocks=blocks, remapped=blocks - copied, copied=copied, data_bytes=copied * self.unit)
-
-    def _tail(self, used: int, table_count: int) -> int:
-        """The number of extents of the tail: room for all clusters, tables and counts that the image lacks."""
-        wanted, tail = self.units - self.block_count + table_count - self.needed.second_level, 0
-        while True:
-            counts = clusters.counts_for((used + tail) * self.per_extent, self.unit) - self.needed.counts
-            if wanted + counts <= tail * self.per_extent:
-                return tail
-            tail = -(-(wanted + counts) // self.per_extent)
 
 
 #: a layout copies at most so many bytes to save extents

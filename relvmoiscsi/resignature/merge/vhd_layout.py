@@ -120,7 +120,8 @@ class VhdLayout:
             if slot is None:
                 rest.append(owned)
                 continue
-            self._stay(owned, slot)
+            self._put(owned, slot)
+            self.staying.append(owned)
             reached = max(reached, slot + 1)
         end = _extent_behind(self.first_unit + SLOT_UNITS * reached)
         if reached and end > self.fresh_head:
@@ -151,7 +152,8 @@ class VhdLayout:
         rest = owned_blocks()
         for owned, slot in zip(several, slots):
             if slot:
-                self._stay(owned, slot + by)
+                self._put(owned, slot + by)
+                self.staying.append(owned)
             else:
                 rest.append(owned)
         return rest
@@ -173,10 +175,6 @@ class VhdLayout:
         if unit is None or unit < first_unit or (unit - first_unit) % SLOT_UNITS:
             return None
         return (unit - first_unit) // SLOT_UNITS
-
-    def _stay(self, owned: OwnedBlock, slot: int) -> None:
-        self._put(owned, slot)
-        self.staying.append(owned)
 
     def _put(self, owned: OwnedBlock, slot: int) -> None:
         self.slots[owned.block] = slot

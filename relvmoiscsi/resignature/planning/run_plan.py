@@ -170,14 +170,13 @@ def place_in_ring(
         (True, 0, DENSE),
         (False, 0, DENSE),
     ):
-        areas = ring_space.second_areas(len(text), has_spare, attempt_seed)
-        if areas is None:
+        moves = ring_space.moves(text, finals, has_spare, attempt_seed)
+        if moves is None:
             continue
-        moves = _moves(mdas, areas, text, finals)
         placed = run._replace(mdas=tuple(moves))
         data = encode(placed, level)
         journal_bytes = len(data)
-        room = ring_space.journal(areas, journal_bytes, attempt_seed)
+        room = ring_space.journal(moves, journal_bytes, attempt_seed)
         if room is not None:
             chunks = []
             for move in moves:
@@ -210,40 +209,32 @@ class _RingSpace:
     def free_bytes(self) -> int:
         return sum(part.length for mda in self._mdas if mda.has_text for part in self._free(mda))
 
-    def second_areas(self, text_bytes: int, has_spare: bool, seed: int) -> Optional[List[Range]]:
-        """The second area of each metadata area; an area without a text is its own. None without room for one."""
-        areas = []
-        for mda in self._mdas:
-            area = mda.area
-            if mda.has_text:
-                second = ring.place_second_area(self._free(mda), text_bytes, has_spare, seed)
-                if second is None:
-                    return None
-                area = second
-            areas.append(area)
-        return areas
+    def moves(
+        self, text: bytes, finals: Optional[Sequence[bytes]], has_spare: bool, seed: int
+    ) -> Optional[List[MdaMove]]:
+        """The move of each metadata area to its second area, which holds `text` behind its header.
 
-    def journal(self, second_areas: Sequence[Range], length: int, seed: int) -> Optional[Range]:
+        An area without a text stays. None without room for a second area.
+        """
+        moves = []
+        for index, mda in enumerate(self._mdas):
+            old = bytes(mda.header)
+            if not mda.has_text:
+                moves.append(MdaMove(mda.area, mda.area, old, b"", old))
+                continue
+            second = ring.place_second_area(self._free(mda), len(text), has_spare, seed)
+            if second is None:
+                return None
+            text_at = second.offset + pv.MDA_HEADER_SIZE
+            header = pv.mda_header(second, pv.text_location(second, text_at, text))
+            final = finals[index] if finals else b""
+            if not final:
+                final = bytes(pv.mda_header(mda.area, pv.text_location(mda.area, text_at, text), mda.header))
+            moves.append(MdaMove(mda.area, second, old, bytes(header), final))
+        return moves
+
+    def journal(self, moves: Sequence[MdaMove], length: int, seed: int) -> Optional[Range]:
         """Room for a journal of `length` bytes beside the second areas; None without room."""
-        taken = [area for mda, area in zip(self._mdas, second_areas) if mda.has_text]
+        taken = [move.second for move in moves if move.moves]
         rooms = (ring.place_journal(self._free(mda, taken), length, seed) for mda in self._mdas if mda.has_text)
         return next((room for room in rooms if room is not None), None)
-
-
-def _moves(
-    mdas: Sequence[Mda], second_areas: Sequence[Range], text: bytes, finals: Optional[Sequence[bytes]]
-) -> List[MdaMove]:
-    """The move of each metadata area to its second area, which holds `text` behind its header."""
-    moves = []
-    for index, (mda, second) in enumerate(zip(mdas, second_areas)):
-        old = bytes(mda.header)
-        if second == mda.area:
-            moves.append(MdaMove(mda.area, second, old, b"", old))
-            continue
-        text_at = second.offset + pv.MDA_HEADER_SIZE
-        header = pv.mda_header(second, pv.text_location(second, text_at, text))
-        final = finals[index] if finals else b""
-        if not final:
-            final = bytes(pv.mda_header(mda.area, pv.text_location(mda.area, text_at, text), mda.header))
-        moves.append(MdaMove(mda.area, second, old, bytes(header), final))
-    return moves

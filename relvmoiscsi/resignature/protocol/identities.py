@@ -48,7 +48,7 @@ class WriteBuffer:
         """A buffer that was found with the bytes to write of this buffer, and with the bytes of `chunks`."""
         other = WriteBuffer(Chunk(chunk.offset, bytes(now)) for chunk, now in zip(self._found, self._now))
         for chunk in chunks:
-            other.put([Range(chunk.offset, len(chunk.data))], chunk.data)
+            other.put([chunk.range], chunk.data)
         return other
 
     def _place(self, piece: Range) -> Tuple[int, slice]:

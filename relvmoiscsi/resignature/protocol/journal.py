@@ -11,7 +11,9 @@ import hashlib
 import json
 import struct
 import zlib
+from array import array
 from io import BytesIO
+from itertools import accumulate, chain
 from typing import Any, Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import untrusted
@@ -32,7 +34,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     scsi_id_digest,
     with_commit_record,
 )
-from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit, decode_units, encode_rebuilt
+from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit
 from relvmoiscsi.resignature.protocol.run_record import (
     IdField,
     MdaMove,
@@ -136,7 +138,14 @@ def encode(run: Run, level: int = FAST) -> bytes:
     if run.unverified:
         facts["unverified"] = run.unverified
     if run.rebuilt is not None:
-        facts["rebuilt"] = encode_rebuilt(run.rebuilt)
+        new = run.rebuilt
+        facts["rebuilt"] = {
+            "lv_id": new.lv_id,
+            "segments": new.segments,
+            "table": [[unit.offset, len(unit.old), unit.first, unit.end] for unit in new.table],
+        }
+        for name, units in (("full", new.full), ("empty", new.empty)):  # differences, which compress well
+            facts["rebuilt"][name] = [unit - before for before, unit in zip(chain([0], units), units)]
     blobs = [run.old_label, run.final_label]
     blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
     blobs += [part for write in run.writes for part in (write.old, write.new)]
@@ -224,14 +233,16 @@ def _run(payload: BytesIO) -> Run:
     )
     if "rebuilt" not in facts:
         return run
+    new = facts["rebuilt"]
+    full, empty = (array("q", accumulate(map(int, new[name]))) for name in ("full", "empty"))
     rebuilt = Rebuilt(
-        lv_id=untrusted.text_of(facts["rebuilt"]["lv_id"]),
-        segments=tuple(Segment(*_sizes(item)) for item in facts["rebuilt"]["segments"]),
-        full=decode_units(facts["rebuilt"]["full"]),
-        empty=decode_units(facts["rebuilt"]["empty"]),
+        lv_id=untrusted.text_of(new["lv_id"]),
+        segments=tuple(Segment(*_sizes(item)) for item in new["segments"]),
+        full=full,
+        empty=empty,
         table=tuple(
             TableUnit(untrusted.size_of(at), _bytes(payload, length), _bytes(payload, length), *_sizes((first, end)))
-            for at, length, first, end in facts["rebuilt"]["table"]
+            for at, length, first, end in new["table"]
         ),
     )
     return run._replace(rebuilt=rebuilt)

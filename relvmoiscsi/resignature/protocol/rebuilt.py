@@ -11,8 +11,7 @@ No program reads the other parts of the new image before the commit, so these pa
 """
 
 from array import array
-from itertools import accumulate, chain
-from typing import Callable, Dict, Generic, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Generic, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.device import SECTOR, Chunk, Range
 from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, extents_of
@@ -102,30 +101,6 @@ class Rebuilt(NamedTuple):
         """Ranges of the device that contain all these writes; for bitmaps, from the first bitmap to the last."""
         found = [Range(min(units), max(units) + UNIT - min(units)) for units in (self.full, self.empty) if units]
         return found + [Range(unit.offset, len(unit.old)) for unit in self.table]
-
-
-# --- the journal
-
-
-def encode_rebuilt(rebuilt: Rebuilt) -> Dict[str, object]:
-    """The facts for the journal, without the bytes of the block table."""
-    return {
-        "lv_id": rebuilt.lv_id,
-        "segments": rebuilt.segments,
-        "full": _steps(rebuilt.full),
-        "empty": _steps(rebuilt.empty),
-        "table": [[unit.offset, len(unit.old), unit.first, unit.end] for unit in rebuilt.table],
-    }
-
-
-def _steps(units: Sequence[int]) -> List[int]:
-    """The differences of ascending numbers, which compress well."""
-    return [unit - before for before, unit in zip(chain([0], units), units)]
-
-
-def decode_units(steps: Iterable[int]) -> "array[int]":
-    """The numbers with these differences. Raises OverflowError for a number beyond 64 bits."""
-    return array("q", accumulate(map(int, steps)))
 
 
 # --- bitmaps

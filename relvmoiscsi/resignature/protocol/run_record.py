@@ -4,7 +4,7 @@
 import sys
 from bisect import bisect_right
 from itertools import chain
-from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
@@ -140,25 +140,23 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
             at = bisect_right(written, Range(piece.offset, sys.maxsize)) - 1
             is_covered = at >= 0 and piece.length > 0 and piece.end <= written[at].end
             require(is_covered, f"its writes do not cover a field: {field.what[:40]!r}")
-    if run.rebuilt is not None:
-        _verify_rebuilt(run.rebuilt, run.block_bytes, require)
-
-
-def _verify_rebuilt(rebuilt: Rebuilt, block_bytes: int, require: Callable[[bool, str], None]) -> None:
-    require(is_lvm_id(rebuilt.lv_id), f"{rebuilt.lv_id!r} is not an LVM id")
-    extents = sum(one.extent_count for one in rebuilt.segments)
+    new = run.rebuilt
+    if new is None:
+        return
+    require(is_lvm_id(new.lv_id), f"{new.lv_id!r} is not an LVM id")
+    extents = sum(one.extent_count for one in new.segments)
     require(extents <= _MOST_EXTENTS, f"it makes a volume of {extents} extents")
-    for at in chain(rebuilt.full, rebuilt.empty, (unit.offset for unit in rebuilt.table)):
-        require(not at % block_bytes, f"a unit of the new image begins at {at}")
-    for offsets in (rebuilt.full, rebuilt.empty):
+    for at in chain(new.full, new.empty, (unit.offset for unit in new.table)):
+        require(not at % run.block_bytes, f"a unit of the new image begins at {at}")
+    for offsets in (new.full, new.empty):
         units = sorted(offsets)
         are_apart = all(after - at >= UNIT for at, after in zip(units, units[1:]))
         require(are_apart, "units of the new image overlap")
-    for unit in rebuilt.table:
-        is_table = unit.first <= unit.end <= len(unit.old) and not len(unit.old) % block_bytes
+    for unit in new.table:
+        is_table = unit.first <= unit.end <= len(unit.old) and not len(unit.old) % run.block_bytes
         require(is_table and bool(unit.old), f"the block table at {unit.offset} has another length")
-    holes = sum(1 for unit in rebuilt.table for _ in given_away(unit))
-    require(holes == len(rebuilt.empty), "its block table gives away another number of holes")
+    holes = sum(1 for unit in new.table for _ in given_away(unit))
+    require(holes == len(new.empty), "its block table gives away another number of holes")
 
 
 def joined(ranges: Iterable[Range]) -> List[Range]:

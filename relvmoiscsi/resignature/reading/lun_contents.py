@@ -147,10 +147,6 @@ class Work:
         self.lun, self.sentences, self.merged = lun, tuple(sentences), merged
         self.left_behind = tuple(left_behind)
 
-    def replaced(self, lun: Lun, sentences: Iterable[str]) -> "Work":
-        """The work with another result, and more sentences."""
-        return Work(lun, [*self.sentences, *sentences], self.merged, self.left_behind)
-
 
 def _unknown(lun: Lun, volume: Volume, known: Set[str]) -> Tuple[str, WayOut]:
     """Why SM would use a volume that relvmoiscsi does not know, and the way out; "" for any other volume."""

@@ -114,4 +114,5 @@ def without_databases(lun: Lun) -> Lun:
         return lun
     after = settled._replace(mgt=without_pools(settled.mgt, naming.MGT), work=None)
     sentences = [f"VDI {uuid} is not to hold the database of the pool {pool} any more." for uuid, pool in found.items()]
-    return lun._replace(work=(lun.work or Work(settled, ())).replaced(after, sentences))
+    work = lun.work or Work(settled, ())
+    return lun._replace(work=Work(after, [*work.sentences, *sentences], work.merged, work.left_behind))

@@ -34,7 +34,6 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
-from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_mark, unfinished, waiting
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.finalize import finalize
@@ -143,10 +142,18 @@ def misfit(device: Device, mark: Mark) -> Optional[str]:
         if not move.moves:
             continue
         first = vg_in(device, move.original) if header != move.old_header else None
-        is_old = header == move.old_header or first is not None and first.pv_id == mark.label.pv_id
-        wrong = "" if is_old else _holds(move.original, first, mark.label.pv_id)
+        wrong = ""  # a phrase about the area that contradicts the mark
         if mark.commit_record.phase == SWITCHED:
-            wrong = _wrong_behind(run, move, first, vg_in(device, move.second))
+            second = vg_in(device, move.second)
+            if second is None or second.pv_id != run.new_pv_id:
+                wrong = _holds(move.second, second, run.new_pv_id)
+            elif first is not None and first.pv_id != run.new_pv_id:
+                wrong = _holds(move.original, first, run.new_pv_id)
+            elif first is not None and first.seqno > second.seqno:
+                places = f"at byte {move.original.offset}, {second.seqno} at byte {move.second.offset}"
+                wrong = f"the area that it left has the newer text: seqno {first.seqno} {places}"
+        elif header != move.old_header and (first is None or first.pv_id != mark.label.pv_id):
+            wrong = _holds(move.original, first, mark.label.pv_id)
         if wrong:
             when = "before" if mark.commit_record.phase == IN_PROGRESS else "behind"
             return (
@@ -155,18 +162,6 @@ def misfit(device: Device, mark: Mark) -> Optional[str]:
                 "again."
             )
     return None
-
-
-def _wrong_behind(run: Run, move: MdaMove, first: Optional[VolumeGroup], second: Optional[VolumeGroup]) -> str:
-    """A phrase when the second area lacks the new identity, or the original area has another or a newer VG; else ""."""
-    if second is None or second.pv_id != run.new_pv_id:
-        return _holds(move.second, second, run.new_pv_id)
-    if first is not None and first.pv_id != run.new_pv_id:
-        return _holds(move.original, first, run.new_pv_id)
-    if first is not None and first.seqno > second.seqno:
-        newer = f"seqno {first.seqno} at byte {move.original.offset}, {second.seqno} at byte {move.second.offset}"
-        return f"the area that it left has the newer text: {newer}"
-    return ""
 
 
 def _holds(area: Range, vg: Optional[VolumeGroup], wanted: str) -> str:

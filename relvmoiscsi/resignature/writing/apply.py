@@ -21,7 +21,6 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.rebuilt import all_empty_units, full_units
-from relvmoiscsi.resignature.protocol.run_record import Run
 from relvmoiscsi.resignature.protocol.sentences import (
     nothing_written,
     only_free_space,
@@ -31,7 +30,7 @@ from relvmoiscsi.resignature.protocol.sentences import (
 )
 from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
-from relvmoiscsi.resignature.writing.step import batches, range_of, read_back, read_back_all, step
+from relvmoiscsi.resignature.writing.step import batches, read_back, read_back_all, step
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +62,18 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         after the mark     another host may write a new image to the same places; that host reads the label before each
                            batch and stops at a mark, so the second reading finds the batches from before the mark
     """
-    run = plan.run
-    label = Chunk(run.label_offset, run.old_label)
+    run, deciding = plan.run, _deciding(plan)
+    headers = deciding[1:]
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
     with in_state(untouched):
         device.end_late_writes()
         known_blocks = _compare_with_plan(device, plan)
-    device.fence.hold(_deciding(plan))
-    headers = _old_headers(run)
+    device.fence.hold(deciding)
     written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
     with in_state(written):
         prepared = plan.chunks_of(steps.JOURNAL)
         step(device, steps.JOURNAL, prepared)
-        read_back(device, [*prepared, label, *headers])
+        read_back(device, [*prepared, *deciding])
         if run.rebuilt is not None:
             copying.read_back_unseen(device, plan.unseen, plan.digests, progress)
     device.fence.hold_also([*(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in prepared), *_head(plan)])
@@ -110,7 +108,7 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
     for chunk in deciding:
         start, end = align_down(chunk.offset, unit), min(align_up(chunk.end, unit), device.size_bytes)
         spans.append(Range(start, end - start))
-    found = device.read([*spans, *map(range_of, others)])
+    found = device.read([*spans, *(chunk.range for chunk in others)])
     known_blocks = [Chunk(span.offset, data) for span, data in zip(spans, found)]
     inside = [
         block.data[chunk.offset - block.offset :][: len(chunk.data)] for chunk, block in zip(deciding, known_blocks)
@@ -123,7 +121,7 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
             if sha256(data).digest() != one.digest:
                 raise _changed(device, one.range.offset)
     for part in batches(plan.unseen.unchanged, lambda chunk: len(chunk.data)):
-        for chunk, data in zip(part, device.read([range_of(chunk) for chunk in part])):
+        for chunk, data in zip(part, device.read([chunk.range for chunk in part])):
             if data != chunk.data:
                 raise _changed(device, chunk.offset)
     return known_blocks
@@ -131,7 +129,8 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
 
 def _deciding(plan: Plan) -> List[Chunk]:
     """The label and the headers of the metadata areas, as read for the plan."""
-    return [Chunk(plan.run.label_offset, plan.run.old_label), *_old_headers(plan.run)]
+    headers = [Chunk(move.original.offset, move.old_header) for move in plan.run.mdas]
+    return [Chunk(plan.run.label_offset, plan.run.old_label), *headers]
 
 
 def _head(plan: Plan) -> List[Chunk]:
@@ -144,7 +143,3 @@ def _changed(device: Device, offset: int) -> Refused:
         f"{device.name} changed at byte {offset} since it was read: something else writes to it. Detach the LUN "
         "from all hosts, then take the clone again."
     )
-
-
-def _old_headers(run: Run) -> List[Chunk]:
-    return [Chunk(move.original.offset, move.old_header) for move in run.mdas]

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Unseen
-from relvmoiscsi.resignature.writing.step import batches, other_bytes, range_of
+from relvmoiscsi.resignature.writing.step import batches, other_bytes
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def read_back_unseen(device: Device, unseen: Unseen, digests: bytes, progress: O
             raise other_bytes(device, min(ranges).offset)
 
     for part in _pieces_of(unseen):
-        compare([range_of(chunk) for chunk in part])
+        compare([chunk.range for chunk in part])
     total, done = unseen.copied_bytes, 0
     for batch in _copies_of(unseen):
         compare([Range(copy.target, copy.end - copy.target) for copy in batch])

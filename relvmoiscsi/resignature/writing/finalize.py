@@ -8,7 +8,7 @@ of tapdisk since the commit stay. When LVM has given the extents to another volu
 """
 
 import logging
-from typing import Iterable, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import Place, Refused
@@ -36,10 +36,7 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
         areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
         found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
         vg = max(found, key=lambda vg: vg.seqno) if found else None
-        units = empty_units(device, run.rebuilt, vg)
-        if any(True for _unit in units):
-            step(device, steps.HOLES, (), units=units)
-        slots = table_units(device, run.rebuilt, vg)
+        slots = give_slots(device, run.rebuilt, vg)
     step(device, steps.HEADERS, [*slots, *copies, *headers])
     as_planned = [chunk.data for chunk in headers] == planned and label.sector == journal.label(SWITCHED)
     sector = journal.label(DONE, None if as_planned else label)
@@ -84,25 +81,19 @@ def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List
     return headers, copies
 
 
-def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> Iterable[Chunk]:
-    """The empty bitmaps of holes that the block table does not name yet; none when other volumes have the extents."""
+def give_slots(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
+    """Empty the bitmaps of free slots that the block table does not name yet.
+
+    Returns the writes that give these slots away: units of the block table that lack slots, with all slots. Does
+    nothing when other volumes have the extents.
+    """
     if vg is None or not rebuilt.is_still_on(vg):
         log.warning("%s: the volume group was changed; free slots of the new image stay unused", device.name)
-        return ()
-    return all_the_same(not_given_yet(rebuilt, _table(device, rebuilt)), EMPTY_UNIT)
-
-
-def table_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
-    """The units of the block table that do not name all their holes yet, with all holes."""
-    if vg is None or not rebuilt.is_still_on(vg):
         return []
-    found = []
-    for unit, data in zip(rebuilt.table, _table(device, rebuilt)):
-        merged = merged_table(unit, data)
-        if merged != data:
-            found.append(Chunk(unit.offset, merged))
-    return found
-
-
-def _table(device: Device, rebuilt: Rebuilt) -> List[bytes]:
-    return device.read([Range(unit.offset, len(unit.old)) for unit in rebuilt.table])
+    table = [Range(unit.offset, len(unit.old)) for unit in rebuilt.table]
+    holes = not_given_yet(rebuilt, device.read(table))
+    if holes:
+        step(device, steps.HOLES, (), units=all_the_same(holes, EMPTY_UNIT))
+    found = [Chunk(part.offset, data) for part, data in zip(table, device.read(table))]
+    merged = [Chunk(unit.offset, merged_table(unit, chunk.data)) for unit, chunk in zip(rebuilt.table, found)]
+    return [after for before, after in zip(found, merged) if after != before]
