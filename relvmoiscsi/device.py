@@ -58,16 +58,16 @@ class Fence:
     A process, a virtual machine or a host may stand still between any two instructions:
 
         t0  host A looks at the LUN, and stands still
-        t1  host B settles the run of A, or gives the LUN new identities, and has ended
+        t1  host B recovers the run of A, or gives the LUN new identities, and has ended
         t2  host A goes on, and sends the write for which it has looked
 
-    So each write has a condition and a lease, and a host that settles a run claims the run:
+    So each write has a condition and a lease, and a host that recovers a run claims the run:
 
         condition  the LUN holds what this run last wrote or found, in the places of `hold`
         lease      a write leaves this host at most `lease_seconds` after the look that found the condition true. A
                    transport compares the clock directly before it sends
-        claim      the settling host writes its `claim` into the mark, and waits OUTLAST_SECONDS. By then, each look of
-                   host A from before the claim is too old, and each later look finds the claim
+        claim      the recovering host writes its `claim` into the commit record, and waits OUTLAST_SECONDS. By then,
+                   each look of host A from before the claim is too old, and each later look finds the claim
 
     A transport looks where that costs no time of its own: with the questions for the name of the LUN, or by one read
     before a batch.
@@ -87,8 +87,8 @@ class Fence:
     ) -> None:
         """`clock` returns seconds and never goes back.
 
-        `writer`, 4 bytes, goes into the marks of this run. A later run that has the same `writer`, and has the LUN
-        open, knows that this run can send nothing any more. Zeros: nobody knows. `claim` is a number that no other
+        `writer`, 4 bytes, goes into the commit records of this run. A later run that has the same `writer`, and has the
+        LUN open, knows that this run can send nothing any more. Zeros: nobody knows. `claim` is a number that no other
         open LUN has, from 1 to 2**32 - 1.
         """
         self.name, self.clock, self.lease_seconds = name, clock, lease_seconds

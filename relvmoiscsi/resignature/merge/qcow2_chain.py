@@ -21,7 +21,7 @@ from relvmoiscsi.formats.qcow2 import ENTRY_BYTES, HEAD_BYTES, MAX_L1_BYTES, Qco
 from relvmoiscsi.formats.qcow2_clusters import ABSENT, ZEROS
 from relvmoiscsi.resignature.merge.compact import Arrays, Memory
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES
-from relvmoiscsi.resignature.protocol.rebuilt import Expected
+from relvmoiscsi.resignature.protocol.merged_image import Expected
 from relvmoiscsi.resignature.reading.lun_contents import Volume
 
 IMAGE_SHIFT = 56

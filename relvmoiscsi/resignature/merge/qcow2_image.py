@@ -20,7 +20,7 @@ from relvmoiscsi.resignature.merge.qcow2_chain import EXTENT_SHIFT, Qcow2Member,
 from relvmoiscsi.resignature.merge.qcow2_layout import Qcow2Layout, layouts
 from relvmoiscsi.resignature.merge.strategy import EXTENT_BYTES, MergeStrategy, Room, VolumeRanges, room_on
 from relvmoiscsi.resignature.merge.vdi_choice import Chain
-from relvmoiscsi.resignature.protocol.rebuilt import Again, BlockCopy, Rebuilt, Unseen
+from relvmoiscsi.resignature.protocol.merged_image import Again, BlockCopy, MergedImage, Unseen
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
 
@@ -57,7 +57,7 @@ class Qcow2Merge(MergeStrategy):
     def retained(self) -> "array[int]":
         return self._layout.retained_extents([extents_of(member.lv.segments) for member in self._members])
 
-    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, Rebuilt]:
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Tuple[Unseen, MergedImage]:
         made, members = self._layout, self._members
         places = VolumeRanges(self._vg, lv, [member.lv for member in members])
         first = tuple(chunk for piece in first_pieces(made, members[0]) for chunk in places.chunks(*piece))
@@ -75,7 +75,7 @@ class Qcow2Merge(MergeStrategy):
             copies=(Again(lambda: copies(made, places)),),
             more=Again(lambda: (chunk for piece in tables.pieces() for chunk in places.chunks(*piece))),
         )
-        return unseen, Rebuilt(lv_id=lv_id, segments=lv.segments)
+        return unseen, MergedImage(lv_id=lv_id, segments=lv.segments)
 
 
 def plain_head(made: Qcow2Layout, leaf: Qcow2Member) -> bytes:

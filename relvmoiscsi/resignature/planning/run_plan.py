@@ -20,7 +20,7 @@ from relvmoiscsi.resignature.planning.volume_writes import content_fields, conte
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, RESIGNATURE, SWITCHED
 from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, encode
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.merged_image import Unseen, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     journal: Journal
     areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
-    unseen: Unseen = Unseen()  #: the writes of a new image before the mark
+    unseen: Unseen = Unseen()  #: the writes of a new image before the commit record
     digests: bytes = (
         b""  #: SHA-256 of each batch of `unseen`, once the run has written `unseen`: it writes no byte twice
     )
@@ -60,8 +60,8 @@ class Plan(NamedTuple):
         if step == steps.JOURNAL:
             return self.unseen.more
         if step == steps.CONTENTS:
-            return full_units(self.run.rebuilt)
-        return all_empty_units(self.run.rebuilt) if step == steps.HOLES else ()
+            return full_units(self.run.merged)
+        return all_empty_units(self.run.merged) if step == steps.HOLES else ()
 
     def each_write(self, step: Step, bitmaps: bool = True) -> Iterator[Planned]:
         """The writes of a step of the protocol, in order. Writes to contents are whole blocks, as in the journal.
@@ -82,14 +82,14 @@ class Plan(NamedTuple):
             for chunk in more:
                 yield Planned(chunk.offset, None, chunk.data, "bitmap of a free slot")
         elif step == steps.HEADERS:
-            for unit in self.run.rebuilt.table if self.run.rebuilt is not None else ():
+            for unit in self.run.merged.table if self.run.merged is not None else ():
                 yield Planned(unit.offset, unit.old, unit.new, "block table: free slots")
             for move in self.run.mdas:
                 if move.moves:
                     yield Planned(move.original.offset, move.old_header, move.final_header, "metadata area header")
         else:
             before, phase = {
-                steps.MARK: (None, IN_PROGRESS),
+                steps.BEGIN: (None, IN_PROGRESS),
                 steps.COMMIT: (IN_PROGRESS, SWITCHED),
                 steps.FINAL: (SWITCHED, DONE),
             }[step]
@@ -112,9 +112,9 @@ def plan_resignature(
 
     Raises Refused when the ring has no room for journal and second area.
     """
-    lun, only, unseen, rebuilt = selection.lun, selection.only, Unseen(), None
+    lun, only, unseen, merged = selection.lun, selection.only, Unseen(), None
     if only is not None and selection.strategy is not None:
-        unseen, rebuilt = selection.strategy.image(cache, only.lv, ids.lvm_ids[only.lv.id])
+        unseen, merged = selection.strategy.image(cache, only.lv, ids.lvm_ids[only.lv.id])
     # of the journal: the physical block size, which the device writes at once. Where extents or metadata areas do not
     # begin at physical blocks, a physical block would also hold bytes of other volumes: then the logical block size
     block_bytes = torn_bytes(cache)
@@ -143,7 +143,7 @@ def plan_resignature(
         writes=content_writes(lun.vg, changes, fields, cache.read, block_bytes),
         fields=fields,
         block_bytes=block_bytes,
-        rebuilt=rebuilt,
+        merged=merged,
         one=only.name.uuid if only is not None else None,
         unverified=unverified,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The journal of a run, to which the mark in the label points.
+"""The journal of a run, to which the commit record in the label points.
 
     ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
 
@@ -34,7 +34,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
     scsi_id_digest,
     with_commit_record,
 )
-from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit
+from relvmoiscsi.resignature.protocol.merged_image import MergedImage, TableUnit
 from relvmoiscsi.resignature.protocol.run_record import (
     IdField,
     MdaMove,
@@ -137,8 +137,8 @@ def encode(run: Run, level: int = FAST) -> bytes:
         facts["one"] = run.one
     if run.unverified:
         facts["unverified"] = run.unverified
-    if run.rebuilt is not None:
-        new = run.rebuilt
+    if run.merged is not None:
+        new = run.merged
         facts["rebuilt"] = {
             "lv_id": new.lv_id,
             "segments": new.segments,
@@ -149,7 +149,7 @@ def encode(run: Run, level: int = FAST) -> bytes:
     blobs = [run.old_label, run.final_label]
     blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
     blobs += [part for write in run.writes for part in (write.old, write.new)]
-    blobs += [part for unit in (run.rebuilt.table if run.rebuilt else ()) for part in (unit.old, unit.new)]
+    blobs += [part for unit in (run.merged.table if run.merged else ()) for part in (unit.old, unit.new)]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("utf-8")
     payload = [struct.pack("<Q", len(text)), text, *blobs]
     packer = zlib.compressobj(level)
@@ -170,7 +170,7 @@ def journal_range(record: CommitRecord, where: Place, device_size: int) -> Range
     found = Range(record.journal_offset, record.journal_length)
     if not JournalHeader.SIZE <= found.length <= MAX_JOURNAL_BYTES or found.end > device_size:
         problem = f"it says that {found.length} bytes of journal lie at byte {found.offset}"
-        raise Malformed("Mark of a run", where, problem)
+        raise Malformed("Commit record", where, problem)
     return found
 
 
@@ -184,7 +184,7 @@ def decode(data: bytes, where: Place, digest: bytes, device_size: int) -> Run:
     if header.version != VERSION:
         raise Unsupported("Journal", where, f"its version is {header.version}")
     if hashlib.sha256(bytes(header)).digest() != digest:
-        raise Malformed("Journal", where, "it is not the journal of the mark in the label")
+        raise Malformed("Journal", where, "it is not the journal of the commit record in the label")
     packed = data[header.SIZE : header.SIZE + header.payload_length]
     if hashlib.sha256(packed).digest() != header.payload_digest:
         stored, computed = (
@@ -235,7 +235,7 @@ def _run(payload: BytesIO) -> Run:
         return run
     new = facts["rebuilt"]
     full, empty = (array("q", accumulate(map(int, new[name]))) for name in ("full", "empty"))
-    rebuilt = Rebuilt(
+    merged = MergedImage(
         lv_id=untrusted.text_of(new["lv_id"]),
         segments=tuple(Segment(*_sizes(item)) for item in new["segments"]),
         full=full,
@@ -245,7 +245,7 @@ def _run(payload: BytesIO) -> Run:
             for at, length, first, end in new["table"]
         ),
     )
-    return run._replace(rebuilt=rebuilt)
+    return run._replace(merged=merged)
 
 
 def _text_or_none(value: Any) -> Optional[str]:
@@ -282,8 +282,8 @@ def _ranges(values: Sequence[Sequence[Any]]) -> Tuple[Range, ...]:
 # --- on a device
 
 
-class Mark(NamedTuple):
-    """A label with the mark of a run, and the run's journal."""
+class EarlierRun(NamedTuple):
+    """An earlier run on a LUN: the label with its commit record, and its journal."""
 
     label: Label
     commit_record: CommitRecord
@@ -291,7 +291,7 @@ class Mark(NamedTuple):
 
 
 def read_journal(device: Device, record: CommitRecord, label: Label) -> Journal:
-    """The journal that a mark points to. Raises FormatError."""
+    """The journal that a commit record points to. Raises FormatError."""
     where = Place(device.name, label.offset)
     found = journal_range(record, where, device.size_bytes)
     data = device.read([found])[0]

@@ -6,7 +6,7 @@
     before and after step 2  read back the new image
     after step 6             read back all writes
 
-When an operation fails, the run ends. The run takes nothing back by itself, and erases no journal. `recover` settles
+When an operation fails, the run ends. The run takes nothing back by itself, and erases no journal. `recover` ends
 the run by the label (docs/protocol.rst, "Recover"; `resignature.recovery.cut_run`).
 """
 
@@ -20,13 +20,13 @@ from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
-from relvmoiscsi.resignature.protocol.rebuilt import all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.merged_image import all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.sentences import (
     nothing_written,
     only_free_space,
     only_unseen,
     overtaken,
-    since_mark,
+    since_begun,
 )
 from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
@@ -54,46 +54,46 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     Raises Refused, without a write, when the device has changed since the plan. Raises DeviceError when an operation
     fails, Overtaken after a write of another host, Unfinished for a refusal in the middle. The error says in what state
     the device is; `before` is a sentence about earlier writes, for this error.
-    `progress` gets the number of bytes of the new image that are read back before the mark; its errors go through.
+    `progress` gets the number of bytes of the new image that are read back before step 2; its errors go through.
 
     The new image is read back twice:
 
-        before the mark    from the mark on, a run or its rollback may write the bitmaps of filled blocks
-        after the mark     another host may write a new image to the same places; that host reads the label before each
-                           batch and stops at a mark, so the second reading finds the batches from before the mark
+        before step 2    from step 2 on, a run or its rollback may write the bitmaps of filled blocks
+        after step 2     another host may write a new image to the same places. That host reads the label before each
+                         batch, and stops at the commit record. So the second reading finds its batches from before
     """
     run, deciding = plan.run, _deciding(plan)
     headers = deciding[1:]
-    untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
+    untouched = only_unseen(device.name) if run.merged else nothing_written(before)
     with in_state(untouched):
         device.end_late_writes()
         known_blocks = _compare_with_plan(device, plan)
     device.fence.hold(deciding)
-    written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
+    written = only_unseen(device.name) if run.merged else only_free_space(device.name, before)
     with in_state(written):
         prepared = plan.chunks_of(steps.JOURNAL)
         step(device, steps.JOURNAL, prepared)
         read_back(device, [*prepared, *deciding])
-        if run.rebuilt is not None:
+        if run.merged is not None:
             copying.read_back_unseen(device, plan.unseen, plan.digests, progress)
     device.fence.hold_also([*(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in prepared), *_head(plan)])
     mark, commit = (  # with the writer of this run
         [Chunk(chunk.offset, written_by(chunk.data, device.fence.writer)) for chunk in plan.chunks_of(taken)]
-        for taken in (steps.MARK, steps.COMMIT)
+        for taken in (steps.BEGIN, steps.COMMIT)
     )
-    with since_mark(device.name, run.kind, run.label_offset):
-        step(device, steps.MARK, mark, known_blocks)
+    with since_begun(device.name, run.kind, run.label_offset):
+        step(device, steps.BEGIN, mark, known_blocks)
         copying.read_back_unseen(device, plan.unseen, plan.digests)
         contents: List[Chunk] = []  # the journalled blocks that change
         for write in run.writes:
             blocks = changed_chunks(Chunk(write.offset, write.old), write.new, max(device.block_size, run.block_bytes))
             contents += blocks
-        step(device, steps.CONTENTS, contents, units=full_units(run.rebuilt))
+        step(device, steps.CONTENTS, contents, units=full_units(run.merged))
         read_back(device, [*contents, *mark, *headers])
-        read_back_all(device, full_units(run.rebuilt))
+        read_back_all(device, full_units(run.merged))
         step(device, steps.COMMIT, commit, known_blocks)
-        if run.rebuilt is not None and len(run.rebuilt.empty):
-            step(device, steps.HOLES, (), units=all_empty_units(run.rebuilt))
+        if run.merged is not None and len(run.merged.empty):
+            step(device, steps.HOLES, (), units=all_empty_units(run.merged))
         for taken in (steps.HEADERS, steps.FINAL):
             step(device, taken, plan.chunks_of(taken), known_blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Unseen
+from relvmoiscsi.resignature.protocol.merged_image import BlockCopy, Unseen
 from relvmoiscsi.resignature.writing.step import batches, other_bytes
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,13 @@ from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import DONE, SWITCHED
 from relvmoiscsi.resignature.protocol.journal import Journal
-from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, Rebuilt, all_the_same, merged_table, not_given_yet
+from relvmoiscsi.resignature.protocol.merged_image import (
+    EMPTY_UNIT,
+    MergedImage,
+    all_the_same,
+    merged_table,
+    not_given_yet,
+)
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.step import read_back, step
 
@@ -31,12 +37,12 @@ def finalize(device: Device, label: Label, journal: Journal) -> None:
     planned = [move.final_header for move in run.mdas if move.moves]
     headers, copies = _final_headers(device, label, journal)
     slots: List[Chunk] = []  # writes to the block table, which need the empty bitmaps to be durable
-    if run.rebuilt is not None:
+    if run.merged is not None:
         # the volume group under its new identity, from the newest committed text
         areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
         found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
         vg = max(found, key=lambda vg: vg.seqno) if found else None
-        slots = give_slots(device, run.rebuilt, vg)
+        slots = give_slots(device, run.merged, vg)
     step(device, steps.HEADERS, [*slots, *copies, *headers])
     as_planned = [chunk.data for chunk in headers] == planned and label.sector == journal.label(SWITCHED)
     sector = journal.label(DONE, None if as_planned else label)
@@ -81,19 +87,19 @@ def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List
     return headers, copies
 
 
-def give_slots(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
+def give_slots(device: Device, merged: MergedImage, vg: Optional[VolumeGroup]) -> List[Chunk]:
     """Empty the bitmaps of free slots that the block table does not name yet.
 
     Returns the writes that give these slots away: units of the block table that lack slots, with all slots. Does
     nothing when other volumes have the extents.
     """
-    if vg is None or not rebuilt.is_still_on(vg):
+    if vg is None or not merged.is_still_on(vg):
         log.warning("%s: the volume group was changed; free slots of the new image stay unused", device.name)
         return []
-    table = [Range(unit.offset, len(unit.old)) for unit in rebuilt.table]
-    holes = not_given_yet(rebuilt, device.read(table))
+    table = [Range(unit.offset, len(unit.old)) for unit in merged.table]
+    holes = not_given_yet(merged, device.read(table))
     if holes:
         step(device, steps.HOLES, (), units=all_the_same(holes, EMPTY_UNIT))
     found = [Chunk(part.offset, data) for part, data in zip(table, device.read(table))]
-    merged = [Chunk(unit.offset, merged_table(unit, chunk.data)) for unit, chunk in zip(rebuilt.table, found)]
-    return [after for before, after in zip(found, merged) if after != before]
+    full = [Chunk(unit.offset, merged_table(unit, chunk.data)) for unit, chunk in zip(merged.table, found)]
+    return [after for before, after in zip(found, full) if after != before]

@@ -8,7 +8,7 @@ import pytest
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.protocol.rebuilt import BlockCopy, Expected, Unseen
+from relvmoiscsi.resignature.protocol.merged_image import BlockCopy, Expected, Unseen
 from relvmoiscsi.resignature.writing import copying, step
 from relvmoiscsi.resignature.writing.copying import read_back_unseen, write_unseen
 

@@ -57,7 +57,7 @@ class Expected(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """The writes of a new image before the mark. They go to free extents, and to sectors that no bitmap shows."""
+    """The writes of a new image before step 2: to free extents, and to sectors that no bitmap shows."""
 
     expected: Tuple[Expected, ...] = ()  #: ranges that the new image depends on
     unchanged: Iterable[Chunk] = ()  #: small ranges that the new image depends on, with their bytes; maybe millions
@@ -83,7 +83,7 @@ class TableUnit(NamedTuple):
     end: int
 
 
-class Rebuilt(NamedTuple):
+class MergedImage(NamedTuple):
     """The volume of the new image, and the writes to the volume that are journalled."""
 
     lv_id: str  #: new id of the volume
@@ -106,14 +106,14 @@ class Rebuilt(NamedTuple):
 # --- bitmaps
 
 
-def full_units(rebuilt: Optional[Rebuilt]) -> Iterable[Chunk]:
+def full_units(merged: Optional[MergedImage]) -> Iterable[Chunk]:
     """The bitmaps of filled blocks."""
-    return all_the_same(rebuilt.full if rebuilt else (), FULL_UNIT)
+    return all_the_same(merged.full if merged else (), FULL_UNIT)
 
 
-def all_empty_units(rebuilt: Optional[Rebuilt]) -> Iterable[Chunk]:
+def all_empty_units(merged: Optional[MergedImage]) -> Iterable[Chunk]:
     """The bitmaps of all holes."""
-    return all_the_same(rebuilt.empty if rebuilt else (), EMPTY_UNIT)
+    return all_the_same(merged.empty if merged else (), EMPTY_UNIT)
 
 
 def all_the_same(units: Sequence[int], data: bytes) -> "Again[Chunk]":
@@ -130,13 +130,13 @@ def given_away(unit: TableUnit) -> Iterator[int]:
             yield at
 
 
-def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> "array[int]":
+def not_given_yet(merged: MergedImage, found: Sequence[bytes]) -> "array[int]":
     """The holes that the present block table, `found`, does not name: the run may empty the bitmaps of these holes.
 
     A guest may have written to a slot that the table names, so the bitmap of such a slot must stay.
     """
-    holes, not_named = iter(rebuilt.empty), array("q")
-    for unit, data in zip(rebuilt.table, found):
+    holes, not_named = iter(merged.empty), array("q")
+    for unit, data in zip(merged.table, found):
         for at in given_away(unit):
             hole = next(holes)
             if data[at : at + ENTRY_BYTES] != unit.new[at : at + ENTRY_BYTES]:
