@@ -196,10 +196,6 @@ class Vhd(NamedTuple):
         end = _with_hidden(self.end_footer, hidden) if self.end_footer else None
         return self._replace(footer=_with_hidden(self.footer, hidden), end_footer=end)
 
-    def with_own_end_footer(self) -> "Vhd":
-        """The VHD with the copy of its footer in the last sector."""
-        return self._replace(end_footer=self.footer, stale_end=None, killed=False)
-
 
 def read_vhd(
     footer_copy: bytes,

@@ -50,7 +50,7 @@ class Qcow2Merge(MergeStrategy):
     """The merge strategy of a QCOW2 layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Qcow2Member], made: Qcow2Layout, room: Room) -> None:
-        super().__init__(made.cost(), range(made.head_extents), room)
+        super().__init__(made.cost, range(made.head_extents), room)
         self._vg, self._members, self._layout = vg, members, made
         self.content: Qcow2 = read_qcow2(plain_head(made, members[0]), members[0].name, made.size_bytes)
 
@@ -176,11 +176,16 @@ def _tables(made: Qcow2Layout) -> Tuple[Arrays, bytearray]:
     for number in made.tables:
         if number not in tables:
             tables[number] = array("Q", [ABSENT]) * min(made.per_table, made.units - number * made.per_table)
-    # give dead units to units of the disk that no image has, with entries that read as zeros
+    _give_away(made, tables, used)
+    return tables, used
+
+
+def _give_away(made: Qcow2Layout, tables: Arrays, used: bytearray) -> None:
+    """Give dead units to units of the disk that no image has, with entries that read as zeros."""
     mark, dead = qcow2.ENTRY_USED_ONCE | qcow2.ENTRY_ZEROS, used.find(b"\0")
     for number in made.tables:
         if dead < 0:
-            break
+            return
         table = tables[number]
         if ABSENT not in table:
             continue
@@ -190,14 +195,13 @@ def _tables(made: Qcow2Layout) -> Tuple[Arrays, bytearray]:
                 used[dead] = 1
                 dead = used.find(b"\0", dead + 1)
         tables[number] = table
-    return tables, used
 
 
 def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:
     """The number and the entries of each table with a cluster of an image."""
     once = qcow2.ENTRY_USED_ONCE
     bases = {extent: once | (made.head_extents + at) * EXTENT_BYTES for at, extent in enumerate(made.retained)}
-    copies = {copy.number: index for index, copy in enumerate(made.copied)}
+    copies = {number: index for index, number in enumerate(made.copied)}
     touched = {number // made.per_table for number in copies}
     for table in made.owners:
         owners = made.owners[table]
@@ -216,10 +220,10 @@ def _entries(made: Qcow2Layout) -> Iterator[Tuple[int, "array[int]"]]:
 
 def copies(made: Qcow2Layout, places: VolumeRanges) -> Iterator[BlockCopy]:
     """The copies of the clusters that get a new place."""
-    for index, copy in enumerate(made.copied):
+    for index, (number, owner) in enumerate(made.copied.items()):
         target = (made.first_copy + index) * made.unit
-        image, source = place_of(copy.owner)
-        yield from places.copy_up_to(target, image, source, copy.length, made.unit)
+        image, source = place_of(owner)
+        yield from places.copy_up_to(target, image, source, made.cut.get(number, made.unit), made.unit)
 
 
 # --- the planned image, read back
@@ -237,7 +241,7 @@ def verify_image(
     for mark, member in enumerate([new, *olds]):
         for extent, pe in enumerate(extents_of(member.lv.segments)):
             at[mark << 56 - EXTENT_SHIFT | extent] = places.vg.pe_start + pe * EXTENT_BYTES
-    targets = {copy.number: (made.first_copy + index) * made.unit for index, copy in enumerate(made.copied)}
+    targets = {number: (made.first_copy + index) * made.unit for index, number in enumerate(made.copied)}
     copied: Dict[int, Dict[int, int]] = {}
     for number, target in targets.items():
         copied.setdefault(number // made.per_table, {})[number % made.per_table] = target

@@ -61,7 +61,7 @@ class VhdMerge(MergeStrategy):
     """The merge strategy of a VHD layout."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[VhdMember], made: VhdLayout, room: Room) -> None:
-        super().__init__(made.cost(), made.fresh, room)
+        super().__init__(made.cost, made.fresh, room)
         self._vg, self._members, self._layout = vg, members, made
         # footer and header without a parent
         self._footer = sealed(members[0].footer.replace(type=vhd.TYPE_DYNAMIC, hidden=0))

@@ -20,7 +20,7 @@ from relvmoiscsi.resignature.planning.volume_writes import content_fields, conte
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, RESIGNATURE, SWITCHED
 from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, encode
-from relvmoiscsi.resignature.protocol.merged_image import Unseen, all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.merged_image import EMPTY_UNIT, FULL_UNIT, Unseen, all_the_same
 from relvmoiscsi.resignature.protocol.run_record import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -59,9 +59,11 @@ class Plan(NamedTuple):
         """The bitmaps and tables of a new image in a step: there may be millions, and no survey reads them."""
         if step == steps.JOURNAL:
             return self.unseen.more
-        if step == steps.CONTENTS:
-            return full_units(self.run.merged)
-        return all_empty_units(self.run.merged) if step == steps.HOLES else ()
+        merged = self.run.merged
+        if merged is not None and step in (steps.CONTENTS, steps.HOLES):
+            full = step == steps.CONTENTS
+            return all_the_same(merged.full if full else merged.empty, FULL_UNIT if full else EMPTY_UNIT)
+        return ()
 
     def each_write(self, step: Step, bitmaps: bool = True) -> Iterator[Planned]:
         """The writes of a step of the protocol, in order. Writes to contents are whole blocks, as in the journal.

@@ -106,17 +106,8 @@ class MergedImage(NamedTuple):
 # --- bitmaps
 
 
-def full_units(merged: Optional[MergedImage]) -> Iterable[Chunk]:
-    """The bitmaps of filled blocks."""
-    return all_the_same(merged.full if merged else (), FULL_UNIT)
-
-
-def all_empty_units(merged: Optional[MergedImage]) -> Iterable[Chunk]:
-    """The bitmaps of all holes."""
-    return all_the_same(merged.empty if merged else (), EMPTY_UNIT)
-
-
 def all_the_same(units: Sequence[int], data: bytes) -> "Again[Chunk]":
+    """The writes of `data` to the places `units`."""
     return Again(lambda: (Chunk(unit, data) for unit in units))
 
 

@@ -33,7 +33,7 @@ from relvmoiscsi.resignature.protocol.commit_record import (
 )
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import EarlierRun
-from relvmoiscsi.resignature.protocol.merged_image import full_units
+from relvmoiscsi.resignature.protocol.merged_image import FULL_UNIT, all_the_same
 from relvmoiscsi.resignature.protocol.sentences import on_a_copy, since_begun, unfinished, waiting
 from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.finalize import finalize
@@ -86,7 +86,7 @@ def roll_back(device: Device, earlier: EarlierRun) -> None:
             header = pv.MdaHeader.at(data)
             if (header.magic, header.start) == (pv.MDA_MAGIC, place):  # the header is still on the device
                 chunks.append(Chunk(place, bytes(SECTOR)))
-        units = () if careful else full_units(run.merged)
+        units = all_the_same(run.merged.full if run.merged is not None and not careful else (), FULL_UNIT)
         step(device, steps.OLD_CONTENTS, chunks, units=units)
         read_back(device, chunks)
         read_back_all(device, units)

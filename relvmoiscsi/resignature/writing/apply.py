@@ -20,7 +20,6 @@ from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import written_by
 from relvmoiscsi.resignature.protocol.identities import changed_chunks
-from relvmoiscsi.resignature.protocol.merged_image import all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.sentences import (
     nothing_written,
     only_free_space,
@@ -88,12 +87,12 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
         for write in run.writes:
             blocks = changed_chunks(Chunk(write.offset, write.old), write.new, max(device.block_size, run.block_bytes))
             contents += blocks
-        step(device, steps.CONTENTS, contents, units=full_units(run.merged))
+        step(device, steps.CONTENTS, contents, units=plan.bitmaps_of(steps.CONTENTS))
         read_back(device, [*contents, *mark, *headers])
-        read_back_all(device, full_units(run.merged))
+        read_back_all(device, plan.bitmaps_of(steps.CONTENTS))
         step(device, steps.COMMIT, commit, known_blocks)
         if run.merged is not None and len(run.merged.empty):
-            step(device, steps.HOLES, (), units=all_empty_units(run.merged))
+            step(device, steps.HOLES, (), units=plan.bitmaps_of(steps.HOLES))
         for taken in (steps.HEADERS, steps.FINAL):
             step(device, taken, plan.chunks_of(taken), known_blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])

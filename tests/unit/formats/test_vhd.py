@@ -155,7 +155,7 @@ def test_the_valid_footer_of_another_vhd_is_told_apart(field):
     vhd = read(last=footer(field))
 
     assert vhd.end_footer is None and vhd.stale_end is not None
-    (change,) = changes(vhd, vhd.with_own_end_footer(), [], None, NEW, NAME, SIZE)
+    (change,) = changes(vhd, vhd._replace(end_footer=vhd.footer, stale_end=None), [], None, NEW, NAME, SIZE)
     assert (change.offset, change.old, change.new) == (SIZE - 512, footer(field), FOOTER)
 
 
