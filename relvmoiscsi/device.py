@@ -36,6 +36,11 @@ class Range(NamedTuple):
     def end(self) -> int:
         return self.offset + self.length
 
+    def widened(self, unit: int) -> "Range":
+        """Return the range, widened to multiples of `unit`."""
+        start = align_down(self.offset, unit)
+        return Range(start, align_up(self.end, unit) - start)
+
 
 class Chunk(NamedTuple):
     """Bytes for a write, and their offset."""

@@ -14,7 +14,7 @@ import logging
 from hashlib import sha256
 from typing import List, Optional
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, torn_bytes
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, torn_bytes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Overtaken, Refused, in_state
 from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
@@ -101,20 +101,15 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
 def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
     """Raises Refused when a range on which the plan depends has changed. Returns the blocks of label and headers."""
     deciding = _deciding(plan)
-    others = [*_head(plan), *(Chunk(write.offset, write.old) for write in plan.run.writes)]
-    unit = torn_bytes(device)
-    spans = []
-    for chunk in deciding:
-        start, end = align_down(chunk.offset, unit), min(align_up(chunk.end, unit), device.size_bytes)
-        spans.append(Range(start, end - start))
-    found = device.read([*spans, *(chunk.range for chunk in others)])
-    known_blocks = [Chunk(span.offset, data) for span, data in zip(spans, found)]
-    inside = [
-        block.data[chunk.offset - block.offset :][: len(chunk.data)] for chunk, block in zip(deciding, known_blocks)
-    ]
-    for chunk, data in zip([*deciding, *others], [*inside, *found[len(spans) :]]):
-        if data != chunk.data:
-            raise _changed(device, chunk.offset)
+    expected = [*deciding, *_head(plan), *(Chunk(write.offset, write.old) for write in plan.run.writes)]
+    blocks = [chunk.range.widened(torn_bytes(device)) for chunk in deciding]
+    blocks = [Range(block.offset, min(block.end, device.size_bytes) - block.offset) for block in blocks]
+    parts = [*blocks, *(chunk.range for chunk in expected[len(deciding) :])]
+    found = [Chunk(part.offset, data) for part, data in zip(parts, device.read(parts))]
+    for wanted, there in zip(expected, found):
+        start = wanted.offset - there.offset
+        if there.data[start : start + len(wanted.data)] != wanted.data:
+            raise _changed(device, wanted.offset)
     for batch in batches(plan.unseen.expected, lambda one: one.range.length):
         for one, data in zip(batch, device.read([one.range for one in batch])):
             if sha256(data).digest() != one.digest:
@@ -123,7 +118,7 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
         for chunk, data in zip(part, device.read([chunk.range for chunk in part])):
             if data != chunk.data:
                 raise _changed(device, chunk.offset)
-    return known_blocks
+    return found[: len(deciding)]
 
 
 def _deciding(plan: Plan) -> List[Chunk]:
