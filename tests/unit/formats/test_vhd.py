@@ -201,6 +201,14 @@ def test_a_footer_that_is_none_of_sms_is_refused(field, error, sentence):
         read(footer(field))
 
 
+@pytest.mark.parametrize("at, structure", [(15, FOOTER), (27, HEADER)])
+def test_a_version_counts_only_under_a_correct_checksum(at, structure):
+    spoiled = structure[:at] + b"\7" + structure[at + 1 :]
+
+    with pytest.raises(BadChecksum):
+        read(spoiled) if structure is FOOTER else read(second=spoiled)
+
+
 def test_a_footer_disabled_by_a_resize_is_unsupported_at_the_end_too():
     with pytest.raises(Unsupported, match="a resize of the VHD was cut"):
         read(last=POISONED)
