@@ -101,7 +101,7 @@ MOST_COPIED_BYTES = 1 << 30
 SPARE_EXTENTS = 1
 
 #: memory as measured: for a cluster that is copied, and for an extent with data
-_BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 300, 300
+_BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 200, 300
 
 
 def layouts(members: Sequence[Qcow2Member], thick: bool, memory: Memory) -> Iterator[Qcow2Layout]:
