@@ -6,7 +6,7 @@ The run writes the head of the new image and all copies to new extents, before t
 
 from array import array
 from hashlib import sha256
-from typing import Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range, torn_bytes
 from relvmoiscsi.errors import Refused
@@ -121,11 +121,15 @@ class Tables:
                 _refuse(f"the bytes to write at byte {offset} differ from the verified bytes")
             yield offset, data
 
-    def read_piece(self, offset: int) -> Tuple[int, bytes]:
-        """For verification: the piece that holds the byte at `offset`, and the offset of the piece."""
-        first, size = self._made.counts_at, PIECE_BYTES
-        if offset >= self._made.second_level_at:
-            first, size = self._made.second_level_at, self._at_once * self._made.unit
+    def read_piece(self, offset: int) -> Optional[Tuple[int, bytes]]:
+        """For verification: the piece that holds the byte at `offset`, and its place; None when no piece holds it."""
+        made = self._made
+        first, end, size = made.counts_at, made.first_level_at, PIECE_BYTES
+        if offset >= made.second_level_at:
+            first, size = made.second_level_at, self._at_once * made.unit
+            end = first + len(made.tables) * made.unit
+        if not first <= offset < end:
+            return None
         start = first + (offset - first) // size * size
         data = self._piece(start)
         self._verified[start] = sha256(data).digest()
@@ -133,13 +137,8 @@ class Tables:
 
     def counts(self) -> Iterator[bytes]:
         """For verification: the counts, in pieces."""
-        return (self.read_piece(offset)[1] for offset in self._starts() if offset < self._made.first_level_at)
-
-    def has(self, offset: int) -> bool:
-        """Whether a piece holds the byte at `offset` of the volume."""
-        made = self._made
-        end = made.second_level_at + len(made.tables) * made.unit
-        return made.counts_at <= offset < made.first_level_at or made.second_level_at <= offset < end
+        starts = range(self._made.counts_at, self._made.first_level_at, PIECE_BYTES)
+        return (data for _start, data in filter(None, map(self.read_piece, starts)))
 
     def _starts(self) -> Iterator[int]:
         yield from range(self._made.counts_at, self._made.first_level_at, PIECE_BYTES)
@@ -280,12 +279,13 @@ class _Planned(Device):
         found = []
         for part in ranges:
             pe, within = divmod(part.offset - self._base, EXTENT_BYTES)
-            offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else None
-            if offset is None or not self._tables.has(offset):
-                found += self._device.read([part])
-                continue
+            offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else -1
             if not self._start <= offset < self._start + len(self._piece):
-                self._start, self._piece = self._tables.read_piece(offset)
+                piece = self._tables.read_piece(offset)
+                if piece is None:
+                    found += self._device.read([part])
+                    continue
+                self._start, self._piece = piece
             at = offset - self._start
             found.append(self._piece[at : at + part.length])
         return found

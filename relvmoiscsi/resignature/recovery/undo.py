@@ -73,8 +73,7 @@ def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
         where = Place(device.name, move.original.offset)
         mda = pv.parse_mda(move.old_header, move.original, where)
         if mda.has_text:
-            found = pv.read_texts(device, [mda])[0]
-            pv.verify_text(found, mda.committed, where)
+            found = pv.read_text(device, mda)
             seqno = read_vg(found[:-1].decode("latin-1"), where).seqno
             if seqno > newest:
                 text, newest = found, seqno

@@ -66,8 +66,7 @@ def _final_headers(device: Device, label: Label, journal: Journal) -> Tuple[List
             headers.append(Chunk(move.original.offset, move.final_header))
             continue
         mda = pv.parse_mda(data, area, Place(device.name, area.offset))
-        text = pv.read_texts(device, [mda])[0]
-        pv.verify_text(text, mda.committed, Place(device.name, area.offset))
+        text = pv.read_text(device, mda)
         live = pv.text_ranges(mda.area, mda.committed, Place("the second metadata area", area.offset))
         at = live[0].offset
         if len(live) > 1:

@@ -72,7 +72,7 @@ def in_journal(merged):
 
 
 @pytest.mark.parametrize(
-    "rebuilt",
+    "merged",
     [MERGED, MERGED._replace(empty=array("q"), table=()), MERGED._replace(full=array("q")), MergedImage("b" * 32, ())],
 )
 def test_it_comes_back_from_the_journal(merged, monkeypatch):
