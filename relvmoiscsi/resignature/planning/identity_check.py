@@ -212,7 +212,7 @@ def _shape(content: Content, disputed: bool) -> object:
         changed: List[Field[Any]] = [DynamicHeader.checksum, DynamicHeader.parent_name]
         if disputed:
             changed.append(DynamicHeader.locators)
-            content = content._replace(locators=tuple(one._replace(length=0) for one in content.locators))
+            content = content._replace(locators=tuple(one.replace(data_length=0) for one in content.locators))
         return content._replace(header=_NO_HEADER, parent=None), content.header.without(*changed)
     return content
 
