@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The file in which an administrator chooses new ids (`--map`): the map that `--json` prints, or a part of it. Pure.
 
-    {"sr":   {"old": UUID, "new": UUID},        "vg_id": {"old": ID, "new": ID},    "pv_id": ...,
-     "vdis": [{"old": UUID, "new": UUID}, ...], "lvs":   [{"id": {"old": ID, "new": ID}}, ...],
+    {"old_sr": UUID, "new_sr": UUID,            "old_vg_id": ID, "new_vg_id": ID,    "old_pv_id": ...,
+     "vdis": [{"old": UUID, "new": UUID}, ...], "lvs": [{"old_id": ID, "new_id": ID}, ...],
      "other_uuids": {UUID: UUID, ...}}          UUIDs in deleted records, and in links to deleted VDIs
 
-`relvmoiscsi map --json` and administrators write two tables instead: "uuids" and "lvm_ids", old to new. "new_sr" is the
-new SR UUID, as --sr-uuid gives it.
+`relvmoiscsi map --json` and administrators write two tables instead: "uuids" and "lvm_ids", old to new. "new_sr"
+without "old_sr" is the new SR UUID, as --sr-uuid gives it.
 
 Without a choice, `derived_ids` computes the map of any LUN from the new SR UUID and the old ids.
 """
@@ -50,11 +50,11 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
     Raises UsageError for facts that are not a map, for text that is not an id, and for two new ids of one old id.
     """
     try:
-        rows = [facts.get("sr"), *facts.get("vdis", [])]
-        uuids = [(pair["old"], pair["new"]) for pair in rows if pair]
+        uuids = [(facts["old_sr"], facts["new_sr"])] if "old_sr" in facts else []
+        uuids += [(vdi["old"], vdi["new"]) for vdi in facts.get("vdis", [])]
         uuids += [*facts.get("other_uuids", {}).items(), *facts.get("uuids", {}).items()]
-        rows = [facts.get("vg_id"), facts.get("pv_id"), *(lv["id"] for lv in facts.get("lvs", []))]
-        lvm_ids = [(pair["old"], pair["new"]) for pair in rows if pair]
+        lvm_ids = [(facts[f"old_{key}"], facts[f"new_{key}"]) for key in ("vg_id", "pv_id") if f"old_{key}" in facts]
+        lvm_ids += [(lv["old_id"], lv["new_id"]) for lv in facts.get("lvs", [])]
         lvm_ids += facts.get("lvm_ids", {}).items()
         return IdMap(
             "", _checked(uuids, checked_uuid, name, _UUID_FORM), _checked(lvm_ids, _lvm_id, name, _LVM_ID_FORM)
@@ -64,8 +64,11 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
 
 
 def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
-    """The new SR UUID in a map of `relvmoiscsi map --json`; None without one. Raises UsageError for a wrong UUID."""
-    if "new_sr" not in facts:
+    """The new SR UUID in a map of `relvmoiscsi map --json`; None without one. Raises UsageError for a wrong UUID.
+
+    A map of a LUN has the old SR beside the new SR: `read_map` returns both.
+    """
+    if "new_sr" not in facts or "old_sr" in facts:
         return None
     try:
         return checked_uuid(facts["new_sr"])
