@@ -83,7 +83,11 @@ def wrapped(text: str, columns: int, breaks_rows: bool = True) -> str:
 
 def _wrapped_line(line: str, columns: int, breaks_rows: bool) -> str:
     starts = [cell.end() for cell in re.finditer("  +", line)] or [0]
-    if starts[-1] > columns // 2 and not breaks_rows or re.match(r" *((next|then|or): +)?(xe|relvmoiscsi) ", line):
+    if (
+        starts[-1] > columns // 2
+        and not breaks_rows
+        or re.match(r" *((next|then|or): +)?(xe|relvmoiscsi) (?![a-z -]*: error: )", line)
+    ):
         return line
     indent = max([2, *(start for start in starts if start <= columns // 2)])
     from textwrap import fill  # noqa: PLC0415 - slow to import, and udev waits
