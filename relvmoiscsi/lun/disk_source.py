@@ -22,7 +22,8 @@ from relvmoiscsi.host.disk.scsi_id import hardware_of, scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_lock import lun_lock
 from relvmoiscsi.host.this_host import Host
-from relvmoiscsi.lun import guard, users
+from relvmoiscsi.host.xapi import stale_volumes
+from relvmoiscsi.lun import guard
 from relvmoiscsi.lun.guard import LVM_LOCKS, SM_LOCK, CommandGuard, ReadGuard
 from relvmoiscsi.lun.opened import BLOCK_DEVICE, Guard, LunSource, OpenLun, Permission, agreed
 
@@ -96,6 +97,6 @@ class DiskSource(LunSource):
                 lun = engine.inspect(device).lun
             return lun.sr_uuid if lun is not None else ""
 
-        advice = users.advice_on_holders(scsi_id, sr_on, lambda: users.attachments_here(self.host), self.host)
+        advice = stale_volumes.advice(scsi_id, sr_on, lambda: stale_volumes.attachments_here(self.host), self.host)
         refusal = ReadGuard(scsi_id, self.host).ask([]).objection if advice else None
         return refusal.message if refusal is not None else advice

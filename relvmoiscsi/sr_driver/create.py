@@ -10,7 +10,6 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError, in_state
 from relvmoiscsi.host.settings import one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
-from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.lun import users
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import CallLun, CallRequest, Transport
@@ -74,19 +73,21 @@ def sr_create(
 
 def _way_out(lun: CallLun, call: Call, xapi: Xapi) -> str:
     """Return what to do about volumes that the storage manager has activated on the clone; "" without volumes."""
+    from relvmoiscsi.host.xapi import stale_volumes  # noqa: PLC0415 - only a refused call needs it
+
     deadline = lun.deadline.for_cleanup()
 
-    def attachments() -> Optional[Attachments]:
+    def attachments() -> Optional[stale_volumes.Attachments]:
         try:
             asked = xapi.until(deadline)
-            return Attachments(asked.records("PBD"), asked.records("SR"), call.host_ref)
+            return stale_volumes.Attachments(asked.records("PBD"), asked.records("SR"), call.host_ref)
         except XapiFailure:
             return None
 
     def sr_uuid_on(disk: str) -> str:
         return sr_on_disk(lun.scsi_id, "/dev/" + disk, deadline)[0]
 
-    return users.advice_on_holders(lun.scsi_id, sr_uuid_on, attachments)
+    return stale_volumes.advice(lun.scsi_id, sr_uuid_on, attachments)
 
 
 def sr_on_disk(scsi_id: str, path: str, deadline: Deadline) -> Tuple[str, str]:

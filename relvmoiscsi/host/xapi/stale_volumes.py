@@ -11,10 +11,18 @@ to the host, the disk may be the original in use: then no volume may be deactiva
 Source: sm LVHDoISCSISR.py attach, LVHDSR.py attach, lvutil.py checkPVScsiIds.
 """
 
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+import logging
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.host.xapi.other_hosts import Use
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.host.xapi.api import XapiFailure, local_xapi, own_ref
+from relvmoiscsi.host.xapi.other_hosts import Use, use_of_lun
 from relvmoiscsi.wording import command
+
+log = logging.getLogger(__name__)
+
+_XAPI_SECONDS = 10.0  #: the time limit for one answer of xapi
 
 Records = Mapping[str, Mapping[str, Any]]
 
@@ -34,6 +42,37 @@ class Attachments(NamedTuple):
             return True
         is_busy = any(self.srs[ref].get("current_operations") for ref in refs)
         return None if is_busy or not self.host_ref else False
+
+
+def attachments_here(host: Host) -> Optional[Attachments]:
+    """Return xapi's records of the SRs on this host; None where xapi does not answer."""
+    try:
+        with local_xapi(host.xapi_socket, _XAPI_SECONDS) as xapi:
+            own = own_ref(xapi.records("host"), host)
+            return Attachments(xapi.records("PBD"), xapi.records("SR"), own)
+    except XapiFailure:
+        return None
+
+
+def advice(
+    scsi_id: Optional[str],
+    read_sr: Callable[[str], str],
+    attachments: Callable[[], Optional[Attachments]],
+    host: Host = THIS_HOST,
+) -> str:
+    """Return how to remove volumes that SM has activated on a clone, for a refused open; "" without such volumes.
+
+    `read_sr` returns the UUID of the SR on a disk of the LUN; `attachments` returns xapi's records, None without xapi.
+    """
+    use = use_of_lun(scsi_id, host) if scsi_id is not None else None
+    if use is None or not (use.stacked and use.disks):
+        return ""
+    try:
+        sr_uuid = read_sr(use.disks[0])
+    except (RelvmoiscsiError, RuntimeError) as problem:
+        log.warning("which SR the LUN holds could not be read: %s", problem)
+        return ""
+    return way_out(sr_uuid, use.stacked, attachments())
 
 
 def vg_command(sr_uuid: str) -> str:
