@@ -121,7 +121,7 @@ def objection(lun: Question, pool: PoolRecords, hosts: Callable[[], Hosts]) -> O
                 "SR attached, and its disk answers with that SCSIid now. Give the PBDs of the SR the new SCSIid, and "
                 "plug them again."
             )
-        if sr_uuid != lun.clone_of and not known_sr.is_new(sr):
+        if sr_uuid != lun.clone_of and not sr.is_new():
             refusal = _unless_attached_elsewhere(lun, sr, hosts())
             if refusal is not None:
                 return refusal
@@ -135,7 +135,7 @@ def _unless_attached_elsewhere(lun: Question, sr: KnownSr, hosts: Hosts) -> Opti
         return lun.look(path) if path.startswith(SAME_EVERYWHERE) or lun.here and pbd.get("host") == lun.here else None
 
     live = {ref for ref, host in hosts.items() if host.is_live}
-    if known_sr.is_attached_elsewhere(sr, live, follow):
+    if sr.is_attached_elsewhere(live, follow):
         return None
     attached = [pbd for pbd in sr.pbds if pbd.get("currently_attached") and pbd.get("host") in live]
     uuid, scsi_id = sr.record.get("uuid"), lun.scsi_id
