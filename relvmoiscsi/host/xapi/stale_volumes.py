@@ -16,7 +16,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.host.xapi.api import XapiFailure, local_xapi, own_ref
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_xapi, own_ref
 from relvmoiscsi.host.xapi.other_hosts import Use, use_of_lun
 from relvmoiscsi.wording import command
 
@@ -44,25 +44,26 @@ class Attachments(NamedTuple):
         return None if is_busy or not self.host_ref else False
 
 
-def attachments_here(host: Host) -> Optional[Attachments]:
-    """Return xapi's records of the SRs on this host; None where xapi does not answer."""
-    try:
-        with local_xapi(host.xapi_socket, _XAPI_SECONDS) as xapi:
-            own = own_ref(xapi.records("host"), host)
-            return Attachments(xapi.records("PBD"), xapi.records("SR"), own)
-    except XapiFailure:
-        return None
+def attachments_of(xapi: Xapi, host_ref: str) -> Attachments:
+    """Read the attachments from xapi. Raises XapiFailure."""
+    return Attachments(xapi.records("PBD"), xapi.records("SR"), host_ref)
+
+
+def attachments_here(host: Host) -> Attachments:
+    """Read the attachments from the xapi of this host. Raises XapiFailure."""
+    with local_xapi(host.xapi_socket, _XAPI_SECONDS) as xapi:
+        return attachments_of(xapi, own_ref(xapi.records("host"), host))
 
 
 def advice(
     scsi_id: Optional[str],
     read_sr: Callable[[str], str],
-    attachments: Callable[[], Optional[Attachments]],
+    attachments: Callable[[], Attachments],
     host: Host = THIS_HOST,
 ) -> str:
     """Return how to remove volumes that SM has activated on a clone, for a refused open; "" without such volumes.
 
-    `read_sr` returns the UUID of the SR on a disk of the LUN; `attachments` returns xapi's records, None without xapi.
+    `read_sr` returns the UUID of the SR on a disk of the LUN; `attachments` reads xapi's records.
     """
     use = use_of_lun(scsi_id, host) if scsi_id is not None else None
     if use is None or not (use.stacked and use.disks):
@@ -72,7 +73,11 @@ def advice(
     except (RelvmoiscsiError, RuntimeError) as problem:
         log.warning("which SR the LUN holds could not be read: %s", problem)
         return ""
-    return way_out(sr_uuid, use.stacked, attachments())
+    try:
+        found: Optional[Attachments] = attachments()
+    except XapiFailure:
+        found = None
+    return way_out(sr_uuid, use.stacked, found)
 
 
 def vg_command(sr_uuid: str) -> str:
