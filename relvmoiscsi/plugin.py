@@ -8,7 +8,7 @@
                  {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
                  "changed_at", "name", "problem"}, ...], "problems": [], "next": null}
     map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
-                 {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
+                 {"old_sr", "new_sr", "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
     resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the JSON of `relvmoiscsi
@@ -206,7 +206,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
         vdis = [{"old": vdi["old"], "new": vdi["new"], "name_label": vdi["name_label"]} for vdi in facts["vdis"]]
-        return {"sr": facts["sr"], "vdis": vdis}
+        return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdis": vdis}
 
     for path in luns(host).values():
         try:
@@ -217,7 +217,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             start = arguments.get("from", "")
             vdis = sorted((vdi for vdi in found["vdis"] if vdi["new"] >= start), key=itemgetter("new"))
             rows: List[_Row] = [(vdi["new"], vdi.copy) for vdi in vdis]
-            return _page("plugin map", "vdis", rows, {"sr": found["sr"]})
+            return _page("plugin map", "vdis", rows, {"old_sr": found["old_sr"], "new_sr": found["new_sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
 
 

@@ -32,14 +32,15 @@ class Listed(NamedTuple):
         """Return the values for --json."""
         info = self.info
         return {
-            "lun": info.number,
+            "number": info.number,
             "scsi_id": info.scsi_id,
             "vendor": info.vendor or None,
             "model": info.model or None,
             "serial": info.serial or None,
             "size_bytes": info.size_bytes or None,
             "state": self.state,
-            "sr": {"uuid": self.sr_uuid, "name_label": self.sr_name_label},
+            "sr": self.sr_uuid,
+            "sr_name_label": self.sr_name_label,
             "vdi_count": self.vdi_count,
             "same_sr_as": list(self.same_sr_as),
             "problem": self.problem,
@@ -59,7 +60,7 @@ def listed(command: DeviceCommand) -> Optional[Answer]:
             _say_equal_scsi_ids(source.luns(), url.lun)
         return None
     if not url.iqn:
-        targets = {target.iqn: [str(portal) for portal in target.portals] for target in source.targets()}
+        targets = {iqn: list(map(str, portals)) for iqn, portals in source.targets().items()}
         rows = [{"iqn": iqn, "portals": portals} for iqn, portals in targets.items()]
         lines = [f"{text}: targets of the portal"]
         lines += _indented([["target", "portals"], *([iqn, ", ".join(on)] for iqn, on in targets.items())])

@@ -167,14 +167,16 @@ def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     what = "with a URL: initiator name to log in with; default: the name of this machine"
     parser.add_argument("--initiator-name", metavar="IQN", help=what)
     what = "with a URL: file with CHAP users and passwords, one NAME=VALUE per line"
-    parser.add_argument("--chap-file", metavar="FILE", help=what)
+    parser.add_argument("--chap-file", metavar="FILE", type=file_word, help=what)
     what = "refuse an image file and a URL, for callers whose rights must not exceed block devices"
     parser.add_argument("--block-device", action="store_true", help=what)
     return parser
 
 
 def device_word(word: str) -> str:
-    """Return the argument. Raises ArgumentTypeError for an empty word, as of a script whose variable is not set.
+    """Return the argument, as `file_word` does for a path.
+
+    Raises ArgumentTypeError for an empty word, as of a script whose variable is not set.
 
     Raises ArgumentTypeError for a malformed URL; the message does not repeat the URL.
     """
@@ -185,7 +187,12 @@ def device_word(word: str) -> str:
             parse_url(word)
         except UsageError as problem:
             raise argparse.ArgumentTypeError(problem.message) from None
-    return word
+    return file_word(word)
+
+
+def file_word(word: str) -> str:
+    """Return the path, with ./ before a leading dash: a command in a message has the path, and no option, there."""
+    return "./" + word if word.startswith("-") else word
 
 
 # --- the answer

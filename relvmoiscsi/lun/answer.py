@@ -40,7 +40,8 @@ class Identification:
             "model": lun.model or None,
             "serial": lun.serial or None,
             "size_bytes": lun.device.size_bytes,
-            "sr": {"uuid": self._sr_uuid, "name_label": self._name_label},
+            "sr": self._sr_uuid,
+            "sr_name_label": self._name_label,
             "vdi_count": self._vdi_count,
             "storage_manager_at_work": self._is_sm_at_work,
             "pool": self._pool.facts(),
@@ -107,7 +108,8 @@ def finished_facts(lun: OpenLun, found: Finished) -> Dict[str, Any]:
     new_ids = found.done.run.ids if found.done.run else None
     result = Result(engine.RESIGNATURED, found.content, new_ids, lun.scsi_id, already_done=True)
     facts = report.result_facts(lun.name, result)
-    facts.setdefault("sr", {"old": None, "new": found.done.sr_uuid})
+    if "new_sr" not in facts:
+        facts.update(old_sr=None, new_sr=found.done.sr_uuid)
     facts["lun"] = Identification(lun, NOBODY_NEEDED, found.content, found.done.sr_uuid).facts()
     return facts
 

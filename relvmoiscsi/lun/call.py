@@ -35,7 +35,7 @@ def state_unopened(deadline: Deadline) -> str:
     return deadline.disk_state if deadline.has_passed else NOTHING_WRITTEN
 
 
-def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> ContextManager[None]:
+def lun_locked(scsi_id: str, deadline: Deadline, lock_seconds: float) -> ContextManager[object]:
     """Hold the lock of a LUN: one call at a time. `lock_seconds` limits the wait, together with the deadline."""
     return lun_lock(scsi_id, THIS_HOST, deadline.within(lock_seconds))
 

@@ -69,8 +69,8 @@ class DiskSource(LunSource):
             except Refused as refused:
                 # Volumes that SM has activated on a clone can be removed. A LUN in the records of the pool may be the
                 # original.
-                attachments = partial(stale_volumes.attachments_here, self.host)
-                advice = stale_volumes.advice(scsi_id, self._sr_uuid, attachments, self.host)
+                is_attached = partial(stale_volumes.is_attached_here, host=self.host)
+                advice = stale_volumes.advice(scsi_id, self._sr_uuid, is_attached, self.host)
                 refusal = ReadGuard(scsi_id, self.host).ask([]).objection if advice else None
                 refused.message = f"{refused.message} {refusal.message if refusal is not None else advice}".strip()
                 raise

@@ -19,10 +19,10 @@ from relvmoiscsi.host.locks.lun_lock import lun_lock, user_lock
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import (
     Credentials,
-    DiscoveredTarget,
     Initiator,
     LunDevice,
     LunInfo,
+    Targets,
     discover,
     list_luns,
     open_lun,
@@ -124,8 +124,8 @@ class UrlSource(LunSource):
         login = (self._initiator, self._credentials, self.host)
         return UrlSource(name, url, *login, self._waiting, seconds, info.scsi_id)
 
-    def targets(self) -> List[DiscoveredTarget]:
-        """Return the targets of the portal. Raises UsageError, NotFound, Refused."""
+    def targets(self) -> Targets:
+        """Return the portals of each target that the portal offers, by IQN. Raises UsageError, NotFound, Refused."""
         with self._at_target():
             steps = StepDeadline.of_steps(self._seconds)
             return discover([self.url.portal], self._initiator, self._credentials, steps)

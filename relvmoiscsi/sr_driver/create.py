@@ -73,7 +73,7 @@ def sr_create(
         advice = stale_volumes.advice(
             lun.scsi_id,
             lambda disk: sr_on_disk(lun.scsi_id, "/dev/" + disk, until)[0],
-            lambda: stale_volumes.attachments_of(xapi.until(until), call.host_ref),
+            lambda sr_uuid: stale_volumes.is_attached_to(sr_uuid, xapi.until(until), call.host_ref),
         )
         refused.message = f"{refused.message} {advice}".strip()
         raise

@@ -190,7 +190,7 @@ class Discovery:
             hiding.enter_context(other_luns.hidden(self._adapters, before))
             if not self._live:  # else a killed call has scanned for the LUN before
                 try:
-                    started, what = time.monotonic(), _listed(f"{one.adapter.name} ({one})" for one in places)
+                    started, what = time.monotonic(), _listed(f"{one.adapter.name} ({one.where})" for one in places)
                     log.info("scanning %s for the LUN %s", what, self.scsi_id)
                     self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))
                     for failure in self._failures:
@@ -217,7 +217,7 @@ class Discovery:
         before = cleanup_journal.read(self.scsi_id)
         if before is None:
             return
-        came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before.there]
+        came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before]
         if came and self._had_entry and not (self._live or self._pool_has_lun):
             log.warning("the new disks of the LUN %s stay: none answers, so their identities are unknown", self.scsi_id)
             return

@@ -106,7 +106,7 @@ def test_the_result_is_shown_checked_mapped_compared_and_undone(command, clone):
         assert command("check", where, "--original", where).status == 2
         assert SR in command("map", "--device", where).out
         assert command("undo", *words).status == 0
-        assert command("show", where, "--json").json["sr"]["uuid"] == shell.tree().truth.sr_uuid
+        assert command("show", where, "--json").json["sr"] == shell.tree().truth.sr_uuid
 
 
 def cut_run(command, monkeypatch, target):
@@ -462,21 +462,22 @@ def test_a_url_without_a_lun_lists_luns_with_their_srs_and_one_that_cannot_be_re
         first, second, third = command("show", url(target), "--json").json["luns"]
         text = command("show", url(target))
     assert first == {
-        "lun": 0,
+        "number": 0,
         "scsi_id": target.lun(0).scsi_id,
         "vendor": "HOSTILE",
         "model": "SCRIPTED",
         "serial": "HOSTILE000000",
         "size_bytes": clone.size_bytes,
         "state": "clean",
-        "sr": {"uuid": shell.tree().truth.sr_uuid, "name_label": "test SR"},
+        "sr": shell.tree().truth.sr_uuid,
+        "sr_name_label": "test SR",
         "vdi_count": 4,
         "same_sr_as": [],
         "problem": None,
     }
-    assert (second["lun"], second["state"], second["sr"]["uuid"]) == (1, "empty", None)
+    assert (second["number"], second["state"], second["sr"]) == (1, "empty", None)
     assert third["state"] is None and text.status == 0 and "LUN 2: It is reserved by another host." in text.out
-    assert re.search(rf"^  0 +{first['scsi_id']} .* clean +{first['sr']['uuid']}", text.out, re.MULTILINE)
+    assert re.search(rf"^  0 +{first['scsi_id']} .* clean +{first['sr']}", text.out, re.MULTILINE)
 
 
 def test_luns_with_one_sr_are_marked(command, clone):

@@ -40,7 +40,7 @@ def driver_on(monkeypatch, on_host):
     def move(mapped):
         on_host(mapped.host)
         monkeypatch.setattr(other_luns, "is_taken", lambda scsi_id, pool, host_ref: False)
-        monkeypatch.setattr(scan_module, "_scan", mapped.scan)
+        monkeypatch.setattr(scsi_id, "look_for_luns", mapped.scan)
         monkeypatch.setattr(scsi_id, "remove_lun", mapped.remove)
         monkeypatch.setattr(paths, "look", mapped.look)
         monkeypatch.setattr(holders, "users_of_each", lambda disks, host: {disk: [] for disk in disks})
