@@ -303,7 +303,7 @@ def _kind(pool: Pool, lun: PoolLun) -> str:
     is_here = pool.is_on(sr.ref, lun.scsi_id)
     if is_here is False:
         live = [host for host, is_live in pool.live.items() if is_live]
-        return CLONE if known_sr.is_new(sr) or known_sr.is_attached_elsewhere(sr, live) else UNCONNECTED
+        return CLONE if sr.is_new() or sr.is_attached_elsewhere(live) else UNCONNECTED
     if has_own_ids:
         return RESIGNATURED
     return ORIGINAL if is_here else UNCONNECTED
