@@ -79,7 +79,7 @@ def read_config(path: str) -> str:
         raise Refused(f"{path} cannot be read: {error.strerror}.").in_state(NOT_CHANGED) from error
 
 
-def changing(host: Host) -> ContextManager[None]:
+def changing(host: Host) -> ContextManager[object]:
     """Hold the lock that every command takes before it changes the file. Raises Refused after LOCK_SECONDS."""
 
     def taken(owner: str) -> Refused:

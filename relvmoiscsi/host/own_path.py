@@ -2,7 +2,8 @@
 """Files that an option names: no other user may be able to lead a path to another file.
 
     read_named    reads such a file: --map, --ca, and by secret_file.py the files of passwords
-    verify_new    verifies the place of a new file: --map-out, --log
+    open_own      opens a file to write: --log
+    verify_new    verifies the place of a new file: --map-out
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
 replaced by a link, between a check and the use. So each directory on the way is verified, from the root on: what root
@@ -19,6 +20,8 @@ import os
 import re
 import stat
 from typing import Callable, List, Optional
+
+from relvmoiscsi.host.files import open_private
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
@@ -90,6 +93,24 @@ def verify_new(path: str) -> None:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
             raise NotOwnFile(f"{path} is a link, or belongs to another user")
+
+
+def open_own(path: str, flags: int) -> int:
+    """Open a regular file that is this user's alone, or make it with mode 0600; return the descriptor.
+
+    Raises NotOwn for another file, also for one that appears at the path meanwhile. Raises OSError.
+    """
+    verify_new(path)
+    descriptor = open_private(path, flags | os.O_NONBLOCK)  # no wait for the reader of a pipe
+    try:
+        status = os.fstat(descriptor)
+        _verify_trusted(path, status, False)
+        if status.st_uid != os.geteuid() or status.st_nlink != 1:
+            raise NotOwn(f"{path} belongs to another user, or has another name too")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def given_descriptor(path: str) -> Optional[int]:

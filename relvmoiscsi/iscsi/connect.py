@@ -98,14 +98,10 @@ def _leave_by(connection: socket.socket, interface: str) -> None:
     if not interface:
         return
     try:
-        ipaddress.ip_address(interface)
-        is_address = True
-    except ValueError:
-        is_address = False
-    try:
-        if is_address:
+        try:
+            ipaddress.ip_address(interface)
             connection.bind((interface, 0))
-        else:
+        except ValueError:  # it is no address
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
     except OSError as error:
         raise Refused(

@@ -76,9 +76,9 @@ def read(link: Link, commands: Sequence[Command], what: str) -> List[Task]:
     return tasks
 
 
-def asking(lun: bytes, cdb: bytes, size: int) -> Command:
+def asking(lun: bytes, cdb: bytes, size: int, offset: int = 0) -> Command:
     """Return a command that reads at most `size` bytes. The answer may be shorter or absent."""
-    return Command(lun, cdb, into=memoryview(bytearray(size)), may_fail=True)
+    return Command(lun, cdb, into=memoryview(bytearray(size)), may_fail=True, offset=offset)
 
 
 def answer_of(task: Task) -> bytes:

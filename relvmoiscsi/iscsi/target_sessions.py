@@ -17,7 +17,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Fence
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError, shown_bytes
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import chap
 from relvmoiscsi.iscsi.connect import Unreachable, connect
 from relvmoiscsi.iscsi.faults import (
@@ -31,14 +31,11 @@ from relvmoiscsi.iscsi.faults import (
     NoSuchTarget,
     Redirected,
     Unproven,
-    Violation,
 )
 from relvmoiscsi.iscsi.link import Link
-from relvmoiscsi.iscsi.login import LoginRequest
-from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, DiscoveredTarget, Initiator
-from relvmoiscsi.iscsi.pdu import LOGIN_RESPONSE, REJECT
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator
 from relvmoiscsi.iscsi.text_keys import pack, unpack
-from relvmoiscsi.portal import DEFAULT_PORT, Portal, parse_address
+from relvmoiscsi.portal import Portal, parse_address
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +43,10 @@ MAX_REDIRECTIONS = 6
 PORTAL_SECONDS = 8.0  #: limit for a silent portal, if there are several portals
 _TRIES, _TRY_SECONDS = 5, 1.0  #: at a target that is out of service for now
 _MAX_PAUSE_SECONDS = 1.0  #: between sessions that are lost in a row
-_FIRST_OF_A_TARGET = (bytes([LOGIN_RESPONSE]), bytes([REJECT]))  #: opcodes of an answer to a login
 _RANDOM_ISID = b"\x80"
+
+#: from a discovery: the portals of each target, by its IQN
+Targets = Dict[str, Tuple[Portal, ...]]
 
 
 def isid_of_reader() -> bytes:
@@ -150,7 +149,7 @@ class TargetSessions:
             self._offered = []
             try:
                 targets = discover(self.portals, self.initiator, self.credentials, self.deadline)
-                self._offered = [portal for one in targets if one.iqn == self.iqn for portal in one.portals]
+                self._offered = list(targets.get(self.iqn, ()))
             except (NotFound, Refused) as problem:
                 log.info("no discovery at %s: %s", self.iqn, problem)
         return bool(self._open_portals())
@@ -184,7 +183,7 @@ class TargetSessions:
         For a target that does not exist, LIO answers "not in service", a temporary status (`passes`), every time.
         """
         try:
-            offered = [target.iqn for target in discover([portal], self.initiator, self.credentials, deadline)]
+            offered = discover([portal], self.initiator, self.credentials, deadline)
         except (NotFound, Refused) as problem:
             log.info("which targets %s has is not known: %s", portal, problem)
             return
@@ -217,40 +216,27 @@ class TargetSessions:
 
     def _at_any_address(self, portal: Portal, deadline: Deadline) -> Link:
         """Log in, and follow redirections of the target."""
-        wanted = LoginRequest("", self.initiator.name, self.iqn, self.credentials, self._algorithms)
         place = portal
         for _ in range(MAX_REDIRECTIONS + 1):
+            link = Link(connect(place, self.initiator.interface, deadline), place, deadline)
             try:
-                return _log_in_at(place, wanted, self.initiator, self.isid, deadline)
+                link.log_in(self.initiator.name, self.iqn, self.credentials, self._algorithms, self.isid, os.urandom)
+                return link
             except Redirected as redirected:
+                link.close(politely=False)
                 try:
                     place = parse_address(redirected.address)
                 except ValueError as error:
                     raise Refused(f"{redirected.message} But {error}.", "ISCSILogin") from error
                 log.info("%s redirects the login to %s", portal, place)
+            except BaseException:
+                link.close(politely=False)
+                raise
         raise Refused(
             f"{portal} redirected the login {MAX_REDIRECTIONS + 1} times, and none of the addresses took it. Check the "
             "portals of the array.",
             "ISCSILogin",
         )
-
-
-def _log_in_at(portal: Portal, wanted: LoginRequest, initiator: Initiator, isid: bytes, deadline: Deadline) -> Link:
-    link = Link(connect(portal, initiator.interface, deadline), portal, deadline)
-    try:
-        link.log_in(wanted._replace(where=str(portal)), isid, os.urandom)
-    except Violation as problem:
-        link.close(politely=False)
-        if link.first_bytes[:1] not in _FIRST_OF_A_TARGET:
-            raise Violation(
-                f"What listens at {portal} does not speak iSCSI: its answer begins with "
-                f"{shown_bytes(link.first_bytes[:32])}. Check the port; the usual port of iSCSI is {DEFAULT_PORT}."
-            ) from problem
-        raise Violation(f"{portal} does not log in as RFC 7143 wants it. {problem.message}") from problem
-    except BaseException:
-        link.close(politely=False)
-        raise
-    return link
 
 
 def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:
@@ -260,10 +246,8 @@ def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Por
         yield portal, min(PORTAL_SECONDS, deadline.left / (further + 2)) if further else deadline.left
 
 
-def discover(
-    portals: Sequence[Portal], initiator: Initiator, credentials: Credentials, deadline: Deadline
-) -> List[DiscoveredTarget]:
-    """Return the targets from the first portal that answers a discovery (SendTargets).
+def discover(portals: Sequence[Portal], initiator: Initiator, credentials: Credentials, deadline: Deadline) -> Targets:
+    """Return the targets, and the portals of each, from the first portal that answers a discovery (SendTargets).
 
     Raises NotFound (DNSError, ISCSITarget), Refused (ISCSILogin), OutOfTime.
     """
@@ -286,9 +270,7 @@ def discover(
     raise (refusals or failures)[0]
 
 
-def _send_targets(
-    portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline
-) -> List[DiscoveredTarget]:
+def _send_targets(portal: Portal, initiator: Initiator, credentials: Credentials, deadline: Deadline) -> Targets:
     sessions = TargetSessions([portal], "", initiator, credentials, deadline, isid_of_reader())
     link = sessions._with_any_algorithm(portal, deadline)
     try:
@@ -299,7 +281,7 @@ def _send_targets(
         link.close(politely=True)
 
 
-def targets_in(text: bytes, portal: Portal) -> List[DiscoveredTarget]:
+def targets_in(text: bytes, portal: Portal) -> Targets:
     """Parse the answer to SendTargets. A target without an address is at the asked portal. Raises Violation."""
     found: Dict[str, List[Portal]] = {}
     portals: List[Portal] = []
@@ -311,4 +293,4 @@ def targets_in(text: bytes, portal: Portal) -> List[DiscoveredTarget]:
                 portals.append(parse_address(value))
             except ValueError as error:
                 log.info("%s names an address that is none: %s", portal, error)
-    return [DiscoveredTarget(iqn, tuple(dict.fromkeys(places or [portal]))) for iqn, places in found.items()]
+    return {iqn: tuple(dict.fromkeys(places or [portal])) for iqn, places in found.items()}

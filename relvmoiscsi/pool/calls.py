@@ -42,20 +42,14 @@ class PoolFailure(XapiFailure):
         super().__init__(message, description)
         if self.code in _NOT_THERE:
             self.exit_status = NotFound.exit_status
-        elif self.code in _NO_LOGIN:
-            self.exit_status = NoConnection.exit_status
 
 
 #: driver errors for a LUN, an IQN, a name or a portal that does not exist; sr_driver/codes.py has the numbers
 _NOT_THERE = [f"SR_BACKEND_FAILURE_{number}" for number in (67, 96, 107, 140, 141)]
 
 
-#: xapi refuses the login
-_NO_LOGIN = ("SESSION_AUTHENTICATION_FAILED", "SESSION_AUTHORIZATION_FAILED")
-
-
 class NotConnected(NoConnection, PoolFailure):
-    """No pool answers, or its certificate is not trusted."""
+    """No pool answers, its certificate is not trusted, or it refuses the login."""
 
 
 class PoolGone(PoolFailure):

@@ -17,8 +17,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tup
 from relvmoiscsi import untrusted
 from relvmoiscsi.host.xapi.api import AWAY
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
-from relvmoiscsi.pool.lists import SCSI_ID_MISSING
-from relvmoiscsi.pool.luns import PoolLun
+from relvmoiscsi.pool.luns import SCSI_ID_MISSING, PoolLun
 from relvmoiscsi.pool.records import Pool, portal_of
 
 PLUGGED, DOWN = "plugged", "down"

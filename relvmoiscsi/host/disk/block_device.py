@@ -145,10 +145,6 @@ class HostDevice(Device):
         if of_another_host:
             time.sleep(Fence.OUTLAST_SECONDS)
 
-    def data_ranges(self) -> List[Range]:
-        """Return the ranges of the device that may hold bytes other than zero, in ascending order."""
-        return [Range(0, self.size_bytes)] if self.size_bytes else []
-
     def close(self) -> None:
         """Close the device; a second call does nothing. Data that was not flushed may not be durable."""
         if self._descriptor < 0:

@@ -16,7 +16,7 @@ from typing import Callable, Optional, Sequence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
-from relvmoiscsi.host.files import attribute, permission_remedy
+from relvmoiscsi.host.files import attribute, remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -87,9 +87,8 @@ def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOS
     Raises Refused. Closing the descriptor releases the lock.
     """
     deadline = time.monotonic() + seconds
-    if not flock.take_before(descriptor, deadline):
-        owners = _listing(flock.owners_of(os.fstat(descriptor)))
-        problem = f"{path} is locked by {owners}, and was not free within {seconds:g} seconds."
+    if not flock.take(descriptor, deadline):
+        problem = f"{path} is locked by {flock.owner_of(descriptor)}, and was not free within {seconds:g} seconds."
         raise Refused(problem + " Try again when that has ended.").in_state(NOT_WRITTEN)
     while True:
         users = opened_by(os.fstat(descriptor), descriptor, host)
@@ -103,8 +102,7 @@ def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOS
 def lock_image(path: str, descriptor: int) -> None:
     """Take the flock that excludes a second run on an image file. Raises Refused if the flock is taken."""
     if not flock.take(descriptor):
-        owners = _listing(flock.owners_of(os.fstat(descriptor)))
-        problem = f"{path} is locked by {owners}: another relvmoiscsi is at work on it."
+        problem = f"{path} is locked by {flock.owner_of(descriptor)}: another relvmoiscsi is at work on it."
         raise Refused(problem).in_state(NOT_WRITTEN)
 
 
@@ -158,7 +156,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     if error.errno == errno.EBUSY:
         problem = f"{path} is in use by {_listing(users_of_block(device) if device else ())}."
     elif error.errno in (errno.EACCES, errno.EPERM):
-        problem = f"{path} cannot be opened: {error.strerror}. {permission_remedy(error.errno, path)}"
+        problem = f"{path} cannot be opened: {error.strerror}. {remedy(error, path)}"
     else:
         problem = f"{path} cannot be opened: {error.strerror}."
     refused = Refused(problem)

@@ -23,7 +23,7 @@ from glob import escape, glob
 from typing import Iterator, List, Optional, Sequence
 
 from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.host import inherited_lock_fds
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import exclusive, paths, udev
 from relvmoiscsi.host.files import attribute
 from relvmoiscsi.host.terminated import quietly
@@ -78,7 +78,7 @@ def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host, but: 
     for node in nodes:
         descriptor = exclusive.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
         held.callback(os.close, descriptor)
-        held.enter_context(inherited_lock_fds.noted(descriptor, guards_lun=True))
+        held.enter_context(flock.inherited(descriptor, guards_lun=True))
         exclusive.take_alone(node, descriptor, deadline.within(exclusive.FLOCK_SECONDS), host)
     return nodes
 

@@ -267,6 +267,18 @@ def scsi_id_of_address(address: str, host: Host = THIS_HOST) -> Optional[str]:
     return _id_of_device(os.path.join(host.sysfs, "bus/scsi/devices", address))
 
 
+def look_for_luns(scsi_host: str, place: str, host: Host = THIS_HOST) -> None:
+    """Have the kernel look for LUNs behind a SCSI host ("host7") at "channel target LUN"; "-" stands for all.
+
+    At a dead port this hangs until the kernel gives up, and no signal ends the process. Raises Refused.
+    """
+    try:
+        with open(os.path.join(host.sysfs, "class/scsi_host", scsi_host, "scan"), "w", encoding="ascii") as switch:
+            switch.write(place)
+    except OSError as error:
+        raise Refused(f"It cannot be scanned for LUNs: {error.strerror}.") from error
+
+
 def remove_lun(address: str, host: Host = THIS_HOST) -> None:
     """Remove the LUN at a SCSI address ("7:0:0:12") from this host; the LUN itself is not changed.
 

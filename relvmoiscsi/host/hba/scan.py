@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Scan adapters for LUNs, and remove the disks that a scan has added.
 
-A scan asks each target for its LUNs. At a dead port the scan hangs until the kernel gives up, and no signal ends the
-scanning process. So a child process scans each adapter; all children run at the same time, with one deadline.
+A scan asks each target for its LUNs, and hangs at a dead port (scsi_id.look_for_luns). So a child process scans each
+adapter; all children run at the same time, with one deadline.
 """
 
 import logging
-import os
 import time
 from functools import partial
 from typing import Dict, Iterable, List, Optional, Sequence
@@ -33,23 +32,13 @@ def scan(places: Sequence[ScanPlace], deadline: Deadline, host: Host = THIS_HOST
     A scan that missed the deadline goes on in the kernel and may add a LUN later. So a SIGTERM does not end the wait:
     a clean-up that begins before the scan ends would miss the new LUN.
     """
-    works = [partial(_scan, place, host) for place in places]
+    works = [partial(scsi.look_for_luns, place.adapter.name, place.where, host) for place in places]
     outcomes = run_parallel(works, deadline, "an adapter had been scanned")
     return [
         f"{place.adapter.name} ({place.adapter.driver}): {outcome}"
         for place, outcome in zip(places, outcomes)
         if isinstance(outcome, RelvmoiscsiError)
     ]
-
-
-def _scan(place: ScanPlace, host: Host) -> str:
-    path = os.path.join(host.sysfs, "class/scsi_host", place.adapter.name, "scan")
-    try:
-        with open(path, "w", encoding="ascii") as switch:
-            switch.write(str(place))
-    except OSError as error:
-        raise Refused(f"It cannot be scanned for LUNs: {error.strerror}.") from error
-    return ""
 
 
 def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, str]:

@@ -24,11 +24,10 @@ import os
 import re
 import time
 from contextlib import ExitStack, contextmanager
-from typing import Iterable, Iterator, List, Optional
+from typing import ContextManager, Iterable, Iterator, List, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host import flock, inherited_lock_fds
-from relvmoiscsi.host.files import open_private, remedy
+from relvmoiscsi.host import flock
 
 log = logging.getLogger(__name__)
 
@@ -64,39 +63,22 @@ def lvm_locks(
             log.debug("no LVM lock is needed: none of %s exists, LVM has not run here", ", ".join(LOCK_DIRECTORIES))
             yield []
         else:
-            yield [held.enter_context(lock_file(os.path.join(found, name), deadline)) for name in lock_names]
+            yield [held.enter_context(_lock(os.path.join(found, name), deadline)) for name in lock_names]
 
 
-@contextmanager
-def lock_file(path: str, deadline: float) -> Iterator[int]:
-    """Hold the lock file `path`, and give its descriptor. `deadline` is a value of time.monotonic().
+def _lock(path: str, deadline: float) -> ContextManager[int]:
+    def opened() -> int:
+        try:
+            return flock.open_lock(path, os.O_APPEND | os.O_RDWR)
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in lvm.conf."
+            ) from error
 
-    Raises Refused if the lock is not free at the deadline.
-    """
-    descriptor = flock.take_file(path, lambda: _open(path), deadline)
-    if descriptor is None:
-        raise Refused(
-            f"The LVM lock {path} is held by {flock.owner_of(path)} and did not become free in time. "
+    def taken(holders: str) -> Refused:
+        return Refused(
+            f"The LVM lock {path} is held by {holders} and did not become free in time. "
             "Let the LVM commands on that volume group end, then try again."
         ).in_state("Nothing was written.")
-    try:
-        with inherited_lock_fds.noted(descriptor):
-            log.debug("took the LVM lock %s", path)
-            yield descriptor
-    finally:
-        flock.release_file(path, descriptor)
-        log.debug("released the LVM lock %s", path)
 
-
-def _open(path: str) -> int:
-    try:
-        flock.verify_own_lock(path)
-        return open_private(path, os.O_APPEND | os.O_RDWR)
-    except FileNotFoundError as error:
-        problem = (
-            f"The directory of the LVM lock {path} does not exist. Install LVM2, or check locking_dir in lvm.conf."
-        )
-        raise NotFound(problem) from error
-    except OSError as error:
-        problem = f"The LVM lock {path} cannot be opened: {error.strerror}. {remedy(error)}"
-        raise Refused(problem).in_state("Nothing was written.") from error
+    return flock.lock_file(path, opened, deadline, taken)

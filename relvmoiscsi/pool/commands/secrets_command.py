@@ -9,7 +9,7 @@ from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import orphans, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure
-from relvmoiscsi.pool.commands.options import CommandMaker, PoolCommand
+from relvmoiscsi.pool.commands.options import CommandMaker, PoolCommand, flag
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.wording import counted, printable
@@ -30,7 +30,7 @@ example:
 
 def add_command(command: CommandMaker) -> None:
     parser = command("secrets", SecretsCommand, "list or remove unused Secrets with CHAP passwords", _SECRETS)
-    parser.add_argument("--remove", action="store_true", help="destroy the listed Secrets")
+    flag(parser, "--remove", "destroy the listed Secrets")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--chap-password-file", metavar="FILE", help="also find this CHAP password, which no SR uses now"

@@ -42,7 +42,7 @@ class Save(NamedTuple):
 
     def facts(self) -> Dict[str, Any]:
         vms = [{"uuid": vm.uuid, "name": vm.name_label} for vm in self.vms]
-        failed = [{"name": name, "error": error} for name, error in self.failed]
+        failed = [{"name": name, "problem": error} for name, error in self.failed]
         facts = {"sr": self.sr, "vdi": self.vdi or None, "when": self.when, "vms": vms, "failed": failed}
         return {**facts, "fingerprint": self.fingerprint}
 

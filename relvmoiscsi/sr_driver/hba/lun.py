@@ -33,7 +33,7 @@ from relvmoiscsi.host.xapi import other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.lun import pool_records
 from relvmoiscsi.lun.call import disks_to_read, disks_to_write, lun_locked, state_unopened
-from relvmoiscsi.lun.guard import VerifyUnused, hold_in_call
+from relvmoiscsi.lun.guard import LVM_LOCKS, SM_LOCK, CallGuard, VerifyUnused
 from relvmoiscsi.lun.opened import OpenLun
 from relvmoiscsi.sr_driver.hba.config import HbaConfig
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
@@ -108,12 +108,15 @@ class HbaLun(CallLun):
             with in_state(lambda: state_unopened(self.deadline)):
                 nodes = stack.enter_context(self.device_session(to_write=True))
 
+            # SM's lock, where the call has taken it before the LUN came, is not taken again.
+            locks = (LVM_LOCKS,) if found.has_sm_lock else (SM_LOCK, LVM_LOCKS)
+            guard = CallGuard(self.scsi_id, THIS_HOST, locks, self.deadline, verify)
+
             def write(begin: Begin) -> Found:
-                with disks_to_write(found.name, nodes, self.deadline, verify, found.has_sm_lock, begin) as lun:
+                with disks_to_write(found.name, nodes, self.deadline, guard, begin) as lun:
                     return work(lun)
 
-            lock = partial(hold_in_call, self.deadline, verify)
-            answer: Found = run_in_child(write, self.deadline, _WHAT, lock=lock)
+            answer: Found = run_in_child(write, self.deadline, _WHAT, lock=guard.hold)
             found.is_new = True
         return answer
 

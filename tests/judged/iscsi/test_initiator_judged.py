@@ -76,7 +76,7 @@ def test_luns_of_any_number_and_block_are_found(tgt, tmp_path):
     with tgt(exports) as target:
         portals = [Portal("127.0.0.1", target.port)]
         found = discover(portals, ME, NONE, Deadline(600))
-        assert [(one.iqn, one.portals) for one in found] == [(target.iqn, tuple(portals))]
+        assert found == {target.iqn: tuple(portals)}
         found = list_luns(portals, target.iqn, ME, Deadline(600))
         listed = [(one.number, one.block_size, one.problem) for one in found]
         assert listed == [(1, 512, ""), (7, 512, ""), (300, 4096, "")]
@@ -129,7 +129,7 @@ def test_istgt_is_read_and_written_with_digests_and_wants_chap_for_the_discovery
         work(device)
     with Istgt(tmp_path, [image(tmp_path)], chap=USER, mutual=TARGET, discovery_chap=True) as istgt:
         found = discover([Portal("127.0.0.1", istgt.port)], ME, BOTH, Deadline(600))
-        assert istgt.iqn in [one.iqn for one in found]
+        assert istgt.iqn in found
         with lun_of(istgt, 0, credentials=BOTH) as device:
             work(device)
 

@@ -3,14 +3,12 @@
 
 import json
 import os
-import re
 
 import pytest
 
 from kit import golden
 from kit.chains.random_chain import random_chain
 from kit.cuts import entropy
-from kit.shell import TOP
 from relvmoiscsi import engine, report, wording
 from relvmoiscsi.engine import OneVdiRequest
 from relvmoiscsi.errors import Refused, Unfinished
@@ -132,11 +130,3 @@ COSTS = [
 @pytest.mark.parametrize("cost, text", COSTS)
 def test_what_one_vdi_costs_is_told_in_short_sentences(cost, text):
     assert report.cost_text(cost) == text
-
-
-def test_what_one_vdi_costs_in_json_has_the_keys_of_its_page():
-    page = (TOP / "docs/one-vdi.rst").read_text(encoding="utf-8")
-    table = page[page.index("* - in JSON") : page.index("**The cost is mainly fills.**")]
-    rows = re.findall(r"^   \* - (``.*``)$", table, re.MULTILINE)
-
-    assert set(re.findall(r"``(\w+)``", " ".join(rows))) == set(report.cost_facts(COST))

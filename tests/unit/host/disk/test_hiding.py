@@ -200,8 +200,8 @@ def test_a_lun_is_shown_when_udev_has_made_its_link_and_hides_no_disk_of_it(worl
 
 
 def test_a_switch_goes_although_the_call_is_told_to_end_meanwhile(world, monkeypatch):
-    take_before = flock.take_before
-    monkeypatch.setattr(flock, "take_before", lambda *arguments: (pause(0), take_before(*arguments))[1])
+    take = flock.take
+    monkeypatch.setattr(flock, "take", lambda *arguments: (pause(0), take(*arguments))[1])
 
     with suppress(Terminated), heeded(), hidden_adapters(["host3"], (), world.host):
         os.kill(os.getpid(), signal.SIGTERM)

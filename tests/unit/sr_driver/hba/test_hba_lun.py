@@ -15,8 +15,9 @@ from relvmoiscsi.device import Fence
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
-from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.lun import call
+from relvmoiscsi.lun.guard import CallGuard
 from relvmoiscsi.sr_driver.codes import fault_of
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
@@ -249,7 +250,8 @@ def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
 
     def run(*nodes):
         deadline, unused = Deadline(50, Clock()), lambda _replaced: None
-        to_write = call.disks_to_write(("3600a", "serial"), nodes, deadline, unused, False, lambda: None)
+        guard = CallGuard("3600a", THIS_HOST, (), deadline, unused)
+        to_write = call.disks_to_write(("3600a", "serial"), nodes, deadline, guard, lambda: None)
         with to_write if writes else call.disks_to_read("3600a", nodes) as lun:
             return work(lun)
 
