@@ -308,7 +308,9 @@ class RestoreCommand(PoolChange):
             halts = "{} is running. The run shuts the VM down and leaves the VM halted. "
             first = "".join(halts.format(printable(row.name)) for row in planned if row.shuts_down)
             ask(self, first + _QUESTIONS[self.end].format(", ".join(printable(row.name) for row in todo)))
-            shown: ContextManager[Any] = bar if self.end == "home" else waiting("the pool")
+            shown: ContextManager[Any] = waiting("the pool")
+            if self.end == "home":
+                shown = bar
             with self.so_far.work([row.name for row in todo]), shown:
                 results = self._of_each(calls, found, copy, vms, bar, dry_run=False)
         return _all_restored(results, () if self.end else restore.TO_KNOW)

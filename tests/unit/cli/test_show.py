@@ -78,8 +78,13 @@ GONE, RAW_BASE = cbtlog("gone"), raw("base", hidden=True)
     "volumes, more, state, words",
     [
         ([vhd("disk")], {}, "is", "yes"),
-        ([vhd("disk"), GONE], {"also": ("gone",)}, "can be", "can be made, which is one image; 1 volume goes. No data"),
-        ([BASE, LEAF], {"free_extents": 40}, "can be", "can be made from 2 images; 1 volume goes. No data to copy. "),
+        (
+            [vhd("disk"), GONE],
+            {"also": ("gone",)},
+            "can be",
+            "can be made, which is one image; 1 volume is deleted. No",
+        ),
+        ([BASE, LEAF], {"free_extents": 40}, "can be", "can be made from 2 images; 1 volume is deleted. No data"),
         ([vhd("disk", snapshot_of="disk")], {}, "cannot be", ""),  # one must be named: said to who asks for one VDI
         ([vhd("disk"), vhd("other")], {}, "cannot be", ""),
         ([RAW_BASE, LEAF], {"free_extents": 40}, "cannot be", "cannot be made: LV-"),
