@@ -12,7 +12,8 @@ import re
 import pytest
 
 from kit.rpm_tools import TOP
-from relvmoiscsi import cli, errors
+from relvmoiscsi import errors
+from relvmoiscsi.cli import output
 from relvmoiscsi.deadline import DEFAULT_SECONDS
 
 PAGE = (TOP / "supp-pack/relvmoiscsi.8").read_text(encoding="utf-8")
@@ -35,7 +36,7 @@ def plain(troff):
 
 def test_the_manual_page_has_every_exit_status_and_every_udev_rule():
     families = [errors.RelvmoiscsiError] + errors.RelvmoiscsiError.__subclasses__()
-    statuses = {family.exit_status for family in families} | {cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED, 0}
+    statuses = {family.exit_status for family in families} | {output.EXIT_NOT_PRINTED, output.EXIT_INTERRUPTED, 0}
     told = re.findall(r"^\.TP\n(\d+)$", plain(section("EXIT STATUS")), re.MULTILINE)
 
     assert [int(status) for status in told] == sorted(statuses)
