@@ -70,12 +70,16 @@ def verify_scsi_id(text: str) -> None:
         )
 
 
+def verify_uuid(text: str) -> None:
+    """Raises PoolFailure for the UUID of an SR on a LUN that is none; "" stands for a LUN without a UUID."""
+    if text and not is_uuid(text):
+        raise PoolFailure(f"The answer about a LUN has the UUID {text[:_MOST_SHOWN]!r}, which is none. Check the LUN.")
+
+
 def _uuid(row: Dict[str, str], name: str) -> str:
     """Return the UUID of an SR; "" without a UUID. Raises PoolFailure."""
-    uuid = row.get(name, "")
-    if uuid and not is_uuid(uuid):
-        raise PoolFailure(f"The probe's answer has the UUID {uuid[:_MOST_SHOWN]!r}, which is none. Check the LUN.")
-    return uuid
+    verify_uuid(row.get(name, ""))
+    return row.get(name, "")
 
 
 def on_lun(document: str) -> OnLun:

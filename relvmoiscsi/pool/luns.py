@@ -120,6 +120,7 @@ class LunSearch(NamedTuple):
 
 #: of an answer of the plugin, which is shorter (`relvmoiscsi.plugin`)
 _MOST_PAGE_BYTES = 16 << 20
+_MOST_PAGES = 1000  #: of a list: of 4096 LUNs that each take the longest time, a page has six
 
 
 @contextmanager
@@ -185,15 +186,18 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
     Needs the role pool-admin. Raises PoolFailure.
     """
     found: List[PoolLun] = []
-    start: Optional[str] = ""
-    while start is not None:
+    start, last = "", ""  # type: Optional[str], str
+    for _ in range(_MOST_PAGES):
         text = calls.run("host.call_plugin", pool.master, "relvmoiscsi", "classify", {"from": start, "hba": "true"})
         try:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
             for row in page["luns"]:
                 lun = Seen(untrusted.text_of(row["scsi_id"]), None, untrusted.size_of(row.get("size_bytes") or 0), "")
                 lists.verify_scsi_id(lun.scsi_id)
+                last = _behind(last, lun.scsi_id)
                 texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
+                for name in ("sr_uuid", "old_uuid"):
+                    lists.verify_uuid(texts[name])
                 sr = pool.sr_on(lun.scsi_id)
                 if sr is not None and pool.pbds_of(sr):
                     config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
@@ -205,13 +209,24 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
                     state = untrusted.text_of(row["state"])
                     on = OnLun(state, is_copied=bool(row.get("copied")), metadata_of=databases, **texts)
                     found.append(named(pool, HBA, lun, on))
-            start = None if page["next"] is None else untrusted.text_of(page["next"])
+            if page["next"] is None:
+                return twins_named(found)
+            start = _behind(last, untrusted.text_of(page["next"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PoolFailure(
                 f"The answer of the plugin on the master cannot be read: {error}. Install the same version of "
                 "relvmoiscsi on all hosts."
             ) from error
-    return twins_named(found)
+    raise PoolFailure(
+        f"The plugin on the master lists LUNs without end: {_MOST_PAGES} answers were not the last. Check the master."
+    )
+
+
+def _behind(last: str, scsi_id: str) -> str:
+    """Return the SCSIid. Raises ValueError where it does not come behind the last one: a plugin sorts its LUNs."""
+    if scsi_id <= last:
+        raise ValueError(f"{scsi_id[:40]!r} follows on {last[:40]!r}, and the LUNs are not sorted")
+    return scsi_id
 
 
 #: fields of OnLun, and the plugin's names of these fields
