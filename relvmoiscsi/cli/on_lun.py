@@ -177,9 +177,10 @@ def takes_device_options(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
 
 
 def device_word(word: str) -> str:
-    """Return the argument. Raises ArgumentTypeError for an empty word, as of a script whose variable is not set.
+    """Return the argument, as commands in messages have it. Raises ArgumentTypeError for an empty word.
 
-    Raises ArgumentTypeError for a malformed URL; the message does not repeat the URL.
+    A script whose variable is not set gives an empty word. Raises ArgumentTypeError for a malformed URL too; the
+    message does not repeat the URL.
     """
     if not word.strip():
         raise argparse.ArgumentTypeError("the name of the device is empty")
@@ -188,7 +189,7 @@ def device_word(word: str) -> str:
             parse_url(word)
         except UsageError as problem:
             raise argparse.ArgumentTypeError(problem.message) from None
-    return word
+    return wording.file_word(word)
 
 
 # --- the answer
