@@ -108,6 +108,7 @@ def verify(method: str, value: Any) -> None:
     kind, _, what = method.rpartition(".")
     if what in ("get_all_records", "get_all_records_where"):
         _verify(isinstance(value, dict), "it is no map of records")
+        _verify(kind != "pool" or len(value) == 1, "it names no pool, or several")
         for ref, record in value.items():
             _verify(is_reference(ref), "the name of a record is no reference")
             _verify_record(kind, record)
