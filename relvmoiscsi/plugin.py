@@ -8,7 +8,7 @@
                  {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
                  "changed_at", "name", "problem"}, ...], "problems": [], "next": null}
     map          sr: the old ids of a resignatured LUN, while its journal is on the LUN
-                 {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
+                 {"old_sr", "new_sr", "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the active runs on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
     resignature  scsi_id, dry_run, clear_metadata_vdi, later_copy, vdis, sr_uuid: the JSON of `relvmoiscsi
@@ -37,7 +37,6 @@ from typing import (
     Iterable,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Tuple,
 )
@@ -207,7 +206,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             return {}
         facts = report.map_facts(seen.lun, seen.run.ids)
         vdis = [{"old": vdi["old"], "new": vdi["new"], "name_label": vdi["name_label"]} for vdi in facts["vdis"]]
-        return {"sr": facts["sr"], "vdis": vdis}
+        return {"old_sr": facts["old_sr"], "new_sr": facts["new_sr"], "vdis": vdis}
 
     for path in luns(host).values():
         try:
@@ -218,7 +217,7 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             start = arguments.get("from", "")
             vdis = sorted((vdi for vdi in found["vdis"] if vdi["new"] >= start), key=itemgetter("new"))
             rows: List[_Row] = [(vdi["new"], vdi.copy) for vdi in vdis]
-            return _page("plugin map", "vdis", rows, {"sr": found["sr"]})
+            return _page("plugin map", "vdis", rows, {"old_sr": found["old_sr"], "new_sr": found["new_sr"]})
     raise NotFound(f"No LUN of this host holds the SR {sr_uuid} together with a journal of its old ids.")
 
 
@@ -242,7 +241,7 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
     """Resignature a LUN of this host as `relvmoiscsi resignature --yes` does, or plan that. Raises RelvmoiscsiError."""
     from relvmoiscsi.lun import answer, run  # noqa: PLC0415 - only this function writes
     from relvmoiscsi.lun.opened import Permission  # noqa: PLC0415
-    from relvmoiscsi.lun.source import source_at  # noqa: PLC0415
+    from relvmoiscsi.lun.source import source_of  # noqa: PLC0415
 
     if not arguments.get("scsi_id"):
         raise UsageError("The argument scsi_id is no SCSIid. Give the SCSIid of a LUN of this host.")
@@ -257,18 +256,18 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
             raise answer.unsaid_copy(lun.name, proposal.prepared.later_copy)
 
     try:
-        asked, permission = wanted(path, arguments), Permission(is_asked=False)
+        asked, permission = Wanted(path, arguments), Permission(is_asked=False)
         with in_state(NOTHING_WRITTEN):
-            source = source_at(path, host)
+            source = source_of(path, host)
         if asked.is_dry_run:
             lun, planned = run.plan_of(source, permission, asked.request, os.urandom)
-            if isinstance(planned, run.DryRun):
+            if isinstance(planned, run.NewRun):
                 return fitted(answer.dry_run_facts(lun, planned))
             return fitted(answer.finished_facts(lun, planned))
         lun, done = run.resignature_of(source, permission, asked.request, os.urandom, consent)
         if isinstance(done, run.Finished):
             return fitted(answer.finished_facts(lun, done))
-        for sentence in lun.refresh():
+        for sentence in done.stale:
             log.warning("%s", sentence)
         return fitted(answer.completed_facts(lun, done))
     except RelvmoiscsiError as error:
@@ -276,39 +275,35 @@ def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
         raise
 
 
-class Wanted(NamedTuple):
-    """The arguments of `resignature`."""
+class Wanted:
+    """The arguments of `resignature`, checked."""
 
-    request: engine.ResignatureRequest  #: its SCSIid is that of the opened LUN
-    is_dry_run: bool
-    is_later_copy: bool  #: the caller says that the LUN is a copy of a resignatured LUN
-
-
-def wanted(path: str, arguments: Arguments) -> Wanted:
-    """Parse the arguments. `words` of the request are the command with these options. Raises UsageError."""
-    words = ["relvmoiscsi", "resignature", path, "--json", "--yes"]
-    said = {}
-    for name in ("dry_run", "clear_metadata_vdi", "later_copy"):
-        value = arguments.get(name, "false")
-        if value not in ("true", "false"):
-            raise UsageError(f"The argument {name} is neither true nor false. Give true or false.")
-        said[name] = value == "true"
-        words += ["--" + name.replace("_", "-")] if said[name] else []
-    for name in ("vdis", "sr_uuid"):
-        words += ["--" + name.replace("_", "-"), arguments[name]] if arguments.get(name) else []
-    vdis, sr_uuid = arguments.get("vdis") or ALL, arguments.get("sr_uuid") or None
-    if vdis not in VDIS:
-        raise UsageError("The argument vdis is neither one nor all. Give one or all.")
-    if sr_uuid is not None:
-        with in_state(NOTHING_WRITTEN):
-            mapfile.checked_uuid(sr_uuid)
-    request = engine.ResignatureRequest(
-        sr_uuid=sr_uuid,
-        one=None if vdis == ALL else engine.OneVdiRequest(),
-        clear_databases=said["clear_metadata_vdi"],
-        words=tuple(words),
-    )
-    return Wanted(request, said["dry_run"], said["later_copy"])
+    def __init__(self, path: str, arguments: Arguments) -> None:
+        """`words` of the request are the command on the path with these options. Raises UsageError."""
+        words = ["relvmoiscsi", "resignature", path, "--json", "--yes"]
+        said = {}
+        for name in ("dry_run", "clear_metadata_vdi", "later_copy"):
+            value = arguments.get(name, "false")
+            if value not in ("true", "false"):
+                raise UsageError(f"The argument {name} is neither true nor false. Give true or false.")
+            said[name] = value == "true"
+            words += ["--" + name.replace("_", "-")] if said[name] else []
+        for name in ("vdis", "sr_uuid"):
+            words += ["--" + name.replace("_", "-"), arguments[name]] if arguments.get(name) else []
+        vdis, sr_uuid = arguments.get("vdis") or ALL, arguments.get("sr_uuid") or None
+        if vdis not in VDIS:
+            raise UsageError("The argument vdis is neither one nor all. Give one or all.")
+        if sr_uuid is not None:
+            with in_state(NOTHING_WRITTEN):
+                mapfile.checked_uuid(sr_uuid)
+        self.is_dry_run, self.is_later_copy = said["dry_run"], said["later_copy"]
+        #: without the SCSIid, which the open LUN has
+        self.request = engine.ResignatureRequest(
+            sr_uuid=sr_uuid,
+            one=None if vdis == ALL else engine.OneVdiRequest(),
+            clear_databases=said["clear_metadata_vdi"],
+            words=tuple(words),
+        )
 
 
 def fitted(facts: Dict[str, Any]) -> str:

@@ -66,7 +66,7 @@ def give_identities(execute: Execute, place: Place, sr_uuid: str, vdis: str) -> 
 
 
 def _has(found: Dict[str, Any], sr_uuid: str) -> bool:
-    return found.get("state") == "resignatured" and bool(found["sr"]["uuid"] == sr_uuid)
+    return found.get("state") == "resignatured" and bool(found["sr"] == sr_uuid)
 
 
 class _Command:

@@ -46,7 +46,7 @@ class ResignatureCase(FileCase):
         assert (problem, made.status) == (None, "available")
         assert made.metadata == {"relvmoiscsi": f"resignatured as SR {made.id}"}
         found = show(self.path(made))
-        assert (found["state"], found["sr"]["uuid"]) == ("resignatured", made.id)
+        assert (found["state"], found["sr"]) == ("resignatured", made.id)
         check(self.path(made), self.path(original))
         assert same(self.path(original), before)
         assert LocalTarget.exported == []
@@ -56,7 +56,7 @@ class ResignatureCase(FileCase):
         first, _ = self.made_of(original)
         second, _ = self.made_of(first, size=2)  # larger, as it may be
         assert os.path.getsize(self.path(second)) == 2 << 30
-        assert show(self.path(second))["sr"]["uuid"] == second.id
+        assert show(self.path(second))["sr"] == second.id
         check(self.path(second), self.path(first))
         check(self.path(second), self.path(original))
 
@@ -124,7 +124,7 @@ class FailureCase(FileCase):
     def test_a_source_whose_resignature_was_cut_is_finished_first(self):
         made, says = self.made_of(self.volume(self.wanted(), cuts.cut_before(golden.load("chain").disk, 4)))
         assert says == f"resignatured as SR {made.id}"
-        assert show(self.path(made))["sr"]["uuid"] == made.id
+        assert show(self.path(made))["sr"] == made.id
         assert self.calls() == ["show", "recover", "show", "resignature"]
 
     def test_done_and_not_printed_is_done(self):
@@ -146,7 +146,7 @@ class FailureCase(FileCase):
             _, says_of_empty = self.made_of(self.empty_volume(wanted))
         assert made.status == "error"
         assert says.startswith("The volume has its new identities, but the host of cinder-volume could not detach")
-        assert show(self.path(made))["sr"]["uuid"] == made.id
+        assert show(self.path(made))["sr"] == made.id
         assert says_of_empty == EMPTY
 
     def test_what_a_back_end_says_is_for_the_log_alone(self):
@@ -231,7 +231,7 @@ class ImageCase(FileCase):
         assert same(self.path(made), self.path(original))
         assert self.calls() == []
         copy, _ = self.made_of(made)
-        assert show(self.path(copy))["sr"]["uuid"] == copy.id
+        assert show(self.path(copy))["sr"] == copy.id
 
     def test_a_volume_of_an_image_is_that_image_also_where_it_comes_from_the_cache(self):
         wanted = self.wanted()
@@ -269,7 +269,7 @@ class GroupCase(FileCase):
         wanted = self.wanted()
         made, group = self.copied(self.golden_volume(wanted))
         assert (made.status, group.status) == ("available", "available")
-        assert show(self.path(made))["sr"]["uuid"] == made.id
+        assert show(self.path(made))["sr"] == made.id
         made, group = self.copied(self.empty_volume(wanted))
         assert (made.status, group.status) == ("error", "error")
         assert made.metadata == {"relvmoiscsi": EMPTY}

@@ -2,7 +2,8 @@
 """Files that an option names: no other user may be able to lead a path to another file.
 
     read_named    reads such a file: --map, --ca, and by secret_file.py the files of passwords
-    verify_new    verifies the place of a new file: --map-out, --log
+    open_own      opens a file to write: --log
+    verify_new    verifies the place of a new file: --map-out
 
 A person may let another user run the command as root, with a path as an argument. A directory of that user could be
 replaced by a link, between a check and the use. So each directory on the way is verified, from the root on: what root
@@ -19,6 +20,8 @@ import os
 import re
 import stat
 from typing import Callable, List, Optional
+
+from relvmoiscsi.host.files import open_private
 
 #: what a shell's `<(command)` or `< FILE` opens for a program
 _DESCRIPTOR = re.compile("/dev/(?:stdin|fd/([0-9]{1,4}))|/proc/self/fd/([0-9]{1,4})")
@@ -66,9 +69,9 @@ def read_named(path: str, most_bytes: int, verify: Optional[Verify] = None) -> b
 
     Raises NotOwn, OSError, and the errors of `verify`.
     """
-    given = given_descriptor(path)
+    given = _DESCRIPTOR.fullmatch(path)
     if given is not None:
-        descriptor = os.dup(given)
+        descriptor = os.dup(int(given.group(1) or given.group(2) or 0))
     else:
         verify_own_way(os.path.join(path, "") if verify is None else path)
         follows = 0 if verify is None else os.O_NOFOLLOW
@@ -92,10 +95,22 @@ def verify_new(path: str) -> None:
             raise NotOwnFile(f"{path} is a link, or belongs to another user")
 
 
-def given_descriptor(path: str) -> Optional[int]:
-    """Return the descriptor that a path such as /dev/stdin names: the caller has opened the file. None: a real path."""
-    match = _DESCRIPTOR.fullmatch(path)
-    return int(match.group(1) or match.group(2) or 0) if match else None
+def open_own(path: str, flags: int) -> int:
+    """Open a regular file that is this user's alone, or make it with mode 0600; return the descriptor.
+
+    Raises NotOwn for another file, also for one that appears at the path meanwhile. Raises OSError.
+    """
+    verify_new(path)
+    descriptor = open_private(path, flags | os.O_NONBLOCK)  # no wait for the reader of a pipe
+    try:
+        status = os.fstat(descriptor)
+        _verify_trusted(path, status, False)
+        if status.st_uid != os.geteuid() or status.st_nlink != 1:
+            raise NotOwn(f"{path} belongs to another user, or has another name too")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class NotOwn(Exception):

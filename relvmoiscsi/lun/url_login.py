@@ -10,8 +10,7 @@ CHAP secrets      from the environment variables of libiscsi, or from --chap-fil
 import hashlib
 import os
 import re
-from contextlib import contextmanager
-from typing import Callable, ContextManager, Iterator, Optional
+from typing import Callable, ContextManager, Optional
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.files import text_of
@@ -19,7 +18,7 @@ from relvmoiscsi.host.secret_file import lines_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.iscsi import Credentials, Initiator
 from relvmoiscsi.lun.lun_url import parse_url
-from relvmoiscsi.lun.url_source import PATIENCE_SECONDS, UrlSource
+from relvmoiscsi.lun.url_source import UrlSource
 
 USER, SECRET = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
 TARGET_USER, TARGET_SECRET = "LIBISCSI_CHAP_TARGET_USERNAME", "LIBISCSI_CHAP_TARGET_PASSWORD"
@@ -33,20 +32,13 @@ MAX_NAME_BYTES = 223  #: RFC 7143 4.2.7.1
 _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,211}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 
-@contextmanager
-def silent(_what: str, _limit_seconds: float) -> Iterator[None]:
-    """Wait without a word."""
-    yield
-
-
 def url_of(
-    name: Optional[str],
-    chap_file: Optional[str],
     word: str,
     host: Host,
-    seconds: Optional[float] = None,
-    scsi_id: Optional[str] = None,
-    waiting: Callable[[str, float], ContextManager[None]] = silent,
+    name: Optional[str],
+    chap_file: Optional[str],
+    scsi_id: Optional[str],
+    waiting: Optional[Callable[[str, float], ContextManager[None]]],
 ) -> UrlSource:
     """Return what a URL names, with who logs in: the options --initiator-name and --chap-file. Raises UsageError.
 
@@ -54,8 +46,7 @@ def url_of(
     """
     url = parse_url(word)
     initiator = Initiator(initiator_name(name, host), host_uuid(host))
-    secrets = credentials(chap_file, url.user)
-    return UrlSource(word, url, initiator, secrets, host, waiting, seconds or PATIENCE_SECONDS, scsi_id)
+    return UrlSource(word, url, initiator, credentials(chap_file, url.user), host, waiting, scsi_id=scsi_id)
 
 
 def host_uuid(host: Host = THIS_HOST) -> str:

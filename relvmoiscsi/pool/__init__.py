@@ -11,7 +11,6 @@
     connection   log in to the master, over TLS; explain why a login fails
     calls        a session: calls, tasks awaited by events, one connection for each thread
     records      a snapshot of the pool's records, each class read once
-    lists        the XML with which a driver answers a probe
     luns         classify each LUN that the pool sees
     jobs         run several jobs in parallel; a failed job stops no other job
     attach       resignature, introduce, plug, label; every step can be repeated

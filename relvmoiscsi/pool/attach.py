@@ -25,7 +25,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan, Originals
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
     ATTACHED,
@@ -77,11 +77,12 @@ class Attached(NamedTuple):
         return {
             "scsi_id": self.scsi_id or None,
             "status": self.status,
-            "sr": {"old": self.of_sr or None, "new": self.sr_uuid or None},
+            "old_sr": self.of_sr or None,
+            "new_sr": self.sr_uuid or None,
             "name": self.name,
             "hosts": dict(self.hosts),
             "vdis": [pair.facts() for pair in self.vdis],
-            "error": str(self.error) if self.error is not None else None,
+            "problem": str(self.error) if self.error is not None else None,
         }
 
 
@@ -250,7 +251,7 @@ def carry_out(
         try:
             for name in [name for name, luns_of in notes.items() if wanted.attaches and luns_of <= marked]:
                 calls.call("pool.remove_from_other_config", pool.ref, name)
-        except PoolFailure:
+        except (PoolFailure, PoolGone):
             pass  # the pool stopped answering; the next run removes the notes
         return results
 
@@ -368,12 +369,12 @@ def create(calls: Calls, pool: Pool, lun: PoolLun, is_unplugged: bool) -> None:
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """Probe a resignatured LUN and return the LUN with its new SR. Raises PoolFailure, Refused."""
-    on = luns.on_lun(calls, pool, lun.portal, lun.scsi_id)
-    if on.state != RESIGNATURED or not on.sr_uuid:
-        raise PoolFailure(f"The LUN was resignatured, but its probe reports {on.state}. {on.problem}".strip())
-    attach_plan.verify_no_database(pool, lun.scsi_id, on.metadata_of)
-    of_sr = on.old_uuid or lun.of_sr
-    return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=of_sr, old_vdis=on.old_vdis)
+    now = luns.probe(calls, pool, lun)
+    if now.kind != RESIGNATURED or not now.sr_uuid:
+        raise PoolFailure(f"The LUN was resignatured, but its probe reports {now.kind}. {now.problem}".strip())
+    attach_plan.verify_no_database(pool, lun.scsi_id, now.metadata_of)
+    of_sr = now.of_sr or lun.of_sr
+    return lun._replace(kind=RESIGNATURED, sr_uuid=now.sr_uuid, of_sr=of_sr, old_vdis=now.old_vdis)
 
 
 def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:

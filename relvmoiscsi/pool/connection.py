@@ -15,16 +15,16 @@ import ssl
 import urllib.parse
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.host.own_path import NotOwn, read_named
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import sdk
 from relvmoiscsi.host.xapi.sdk import GONE, reason
-from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, NotConnected, PoolFailure, failure
+from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, NotConnected, failure
 
-__all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "certificates_in", "connect", "url_of"]
+__all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "connect", "url_of"]
 
 LOCAL = "local"
 TIMEOUT_SECONDS = 2 * EVENT_SECONDS  #: for one answer; every longer call is a task
@@ -44,30 +44,39 @@ class Where(NamedTuple):
     insecure: bool = False  #: accept any certificate
     timeout: float = TIMEOUT_SECONDS
     socket_path: str = THIS_HOST.xapi_socket
-    certificates: Optional[str] = None  #: the content of `ca`, where the caller has read the file
 
 
 @contextmanager
 def connect(where: Where) -> Iterator[Calls]:
     """Open a session for the block. Raises PoolFailure, NotFound or UsageError."""
-    module = sdk.module()
-    url, proxy = _logged_in(module, where)
-    calls = Calls(proxy, module.Failure, url, partial(_another, where, url, proxy), partial(_http, where, url))
+    module, url = sdk.module(), url_of(where)
+    connection = partial(_http, where, _tls(where) if url.startswith("https:") else None)
+    url, proxy = _logged_in(module, where, url, connection)
+
+    def another() -> Any:
+        """Return one more connection for the same session."""
+        other = sdk.session(url, sdk.XapiTransport(partial(connection, url)))
+        for name in ("_session", "last_login_method", "last_login_params"):
+            setattr(other, name, getattr(proxy, name))
+        return other
+
+    calls = Calls(proxy, module.Failure, url, another, partial(connection, url))
     try:
         yield calls
     finally:
         try:
             calls.call("session.logout")
-        except PoolFailure:
+        except RelvmoiscsiError:
             pass  # the pool stopped answering; xapi ends an unused session
         calls.close()
 
 
-def _logged_in(module: Any, where: Where) -> Any:
+def _logged_in(
+    module: Any, where: Where, url: str, connection: Callable[[str], http.client.HTTPConnection]
+) -> Tuple[str, Any]:
     """Return (URL of the master, XenAPI.Session). Raises PoolFailure."""
-    url = url_of(where)
     for _ in range(_MOST_MASTERS):
-        proxy = sdk.session(url, sdk.XapiTransport(partial(_http, where, url)))
+        proxy = sdk.session(url, sdk.XapiTransport(partial(connection, url)))
         try:
             proxy.xenapi_request("login_with_password", (where.user, where.password, "1.0", "relvmoiscsi"))
             return url, proxy
@@ -85,23 +94,15 @@ def _logged_in(module: Any, where: Where) -> Any:
     )
 
 
-def _another(where: Where, url: str, proxy: Any) -> Any:
-    """Open one more connection for the session of `proxy`."""
-    other = sdk.session(url, sdk.XapiTransport(partial(_http, where, url)))
-    for name in ("_session", "last_login_method", "last_login_params"):
-        setattr(other, name, getattr(proxy, name))
-    return other
-
-
-def _http(where: Where, url: str) -> http.client.HTTPConnection:
-    """Open a connection to the master for a GET or PUT. Raises UsageError."""
+def _http(where: Where, tls: Optional[ssl.SSLContext], url: str) -> http.client.HTTPConnection:
+    """Return a new connection to a host of the pool; without `tls`, the connection is not encrypted."""
     address = urllib.parse.urlsplit(url).netloc
     if where.pool == LOCAL:
         return sdk.UnixConnection(where.socket_path, where.timeout)
-    if url.startswith("http:"):
+    if tls is None:
         made = http.client.HTTPConnection(address, timeout=where.timeout)
     else:
-        made = http.client.HTTPSConnection(address, timeout=where.timeout, context=_tls(where))
+        made = http.client.HTTPSConnection(address, timeout=where.timeout, context=tls)
     made.response_class = sdk.BoundedResponse
     return made
 
@@ -160,30 +161,25 @@ def _at(url: str, master: str) -> str:
     return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
 
 
-def certificates_in(path: str) -> str:
-    """Return the trusted certificates in this file. One read serves several connections: the file may be a pipe.
-
-    Raises UsageError for a file that another user could replace: that user would say who gets the password.
-    """
-    try:
-        content = read_named(path, _MOST_CA_BYTES)
-    except NotOwn as problem:
-        raise UsageError(f"The file of --ca is not safe: {problem}. Copy it into a directory of your own.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}. Give a file in PEM.") from error
-    if len(content) > _MOST_CA_BYTES:
-        raise UsageError(f"{path} has more than {_MOST_CA_BYTES} bytes. Give a file in PEM.")
-    return content.decode("ascii", "ignore")  # the names of certificates are in comments
-
-
 def _tls(where: Where) -> ssl.SSLContext:
-    """Return the TLS settings. Raises UsageError."""
-    try:
-        if where.ca is None:
-            context = ssl.create_default_context()
-        else:
-            content = certificates_in(where.ca) if where.certificates is None else where.certificates
-            context = ssl.create_default_context(cadata=content or "none")
+    """Return the TLS settings of all connections of a session. The file is read once: it may be a pipe.
+
+    Raises UsageError, also for a file that another user could replace: that user would say who gets the password.
+    """
+    content = None
+    if where.ca is not None:
+        try:
+            content = read_named(where.ca, _MOST_CA_BYTES)
+        except NotOwn as problem:
+            copy = "Copy it into a directory of your own."
+            raise UsageError(f"The file of --ca is not safe: {problem}. {copy}") from None
+        except OSError as error:
+            raise UsageError(f"{where.ca} cannot be read: {error.strerror}. Give a file in PEM.") from error
+        if len(content) > _MOST_CA_BYTES:
+            raise UsageError(f"{where.ca} has more than {_MOST_CA_BYTES} bytes. Give a file in PEM.")
+    try:  # the names of certificates are in comments, in any encoding
+        cadata = None if content is None else content.decode("ascii", "ignore") or "none"
+        context = ssl.create_default_context(cadata=cadata)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"{where.ca} holds no readable certificates: {reason(error)}. Give a file in PEM.") from error
     if where.insecure:

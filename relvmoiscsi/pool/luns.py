@@ -14,19 +14,26 @@
     unreachable     the probe failed; a row without a SCSIid stands for all LUNs of a target
     empty, foreign, damaged, busy    as the probe reports
 
-The driver of type relvmoiscsi lists the LUNs, so the storage manager does not read an untouched clone. The host plugin
-of the master lists LUNs behind adapters; the plugin does not scan.
+The driver of type relvmoiscsi lists the LUNs, so the storage manager does not read an untouched clone. A list comes
+as a failure whose last parameter is XML: error 96 without an IQN, error 107 without a SCSIid. The host plugin of the
+master lists LUNs behind adapters; the plugin does not scan.
 """
 
+from collections import deque
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi import known_sr, untrusted
+from relvmoiscsi import known_sr, untrusted, untrusted_xml
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.pool import jobs, lists, secrets
+from relvmoiscsi.formats.identity import is_uuid
+from relvmoiscsi.pool import jobs, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
-from relvmoiscsi.pool.lists import OnLun, Seen
 from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, ProbePortal, is_copy, portal_of
+from relvmoiscsi.scsi_id_text import is_scsi_id
+
+IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
+_ANY_IQN = "*"
+_MOST_SHOWN = 60  #: characters of a text that is refused
 
 ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
 RESIGNATURED, UNFINISHED = "resignatured", "unfinished"
@@ -39,20 +46,22 @@ ATTACHABLE = (CLONE, UNKNOWN_SR, RESIGNATURED, UNFINISHED, ATTACHED)
 UNTOUCHED = (CLONE, UNKNOWN_SR, UNFINISHED)
 #: kinds of LUNs whose content no probe has read
 UNSEEN = (UNREACHABLE, BUSY)
+#: a resignatured LUN was copied by the array: the copy has the identities of that LUN
+_COPIED = "copied"
 
 
 class PoolLun(NamedTuple):
-    """A LUN and its kind."""
+    """A LUN: first as the pool lists the LUN, then with the report of its probe, at last with its kind."""
 
-    scsi_id: str
-    kind: str
+    scsi_id: str  #: "" for all LUNs of a target that gave no list
+    kind: str  #: "" before the probe; the state that the probe reports, until `named` knows the kind
     portal: ProbePortal
     size_bytes: int = 0
     sr_uuid: str = ""  #: the SR on the LUN
     of_sr: str = ""  #: UUID of the SR of which the LUN is a copy; "" for an original, and where that is unknown
     name: str = ""  #: of the SR on the LUN, or of the original SR
     problem: str = ""
-    one_vdi: str = ""
+    one_vdi: str = ""  #: "is", "can be", "cannot be"
     metadata_of: Tuple[str, ...] = ()  #: references of the pools that may write their database to a VDI on the LUN
     is_ours: bool = False  #: the pool's records show that the LUN is a copy of an SR of this pool
     old_vdis: Tuple[str, ...] = ()  #: UUIDs of the original VDIs, while the journal is on the resignatured LUN
@@ -81,11 +90,11 @@ class PoolLun(NamedTuple):
             "sr": self.sr_uuid or None,
             "copy_of": self.of_sr or None,
             "name": self.name,
-            "one_vdi": self.one_vdi or None,
+            "one_vdi_state": self.one_vdi or None,
             "is_known_copy": self.is_ours or self.kind == ATTACHED,
             "database_of_this_pool": pool.ref in self.metadata_of,
             "changed_at": self.changed or None,
-            "vms": list(self.vms),
+            "vm_names": list(self.vms),
             "vms_saved": self.vms_saved or None,
             "problem": self.problem or None,
         }
@@ -143,30 +152,47 @@ def seen(calls: Calls, pool: Pool, source: LunSearch, tell: Callable[[str], None
 def find(calls: Calls, pool: Pool, portals: Iterable[ProbePortal], at_once: int = jobs.MOST) -> List[PoolLun]:
     """Return every LUN behind these portals, each SCSIid once; and a row with a problem for each target without a list.
 
-    Raises PoolFailure where no target gives a list.
+    A portal without an IQN stands for all IQNs there. Raises PoolFailure where no target gives a list.
     """
-    found: Dict[str, Tuple[ProbePortal, Seen]] = {}
+    found: Dict[str, PoolLun] = {}
     failures: List[Tuple[ProbePortal, PoolFailure]] = []
-    for one in _each_iqn(calls, pool, portals, failures):
+    todo, asked, known = deque(portals), set(), pool.portals()
+    while todo:
+        portal = todo.popleft()
+        if portal[:3] in asked:
+            continue
+        asked.add(portal[:3])
         try:
-            for lun in lists.seen(_probe_fails(calls, pool, one)):
-                found.setdefault(lun.scsi_id, (one, lun))
-        except PoolGone:
-            raise
+            answer = _probe_fails(calls, pool, portal)
+            if portal.iqn:
+                for lun in listed(answer, portal):
+                    found.setdefault(lun.scsi_id, lun)
+                continue
+            has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # from the command line
+            there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target}
+            iqns = listed_iqns(answer)
+            todo.extendleft(portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in reversed(iqns))
         except PoolFailure as failure:
-            failures.append((one, failure))
+            failures.append((portal, failure))
     if failures and not found:
         raise failures[0][1]
-    items = list(found.values())
-    outcomes = jobs.at_once(calls, items, lambda one, item: look(one, pool, *item), at_once)
+    outcomes = jobs.at_once(calls, list(found.values()), lambda one, lun: look(one, pool, lun), at_once)
     rows = []
-    for (portal, lun), outcome in zip(items, outcomes):
+    for lun, outcome in zip(found.values(), outcomes):
         if isinstance(outcome, PoolGone):
             raise outcome
-        row = outcome if isinstance(outcome, PoolLun) else _unreachable(pool, portal, lun, str(outcome))
-        rows.append(row._replace(number=lun.number))
-    seen = twins_named(rows)
-    return seen + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
+        unreachable = lun._replace(kind=UNREACHABLE, problem=str(outcome), is_ours=pool.is_begun(lun.scsi_id))
+        rows.append(outcome if isinstance(outcome, PoolLun) else unreachable)
+    return twins_named(rows) + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
+
+
+def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
+    """Send a probe that lacks a key. Return the failure, which holds the list."""
+    try:
+        calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})
+    except PoolFailure as failure:
+        return failure
+    return PoolFailure(f"The driver gave no list of LUNs for {portal.target}.")
 
 
 def twins_named(seen: Sequence[PoolLun]) -> List[PoolLun]:
@@ -192,23 +218,24 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
         try:
             page = untrusted.object_of(text, _MOST_PAGE_BYTES)
             for row in page["luns"]:
-                lun = Seen(untrusted.text_of(row["scsi_id"]), None, untrusted.size_of(row.get("size_bytes") or 0), "")
-                lists.verify_scsi_id(lun.scsi_id)
+                size = untrusted.size_of(row.get("size_bytes") or 0)
+                lun = PoolLun(untrusted.text_of(row["scsi_id"]), "", HBA, size)
+                verify_scsi_id(lun.scsi_id)
                 last = _behind(last, lun.scsi_id)
                 texts: Dict[str, Any] = {name: untrusted.text_of(row.get(key) or "") for name, key in _ROW.items()}
-                for name in ("sr_uuid", "old_uuid"):
-                    lists.verify_uuid(texts[name])
+                for name in ("sr_uuid", "of_sr"):
+                    verify_uuid(texts[name])
                 sr = pool.sr_on(lun.scsi_id)
                 if sr is not None and pool.pbds_of(sr):
                     config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
-                    found.append(_in_use(pool, sr, portal_of(config), lun))
+                    found.append(_in_use(pool, sr, lun._replace(portal=portal_of(config))))
                 elif row["state"] is None:
-                    found.append(_unreachable(pool, HBA, lun, texts["problem"]))
+                    is_begun = pool.is_begun(lun.scsi_id)
+                    found.append(lun._replace(kind=UNREACHABLE, problem=texts["problem"], is_ours=is_begun))
                 else:
                     databases = tuple(untrusted.texts_of(row.get("metadata_of") or []))
-                    state = untrusted.text_of(row["state"])
-                    on = OnLun(state, is_copied=bool(row.get("copied")), metadata_of=databases, **texts)
-                    found.append(named(pool, HBA, lun, on))
+                    state = _state(untrusted.text_of(row["state"]), bool(row.get("copied")))
+                    found.append(named(pool, lun._replace(kind=state, metadata_of=databases, **texts)))
             if page["next"] is None:
                 return twins_named(found)
             start = _behind(last, untrusted.text_of(page["next"]))
@@ -229,132 +256,161 @@ def _behind(last: str, scsi_id: str) -> str:
     return scsi_id
 
 
-#: fields of OnLun, and the plugin's names of these fields
-_ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": "problem", "changed": "changed_at"}
+#: fields of PoolLun, and the plugin's names of these fields
+_ROW = {"sr_uuid": "sr", "of_sr": "old_sr", "name": "name", "problem": "problem", "changed": "changed_at"}
 
 
-def look(calls: Calls, pool: Pool, portal: ProbePortal, lun: Seen) -> PoolLun:
-    """Classify one LUN. A LUN that an SR of the pool uses is not probed. Raises PoolFailure."""
+def look(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+    """Classify one listed LUN. A LUN that an SR of the pool uses is not probed. Raises PoolFailure."""
     sr = pool.sr_on(lun.scsi_id)
     pbds = pool.pbds_of(sr).values() if sr is not None else []
     if sr is None or not pbds:
-        return named(pool, portal, lun, on_lun(calls, pool, portal, lun.scsi_id))
+        return named(pool, probe(calls, pool, lun))
     if is_copy(pool.srs[sr]) and not any(pbd["currently_attached"] for _, pbd in pbds):
         try:  # no host has plugged the copy: the array may have overwritten its LUN since
-            on = on_lun(calls, pool, portal, lun.scsi_id)
-            if on.sr_uuid not in ("", pool.srs[sr]["uuid"]):
-                return named(pool, portal, lun, on)
-        except PoolGone:
-            raise
+            probed = probe(calls, pool, lun)
+            if probed.sr_uuid not in ("", pool.srs[sr]["uuid"]):
+                return named(pool, probed)
         except PoolFailure:
             pass  # the records of the pool say what the LUN is
-    return _in_use(pool, sr, portal, lun)
+    return _in_use(pool, sr, lun)
 
 
-def on_lun(calls: Calls, pool: Pool, portal: ProbePortal, scsi_id: str) -> OnLun:
-    """Probe a LUN. Raises PoolFailure."""
-    return lists.on_lun(calls.run("SR.probe", pool.master, portal.config(scsi_id), portal.own_type, {}))
+def probe(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+    """Return the LUN with the report of its probe on the master. Raises PoolFailure."""
+    config = lun.portal.config(lun.scsi_id)
+    return reported(lun, calls.run("SR.probe", pool.master, config, lun.portal.own_type, {}))
 
 
-def _in_use(pool: Pool, ref: str, portal: ProbePortal, lun: Seen) -> PoolLun:
+def _in_use(pool: Pool, ref: str, lun: PoolLun) -> PoolLun:
     sr = pool.srs[ref]
-    return PoolLun(
-        lun.scsi_id,
-        ATTACHED if is_copy(sr) else ORIGINAL,
-        portal,
-        lun.size_bytes,
-        sr_uuid=sr["uuid"],
-        of_sr=sr["other_config"].get(ORIGINAL_SR, ""),
-        name=sr["name_label"],
-    )
+    kind, of_sr = ATTACHED if is_copy(sr) else ORIGINAL, sr["other_config"].get(ORIGINAL_SR, "")
+    return lun._replace(kind=kind, sr_uuid=sr["uuid"], of_sr=of_sr, name=sr["name_label"])
 
 
-def named(pool: Pool, portal: ProbePortal, lun: Seen, on: OnLun) -> PoolLun:
-    """Classify a LUN that no PBD of the pool names, from the answer of its probe. Pure."""
-    ref = pool.sr_by_uuid(on.sr_uuid) if on.sr_uuid else None
-    kind, is_begun = _kind(pool, lun.scsi_id, on), pool.is_begun(lun.scsi_id)
+def named(pool: Pool, lun: PoolLun) -> PoolLun:
+    """Classify a LUN that no PBD of the pool names, from the report of its probe. Pure."""
+    own, old = lun.sr_uuid, lun.of_sr  # the SR on the LUN, and the original as far as the LUN names it
+    ref = pool.sr_by_uuid(own) if own else None
+    kind, is_begun = _kind(pool, lun), pool.is_begun(lun.scsi_id)
     if kind == RESIGNATURED:  # the LUN names the original, or the marks of its SR do
-        of_sr = on.old_uuid or (str(pool.srs[ref]["other_config"].get(ORIGINAL_SR, "")) if ref is not None else "")
+        of_sr = old or (str(pool.srs[ref]["other_config"].get(ORIGINAL_SR, "")) if ref is not None else "")
         is_ours = ref is not None or is_begun
     elif kind == UNFINISHED:  # the probe of an interrupted run may already show the new SR
-        of_sr = on.old_uuid or on.sr_uuid
+        of_sr = old or own
         is_ours = pool.sr_by_uuid(of_sr) is not None or is_begun
     else:
-        of_sr = on.sr_uuid or on.old_uuid
+        of_sr = own or old
         is_ours = kind == CLONE or kind == BUSY and (pool.sr_by_uuid(of_sr) is not None or is_begun)
-    srs = [pool.sr_by_uuid(uuid) for uuid in (of_sr, on.sr_uuid) if uuid]
+    srs = [pool.sr_by_uuid(uuid) for uuid in (of_sr, own) if uuid]
     names = [str(pool.srs[sr]["name_label"]) for sr in srs if sr is not None]
-    return PoolLun(
-        scsi_id=lun.scsi_id,
-        kind=kind,
-        portal=portal,
-        size_bytes=lun.size_bytes,
-        sr_uuid=on.sr_uuid,
-        of_sr=of_sr,
-        name=names[0] if names else on.name_label,  # the pool may have neither SR
-        problem=on.problem,
-        one_vdi=on.one_vdi,
-        metadata_of=on.metadata_of,
-        is_ours=is_ours,
-        old_vdis=on.old_vdis,
-        vms=on.vms,
-        vms_saved=on.vms_saved,
-        changed=on.changed,
-    )
+    # the pool may have neither SR
+    return lun._replace(kind=kind, of_sr=of_sr, name=names[0] if names else lun.name, is_ours=is_ours)
 
 
-def _kind(pool: Pool, scsi_id: str, on: OnLun) -> str:
-    if on.state in (UNFINISHED, "empty", "foreign", DAMAGED, BUSY):
-        return on.state
-    has_own_ids = on.state == RESIGNATURED and not on.is_copied
-    sr = known_sr.find_sr(on.sr_uuid, pool.srs, pool.pbds) if on.sr_uuid else None
+def _kind(pool: Pool, lun: PoolLun) -> str:
+    if lun.kind in (UNFINISHED, "empty", "foreign", DAMAGED, BUSY):
+        return lun.kind
+    has_own_ids = lun.kind == RESIGNATURED
+    sr = known_sr.find_sr(lun.sr_uuid, pool.srs, pool.pbds) if lun.sr_uuid else None
     if sr is None:
         return RESIGNATURED if has_own_ids else UNKNOWN_SR
-    is_here = pool.is_on(sr.ref, scsi_id)
+    is_here = pool.is_on(sr.ref, lun.scsi_id)
     if is_here is False:
         live = [host for host, is_live in pool.live.items() if is_live]
-        return CLONE if known_sr.is_new(sr) or known_sr.is_attached_elsewhere(sr, live) else UNCONNECTED
+        return CLONE if sr.is_new() or sr.is_attached_elsewhere(live) else UNCONNECTED
     if has_own_ids:
         return RESIGNATURED
     return ORIGINAL if is_here else UNCONNECTED
 
 
-def _unreachable(pool: Pool, portal: ProbePortal, lun: Seen, problem: str) -> PoolLun:
-    is_ours = pool.is_begun(lun.scsi_id)
-    return PoolLun(lun.scsi_id, UNREACHABLE, portal, lun.size_bytes, problem=problem, is_ours=is_ours)
+# --- the XML of the driver; pure
 
 
-def _each_iqn(
-    calls: Calls, pool: Pool, portals: Iterable[ProbePortal], failures: List[Tuple[ProbePortal, PoolFailure]]
-) -> List[ProbePortal]:
-    """Return the portals, one for each IQN, with the CHAP of an SR there.
+def listed_iqns(failure: PoolFailure) -> List[str]:
+    """Return the IQNs of error 96, without duplicates. Raises PoolFailure for any other failure."""
+    rows = _rows(failure, IQN_MISSING, "TGT")
+    return list(dict.fromkeys(row["TargetIQN"] for row in rows if row.get("TargetIQN", _ANY_IQN) != _ANY_IQN))
 
-    `failures` gets the portals that name no IQN. Raises PoolGone.
+
+def listed(failure: PoolFailure, portal: ProbePortal) -> List[PoolLun]:
+    """Return the LUNs of error 107, behind this portal. A LUN without a SCSIid is left out.
+
+    Raises PoolFailure for any other failure, and for a text that is no SCSIid.
     """
-    found: Dict[Tuple[str, str, str], ProbePortal] = {}
-    known = pool.portals()
-    for portal in portals:
-        if portal.iqn:
-            found.setdefault(portal[:3], portal)
-            continue
-        try:
-            iqns = lists.iqns(_probe_fails(calls, pool, portal))
-        except PoolGone:
-            raise
-        except PoolFailure as failure:
-            failures.append((portal, failure))
-            continue
-        has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # from the command line
-        there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target}
-        for one in [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in iqns]:
-            found.setdefault(one[:3], one)
-    return list(found.values())
+    found = []
+    for row in _rows(failure, SCSI_ID_MISSING, "LUN"):
+        scsi_id, size, number = (row.get(name, "") for name in ("SCSIid", "size", "LUNid"))
+        verify_scsi_id(scsi_id)
+        if scsi_id:
+            found.append(PoolLun(scsi_id, "", portal, _number(size) or 0, number=_number(number)))
+    return found
 
 
-def _probe_fails(calls: Calls, pool: Pool, portal: ProbePortal) -> PoolFailure:
-    """Send a probe that lacks a key. Return the failure, which holds the list."""
+def verify_scsi_id(text: str) -> None:
+    """Raises PoolFailure for a listed text that is no SCSIid; "" stands for a LUN without a SCSIid."""
+    if text and not is_scsi_id(text):
+        raise PoolFailure(
+            f"The driver lists the SCSIid {text[:_MOST_SHOWN]!r}, which is none. Install the same version of "
+            "relvmoiscsi on all hosts."
+        )
+
+
+def verify_uuid(text: str) -> None:
+    """Raises PoolFailure for the UUID of an SR on a LUN that is none; "" stands for a LUN without a UUID."""
+    if text and not is_uuid(text):
+        raise PoolFailure(f"The answer about a LUN has the UUID {text[:_MOST_SHOWN]!r}, which is none. Check the LUN.")
+
+
+def reported(lun: PoolLun, document: str) -> PoolLun:
+    """Return the LUN with the answer of its successful probe. Raises PoolFailure for another text."""
+    rows = _parsed(document, "SR")
+    if len(rows) != 1 or "state" not in rows[0]:
+        raise PoolFailure(
+            "The probe's answer has no state of the LUN: the driver on the master has another version. "
+            "Install the same version."
+        )
+    row = rows[0]
+    for name in ("UUID", "old_uuid"):
+        verify_uuid(row.get(name, ""))
     try:
-        calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})
-    except PoolFailure as failure:
-        return failure
-    return PoolFailure(f"The driver gave no list of LUNs for {portal.target}.")
+        vms = untrusted.texts_of(untrusted.json_of(row.get("vms", "[]")))
+    except ValueError as error:
+        raise PoolFailure(f"The driver's list cannot be read: {error}.") from error
+    return lun._replace(
+        kind=_state(row["state"], row.get("copied") == "true"),
+        sr_uuid=row.get("UUID", ""),
+        of_sr=row.get("old_uuid", ""),
+        name=row.get("name_label", ""),
+        problem=row.get("problem", ""),
+        one_vdi=row.get("one_vdi", ""),
+        metadata_of=tuple(row.get("metadata_of", "").split()),
+        old_vdis=tuple(filter(is_uuid, row.get("old_vdis", "").split())),
+        vms=tuple(vms),
+        vms_saved=row.get("vms_saved", ""),
+        changed=row.get("changed", ""),
+    )
+
+
+def _state(state: str, is_copied: bool) -> str:
+    """Return the state of a LUN, which is the array's copy of another LUN with the same identities if `is_copied`."""
+    return _COPIED if is_copied and state == RESIGNATURED else state
+
+
+def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:
+    if failure.code != code:
+        raise failure
+    return _parsed(failure.description[-1], tag)
+
+
+def _parsed(document: str, tag: str) -> List[Dict[str, str]]:
+    """Return the children of each element `tag`, as text by name. Raises PoolFailure."""
+    try:
+        root = untrusted_xml.xml_of(document.strip())
+    except ValueError as error:
+        raise PoolFailure(f"The driver's list cannot be read: {error}.") from error
+    return [{child.tag: (child.text or "").strip() for child in item} for item in root.iter(tag)]
+
+
+def _number(text: str) -> Optional[int]:
+    return untrusted.number(text) if untrusted.is_number(text) else None

@@ -10,13 +10,11 @@ the open would wait for a reader. So the log is a regular file of the user of th
 
 import os
 import shlex
-import stat
 import time
 from typing import Callable, Optional, Sequence
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError
-from relvmoiscsi.host.files import open_private
-from relvmoiscsi.host.own_path import NotOwn, verify_new
+from relvmoiscsi.host.own_path import NotOwn, open_own
 from relvmoiscsi.wording import printable
 
 
@@ -32,11 +30,8 @@ class NightLog:
         if path is None:
             return
         try:
-            verify_new(path)
-            self._file = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
-            _verify_own_file(path, os.fstat(self._file))
+            self._file = open_own(path, os.O_WRONLY | os.O_APPEND)
         except NotOwn as problem:
-            self.close()
             text = f"{path} is no safe place for a log: {problem}. Give a directory of your own."
             raise UsageError(text).in_state(NOTHING_WRITTEN) from None
         except OSError as error:
@@ -59,11 +54,3 @@ class NightLog:
         if self._file != -1:
             os.close(self._file)
             self._file = -1
-
-
-def _verify_own_file(path: str, status: os.stat_result) -> None:
-    """Raise NotOwn for an open file that is no regular file of this user alone: it appeared after `verify_new`."""
-    if not stat.S_ISREG(status.st_mode):
-        raise NotOwn(f"{path} is no regular file")
-    if status.st_uid != os.geteuid() or status.st_nlink != 1:
-        raise NotOwn(f"{path} belongs to another user, or has another name too")

@@ -5,7 +5,6 @@ import logging
 import os
 from typing import Optional, Tuple
 
-from relvmoiscsi import report
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.engine import AlreadyDone, OneVdiRequest, ResignatureRequest, notes
 from relvmoiscsi.errors import Refused
@@ -27,7 +26,7 @@ _WHY = {
 def rewrite(lun: OpenLun, config: CallRequest, asked: Optional[Tuple[int, str]], deadline: Deadline) -> str:
     """Give the LUN new identities and return the new SR UUID; an earlier call may have chosen the UUID."""
     one = OneVdiRequest(config.vdi, *asked) if asked is not None else None
-    request = ResignatureRequest(lun.ids.own, one=one, clear_databases=config.clear_databases)
+    request = ResignatureRequest(lun.scsi_id, one=one, clear_databases=config.clear_databases)
     done = run.resignature(lun, request, os.urandom, log_step, CopyLog(lun.name, deadline), settles_undo=True)
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", lun.name, done.sr_uuid)
@@ -55,6 +54,8 @@ def log_step(lun: OpenLun, proposal: Proposal) -> None:
         for sentence in notes(proposal.prepared.lun):
             log.info("%s: %s", lun.name, sentence)
         if proposal.prepared.cost is not None:
+            from relvmoiscsi import report  # noqa: PLC0415 - most calls copy nothing
+
             log.info("%s: %s", lun.name, report.cost_text(proposal.prepared.cost))
 
 

@@ -101,7 +101,7 @@ class Xapi:
         except sdk.module().Failure as failure:
             details = [str(detail) for detail in failure.details]
             raise XapiFailure(f"xapi answered {', '.join(details) or 'nothing'} to {method}.", details) from failure
-        except (*sdk.GONE, ValueError, TypeError, LookupError) as error:  # the SDK cannot read the answer
+        except sdk.GONE as error:
             raise XapiFailure(f"{method} could not be asked of xapi: {sdk.reason(error)}.") from error
 
 

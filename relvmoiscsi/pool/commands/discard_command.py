@@ -9,7 +9,7 @@ from relvmoiscsi.errors import Partial, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool import jobs, lock, records
 from relvmoiscsi.pool.calls import Calls
-from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, takes_copies
+from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, flag, takes_copies
 from relvmoiscsi.pool.commands.so_far import SoFar
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import discard as made_vms
@@ -31,12 +31,8 @@ def add_command(command: CommandMaker) -> None:
     discarding = command("discard", DiscardCommand, "unplug and forget copies; the LUNs are not changed", _DISCARD)
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID, name or SCSIid")
     takes_copies(discarding)
-    discarding.add_argument(
-        "--with-vms", action="store_true", help="also destroy the VMs that `clone` has made on the copy"
-    )
-    discarding.add_argument(
-        "--leave-vms", action="store_true", help="with --yes: let halted VMs lose their disks on the copy"
-    )
+    flag(discarding, "--with-vms", "also destroy the VMs that `clone` has made on the copy")
+    flag(discarding, "--leave-vms", "with --yes: let halted VMs lose their disks on the copy")
     changes(discarding)
 
 
@@ -45,28 +41,26 @@ class DiscardCommand(PoolChange):
 
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
-        self.srs: Sequence[str] = arguments.srs
-        self.clones_of: Sequence[str] = arguments.clones_of
-        self.all, self.with_vms, self.leave_vms = arguments.all, arguments.with_vms, arguments.leave_vms
-        if not (self.srs or self.clones_of or self.all):
+        if not (arguments.srs or arguments.clones_of or arguments.all):
             raise UsageError("No copy is selected: give SRs, --clones-of SR, or --all.")
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             refs, gone = self._copies(pool)
-            plan = made_vms.plan(calls, refs, self.with_vms)
-            made_vms.verify_free(calls, plan)
+            with_vms, leave_vms = self.given.with_vms, self.given.leave_vms
+            plan = made_vms.plan(calls, refs, with_vms)
+            lock.verify_free(calls, [lock.name_of(plan.pool.srs[sr]) for sr in plan.uses])
             if self.dry_run:
                 would = _discarded(plan, gone, {}, _WOULD_DISCARD, {})
-                is_refused = bool(plan.all_losers()) and self.yes and not self.leave_vms  # else the run asks
+                is_refused = bool(plan.all_losers()) and self.yes and not leave_vms  # else the run asks
                 return would._replace(status=Refused.exit_status) if is_refused else would
-            if self.yes and not self.leave_vms:
+            if self.yes and not leave_vms:
                 made_vms.verify_nobody_left(plan)
             destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
             uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
             if refs:
                 ask(self, _question(plan))
-                made_vms.verify_as_told(plan, made_vms.plan(calls, refs, self.with_vms))
+                made_vms.verify_as_told(plan, made_vms.plan(calls, refs, with_vms))
 
             said = {ref: '"{name_label}" ({uuid})'.format(**plan.pool.srs[ref]) for ref in refs}
 
@@ -76,22 +70,22 @@ class DiscardCommand(PoolChange):
 
             with self.so_far.work(list(said.values())), waiting("the pool"):
                 outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
-                if self.with_vms and gone:
+                if with_vms and gone:
                     made_vms.clean_networks(calls, gone)
             failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
         return _discarded(plan, gone, failed, "discarded", destroyed)
 
     def _copies(self, pool: Pool) -> Tuple[List[str], List[str]]:
         """Return (the selected SRs, the given UUIDs that the pool no longer has). Raises NotFound, UsageError."""
-        wanted = {records.original_uuid(pool, text) for text in self.clones_of}
+        wanted = {records.original_uuid(pool, text) for text in self.given.clones_of}
         refs, gone = [], []
-        for text in self.srs:
+        for text in self.given.srs:
             if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
                 gone.append(text.lower())
             else:
                 refs.append(records.find_sr(pool, text))
         for ref, sr in pool.copies():
-            if self.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
+            if self.given.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
                 refs.append(ref)
         return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
 
@@ -100,13 +94,9 @@ def _question(plan: DiscardPlan) -> str:
     halted = plan.all_losers()
     lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
     lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
-    made = [each for of_sr in plan.made.values() for each in of_sr]
-    goes = (
-        ", and destroy {} ({})".format(counted(len(made), "VM"), ", ".join(sorted(each.name for each in made)))
-        if made
-        else ""
-    )
-    snapshots = sorted(name for each in made for name in each.snapshots)
+    made = [vm for of_sr in plan.made.values() for vm in of_sr.values()]
+    vms, snapshots = (sorted(vm["name_label"] for vm in made if vm["is_a_snapshot"] is kind) for kind in (False, True))
+    goes = ", and destroy {} ({})".format(counted(len(vms), "VM"), ", ".join(vms)) if vms else ""
     goes += " with {} ({})".format(counted(len(snapshots), "snapshot"), ", ".join(snapshots)) if snapshots else ""
     names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
     return printable(f"{lost}Discard {names}{goes}?")
@@ -114,13 +104,6 @@ def _question(plan: DiscardPlan) -> str:
 
 _WOULD_DISCARD = "would be discarded"
 _LOSE = "halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms)"
-
-
-def _next(pool: Pool, sr: str) -> str:
-    scsi_id = pool.lun_of(sr)
-    if scsi_id:
-        return f"  next: remove the LUN {scsi_id} on the array"
-    return "  next: find the LUN on the array, and remove it; only a note names it: " + lock.name_of(pool.srs[sr])
 
 
 def _discarded(
@@ -136,10 +119,13 @@ def _discarded(
         uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
         error: Optional[str] = str(failed[ref]) if ref in failed else None
         status = "failed" if error else word
-        made = [each for each in plan.made.get(ref, ()) if not error or each.name in destroyed[ref]]
-        vms, snapshots = [each.name for each in made], [snapshot for each in made for snapshot in each.snapshots]
+        vms: List[str] = []
+        snapshots: List[str] = []
+        for vm, record in plan.made.get(ref, {}).items():
+            if not error or (record["snapshot_of"] if record["is_a_snapshot"] else vm) in destroyed[ref]:
+                (snapshots if record["is_a_snapshot"] else vms).append(record["name_label"])
         others = [] if error else sorted(set(plan.losers(ref).values()))
-        row = {"sr": uuid, "name": name, "status": status, "error": error, "vms": vms, "snapshots": snapshots}
+        row = {"sr": uuid, "name": name, "status": status, "problem": error, "vm_names": vms, "snapshots": snapshots}
         rows.append({**row, "vms_left_without_disks": others})
         lines.append(f'"{name}" ({uuid}): {status}' + (f": {error}" if error else ""))
         if vms:
@@ -151,8 +137,10 @@ def _discarded(
                 f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks on the copy'}: {', '.join(others)}"
             )
         if status == "discarded":
-            lines.append(_next(plan.pool, ref))
-    row = {"sr": None, "name": None, "status": "not in the pool", "error": None, "vms": [], "snapshots": []}
+            scsi_id = plan.pool.lun_of(ref)
+            find = "find the LUN on the array, and remove it; only a note names it: " + lock.name_of(plan.pool.srs[ref])
+            lines.append("  next: " + (f"remove the LUN {scsi_id} on the array" if scsi_id else find))
+    row = {"sr": None, "name": None, "status": "not in the pool", "problem": None, "vm_names": [], "snapshots": []}
     rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."

@@ -4,18 +4,26 @@
 import argparse
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Iterator, List, Sequence
 
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.output import EXIT_NOT_PRINTED, Answer, Unheard, ask, say, waiting
-from relvmoiscsi.errors import Partial, UsageError
+from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
 from relvmoiscsi.pool.attach import Attached
 from relvmoiscsi.pool.attach_plan import AttachRequest, LunPlan
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands import secrets_command
-from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, PoolCommand, changes, takes_copies
+from relvmoiscsi.pool.commands.options import (
+    CommandMaker,
+    PoolChange,
+    PoolCommand,
+    changes,
+    exit_status,
+    flag,
+    takes_copies,
+)
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool
@@ -40,7 +48,7 @@ example:
   relvmoiscsi pool attach --clones-of Production --clones-of Testing --yes"""
 
 _MAP = """\
-The command prints old and new UUID of each VDI. Names and VMs are the present ones of the original's VDIs.
+The command prints new and old UUID of each VDI. Names and VMs are the present ones of the original's VDIs.
 
 example:
   relvmoiscsi pool map "Production 2026-11-22\""""
@@ -49,27 +57,16 @@ example:
 def add_commands(command: CommandMaker) -> None:
     listing = command("luns", LunsCommand, "list and classify the LUNs that the pool sees", _LUNS)
     _takes_portal(listing)
-    _takes_jobs(listing)
     attaching = command("attach", AttachCommand, "attach clones as SRs on all hosts", _ATTACH)
     attaching.add_argument(
         "scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` or the array prints it"
     )
     takes_copies(attaching)
-    attaching.add_argument(
-        "--foreign",
-        action="store_true",
-        help="accept clones of SRs unknown to this pool; you confirm no other pool uses them",
-    )
-    attaching.add_argument(
-        "--unplugged",
-        action="store_true",
-        help="accept clones of SRs that no host has attached; you confirm that no such LUN is the SR itself",
-    )
-    attaching.add_argument(
-        "--leave-others",
-        action="store_true",
-        help="proceed even if hosts will see clones that still have the identities of their originals",
-    )
+    flag(attaching, "--foreign", "accept clones of SRs unknown to this pool; you confirm no other pool uses them")
+    unplugged = "accept clones of SRs that no host has attached; you confirm that no such LUN is the SR itself"
+    flag(attaching, "--unplugged", unplugged)
+    others = "proceed even if hosts will see clones that still have the identities of their originals"
+    flag(attaching, "--leave-others", others)
     attaching.add_argument(
         "--name",
         metavar="TEXT",
@@ -77,7 +74,6 @@ def add_commands(command: CommandMaker) -> None:
     )
     attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
     _takes_portal(attaching)
-    _takes_jobs(attaching)
     changes(attaching)
     mapping = command(
         "map", PoolMapCommand, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP
@@ -86,7 +82,7 @@ def add_commands(command: CommandMaker) -> None:
 
 
 def _takes_portal(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hba", action="store_true", help="LUNs on the master's Fibre Channel or SAS adapters")
+    flag(parser, "--hba", "LUNs on the master's Fibre Channel or SAS adapters")
     parser.add_argument(
         "--target", metavar="ADDRESS", help="address of an iSCSI portal; default: the portals of all SRs"
     )
@@ -96,12 +92,7 @@ def _takes_portal(parser: argparse.ArgumentParser) -> None:
         "--chap-user", metavar="NAME", help="CHAP user; default: the CHAP user of the SR on that target"
     )
     parser.add_argument("--chap-password-file", metavar="FILE", help="file with the CHAP password in its first line")
-    parser.add_argument(
-        "--clean-secrets", action="store_true", help="destroy Secrets with CHAP passwords of killed runs"
-    )
-
-
-def _takes_jobs(parser: argparse.ArgumentParser) -> None:
+    flag(parser, "--clean-secrets", "destroy Secrets with CHAP passwords of killed runs")
     parser.add_argument(
         "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of LUNs in parallel; default: 10"
     )
@@ -199,15 +190,10 @@ class AttachCommand(PoolChange):
         super().__init__(arguments, so_far)
         self.search = _Search(arguments)
         self.scsi_ids = [typed_scsi_id(text) for text in arguments.scsi_ids]
-        self.clones_of: Sequence[str] = arguments.clones_of
-        self.all: bool = arguments.all
-        if not (self.scsi_ids or self.clones_of or self.all):
+        if not (self.scsi_ids or arguments.clones_of or arguments.all):
             raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
-        self.foreign: bool = arguments.foreign
-        self.is_named = arguments.name is not None
-        self.map_out: Optional[str] = arguments.map_out
         self.request = AttachRequest(
-            arguments.name if self.is_named else attach_plan.NAME,
+            attach_plan.NAME if arguments.name is None else arguments.name,
             records.today(),
             records.run_id(),
             arguments.jobs,
@@ -218,11 +204,11 @@ class AttachCommand(PoolChange):
 
     def run(self) -> Answer:
         look = "`relvmoiscsi pool map` prints the same UUIDs."
-        with new_file(self.map_out, "pool attach --map-out", look) as write_map, self.opened() as (calls, pool):
-            of = [records.original_uuid(pool, text) for text in self.clones_of]
+        with new_file(self.given.map_out, "pool attach --map-out", look) as write_map, self.opened() as (calls, pool):
+            of, is_all = [records.original_uuid(pool, text) for text in self.given.clones_of], self.given.all
             with self.search.seen(calls, pool, self.so_far, self.dry_run) as seen:
                 planned = self._plan(calls, pool, seen, of)
-                passed_over = [attach.passed_over(lun) for lun in attach.unseen(seen, self.scsi_ids, of, self.all)]
+                passed_over = [attach.passed_over(lun) for lun in attach.unseen(seen, self.scsi_ids, of, is_all)]
                 todo = [row.lun.scsi_id for row in planned if row.steps]
                 lock.verify_free(calls, todo)
                 if self.dry_run:
@@ -232,22 +218,32 @@ class AttachCommand(PoolChange):
                     ask(self, f"Attach {counted(len(todo), 'LUN')}?")
                 results = self._carry_out(calls, pool, planned, todo)
                 answer = _attached_answer([*results, *passed_over], is_changed=bool(todo))
-                is_written = write_map({"srs": [_map_row(result) for result in results if result.sr_uuid]})
+                rows = [
+                    {
+                        "scsi_id": each.scsi_id,
+                        "old_sr": each.of_sr,
+                        "new_sr": each.sr_uuid,
+                        "vdis": each.facts()["vdis"],
+                    }
+                    for each in results
+                    if each.sr_uuid
+                ]
+                is_written = write_map({"srs": rows})
                 return answer if is_written else answer._replace(status=answer.status or EXIT_NOT_PRINTED)
 
     def _plan(self, calls: Calls, pool: Pool, seen: Sequence[PoolLun], of: Sequence[str]) -> List[LunPlan]:
         """Return the steps of the chosen LUNs, with a line for each skipped LUN and each name without effect."""
         if self.request.are_unplugged:
             seen = attach.as_clones(seen, self.scsi_ids, of)
-        chosen = attach.choose(seen, self.scsi_ids, of, self.all, self.foreign)
-        for lun in attach.doubtful(seen, chosen) if of or self.all else []:
+        chosen = attach.choose(seen, self.scsi_ids, of, self.given.all, self.given.foreign)
+        for lun in attach.doubtful(seen, chosen) if of or self.given.all else []:
             why = "If it is a clone, give its SCSIid and --unplugged" if lun.kind == luns.UNCONNECTED else _OTHER_POOL
             say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. {why}."))
         if not self.request.leave_others:
             attach.verify_none_left(seen, chosen)
         planned = attach_plan.plan(calls, pool, chosen, self.request, seen)
-        for row in planned if self.is_named else []:
-            if row.sr:
+        for row in planned:
+            if row.sr and self.given.name is not None:
                 say(printable(f'{row.lun.scsi_id}: the SR "{row.name}" keeps its name; --name is for new SRs.'))
         return planned
 
@@ -266,15 +262,6 @@ class AttachCommand(PoolChange):
             return attach.carry_out(calls, pool, planned, self.request, tell)
 
 
-def _map_row(result: Attached) -> Dict[str, Any]:
-    """Return the old and new UUIDs of a LUN, for --map-out."""
-    return {
-        "scsi_id": result.scsi_id,
-        "sr": {"old": result.of_sr, "new": result.sr_uuid},
-        "vdis": [pair.facts() for pair in result.vdis],
-    }
-
-
 def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:
     lines = [f"{row.lun.scsi_id}: {row.text()}" for row in planned]
     lines += [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
@@ -282,14 +269,12 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     head = "Planned steps:" if is_any else "Nothing to do:"
     rows = [row.facts() for row in planned]
     rows += [
-        {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "error": str(each.error)}
+        {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "problem": str(each.error)}
         for each in passed_over
     ]
     # the exit status that the run would have, as far as the plan tells
     errors = [row.error for row in planned] + [each.error for each in passed_over]
-    status = Partial.exit_status if any(errors) or any(row.down for row in planned) else 0
-    if len(errors) == 1 and errors[0] is not None:
-        status = errors[0].exit_status
+    status = exit_status(errors, any(row.down for row in planned))
     return Answer({"changed": is_any, "would": rows}, "\n".join([head, *map(printable, lines)]), status)
 
 
@@ -314,9 +299,8 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
             sr = result.sr_uuid if result.name.startswith("-") else result.name  # a name, and no option
             clone = shell_words("relvmoiscsi", "pool", "clone", sr, "--all", "--isolated", "lab")
             lines.append(f"  next: {clone}")
-    status = 0 if all(result.status in (attach.DONE, attach.ALREADY) for result in results) else Partial.exit_status
-    if status and len(results) == 1 and results[0].error is not None:
-        status = results[0].error.exit_status
+    is_partial = any(result.status not in (attach.DONE, attach.ALREADY) for result in results)
+    status = exit_status([result.error for result in results], is_partial)
     facts = {"changed": is_changed, "luns": [result.facts() for result in results]}
     return Answer(facts, "\n".join(lines), status)
 
@@ -327,13 +311,9 @@ def _attached_answer(results: Sequence[Attached], is_changed: bool) -> Answer:
 class PoolMapCommand(PoolCommand):
     """Map the VDIs of a copy to the VDIs of the original."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
-        self.sr: str = arguments.sr
-
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
-            ref = records.find_sr(pool, self.sr)
+            ref = records.find_sr(pool, self.given.sr)
             records.verify_copy(pool, ref)
             sr = pool.srs[ref]
             original = pool.sr_by_uuid(sr["other_config"][records.ORIGINAL_SR])
@@ -341,9 +321,10 @@ class PoolMapCommand(PoolCommand):
             pairs = vdis.pairs(sr["uuid"], vdis.of_sr(calls, ref), originals)
             vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
         facts = {
-            "sr": {"old": sr["other_config"][records.ORIGINAL_SR] or None, "new": sr["uuid"]},
+            "old_sr": sr["other_config"][records.ORIGINAL_SR] or None,
+            "new_sr": sr["uuid"],
             "name": sr["name_label"],
-            "vdis": [{**pair.facts(), "vms": vms.get(pair.old, [])} for pair in pairs],
+            "vdis": [{**pair.facts(), "vm_names": vms.get(pair.old, [])} for pair in pairs],
         }
         lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])]
         for pair in pairs:
@@ -351,7 +332,7 @@ class PoolMapCommand(PoolCommand):
                 note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown
             ]
             notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
-            before = pair.old or ("gone from the pool" if vdis.is_derived(pair.new) else "")
-            text = f"  {before:<36}  {'became' if before else 'is new'}  {pair.new}  {pair.name_label}"
-            lines.append(text + (" [{}]".format("; ".join(notes)) if notes else ""))
+            before = pair.old or ("a VDI that is gone from the pool" if vdis.is_derived(pair.new) else "")
+            lines.append(f"  {pair.new}  {pair.name_label}" + (" [{}]".format("; ".join(notes)) if notes else ""))
+            lines.append(f"    was {before}" if before else "    is new")
         return Answer(facts, "\n".join(map(printable, lines)))

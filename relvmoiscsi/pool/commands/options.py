@@ -5,15 +5,15 @@ import argparse
 import gc
 import os
 from contextlib import ExitStack, contextmanager
-from typing import Callable, Iterator, Tuple, Type
+from typing import Callable, Iterator, Optional, Sequence, Tuple, Type
 
 from relvmoiscsi.cli.output import Answer, Asked, must_be_able_to_ask, waiting
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.secret_file import first_line
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.commands.so_far import SoFar
-from relvmoiscsi.pool.connection import LOCAL, Where, certificates_in, connect
+from relvmoiscsi.pool.connection import LOCAL, Where, connect
 from relvmoiscsi.pool.records import Pool
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
@@ -29,7 +29,7 @@ def takes_connection(parser: argparse.ArgumentParser) -> None:
         "--password-file", metavar="FILE", help="file with the password in its first line; default: XENSERVER_PASSWORD"
     )
     parser.add_argument("--ca", metavar="FILE", help="trusted certificates, PEM")
-    parser.add_argument("--insecure", action="store_true", help="accept any certificate")
+    flag(parser, "--insecure", "accept any certificate")
 
 
 def takes_copies(parser: argparse.ArgumentParser) -> None:
@@ -41,15 +41,29 @@ def takes_copies(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="select all copies of this SR (UUID or name); repeatable",
     )
-    parser.add_argument("--all", action="store_true", help="select all copies")
+    flag(parser, "--all", "select all copies")
 
 
 def changes(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that changes something."""
-    parser.add_argument(
-        "-n", "--dry-run", action="store_true", help="print what the command would do and change nothing"
-    )
+    what = "print what the command would do and change nothing"
+    parser.add_argument("-n", "--dry-run", action="store_true", help=what)
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+
+
+def flag(parser: argparse._ActionsContainer, name: str, text: str) -> None:
+    """Add an option without a value."""
+    parser.add_argument(name, action="store_true", help=text)
+
+
+def exit_status(errors: Sequence[Optional[RelvmoiscsiError]], is_partial: bool = False) -> int:
+    """Return the exit status for results with these errors, None for a good result; of a single result, its error's.
+
+    `is_partial`: some work is not done, though no result has an error.
+    """
+    if len(errors) == 1 and errors[0] is not None:
+        return errors[0].exit_status
+    return Partial.exit_status if is_partial or any(errors) else 0
 
 
 def where(arguments: argparse.Namespace) -> Where:
@@ -62,9 +76,8 @@ def where(arguments: argparse.Namespace) -> Where:
         password = first_line(arguments.password_file)
     if pool != LOCAL and not password:
         raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
-    certificates = None if arguments.ca is None else certificates_in(arguments.ca)
     user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
-    return Where(pool, user, password, arguments.ca, arguments.insecure, certificates=certificates)
+    return Where(pool, user, password, arguments.ca, arguments.insecure)
 
 
 class PoolCommand(Asked):
@@ -73,7 +86,7 @@ class PoolCommand(Asked):
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         """Raises UsageError."""
         self.json, self.quiet = bool(arguments.json), bool(arguments.quiet)
-        self.so_far = so_far
+        self.given, self.so_far = arguments, so_far
         self._where = where(arguments)
 
     def run(self) -> Answer:

@@ -2,7 +2,7 @@
 """The group of pool commands, and `unlock`."""
 
 import argparse
-from typing import Sequence, Type
+from typing import Type
 
 from relvmoiscsi.cli.output import Answer, Maker, ask, say
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
@@ -90,36 +90,32 @@ def _no_command(_arguments: argparse.Namespace) -> Answer:
 class UnlockCommand(PoolChange):
     """Break the lock that a killed client has left on a copy."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
-        self.sr: str = arguments.sr
-
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             locks = lock.read(calls)
-            what = self.sr
+            what = self.given.sr
             if what not in locks and records.has_sr(pool, what):
                 what = lock.name_of(pool.srs[records.find_sr(pool, what)])
             if what not in locks:
-                raise NotFound(printable(f"There is no lock on {self.sr!r}. Nothing was changed."))
+                raise NotFound(printable(f"There is no lock on {self.given.sr!r}. Nothing was changed."))
             found = lock.to_break(calls, what)
             if self.dry_run:
                 would = [f"{each.what}: would be unlocked; it is locked by {each.text()}" for each in found]
                 return Answer({"would": [each.facts() for each in found]}, "\n".join(map(printable, would)))
-            ask(self, _question(found))
+            if len(found) == 1:
+                lost = (
+                    f"The lock belongs to {found[0].text()}. A live run stops when it loses the lock. Break the lock?"
+                )
+            else:
+                each = "; ".join(f"{one.what}, locked by {one.text()}" for one in found)
+                lost = printable(
+                    f"These {len(found)} locks would be broken: {each}. A live run stops when it loses its lock. Break "
+                    "the locks?"
+                )
+            ask(self, lost)
             with self.so_far.work():
                 broken = lock.unlock(calls, what, found)
             lines = [printable(f"{each.what}: unlocked; it was locked by {each.text()}") for each in broken]
             if not lines:
                 lines = [printable(f"{what}: the lock has gone meanwhile. Nothing was changed.")]
             return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines))
-
-
-def _question(found: Sequence[lock.Lock]) -> str:
-    """Return the question that names each lock to break, and its owner."""
-    if len(found) == 1:
-        return f"The lock belongs to {found[0].text()}. A live run stops when it loses the lock. Break the lock?"
-    each = "; ".join(f"{one.what}, locked by {one.text()}" for one in found)
-    return printable(
-        f"These {len(found)} locks would be broken: {each}. A live run stops when it loses its lock. Break the locks?"
-    )

@@ -3,15 +3,16 @@
 
 import argparse
 import sys
-import threading
 import time
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Bar, ask, is_terminal, say, waiting
-from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, PoolGone
-from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes
+from relvmoiscsi.pool.commands.options import CommandMaker, PoolChange, changes, exit_status, flag
 from relvmoiscsi.pool.commands.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
 from relvmoiscsi.pool.vms.choice import VmSource
@@ -69,7 +70,7 @@ def add_commands(command: CommandMaker) -> None:
     cloning = command("clone", CloneCommand, "make VMs from the disks of a copy", _CLONE)
     cloning.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     cloning.add_argument("vms", metavar="VM", nargs="*", help="VMs whose disks are on the copy, by UUID or name")
-    cloning.add_argument("--all", action="store_true", help="select all VMs that have disks on the copy")
+    flag(cloning, "--all", "select all VMs that have disks on the copy")
     cloning.add_argument(
         "--name",
         metavar="TEXT",
@@ -89,27 +90,21 @@ def add_commands(command: CommandMaker) -> None:
         default=[],
         help="OLD=NEW: connect VIFs on network OLD to network NEW; repeatable",
     )
-    nets.add_argument(
-        "--same-networks",
-        action="store_true",
-        help="connect the new VMs to the networks of their originals; their addresses may conflict",
+    flag(
+        nets, "--same-networks", "connect the new VMs to the networks of their originals; their addresses may conflict"
     )
-    cloning.add_argument(
-        "--omit-disks", action="store_true", help="clone a VM without its disks that are not on the copy"
-    )
-    cloning.add_argument("--keep-mac", action="store_true", help="keep the MACs of the originals")
-    cloning.add_argument("--snapshots", action="store_true", help="also make the VMs' snapshots that are on the copy")
-    cloning.add_argument(
-        "--from-snapshot", action="store_true", help="use the VM records that `save-vms` has saved on the copy"
-    )
+    flag(cloning, "--omit-disks", "clone a VM without its disks that are not on the copy")
+    flag(cloning, "--keep-mac", "keep the MACs of the originals")
+    flag(cloning, "--snapshots", "also make the VMs' snapshots that are on the copy")
+    flag(cloning, "--from-snapshot", "use the VM records that `save-vms` has saved on the copy")
     cloning.add_argument(
         "--trust-records",
         metavar="VDI",
         default="",
         help="with --from-snapshot: trust the records on this VDI of the copy, whose writer is unknown",
     )
-    cloning.add_argument("--no-vtpm", action="store_true", help="omit the vTPM, whose contents are secrets")
-    cloning.add_argument("--no-vgpu", action="store_true", help="omit virtual GPUs")
+    flag(cloning, "--no-vtpm", "omit the vTPM, whose contents are secrets")
+    flag(cloning, "--no-vgpu", "omit virtual GPUs")
     cloning.add_argument(
         "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of VMs in parallel; default: 10"
     )
@@ -128,7 +123,7 @@ def _describe_restore(command: CommandMaker) -> None:
     restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID, name or SCSIid")
     restoring.add_argument("vms", metavar="VM", nargs="*", help="the VMs to restore, by UUID or name")
     restoring.add_argument("--disk", metavar="LIST", help="of one VM: restore only these disks, by device: 0,1")
-    restoring.add_argument("--shutdown", action="store_true", help="shut the VMs down first")
+    flag(restoring, "--shutdown", "shut the VMs down first")
     ways = restoring.add_mutually_exclusive_group()
     ways.add_argument("--undo", metavar="VM", nargs="+", help="put the old disks of these VMs back")
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
@@ -143,10 +138,8 @@ def _describe_rescue(command: CommandMaker) -> None:
         "vdi", metavar="VDI", nargs="?", help="the disk, by its UUID, the UUID of the original VDI, or its name"
     )
     rescuing.add_argument("--vm", metavar="VM", help="the VM that gets the disk, by UUID or name")
-    rescuing.add_argument("--rw", action="store_true", help="let the VM write to the disk on the copy")
-    rescuing.add_argument(
-        "--done", action="store_true", help="take the disk back; without VDI, take all lent disks of this copy back"
-    )
+    flag(rescuing, "--rw", "let the VM write to the disk on the copy")
+    flag(rescuing, "--done", "take the disk back; without VDI, take all lent disks of this copy back")
     changes(rescuing)
 
 
@@ -158,20 +151,18 @@ class CloneCommand(PoolChange):
 
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
-        self.sr: str = arguments.sr
-        self.vms: Sequence[str] = arguments.vms
-        self.all: bool = arguments.all
-        self.from_snapshot: bool = arguments.from_snapshot
-        self.trust_records: str = arguments.trust_records
         if arguments.jobs < 1:
             raise UsageError(f"--jobs {arguments.jobs}: give 1 or more VMs in parallel.")
-        if not (self.vms or self.all):
+        if not (arguments.vms or arguments.all):
             raise UsageError("No VM is selected: give VMs, or --all.")
-        if self.trust_records and not self.from_snapshot:
+        if arguments.trust_records and not arguments.from_snapshot:
             raise UsageError("--trust-records is about saved records: add --from-snapshot.")
-        self.pairs = _pairs(arguments.network)
-        self.isolated: Optional[str] = arguments.isolated
-        self.same_networks: bool = arguments.same_networks
+        self.pairs: List[Tuple[str, str]] = []  #: names or UUIDs of an old and a new network
+        for text in arguments.network:
+            old, separator, new = text.partition("=")
+            if not separator:
+                raise UsageError(f"--network {text!r}: give OLD=NEW, with names or UUIDs of networks.")
+            self.pairs.append((old, new))
         choice.verify_template(arguments.name)
         #: without the networks, which the pool has
         self.request = choice.CloneRequest(
@@ -188,12 +179,18 @@ class CloneCommand(PoolChange):
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy = choice.find_copy(pool, found, self.sr)
-            sources = self._sources(calls, found, copy)
+            copy = choice.find_copy(pool, found, self.given.sr)
+            vms, is_all = self.given.vms, self.given.all
+            if self.given.from_snapshot:
+                saved = save_vms.read(calls, copy, self.given.trust_records)
+                sources = save_vms.choose(found, saved, vms, is_all)
+            else:
+                sources = choice.choose(found, copy, vms, is_all, self.request.omits_disks)
             wanted, with_network = self._with_networks(calls, found, copy, sources, dry_run=True)
-            if not self.same_networks:
+            if not self.given.same_networks:
                 choice.verify_networks_said(found, sources, wanted)
-            warnings = _warnings(found, sources, wanted)
+            used = ", ".join(map(repr, sorted(set(choice.used_networks(found, sources, wanted).values()))))
+            warnings = [printable(clone.SAME_NETWORK.format(used))] if used else []
             planned = clone.would(calls, pool, with_network, copy, sources, wanted)
             todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
             if self.dry_run or not todo:  # no question for an empty plan
@@ -204,16 +201,12 @@ class CloneCommand(PoolChange):
             found = inventory.read(calls)  # the pool may have changed during the question
             with self.so_far.work(todo), waiting("the pool"):
                 wanted, found = self._with_networks(calls, found, copy, sources, dry_run=False)
-                results = clone.clone(calls, pool, found, copy, sources, wanted, self._told(todo))
+                results = clone.clone(
+                    calls, pool, found, copy, sources, wanted, partial(self._tell, todo, time.monotonic())
+                )
         is_any = any(each.status == clone.MADE for each in results)
         # what a person must know before the first start
         return _cloned(results, [*clone.TO_KNOW, *warnings] if is_any else [])
-
-    def _sources(self, calls: Calls, found: Inventory, copy: Copy) -> List[VmSource]:
-        if self.from_snapshot:
-            saved = save_vms.read(calls, copy, self.trust_records)
-            return save_vms.choose(found, saved, self.vms, self.all)
-        return choice.choose(found, copy, self.vms, self.all, self.request.omits_disks)
 
     def _with_networks(
         self, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[VmSource], dry_run: bool
@@ -223,48 +216,23 @@ class CloneCommand(PoolChange):
         Raises NotFound, Refused, UsageError.
         """
         wanted = self.request._replace(networks=choice.networks(found, sources, self.pairs))
-        if self.isolated:
-            ref, found = choice.isolated_network(calls, found, self.isolated, dry_run, copy.uuid)
+        if self.given.isolated:
+            ref, found = choice.isolated_network(calls, found, self.given.isolated, dry_run, copy.uuid)
             wanted = wanted._replace(isolated=ref)
         return wanted, found
 
-    def _told(self, todo: Sequence[str]) -> Callable[[VmSource, str], None]:
-        """Return a function, for any thread, that prints the start and end of each VM and reports to `so_far`.
+    def _tell(self, todo: Sequence[str], begun: float, source: VmSource, status: str) -> None:
+        """Print the start ("") or end of a VM, and report to `so_far`. Several threads may call.
 
-        In a terminal, it also prints the remaining time, by the VMs of `todo` that were made.
+        In a terminal, also print the remaining time, by the VMs of `todo` that were made since `begun`.
         """
-        lock, begun = threading.Lock(), time.monotonic()
-        made: List[str] = []
-        failed: List[str] = []
-
-        def tell(source: VmSource, status: str) -> None:
-            state, vm = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE, _said(source)
-            self.so_far.tell(vm, state, status if state == DONE else "clone")
-            if not (self.json or self.quiet):
-                with lock:
-                    if status and vm in todo:
-                        (failed if state == FAILED else made).append(vm)
-                    is_known = is_terminal(sys.stderr) and len(made) >= self.request.jobs
-                    left = time_left(len(made), len(todo) - len(failed), time.monotonic() - begun) if is_known else ""
-                    say(printable(f"{source.name}: {status or 'begins'}{left}"))
-
-        return tell
-
-
-def _warnings(found: Inventory, sources: Sequence[VmSource], wanted: choice.CloneRequest) -> List[str]:
-    """Return what a person must know before the run, as sentences."""
-    names = sorted(set(choice.used_networks(found, sources, wanted).values()))
-    return [printable(clone.SAME_NETWORK.format(", ".join(map(repr, names))))] if names else []
-
-
-def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
-    pairs = []
-    for text in texts:
-        old, separator, new = text.partition("=")
-        if not separator:
-            raise UsageError(f"--network {text!r}: give OLD=NEW, with names or UUIDs of networks.")
-        pairs.append((old, new))
-    return pairs
+        state = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE
+        self.so_far.tell(_said(source), state, status if state == DONE else "clone")
+        if not (self.json or self.quiet):
+            made, failed = self.so_far.count(todo, DONE), self.so_far.count(todo, FAILED)
+            is_known = is_terminal(sys.stderr) and made >= self.request.jobs
+            left = time_left(made, len(todo) - failed, time.monotonic() - begun) if is_known else ""
+            say(printable(f"{source.name}: {status or 'begins'}{left}"))
 
 
 def _said(source: VmSource) -> str:
@@ -286,17 +254,8 @@ def _cloned(results: Sequence[Cloned], to_know: Sequence[str] = ()) -> Answer:
         if each.status == clone.MADE:
             lines.append(f"  next: {_start(each.uuid)}")
     facts = {"vms": [each.facts() for each in results]}
-    return Answer(facts, "\n".join([*map(printable, lines), *to_know]), _status(results))
-
-
-def _status(results: Sequence[Cloned]) -> int:
-    """Return the exit status; for a single VM, the status of its error."""
-    if all(result.status != clone.FAILED for result in results):
-        return 0
-    error = results[0].error
-    if len(results) == 1 and isinstance(error, RelvmoiscsiError):
-        return error.exit_status
-    return Partial.exit_status
+    status = exit_status([each.error for each in results])
+    return Answer(facts, "\n".join([*map(printable, lines), *to_know]), status)
 
 
 # --- restore
@@ -307,135 +266,105 @@ class RestoreCommand(PoolChange):
 
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
-        self.sr: str = arguments.sr or ""
         self.vms: Sequence[str] = arguments.vms
-        self.shutdown: bool = arguments.shutdown
         alone = {end: [vm] for end, vm in (("home", arguments.home), ("keep", arguments.keep)) if vm}
         ends: Dict[str, List[str]] = {"undo": arguments.undo or [], **alone}
-        #: how the command ends a restore, and of which VMs; "" for a restore
+        #: how the command ends a restore; "" for a restore
         self.end: str = next((end for end, vms in ends.items() if vms), "")
-        self.ended_vms: Sequence[str] = ends.get(self.end, [])
-        if self.end and (self.sr or arguments.disk is not None) or not (self.end or self.vms):
-            missing = "" if self.end else _missing(SR=self.sr, VM=self.vms)
+        if self.end and (arguments.sr or arguments.disk is not None) or not (self.end or self.vms):
+            missing = "" if self.end else _missing(SR=arguments.sr, VM=self.vms)
             raise UsageError(
                 "Give a copy and a VM: `restore SR VM`. With --undo, --home or --keep, give only the VM." + missing
             )
-        self.devices = _devices(arguments.disk)
+        #: the disks to restore; [] for all disks
+        self.devices = [] if arguments.disk is None else [device.strip() for device in arguments.disk.split(",")]
+        if not all(self.devices):  # such as of an empty shell variable
+            raise UsageError(
+                f"--disk {arguments.disk!r}: give devices, for example 0,1. Without --disk, all disks are restored."
+            )
+        self.vms = ends.get(self.end, self.vms)
         if self.devices and len(self.vms) > 1:
             raise UsageError("--disk names disks of one VM: restore the VMs one by one.")
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            if self.end:
-                ended = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.ended_vms))
-                return self._end(calls, found, ended)
-            copy = choice.find_copy(pool, found, self.sr)
+            copy = None if self.end else choice.find_copy(pool, found, self.given.sr)
             vms = list(dict.fromkeys(inventory.find_vm(found, vm) for vm in self.vms))
-
-            def each(vm: str, dry_run: bool) -> Restored:
-                swaps = restore.plan(found, copy, vm, self.devices, records.today())
-                return restore.restore(calls, vm, swaps, self.shutdown, dry_run)
-
-            planned = _of_each(found, vms, lambda vm: each(vm, True))
-            todo = [row for row in planned if row.status == restore.WOULD]
+            bar = Bar()
+            planned = self._of_each(calls, found, copy, vms, bar, dry_run=True)
+            todo = [row for row in planned if row.status in _WOULD_BE]
             if self.dry_run or not todo:
                 return _all_restored(planned)
-            self._ask(planned, "Restore {}?".format(", ".join(printable(row.name) for row in todo)))
-
-            def work(vm: str) -> Restored:
-                with self.so_far.one(str(found.vms[vm]["name_label"]), "restore"):
-                    return each(vm, False)
-
-            with self.so_far.work([row.name for row in todo]), waiting("the pool"):
-                results = _of_each(found, vms, work)
-        return _all_restored(results, restore.TO_KNOW)
-
-    def _end(self, calls: Calls, found: Inventory, vms: Sequence[str]) -> Answer:
-        """End the restore of each VM, after the question."""
-        bar = Bar()
-
-        def work(vm: str, dry_run: bool) -> Restored:
-            name = printable(found.vms[vm]["name_label"])
-            if self.end == "undo":
-                return restore.undo(calls, vm, self.shutdown, dry_run)
+            if not self.yes:
+                say(_all_restored(planned).text)
+            halts = "{} is running. The run shuts the VM down and leaves the VM halted. "
+            first = "".join(halts.format(printable(row.name)) for row in planned if row.shuts_down)
+            ask(self, first + _QUESTIONS[self.end].format(", ".join(printable(row.name) for row in todo)))
+            shown: ContextManager[Any] = waiting("the pool")
             if self.end == "home":
-                return move_home.home(
-                    calls, vm, lambda device: say(f"{name}: disk {device} is being moved"), dry_run, bar
-                )
-            return restore.keep(calls, vm, dry_run)
+                shown = bar
+            with self.so_far.work([row.name for row in todo]), shown:
+                results = self._of_each(calls, found, copy, vms, bar, dry_run=False)
+        return _all_restored(results, () if self.end else restore.TO_KNOW)
 
-        planned = _of_each(found, vms, lambda vm: work(vm, True))
-        names = [row.name for row in planned if row.error is None]
-        if self.dry_run or not names:
-            return _all_restored(planned)
-        self._ask(planned, _END_QUESTIONS[self.end].format(printable(", ".join(names))))
+    def _of_each(
+        self, calls: Calls, found: Inventory, copy: Optional[Copy], vms: Sequence[str], bar: Bar, dry_run: bool
+    ) -> List[Restored]:
+        """Restore each VM to the copy; without a copy, end its restore. Return the results.
 
-        def carried_out(vm: str) -> Restored:
-            with self.so_far.one(str(found.vms[vm]["name_label"]), self.end):
-                return work(vm, False)
+        A VM that fails stops no other; the error of an only VM propagates.
+        """
+        results = []
+        for vm in vms:
+            name = str(found.vms[vm]["name_label"])
+            try:
+                with ExitStack() as stack:
+                    if not dry_run:
+                        stack.enter_context(self.so_far.one(name, self.end or "restore"))
+                    if copy is not None:
+                        swaps = restore.plan(found, copy, vm, self.devices, records.today())
+                        result = restore.restore(calls, vm, swaps, self.given.shutdown, dry_run)
+                    elif self.end == "undo":
+                        result = restore.undo(calls, vm, self.given.shutdown, dry_run)
+                    elif self.end == "home":
 
-        shown: ContextManager[Any] = waiting("the pool")
-        if self.end == "home":
-            shown = bar
-        with self.so_far.work(names), shown:
-            return _all_restored(_of_each(found, vms, carried_out))
+                        def tell(disk: str, of: str = printable(name)) -> None:
+                            say(f"{of}: disk {disk} is being moved")
 
-    def _ask(self, planned: Sequence[Restored], question: str) -> None:
-        """Print the plans and return after a yes. Raises Refused."""
-        if not self.yes:
-            say(_all_restored(planned).text)
-        first = "".join(
-            f"{printable(each.name)} is running. The run shuts the VM down and leaves the VM halted. "
-            for each in planned
-            if each.shuts_down
-        )
-        ask(self, first + question)
+                        result = move_home.home(calls, vm, tell, dry_run, bar)
+                    else:
+                        result = restore.keep(calls, vm, dry_run)
+                results.append(result)
+            except PoolGone:
+                raise
+            except RelvmoiscsiError as error:
+                if len(vms) == 1:
+                    raise
+                results.append(restore.result_of(found.vms[vm], restore.FAILED, error=error))
+        return results
 
 
-_END_QUESTIONS = {
+_QUESTIONS = {
+    "": "Restore {}?",
     "undo": "Undo the restore of {}?",
     "home": "Move the disks of {} to its own SR?",
     "keep": "Leave the disks of {} as they are and remove the journal?",
 }
 
 
-def _of_each(found: Inventory, vms: Sequence[str], work: Callable[[str], Restored]) -> List[Restored]:
-    """Return the result for each VM. A VM that fails stops no other; the error of an only VM propagates."""
-    results = []
-    for vm in vms:
-        try:
-            results.append(work(vm))
-        except PoolGone:
-            raise
-        except RelvmoiscsiError as error:
-            if len(vms) == 1:
-                raise
-            results.append(restore.result_of(found.vms[vm], restore.FAILED, error=error))
-    return results
-
-
 def _all_restored(results: Sequence[Restored], to_know: Sequence[str] = ()) -> Answer:
     if len(results) == 1:
         return _restored(results[0], to_know)
     texts = [_restored(result).text for result in results]
-    rows = [{**each.facts(), "error": None if each.error is None else str(each.error)} for each in results]
-    is_partial = any(each.error is not None for each in results)
-    return Answer({"vms": rows}, "\n".join([*texts, *to_know]), Partial.exit_status if is_partial else 0)
+    rows = [{**each.facts(), "problem": None if each.error is None else str(each.error)} for each in results]
+    return Answer({"vms": rows}, "\n".join([*texts, *to_know]), exit_status([each.error for each in results]))
 
 
 def _missing(**arguments: Any) -> str:
     """Return the names of the missing arguments, as a sentence."""
     names = [name for name, value in arguments.items() if not value]
     return f" Missing: {', '.join(names)}."
-
-
-def _devices(text: Optional[str]) -> List[str]:
-    """Return the devices of --disk. Raises UsageError for an empty list, such as from an empty shell variable."""
-    devices = [] if text is None else [device.strip() for device in text.split(",")]
-    if not all(devices):
-        raise UsageError(f"--disk {text!r}: give devices, for example 0,1. Without --disk, all disks are restored.")
-    return devices
 
 
 _SHUTS_DOWN = "the VM is running: the run shuts the VM down and leaves the VM halted"
@@ -498,38 +427,35 @@ class RescueCommand(PoolChange):
 
     def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
         super().__init__(arguments, so_far)
-        self.sr: str = arguments.sr
-        self.vdi: Optional[str] = arguments.vdi or None
-        self.vm: Optional[str] = arguments.vm or None
-        self.rw, self.done = bool(arguments.rw), bool(arguments.done)
-        if self.done and self.rw or not self.done and not (self.vdi and self.vm):
-            missing = "" if self.done else _missing(VDI=self.vdi, **{"--vm": self.vm})
+        done = arguments.done
+        if done and arguments.rw or not done and not (arguments.vdi and arguments.vm):
+            missing = "" if done else _missing(VDI=arguments.vdi, **{"--vm": arguments.vm})
             raise UsageError("Give a disk and a VM: `rescue SR VDI --vm VM`. To take disks back, use --done." + missing)
 
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            copy = choice.find_copy(pool, found, self.sr)
-            vdi = rescue.find(copy, self.vdi) if self.vdi else None
-            vm = inventory.find_vm(found, self.vm) if self.vm else None
-            if self.done:
+            copy, rw = choice.find_copy(pool, found, self.given.sr), self.given.rw
+            vdi = rescue.find(copy, self.given.vdi) if self.given.vdi else None
+            vm = inventory.find_vm(found, self.given.vm) if self.given.vm else None
+            if self.given.done:
                 return self._take_back(calls, found, copy, rescue.lent(found, copy, vdi, vm))
             assert vdi is not None and vm is not None
-            planned = rescue.lend(calls, found, copy, vdi, vm, self.rw, dry_run=True)
+            planned = rescue.lend(calls, found, copy, vdi, vm, rw, dry_run=True)
             if self.dry_run:
                 return _lent(copy, [planned])
             if planned.status == rescue.WOULD:
-                ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
+                ask(self, f"Lend {printable(planned.name)} to {printable(planned.vm_name)}?")
             with self.work(planned.name, "lend"), waiting("the pool"):
-                result = rescue.lend(calls, found, copy, vdi, vm, self.rw)
-        return _lent(copy, [result], [rescue.TO_KNOW] + ([] if self.rw else [rescue.READ_ONLY]))
+                result = rescue.lend(calls, found, copy, vdi, vm, rw)
+        return _lent(copy, [result], [rescue.TO_KNOW] + ([] if rw else [rescue.READ_ONLY]))
 
     def _take_back(self, calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]) -> Answer:
         rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
         if self.dry_run:
             return _lent(copy, rows)
         ask(self, f"Take {counted(len(vbds), 'disk')} back?")
-        said = [f"{row.name} ({row.vdi}), {row.vm}" for row in rows]
+        said = [f"{row.name} ({row.vdi}), {row.vm_name}" for row in rows]
         results: List[Lent] = []
         with self.so_far.work(said):
             for name, vbd in zip(said, vbds):
@@ -543,16 +469,13 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
     lines = []
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
-        lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm}{at}"))
+        lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm_name}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
         if each.status in (rescue.DONE, rescue.ALREADY):
             lines.append(f"  next: {shell_words('relvmoiscsi', 'pool', 'rescue', copy.uuid, each.vdi, '--done')}")
     if all(each.status == rescue.BACK for each in results):
         lines.append(f"next: {shell_words('relvmoiscsi', 'pool', 'discard', copy.uuid)}")
-    errors = [each.error for each in results if each.error is not None]
-    status = Partial.exit_status if errors else 0
-    if len(results) == len(errors) == 1:
-        status = errors[0].exit_status
+    status = exit_status([each.error for each in results])
     return Answer({"disks": [each.facts() for each in results]}, "\n".join([*lines, *to_know]), status)
 
 
@@ -562,25 +485,31 @@ def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> A
 class SaveVmsCommand(PoolChange):
     """Save VM records on an SR, for the clones of the next snapshot."""
 
-    def __init__(self, arguments: argparse.Namespace, so_far: SoFar) -> None:
-        super().__init__(arguments, so_far)
-        self.sr: str = arguments.sr
-
     def run(self) -> Answer:
         with self.opened() as (calls, pool):
             found = inventory.read(calls)
-            sr = records.find_sr(pool, self.sr)
+            sr = records.find_sr(pool, self.given.sr)
             refs = save_vms.vms_on(pool, found, sr)
             names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
             if self.dry_run:
-                facts = {"would": [found.vms[ref]["uuid"] for ref in refs]}
-                return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
+                would = [{"uuid": found.vms[ref]["uuid"], "name": found.vms[ref]["name_label"]} for ref in refs]
+                return Answer({"would": would}, printable(f"The records of these VMs would be saved: {names}"))
             ask(self, printable(f"Save the records of {names}?"))
             with self.work(str(pool.srs[sr]["name_label"]), "save the records"), waiting("the pool"):
-                done = save_vms.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        lines = [f"{vm.name_label}: saved" for vm in done.vms]
-        lines += [f"{name}: failed: {error}" for name, error in done.failed]
-        lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")
-        lines.append(f"The fingerprint of the records is {done.fingerprint}: note it for use in another pool.")
+                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                saved, vdi, failed = save_vms.save(calls, pool, found, sr, when)
+        vms = [vm for vm in saved.vms if vm.uuid not in failed]
+        lines = [f"{vm.name_label}: saved" for vm in vms]
+        lines += [f"{name}: failed: {error}" for name, error in failed.values()]
+        lines.append(f"The VM records of {saved.when} are on the VDI {vdi}, without vTPM contents.")
+        lines.append(f"The fingerprint of the records is {saved.fingerprint}: note it for use in another pool.")
         lines.append("next: make the snapshot on the array, map its clone, then `relvmoiscsi pool luns`")
-        return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)
+        facts: Dict[str, Any] = {
+            "sr": saved.sr_uuid,
+            "vdi": vdi,
+            "when": saved.when,
+            "vms": [{"uuid": vm.uuid, "name": vm.name_label} for vm in vms],
+            "failed": [{"name": name, "problem": error} for name, error in failed.values()],
+            "fingerprint": saved.fingerprint,
+        }
+        return Answer(facts, "\n".join(map(printable, lines)), exit_status([], is_partial=bool(failed)))

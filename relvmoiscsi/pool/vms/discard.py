@@ -9,21 +9,11 @@ from typing import Collection, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, records
-from relvmoiscsi.pool.calls import Calls, Record, Records, passing
+from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import forget, inventory
 from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import COPY_OF, Inventory
-
-
-class Made(NamedTuple):
-    """A VM that `carry_out` destroys."""
-
-    ref: str
-    name: str
-    uuid: str
-    snapshots: Sequence[str] = ()  #: names of the VM's snapshots, which are destroyed with the VM
-    snapshot_refs: Sequence[str] = ()
 
 
 class DiscardPlan(NamedTuple):
@@ -31,13 +21,13 @@ class DiscardPlan(NamedTuple):
 
     pool: Pool
     uses: Dict[str, Uses]  #: with `force`, as if the VMs in `made` were halted
-    made: Dict[str, List[Made]]
+    made: Dict[str, Records]  #: the VMs that are destroyed, each followed by its snapshots; {} without `with_vms`
     mark: str = ""  #: only VMs with this mark are in `made`
     force: bool = False  #: the VMs in `made` are shut down first, hard
 
     def losers(self, sr: str) -> Dict[str, str]:
         """Return the halted VMs and snapshots that would lose a disk on this SR: names by reference."""
-        going = {ref for each in self.made.get(sr, ()) for ref in (each.ref, *each.snapshot_refs)}
+        going = self.made.get(sr, {})
         return {ref: name for ref, name in self.uses[sr].halted.items() if ref not in going}
 
     def all_losers(self) -> Dict[str, str]:
@@ -46,7 +36,7 @@ class DiscardPlan(NamedTuple):
 
     def known(self, sr: str) -> List[str]:
         """Return all VMs (references) with a disk on this SR that the plan names."""
-        return [*self.uses[sr].halted, *(each.ref for each in self.made.get(sr, ()))]
+        return [*self.uses[sr].halted, *self.made.get(sr, {})]
 
 
 # --- plan
@@ -94,12 +84,6 @@ def turned_off(found: Inventory, sr_uuids: Collection[str], mark: str) -> Invent
     return found._replace(vms={**found.vms, **off}, vbds=vbds)
 
 
-def verify_free(calls: Calls, plan: DiscardPlan) -> None:
-    """Raises Refused where another client works on one of the SRs; PoolFailure."""
-    srs = plan.pool.srs
-    lock.verify_free(calls, [lock.name_of(srs[sr]) for sr in plan.uses])
-
-
 def verify_nobody_left(plan: DiscardPlan) -> None:
     """Raises Refused where VMs would lose their disks."""
     left = plan.all_losers()
@@ -117,13 +101,16 @@ def verify_as_told(told: DiscardPlan, now: DiscardPlan) -> None:
         forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
 
 
-def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> List[Made]:
-    """Return the VMs with this mark that are destroyed with an SR (a reference). Pure.
+def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> Records:
+    """Return the VMs with this mark that are destroyed with an SR (a reference), each followed by its snapshots. Pure.
 
     Raises Refused for a VM that has a disk on another SR, runs, or is protected.
     """
-    made = []
-    for ref, vm in found.copies_on(str(pool.srs[sr]["uuid"])):
+    made: Records = {}
+    in_order = sorted(
+        found.copies_on(str(pool.srs[sr]["uuid"])), key=lambda row: (row[1]["name_label"], row[1]["uuid"])
+    )
+    for ref, vm in in_order:
         homes = {disk["SR"] for disk in found.disks_of(ref).values()}
         if vm["is_a_snapshot"] or (homes and sr not in homes) or not records.is_marked(vm, mark):
             continue
@@ -136,41 +123,32 @@ def made_on(found: Inventory, pool: Pool, sr: str, mark: str = "") -> List[Made]
                 "`relvmoiscsi pool clone`. The VM was not destroyed. If a `clone` run was interrupted, repeat "
                 "that `clone`. Otherwise move the disks, or destroy the VM by hand (xe vm-destroy)."
             )
-        what = f"The VM {name!r}"
-        _verify_here(found, sr, ref, what, "Detach that disk")
-        if vm["power_state"] != "Halted":
-            raise Refused(f"The VM {name!r} is not shut down. {_SHUT_DOWN}")
-        _verify_unprotected(vm, what)
-        snapshots = _snapshots_of(found.vms, ref)
-        for each, row in snapshots.items():
-            what = f"The snapshot {row['name_label']!r} of the VM {name!r}"
-            _verify_here(found, sr, each, what, "Delete the snapshot")
-            _verify_unprotected(row, what)
-        names = sorted(str(row["name_label"]) for row in snapshots.values())
-        made.append(Made(ref, name, vm["uuid"], names, list(snapshots)))
-    return sorted(made, key=lambda each: (each.name, each.uuid))
+        for each, record in {ref: vm, **_snapshots_of(found.vms, ref)}.items():
+            what, way_out = f"The VM {name!r}", "Detach that disk"
+            if each != ref:
+                what, way_out = f"The snapshot {record['name_label']!r} of the VM {name!r}", "Delete the snapshot"
+            if any(disk["SR"] != sr for disk in found.disks_of(each).values()):
+                raise Refused(
+                    f"{what} has a disk that is not on this copy. {way_out}, or destroy the VM by hand (xe vm-destroy)."
+                )
+            if each == ref and vm["power_state"] != "Halted":
+                raise Refused(f"The VM {name!r} is not shut down. {_SHUT_DOWN}")
+            if "destroy" in record["blocked_operations"]:
+                raise Refused(
+                    f"{what} is protected from deletion. Remove the protection (xe vm-param-remove "
+                    "param-name=blocked-operations param-key=destroy), or keep the copy."
+                )
+            if record["current_operations"]:
+                busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))
+                raise Refused(f"{what} is busy: {busy}. Repeat the command when the VM is idle.")
+            made[each] = record
+    return made
 
 
 def _snapshots_of(vms: Records, vm: str) -> Records:
-    return {ref: row for ref, row in vms.items() if row["is_a_snapshot"] and row["snapshot_of"] == vm}
-
-
-def _verify_here(found: Inventory, sr: str, ref: str, what: str, way_out: str) -> None:
-    if any(disk["SR"] != sr for disk in found.disks_of(ref).values()):
-        raise Refused(
-            f"{what} has a disk that is not on this copy. {way_out}, or destroy the VM by hand (xe vm-destroy)."
-        )
-
-
-def _verify_unprotected(record: Record, what: str) -> None:
-    if "destroy" in record["blocked_operations"]:
-        raise Refused(
-            f"{what} is protected from deletion. Remove the protection (xe vm-param-remove "
-            "param-name=blocked-operations param-key=destroy), or keep the copy."
-        )
-    if record["current_operations"]:
-        busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))
-        raise Refused(f"{what} is busy: {busy}. Repeat the command when the VM is idle.")
+    """Return the snapshots of a VM, sorted by name."""
+    found = [ref for ref, row in vms.items() if row["is_a_snapshot"] and row["snapshot_of"] == vm]
+    return {ref: vms[ref] for ref in sorted(found, key=lambda ref: str(vms[ref]["name_label"]))}
 
 
 # --- carry out
@@ -179,7 +157,7 @@ def _verify_unprotected(record: Record, what: str) -> None:
 def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], networks_of: Collection[str] = ()) -> None:
     """Discard one SR of a plan with its clones, if the plan still holds. Do nothing for an SR that is gone.
 
-    `gone` gets the names of the destroyed VMs, also before an error. `networks_of` are the UUIDs of all SRs of this
+    `gone` gets the destroyed VMs (references), also before an error. `networks_of` are the UUIDs of all SRs of this
     run. Raises PoolFailure; Refused, also where another client works on the SR.
     """
     with lock.held(calls, [lock.name_of(told.pool.srs[sr])], "discard") as held:
@@ -195,24 +173,26 @@ def carry_out(calls: Calls, told: DiscardPlan, sr: str, gone: List[str], network
 
 
 def destroy_made(
-    calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: Optional[List[str]] = None, force: bool = False
+    calls: Calls, pool: Pool, sr: str, made: Records, gone: Optional[List[str]] = None, force: bool = False
 ) -> None:
-    """Destroy these VMs with their snapshots, if the VMs are unchanged; with `force`, after a hard shutdown.
+    """Destroy the VMs of `made_on` with their snapshots, if the VMs are unchanged; with `force`, after a hard shutdown.
 
     Skip a VM that is gone. Raises PoolFailure, Refused.
     """
-    if not made:
+    vms = [ref for ref, vm in made.items() if not vm["is_a_snapshot"]]
+    if not vms:
         return
-    for each in made if force else ():
+    for ref in vms if force else ():
         with passing("HANDLE_INVALID"):
-            if calls.call("VM.get_power_state", each.ref) != "Halted":
-                calls.run("VM.hard_shutdown", each.ref)
-    found, known = inventory.read(calls), {each.ref for each in made}
-    meant = {ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in known}
-    for each in made_on(found._replace(vms=meant), pool, sr):
-        destroy(calls, meant, each.ref)
-        if gone is not None:
-            gone.append(each.name)
+            if calls.call("VM.get_power_state", ref) != "Halted":
+                calls.run("VM.hard_shutdown", ref)
+    found = inventory.read(calls)
+    meant = {ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in vms}
+    for ref, vm in made_on(found._replace(vms=meant), pool, sr).items():
+        if not vm["is_a_snapshot"]:
+            destroy(calls, meant, ref)
+            if gone is not None:
+                gone.append(ref)
 
 
 def destroy(calls: Calls, vms: Records, vm: str) -> None:

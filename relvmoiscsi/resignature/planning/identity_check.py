@@ -4,7 +4,7 @@
 The callers are the plan (its result in memory, before the first write), `check --original` (two LUNs), and the tests.
 """
 
-from typing import Any, Container, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Container, Dict, Iterable, List, Optional, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import mgt as mgt_records
@@ -12,7 +12,6 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, sightings
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, text_without_tags
-from relvmoiscsi.formats.mgt import Unread, VdiRecord
 from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd import DynamicHeader, Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
@@ -36,9 +35,8 @@ def identities(lun: Lun) -> Dict[str, str]:
         for record in lun.mgt.records:
             for uuid in filter(None, (record.uuid, record.snapshot_of)):
                 found.setdefault(uuid, f"UUID in the MGT record at byte {record.offset}")
-        for slot in lun.mgt.unread:
-            for link in slot.links:
-                found.setdefault(link.uuid, f"UUID in the MGT record at byte {slot.offset}")
+        for link in lun.mgt.links:
+            found.setdefault(link.uuid, f"UUID in the MGT record at byte {link.offset}")
     return found
 
 
@@ -73,8 +71,8 @@ def foreign_identities(lun: Lun) -> List[str]:
             found.append(f"MGT has a record of VDI {uuid}, which has no volume.")
     known = set(disks).union(record.uuid for record in (lun.mgt.records if lun.mgt else []))
     known.update(uuid for volume in lun.volumes for uuid in volume.name.uuids)
-    for slot in lun.mgt.unread if lun.mgt else ():
-        found.append(f"The MGT record at byte {slot.offset} does not read.")
+    for offset in lun.mgt.unread if lun.mgt else ():
+        found.append(f"The MGT record at byte {offset} does not read.")
     for volume in lun.volumes:
         if volume.disputed:
             found.append(f"Header and locators of {volume.name.text} name different parents.")
@@ -132,22 +130,14 @@ def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
         lvm_ids[volume.lv.id] = other.lv.id
         for old, new in zip(_uuids_in(volume), _uuids_in(other)):
             uuids.setdefault(old, new)
-    for record, other_record in _record_pairs(original, clone):
-        uuids.setdefault(record.uuid, other_record.uuid)
-        if record.snapshot_of and other_record.snapshot_of:
-            uuids.setdefault(record.snapshot_of, other_record.snapshot_of)
-    for slot, other_slot in _unread_pairs(original, clone):
-        for link, other_link in zip(slot.links, other_slot.links):
+    if original.mgt is not None and clone.mgt is not None:
+        for record, other_record in zip(original.mgt.records, clone.mgt.records):
+            uuids.setdefault(record.uuid, other_record.uuid)
+            if record.snapshot_of and other_record.snapshot_of:
+                uuids.setdefault(record.snapshot_of, other_record.snapshot_of)
+        for link, other_link in zip(original.mgt.links, clone.mgt.links):
             uuids.setdefault(link.uuid, other_link.uuid)
     return IdMap(original.sr_uuid, uuids, lvm_ids)
-
-
-def _record_pairs(before: Lun, after: Lun) -> List[Tuple[VdiRecord, VdiRecord]]:
-    return list(zip(before.mgt.records, after.mgt.records)) if before.mgt and after.mgt else []
-
-
-def _unread_pairs(before: Lun, after: Lun) -> List[Tuple[Unread, Unread]]:
-    return list(zip(before.mgt.unread, after.mgt.unread)) if before.mgt and after.mgt else []
 
 
 def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> List[str]:
@@ -171,7 +161,20 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
         return found + [f"{after.name} has {len(after.volumes)} volumes, expected {len(before.volumes)}."]
     for volume, other in zip(before.volumes, after.volumes):
         found += _volume_differences(volume, other, volume.name.renamed(names), ids)
-    return found + _mgt_differences(before, after, ids)
+    if before.mgt is None or after.mgt is None:
+        return found + _expect("MGT", after.mgt is None, before.mgt is None)
+    found += _expect("The SR UUID in MGT", after.mgt.sr_uuid, ids.new_sr)
+    found += _expect("MGT's length", after.mgt.length, before.mgt.length)
+    found += _expect("The number of MGT records", len(after.mgt.records), len(before.mgt.records))
+    for record, twin in zip(before.mgt.records, after.mgt.records):
+        where = f"The MGT record at byte {record.offset}"
+        wanted = ids.uuids[record.uuid], ids.uuids.get(record.snapshot_of, record.snapshot_of)
+        found += _expect(where, (twin.uuid, twin.snapshot_of), wanted)
+        for name in mgt_records.other_tags(before.mgt, record, after.mgt, twin):
+            found.append(f"{where} has another {name}.")
+    links = [link._replace(uuid=ids.uuids[link.uuid]) for link in before.mgt.links]
+    found += _expect("The UUIDs in unreadable MGT records", after.mgt.links, links)
+    return found + _expect("The places of unreadable MGT records", after.mgt.unread, before.mgt.unread)
 
 
 def _expect(what: str, found: object, expected: object) -> List[str]:
@@ -192,8 +195,8 @@ def _volume_differences(volume: Volume, other: Volume, name: str, ids: IdMap) ->
         found += _expect(f"The parent of {name}", other.parent, parent)
     content = volume.content
     if isinstance(content, CbtLog):
-        parent_uuid = ids.uuids[content.parent] if content.parent else None
-        content = content._replace(parent=parent_uuid, child=ids.uuids[content.child] if content.child else None)
+        links = {field.name: getattr(content, field.name) for field in (CbtLog.parent, CbtLog.child)}
+        content = content.replace(**{name: ids.uuids[uuid] for name, uuid in links.items() if uuid is not None})
     if other.content is content:
         return found
     wanted = _shape(content, volume.disputed)
@@ -209,29 +212,9 @@ def _shape(content: Content, disputed: bool) -> object:
         changed: List[Field[Any]] = [DynamicHeader.checksum, DynamicHeader.parent_name]
         if disputed:
             changed.append(DynamicHeader.locators)
-            content = content._replace(locators=tuple(one._replace(length=0) for one in content.locators))
+            content = content._replace(locators=tuple(one.replace(data_length=0) for one in content.locators))
         return content._replace(header=_NO_HEADER, parent=None), content.header.without(*changed)
-    if isinstance(content, CbtLog):
-        return content._replace(header=content.header.replace(parent=bytes(16), child=bytes(16)))
     return content
-
-
-def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
-    if before.mgt is None or after.mgt is None:
-        return _expect("MGT", after.mgt is None, before.mgt is None)
-    found = _expect("The SR UUID in MGT", after.mgt.sr_uuid, ids.new_sr)
-    found += _expect("MGT's length", after.mgt.length, before.mgt.length)
-    found += _expect("The number of MGT records", len(after.mgt.records), len(before.mgt.records))
-    for record, other in _record_pairs(before, after):
-        where = f"The MGT record at byte {record.offset}"
-        wanted = ids.uuids[record.uuid], ids.uuids.get(record.snapshot_of, record.snapshot_of)
-        found += _expect(where, (other.uuid, other.snapshot_of), wanted)
-        for name in mgt_records.other_tags(before.mgt, record, after.mgt, other):
-            found.append(f"{where} has another {name}.")
-    for slot, other_slot in _unread_pairs(before, after):
-        links = tuple(link._replace(uuid=ids.uuids[link.uuid]) for link in slot.links)
-        found += _expect(f"The MGT record at byte {slot.offset}", other_slot.links, links)
-    return found + _expect("Unreadable MGT records", len(after.mgt.unread), len(before.mgt.unread))
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:

@@ -11,8 +11,8 @@ A caller fills a `WriteBuffer` with the bytes of the device; the buffer then giv
 from bisect import bisect_right
 from typing import Iterable, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
-from relvmoiscsi.resignature.protocol import structure
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down
+from relvmoiscsi.formats.vhd import STRUCTURES, is_whole, sealed
 from relvmoiscsi.resignature.protocol.run_record import IdField, Run, joined
 
 #: other programs may write the bytes of a shorter field by chance
@@ -48,7 +48,7 @@ class WriteBuffer:
         """A buffer that was found with the bytes to write of this buffer, and with the bytes of `chunks`."""
         other = WriteBuffer(Chunk(chunk.offset, bytes(now)) for chunk, now in zip(self._found, self._now))
         for chunk in chunks:
-            other.put([Range(chunk.offset, len(chunk.data))], chunk.data)
+            other.put([chunk.range], chunk.data)
         return other
 
     def _place(self, piece: Range) -> Tuple[int, slice]:
@@ -75,10 +75,7 @@ def changed_chunks(before: Chunk, after: bytes, block_size: int) -> List[Chunk]:
 def spans_of(run: Run, block_size: int) -> List[Range]:
     """The ranges that `put_back` needs in a WriteBuffer: whole blocks, in order, neighbours joined."""
     wanted = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
-    return joined(
-        Range(align_down(part.offset, block_size), align_up(part.end, block_size) - align_down(part.offset, block_size))
-        for part in wanted
-    )
+    return joined(part.widened(block_size) for part in wanted)
 
 
 def read_written(device: Device, run: Run) -> WriteBuffer:
@@ -104,9 +101,7 @@ class _Sides:
             return False
         if not careful or field.length >= _TELLING_BYTES:
             return True
-        starts = [align_down(piece.offset, self._block_bytes) for piece in field.pieces]
-        ends = [align_up(piece.end, self._block_bytes) for piece in field.pieces]
-        return self._is_either(field.around or [Range(start, end - start) for start, end in zip(starts, ends)])
+        return self._is_either(field.around or [piece.widened(self._block_bytes) for piece in field.pieces])
 
     def _is_either(self, pieces: Sequence[Range]) -> bool:
         """Whether each block holds old or new bytes in these pieces: a cut leaves each block old or new."""
@@ -133,11 +128,11 @@ def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[IdFie
     for field in run.fields:
         if field.kind and field.around not in seen:
             seen.add(field.around)
-            data, before = buffer.get(field.around), sides.old.get(field.around)
+            data, before = (STRUCTURES[field.kind](side.get(field.around)) for side in (buffer, sides.old))
             # the old checksum when only the run has changed the structure, which then may have a wrong checksum
-            as_before = structure.with_checksum_of(field.kind, data, before)
-            is_before = as_before == before and structure.is_whole(field.kind, before)
-            buffer.put(field.around, as_before if is_before else structure.resealed(field.kind, data))
+            as_before = data.replace(checksum=before.checksum)
+            is_before = as_before == before and is_whole(field.kind, bytes(before))
+            buffer.put(field.around, bytes(as_before if is_before else sealed(data)))
     return strange
 
 
@@ -145,7 +140,7 @@ def first_changed(run: Run, buffer: WriteBuffer) -> Optional[IdField]:
     """The first field that holds neither its old nor its new bytes, or whose structure is damaged."""
     sides = _Sides(run, buffer)
     for field in run.fields:
-        is_damaged = bool(field.kind) and not structure.is_whole(field.kind, buffer.get(field.around))
+        is_damaged = bool(field.kind) and not is_whole(field.kind, buffer.get(field.around))
         if is_damaged or not sides.is_ours(field, careful=False):
             return field
     return None

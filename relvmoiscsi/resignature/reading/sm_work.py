@@ -4,7 +4,7 @@
 from typing import Dict, List, Optional
 
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.mgt import NewRecord, with_records, without_pools, without_records
+from relvmoiscsi.formats.mgt import with_records, without_pools, without_records
 from relvmoiscsi.formats.qcow2 import Qcow2
 from relvmoiscsi.formats.vhd import Vhd
 from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
@@ -16,7 +16,7 @@ class WorkArea:
     def __init__(self, lun: Lun) -> None:
         self.lun = lun
         self.sentences: List[str] = []
-        self.new_records: List[NewRecord] = []
+        self.new_records: Dict[str, bytes] = {}  #: by UUID of the VDI
         self.freed_records: List[str] = []
         self._volumes: Dict[str, Volume] = {volume.lv.id: volume for volume in lun.volumes}
         self.journals = [
@@ -71,7 +71,8 @@ class WorkArea:
     def heal_end_footer(self, volume: Volume) -> None:
         """Replace the footer of another VHD in the last sector of an enlarged volume with the VHD's own footer."""
         if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
-            self._put(volume._replace(content=volume.content.with_own_end_footer()))
+            healed = volume.content._replace(end_footer=volume.content.footer, stale_end=None, killed=False)
+            self._put(volume._replace(content=healed))
 
     def _put(self, volume: Volume) -> Volume:
         self._volumes[volume.lv.id] = volume
@@ -83,11 +84,11 @@ class WorkArea:
         if mgt is not None and mgt_volume is not None:
             mgt = without_records(mgt, self.freed_records, naming.MGT)
             known = mgt.live()
-            wanted = [record for record in self.new_records if record.uuid not in known]
+            wanted = {uuid: record for uuid, record in self.new_records.items() if uuid not in known}
             if wanted:
                 mgt, without_slot = with_records(mgt, wanted, mgt_volume.size, naming.MGT)
-                for record in without_slot:
-                    self.say(f"MGT is full: VDI {record.uuid} gets no record, and so no label.")
+                for uuid in without_slot:
+                    self.say(f"MGT is full: VDI {uuid} gets no record, and so no label.")
         return Work(self.lun._replace(volumes=volumes, mgt=mgt), tuple(self.sentences))
 
 
@@ -114,4 +115,5 @@ def without_databases(lun: Lun) -> Lun:
         return lun
     after = settled._replace(mgt=without_pools(settled.mgt, naming.MGT), work=None)
     sentences = [f"VDI {uuid} is not to hold the database of the pool {pool} any more." for uuid, pool in found.items()]
-    return lun._replace(work=(lun.work or Work(settled, ())).replaced(after, sentences))
+    work = lun.work or Work(settled, ())
+    return lun._replace(work=Work(after, [*work.sentences, *sentences], work.merged, work.left_behind))

@@ -10,7 +10,7 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi.lun_opening import list_luns
-from relvmoiscsi.iscsi.names import DiscoveredTarget, LunInfo
+from relvmoiscsi.iscsi.names import LunInfo
 from relvmoiscsi.iscsi.target_sessions import in_turn
 from relvmoiscsi.portal import DEFAULT_PORT, Portal
 from relvmoiscsi.sr_driver.iscsi.iscsi_config import ANY_IQN
@@ -19,25 +19,25 @@ from relvmoiscsi.sr_driver.protocol import escaped
 from relvmoiscsi.sr_driver.transport import MissingKey
 
 
-def verify_named(access: Access, deadline: Deadline) -> None:
-    """Raise MissingKey if the IQN or the SCSIid is missing: with the targets of each portal, or with the LUNs."""
+def missing_key(access: Access, deadline: Deadline) -> MissingKey:
+    """Return the error for a missing IQN, with the targets of each portal; or for a missing SCSIid, with the LUNs."""
     if not access.config.target_iqn:
-        targets: List[DiscoveredTarget] = []
+        targets: List[Tuple[Portal, str]] = []
         failures: List[RelvmoiscsiError] = []
         for portal, seconds in in_turn(access.portals, deadline):
             try:
-                targets += access.discovered(deadline.part(seconds), [portal])
+                offered = access.discovered(deadline.part(seconds), [portal])
+                targets += [(at, iqn) for iqn, portals in offered.items() for at in portals]
             except RelvmoiscsiError as failure:
                 failures.append(failure)
         if failures and not targets:
             raise failures[0]
         text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
         asked = Portal(access.config.target, access.config.portals[0].port)
-        raise MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
-    if not access.config.scsi_id:
-        iqn = access.config.target_iqn
-        luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
-        raise MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
+        return MissingKey(text, "ConfigTargetIQNMissing", target_list(targets, asked))
+    iqn = access.config.target_iqn
+    luns = access.in_turn(lambda one: list_luns(access.portals, iqn, one, deadline, access.credentials))
+    return MissingKey("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", lun_list(luns))
 
 
 def lun_list(luns: Sequence[LunInfo]) -> str:
@@ -62,12 +62,10 @@ def lun_list(luns: Sequence[LunInfo]) -> str:
     )
 
 
-def target_list(targets: Sequence[DiscoveredTarget], asked: Portal) -> str:
+def target_list(targets: Sequence[Tuple[Portal, str]], asked: Portal) -> str:
     """Return the XML of error 96. As in SM, the last entry stands for all targets of the portal."""
     rows = []
-    for index, (portal, iqn) in enumerate(
-        [*((at, one.iqn) for one in targets for at in one.portals), (asked, ANY_IQN)]
-    ):
+    for index, (portal, iqn) in enumerate([*targets, (asked, ANY_IQN)]):
         port = [("Port", str(portal.port))] if portal.port != DEFAULT_PORT else []
         rows.append([("Index", str(index)), ("IPAddress", portal.host), *port, ("TargetIQN", iqn)])
     return _document("iscsi-target-iqns", "TGT", rows)

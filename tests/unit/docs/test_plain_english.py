@@ -43,6 +43,7 @@ def prose(page):
     text = re.sub(r"(?m)::\n\n(?:(?: +.*)?\n)+", ".\n\n", page)
     text = re.sub(r"(?m)^\.\. .*\n(?:   .*\n|\n(?=   ))*", "", text)
     text = re.sub(r"(?m)^(?:- )?``.*``$", "", text)  # a message on docs/troubleshooting.rst: judged where it is made
+    text = re.sub(r"(?m)^(?:=+ +)+=+\n(?:.+\n)+", lambda table: table.group().replace("\n", "\n\n"), text)
     text = re.sub(r"``[^`]*``|:\w+:`[^`]*`|`[^`]*`__?", "X", text)
     for block in re.split(r"\n\s*\n|(?m:^\s*(?:[-*] |\d+\. )+)", text):
         yield " ".join(block.split())
@@ -58,7 +59,7 @@ def messages(source):
             yield from (text_of(word.value) for word in node.keywords if word.arg == "help")
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id[:1] == "_":
             whole = text_of(node.value)
-            yield from re.split(r"\n\s*\n|\n(?=-)", whole.partition("\nexample:")[0]) if "\n" in whole else ()
+            yield from re.split(r"\n\s*\n|\n(?= *-)", whole.partition("\nexample:")[0]) if "\n" in whole else ()
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in MANUALS:
             yield from re.split(r"\n *(?:- |\w+:)", re.sub(r"[A-Z]\([^)]*\)", "X", text_of(node.value)))
 

@@ -65,7 +65,7 @@ def made(backing, flag):
 
 def test_an_image_that_qemu_img_made_is_read_and_its_path_changes_in_place():
     image = read()
-    (change,) = changes(image, PATH, NEW, NAME)
+    (change,) = changes(image, image, PATH, NEW, NAME)
 
     assert (image.virtual_size, image.hidden) == (64 << 20, False)
     assert image.backing == Range(0x210, 98)
@@ -81,7 +81,7 @@ def test_an_image_without_a_backing_file_has_no_parent():
 
     assert image.backing is None
     assert parent_of(image, b"", NAME) is None
-    assert changes(image, b"", NEW, NAME) == []
+    assert changes(image, image, b"", NEW, NAME) == []
 
 
 @pytest.mark.parametrize("flag, hidden", [(None, False), (0, False), (1, True)])
@@ -163,6 +163,15 @@ def test_any_bytes_in_the_header_are_read_or_refused(offset, data):
 def test_the_size_of_a_volume_is_what_qemu_img_measures(size, required, full):
     assert clusters.full_size(size, 65536) == full
     assert clusters.formula_size(size) == size + required
+
+
+def test_the_path_of_the_parent_ends_the_extensions_also_without_an_end_mark():
+    head = patched((8, ">Q", 0x208))[:0x208] + PATH.ljust(HEAD_BYTES - 0x208, b"\0")
+
+    clusters.verify_plain(read_qcow2(head, NAME, SIZE), head, NAME, b"qcow2")
+
+    plain = clusters.plain_head(head, 65536, clusters.Needs(1, 1, 1, 1), (196608, 65536), NAME)
+    assert read_qcow2(plain, NAME, SIZE).backing is None and b"VG_XenStorage" not in plain
 
 
 def test_a_header_without_a_parent_keeps_the_storage_managers_extension():

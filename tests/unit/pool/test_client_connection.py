@@ -3,6 +3,7 @@
 in which order steps are taken, and that one which fails stops no other.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -96,12 +97,26 @@ def test_a_certificate_is_verified_unless_somebody_says_no(world, tmp_path):
         with pytest.raises(PoolFailure, match="certificate of https://127.0.0.1:.* is not trusted.*--ca"):
             names_of_hosts(where)
         assert names_of_hosts(where._replace(ca=certificate)) == ["xs1"]
-        assert names_of_hosts(where._replace(ca="-", certificates=Path(certificate).read_text())) == ["xs1"]
-        with pytest.raises(UsageError, match="holds no readable certificates"):
-            names_of_hosts(where._replace(ca="-", certificates=""))
+        (tmp_path / "empty.pem").write_text("")
+        with pytest.raises(UsageError, match="empty.pem holds no readable certificates"):
+            names_of_hosts(where._replace(ca=str(tmp_path / "empty.pem")))
         assert names_of_hosts(where._replace(insecure=True)) == ["xs1"]
         with pytest.raises(PoolFailure, match="not trusted"):
             names_of_hosts(where._replace(pool=pool.url.replace("127.0.0.1", "localhost"), ca=certificate))
+
+
+@pytest.mark.processes
+def test_certificates_of_a_pipe_are_read_once_for_all_connections(world, tmp_path):
+    context, certificate = self_signed(tmp_path)
+    reader, writer = os.pipe()
+    os.write(writer, "# Größe\n".encode() + Path(certificate).read_bytes())
+    os.close(writer)
+    with world.pool(hosts=("xs1",), tls=context) as pool, ExitStack() as stack:
+        calls = stack.enter_context(connect(Where(pool.url, pool.api.user, pool.api.password, f"/dev/fd/{reader}")))
+        other = calls.another()
+        assert other.records("host").keys() == calls.records("host").keys()
+        other.close()
+    os.close(reader)
 
 
 def test_no_other_user_says_which_certificates_are_trusted(tmp_path):
@@ -192,7 +207,7 @@ def test_it_is_found_by_a_command_that_is_started_without_site_packages():
 
 def test_a_pool_that_goes_away_is_said(lab):
     said = "closed the connection during SR.get_all_records"
-    with connect(lab.where()) as calls, lab.cut("SR.get_all_records"), pytest.raises(PoolFailure, match=said):
+    with connect(lab.where()) as calls, lab.cut("SR.get_all_records"), pytest.raises(PoolGone, match=said):
         records.read(calls)
 
 

@@ -15,11 +15,11 @@ from kit.sparse import SparseDisk
 from kit.sr_states import INTRODUCED, SAME, STATES, UNKNOWN, name_of
 from relvmoiscsi.engine import IN_PROGRESS
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.pool import attach, lists, luns, records
+from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.lists import OnLun, Seen
+from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import ProbePortal
 
 
@@ -231,27 +231,31 @@ def test_a_list_of_the_plugin_ends(lab, name):
     assert next(numbers) <= 1000
 
 
+#: a LUN of a list
+ANY = PoolLun("36001405993c87c37fa84d02b7fa62c40", "", ProbePortal(TARGET, IQN))
+
+
 @pytest.mark.parametrize("document", ["<", "<!DOCTYPE x><SRlist/>", "<SRlist/>", "<SRlist><SR/></SRlist>"])
 def test_a_probe_that_cannot_be_read_is_said(document):
     with pytest.raises(PoolFailure):
-        lists.on_lun(document)
+        luns.reported(ANY, document)
 
 
 @pytest.mark.parametrize("scsi_id", ["a b", "a/b", "..", "/dev/sda", "x" * 256, "\u0660", "3600\u202e", "3600\u009b2J"])
 def test_a_text_that_is_no_scsi_id_is_in_no_list(scsi_id):
     document = f"<LUNs><LUN><SCSIid>{scsi_id}</SCSIid></LUN></LUNs>"
     with pytest.raises(PoolFailure, match="which is none") as caught:
-        lists.seen(PoolFailure("listed", ["SR_BACKEND_FAILURE_107", "", "", document]))
+        luns.listed(PoolFailure("listed", ["SR_BACKEND_FAILURE_107", "", "", document]), ANY.portal)
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("name", ["UUID", "old_uuid", "new_uuid"])
+@pytest.mark.parametrize("name", ["UUID", "old_uuid"])
 def test_an_sr_in_a_probe_has_a_uuid(name):
     with pytest.raises(PoolFailure, match="which is none"):
-        lists.on_lun(f"<SRlist><SR><state>resignatured</state><{name}>x</{name}></SR></SRlist>")
+        luns.reported(ANY, f"<SRlist><SR><state>resignatured</state><{name}>x</{name}></SR></SRlist>")
 
 
-@pytest.mark.parametrize("read", [lists.iqns, lists.seen])
+@pytest.mark.parametrize("read", [luns.listed_iqns, lambda failure: luns.listed(failure, ANY.portal)])
 def test_another_failure_is_no_list(read):
     with pytest.raises(PoolFailure, match="something else"):
         read(PoolFailure("something else", ["SR_BACKEND_FAILURE_68", "", "x", ""]))
@@ -359,8 +363,8 @@ def test_what_is_a_clone_to_the_client_is_written_by_the_driver_and_no_other_kno
     uuid, scsi_id = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab", "36001405993c87c37fa84d02b7fa62c40"
     state.put(lab.pool.db, lab.pool.hosts[:2], uuid, scsi_id)
     with connect(lab.where()) as calls:
-        portal, on_lun = ProbePortal(TARGET, IQN), OnLun("clean", uuid)
-        lun = luns.named(records.read(calls), portal, Seen(scsi_id, None, 0, ""), on_lun)
+        lun = PoolLun(scsi_id, "clean", ProbePortal(TARGET, IQN), sr_uuid=uuid)
+        lun = luns.named(records.read(calls), lun)
 
     expected = {UNKNOWN: "unknown SR", INTRODUCED: "unconnected"}  # the driver's caller knows what it has introduced
     assert lun.kind == expected.get(state.sr, "clone" if state.is_written else "unconnected")

@@ -12,7 +12,7 @@ from kit.reader import identities
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.lists import OnLun, Seen
+from relvmoiscsi.pool.luns import PoolLun
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_busy_lun_is_one_of_ours_where_a_run_has_begun_with_it(lab, is_begun):
         pool = records.read(calls)
     if is_begun:
         pool = pool._replace(at_work={"relvmoiscsi:at-work:a run": frozenset(["its id"])})
-    seen = luns.named(pool, records.ProbePortal("10.0.0.5", "iqn"), Seen("its id", 0, 0, ""), OnLun("busy"))
+    seen = luns.named(pool, PoolLun("its id", "busy", records.ProbePortal("10.0.0.5", "iqn")))
     assert (seen.kind, seen.may_be_untouched, seen.is_untouched) == ("busy", is_begun, False)
 
 

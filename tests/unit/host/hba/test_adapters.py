@@ -117,7 +117,7 @@ EVERYWHERE = [f"host{number}" for number in range(4)]
 def test_where_to_look(world, number, ports, expected):
     found = places(adapters(host=world.host), number, *([ports] if ports else []), host=world.host)
 
-    assert [(place.adapter.name, str(place)) for place in found] == expected
+    assert [(place.adapter.name, place.where) for place in found] == expected
     if ports and expected and number is not None:
         assert numbers_of(number) == [int(place.split()[-1]) for _, place in expected]
 

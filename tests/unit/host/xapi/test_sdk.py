@@ -100,7 +100,7 @@ def asked(monkeypatch):
         with ours, theirs:
             theirs.sendall(data)
             theirs.shutdown(socket.SHUT_WR)
-            connection = connection_of(Where("http://pool"), "http://pool")
+            connection = connection_of(Where("http://pool"), None, "http://pool")
             connection.sock = ours
             if not by_session:
                 connection.request("GET", "/")

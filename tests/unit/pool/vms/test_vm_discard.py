@@ -187,8 +187,8 @@ def test_snapshots_that_a_person_has_made_are_named_and_go(day, memory):
     (uses,) = uses_of(day)
     assert not uses.running and sorted(uses.halted.values()) == ["before the upgrade (a snapshot)", "web 2026-11-22"]
     named = []
-    discard(day, told=lambda plan: named.extend(plan.made[day.sr]))
-    assert named[0].snapshots == ["before the upgrade"]
+    discard(day, told=lambda plan: named.extend(plan.made[day.sr].values()))
+    assert [vm["name_label"] for vm in named if vm["is_a_snapshot"]] == ["before the upgrade"]
     assert snap not in day.db.refs("VM") and day.sr not in day.db.refs("SR")
 
 
