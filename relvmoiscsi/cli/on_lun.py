@@ -29,7 +29,7 @@ from relvmoiscsi.lun.opened import LunSource, OpenLun, Permission
 from relvmoiscsi.lun.run import Proposal
 from relvmoiscsi.lun.source import source_of
 from relvmoiscsi.portal import DEFAULT_PORT
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import file_word, human_size, printable
 
 HOST = THIS_HOST
 
@@ -192,11 +192,6 @@ def device_word(word: str) -> str:
             "a URL begins with iscsi:// and two slashes; a file of this name is ./iscsi:..."
         )
     return file_word(word)
-
-
-def file_word(word: str) -> str:
-    """Return the path, with ./ before a leading dash: a command in a message has the path, and no option, there."""
-    return "./" + word if word.startswith("-") else word
 
 
 # --- the answer
