@@ -109,15 +109,6 @@ def add_commands(command: CommandMaker) -> None:
         "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of VMs in parallel; default: 10"
     )
     changes(cloning)
-    _describe_restore(command)
-    _describe_rescue(command)
-    what = "save VM records on the SR before the array's snapshot"
-    saving = command("save-vms", SaveVmsCommand, what, _SAVE)
-    saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
-    changes(saving)
-
-
-def _describe_restore(command: CommandMaker) -> None:
     what = "replace a VM's disks with the disks of a copy"
     restoring = command("restore", RestoreCommand, what, _RESTORE)
     restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID, name or SCSIid")
@@ -129,9 +120,6 @@ def _describe_restore(command: CommandMaker) -> None:
     ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
     ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
     changes(restoring)
-
-
-def _describe_rescue(command: CommandMaker) -> None:
     rescuing = command("rescue", RescueCommand, "add a disk of a copy to a VM for a while", _RESCUE)
     rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID, name or SCSIid")
     rescuing.add_argument(
@@ -141,6 +129,10 @@ def _describe_rescue(command: CommandMaker) -> None:
     flag(rescuing, "--rw", "let the VM write to the disk on the copy")
     flag(rescuing, "--done", "take the disk back; without VDI, take all lent disks of this copy back")
     changes(rescuing)
+    what = "save VM records on the SR before the array's snapshot"
+    saving = command("save-vms", SaveVmsCommand, what, _SAVE)
+    saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
+    changes(saving)
 
 
 # --- clone
